@@ -40,7 +40,8 @@ PROJECT_FILES = "https://github.com/attngeo/attngeo/blob/main"
 # Module → the extra of the package that installs it; the base installation is without.
 EXTRAS = {
     "PIL": "data", "choreographer": "images", "datasets": "data", "distributed": "cluster", "gensim": "cbow",
-    "kaleido": "images", "scipy": "estimators", "sentencepiece": "sentencepiece", "sklearn": "estimators",
+    "gguf": "quantised", "kaleido": "images", "scipy": "estimators", "sentencepiece": "sentencepiece",
+    "sklearn": "estimators",
 }  # fmt: skip
 
 

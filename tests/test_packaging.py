@@ -33,7 +33,7 @@ UNDECLARED = {"pydantic-core"}
 # Declared, but not imported: DataFrame.to_markdown uses tabulate, the Trainer of transformers uses accelerate, and
 # tokenisers that are saved by SentencePiece require protobuf.
 NOT_IMPORTED = {"accelerate", "protobuf", "tabulate"}
-EXTRAS = ("cbow", "cluster", "data", "estimators", "images", "sentencepiece")
+EXTRAS = ("cbow", "cluster", "data", "estimators", "images", "quantised", "sentencepiece")
 MOST_LOOSE_MODULES = 12
 
 

@@ -86,7 +86,7 @@ def test_a_question_that_is_added_is_asked_by_a_recipe_drawn_and_listed(
     [
         ("wheels = 3", "wheels = 0", "wheels is 0, expected at least 1"),
         ("wheels = 3", "wheel = 3", "did you mean wheels"),
-        ('animals = ["bear", "duck"]', "", "animals is missing"),
+        ('animals = ["bear", "duck"]', "", "animals: is missing"),
         ('"method", "accuracy"', '"method", "acuracy"', "did you mean accuracy"),
         ('kind = "shift"', 'kind = "heatmap"', "no column 'model'"),
     ],

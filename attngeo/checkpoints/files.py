@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Check = Callable[[dict[str, Any]], dict[str, Any]]
 # The end of the name of an index: the JSON file that tells which file of a sharded checkpoint holds which tensor.
-INDEX_SUFFIX = ".index.json"
+INDEX_SUFFIX, GGUF = ".index.json", ".gguf"
 LONGEST_NAME = 200
 # A thousand times the bytes of the largest models that are known.
 MOST_TOTAL = 10**15
@@ -60,6 +60,12 @@ def _open_torch(source: ByteSource) -> TensorFile:
     return TorchFile(source)
 
 
+def _open_gguf(source: ByteSource) -> TensorFile:
+    from attngeo.checkpoints.gguf import GgufFile
+
+    return GgufFile(source)
+
+
 # In the order in which they are tried.
 FORMATS: tuple[Format, ...] = (
     Format(name="safetensors", suffixes=(".safetensors",), usual_stem="model", open=_open_safetensors),
@@ -70,8 +76,24 @@ FORMATS: tuple[Format, ...] = (
         open=_open_torch,
         not_weights=("training_args.bin",),
     ),
-    Format(name="GGUF", suffixes=(".gguf",), advice="give the safetensors checkpoint that the GGUF file was made from"),
-)
+    Format(name="GGUF", suffixes=(GGUF,), open=_open_gguf),
+    Format(
+        name="NumPy", suffixes=(".npz",),
+        advice="save the tensors as safetensors, with safetensors.numpy.save_file and a config.json beside it",
+    ),
+    Format(
+        name="Flax", suffixes=(".msgpack",),
+        advice="convert it by transformers 4: AutoModel.from_pretrained(FOLDER, from_flax=True).save_pretrained(NEW)",
+    ),
+    Format(
+        name="TensorFlow", suffixes=(".h5",),
+        advice="convert it by transformers 4: AutoModel.from_pretrained(FOLDER, from_tf=True).save_pretrained(NEW)",
+    ),
+    Format(
+        name="torch.distributed.checkpoint", suffixes=(".distcp",),
+        advice="convert it with python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt",
+    ),
+)  # fmt: skip
 
 
 def usual_names() -> tuple[str, ...]:

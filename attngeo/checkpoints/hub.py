@@ -27,7 +27,7 @@ from huggingface_hub import (
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # re-exported
 
-from attngeo.checkpoints.files import Index, is_index, read_index, usual_names
+from attngeo.checkpoints.files import GGUF, Index, is_index, read_index, usual_names
 from attngeo.checkpoints.reference import HubAccess, ModelRef, did_you_mean
 from attngeo.checkpoints.remote import CONNECTIONS, Address, RemoteFile, ServerRules, require_answers
 from attngeo.errors import (
@@ -55,9 +55,12 @@ class Repository:
     def pin(self) -> Path:
         """Take all files from one commit from now on, that of config.json. Returns the path of that file in the cache.
 
-        Raises ModelNotFoundError if the repository has none.
+        A GGUF file needs no config.json: any small file that repositories have will do. Raises ModelNotFoundError if
+        the repository has none.
         """
         config = self.download("config.json")
+        if config is None and (self.ref.file or "").endswith(GGUF):
+            config = self.download(".gitattributes") or self.download("README.md")
         if config is None:
             raise ModelNotFoundError(
                 f"{self.ref.text}: the repository has no config.json"

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from attngeo.bounds import in_utf8
 from attngeo.checkpoints.files import (
+    GGUF,
     THREADS,
     Index,
     find_only_weights,
@@ -97,27 +98,30 @@ def _open_hub(ref: ModelRef, access: HubAccess) -> FileStore:
         _check_name(ref.file, ref.text)
     repository = Repository(ref, access)
     path = repository.pin()
-    config = read_config(path, ref.text)
-    main_file, index = repository.find_weights()
-    count = 1 if index is None else len(index.files)
-    log.info("%s: commit %s, weights in %d files", ref.text, repository.revision, count)
 
     def open_source(file: str) -> ByteSource:
         source = repository.open(file)
         return RegularFile(source) if isinstance(source, Path) else source
 
-    return FileStore(
-        ref.text, config, path.parent, main_file, open_source, index=index,
-        revision=repository.revision, other=repository.download, offline=repository.offline,
-        at_once=repository.at_once,
-    )  # fmt: skip
+    more: dict[str, Any] = {
+        "revision": repository.revision, "other": repository.download, "offline": repository.offline,
+        "at_once": repository.at_once,
+    }  # fmt: skip
+    if (ref.file or "").endswith(GGUF):
+        return _open_gguf(ref.text, path.parent, repository.find_weights()[0], open_source, **more)
+    config = read_config(path, ref.text)
+    main_file, index = repository.find_weights()
+    count = 1 if index is None else len(index.files)
+    log.info("%s: commit %s, weights in %d files", ref.text, repository.revision, count)
+    return FileStore(ref.text, config, path.parent, main_file, open_source, index=index, **more)
 
 
 def _check_name(file: str, ref: str) -> None:
     """Raise UnsupportedModelError or CorruptCheckpointError for a file that is no index and no whole checkpoint."""
     if not is_index(file):
         require_format(file, ref)
-        refuse_shard(file, ref)
+        if not file.endswith(GGUF):  # its first part says how many there are
+            refuse_shard(file, ref)
 
 
 class FileStore:
@@ -126,7 +130,7 @@ class FileStore:
     ref, config, folder, revision, offline: see `TensorStore`. main_file: the name of the one file, or of the index.
     open_source: opens a file of weights by its name, or raises. index: which file holds which tensor; None for one
     file. other: gives the path of any other file of the model, or None if there is no such file; by default those in
-    `folder`. at_once: how many files `open` opens at a time.
+    `folder`. at_once: how many files `open` opens at a time. opened: files that are open already.
     """
 
     def __init__(
@@ -142,6 +146,7 @@ class FileStore:
         other: Callable[[str], Path | None] | None = None,
         offline: bool = False,
         at_once: int = 1,
+        opened: Mapping[str, tuple[ByteSource, TensorFile]] | None = None,
     ) -> None:
         self.ref, self.config, self.revision, self.offline = in_utf8(ref), config, revision, offline
         self._files = [main_file] if index is None else index.files
@@ -149,9 +154,10 @@ class FileStore:
         self.folder: Path | None = folder
         self._open_source, self._index, self._at_once = open_source, index, at_once
         self._other = other or (lambda name: path if (path := folder / name).is_file() else None)
-        self._sources: dict[str, ByteSource] = {}
-        self._open: dict[str, TensorFile] = {}
-        self.lanes, self._lock, self._closed = 1, Lock(), False
+        self._sources = {name: source for name, (source, _) in (opened or {}).items()}
+        self._open = {name: file for name, (_, file) in (opened or {}).items()}
+        self.lanes = max((source.lanes for source in self._sources.values()), default=1)
+        self._lock, self._closed = Lock(), False
         self._opening: defaultdict[str, Lock] = defaultdict(Lock)
 
     @property
@@ -288,6 +294,8 @@ class FileStore:
 
 def open_folder(folder: Path, ref: str) -> FileStore:
     """Open the checkpoint in a folder. Raises ModelNotFoundError without a config.json, CheckpointError if broken."""
+    if not (folder / "config.json").is_file() and any(folder.glob(f"*{GGUF}")):
+        return open_file(folder / find_only_weights(folder, ref), ref)
     if not (folder / "config.json").is_file() and (folder / "model/config.json").is_file():
         raise ModelNotFoundError(f"{ref}: no config.json in {folder}; give {folder / 'model'}, which has one")
     config = read_config(folder / "config.json", ref)
@@ -302,8 +310,24 @@ def open_file(path: Path, ref: str) -> FileStore:
     """
     if path.name == "config.json":
         return open_folder(path.parent, ref)
+    if path.suffix == GGUF:
+        return _open_gguf(ref, path.parent, path.name, lambda file: RegularFile(path.with_name(file)))
     _check_name(path.name, ref)
     return _open(path.parent, path.name, ref, read_config(path.with_name("config.json"), ref))
+
+
+def _open_gguf(ref: str, folder: Path, name: str, open_source: Callable[[str], ByteSource], **more: Any) -> FileStore:
+    """Open a GGUF file, which has its configuration, or the first file of several. Raises CheckpointError.
+
+    more: further parameters of `FileStore`.
+    """
+    from attngeo.checkpoints.gguf import GgufFile, read_splits
+
+    source = open_source(name)
+    first, index = GgufFile(source), None
+    if first.metadata.get("split.count", 1) != 1:
+        index = Index(read_splits(first, name, lambda file: GgufFile(open_source(file))), None)
+    return FileStore(ref, first.config, folder, name, open_source, index=index, opened={name: (source, first)}, **more)
 
 
 def _open(folder: Path, name: str, ref: str, config: Mapping[str, Any]) -> FileStore:

@@ -95,8 +95,10 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
     """The attention of each item of a sequence, when it is masked, on each item that it sees: a panel for each layer.
 
     rows: of `attngeo efa attention -o`; means over heads. Pairs that are not seen are blank. Raises UsageError for
-    more sequences than a figure has room for.
+    more sequences than a figure has room for, and for both parts of a model.
     """
+    if "part" in rows and rows["part"].nunique() > 1:
+        raise UsageError("attention of items and of values, expected one part; choose it by where, part = items")
     sequences, layers = list(rows["sequence"].unique()), sorted(rows["layer"].unique())
     if len(sequences) > MOST_SEQUENCES:
         raise UsageError(

@@ -212,11 +212,16 @@ def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Tower]
 
 
 def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any]) -> str:
-    """The section's own model type, or else one made from the whole model's type and the section's name."""
+    """The section's own model type, or else one made from the whole model's type and the section's name.
+
+    Qwen2-VL and others were published with the whole model's type in the section of the vision tower, too.
+    """
     stated = section.get("model_type")
+    composed = f"{config.get('model_type', '')}_{key.removesuffix('_config')}"
+    if key and stated and stated == config.get("model_type") and composed in load_defaults():
+        return composed
     if stated or not key:
         return str(stated or "")
-    composed = f"{config.get('model_type', '')}_{key.removesuffix('_config')}"
     return next((name for name in (composed, f"{composed}_model") if name in FAMILIES), composed)
 
 

@@ -91,8 +91,9 @@ def compute(
         }  # fmt: skip
         with closing(_score_sites(store, list(left.values()), options, device, report)) as scored:
             for at, of_site in zip(left, scored, strict=True):
+                of_all = common | {"format": _name_formats(store, sites[at])}
                 rows[at] = [
-                    {name: in_utf8(x) if isinstance(x, str) else x for name, x in (common | row).items()}
+                    {name: in_utf8(x) if isinstance(x, str) else x for name, x in (of_all | row).items()}
                     for row in of_site
                 ]
                 if record is not None:
@@ -122,6 +123,12 @@ def _score_sites(
         tensors.clear()
         scored = score_site(site, q, k, [*notes, *_option_notes(options)], options)
         yield list(islice(scored, None if options.per_head else 1))
+
+
+def _name_formats(store: TensorStore, site: AttentionSite) -> str:
+    """How the weights of a site are stored: a dtype, or a packed form."""
+    infos = [info for info in map(store.info, site.tensors.values()) if len(info.shape) > 1]
+    return ", ".join(dict.fromkeys(info.packed or info.dtype for info in infos))
 
 
 def _option_notes(options: ScoreOptions) -> list[str]:

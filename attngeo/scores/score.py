@@ -29,7 +29,7 @@ def score_columns() -> tuple[str, ...]:
     """The columns of the table of scores, in their order."""
     return (
         "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim", "parameters",
-        *score_names(), "frobenius_norm", *z_columns(), "note",
+        "format", *score_names(), "frobenius_norm", *z_columns(), "note",
     )  # fmt: skip
 
 

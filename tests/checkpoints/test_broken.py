@@ -186,7 +186,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str,
     "an index to another format": (
         lambda f: redirect_index(f, "weights.npz"),
         UnsupportedModelError,
-        ("model.safetensors.index.json", "weights.npz", ".safetensors, .bin"),
+        ("model.safetensors.index.json", "weights.npz", "NumPy"),
     ),
     "an index to the wrong shard": (
         lambda f: redirect_index(f, "model-00001-of-00003.safetensors"),

@@ -75,6 +75,8 @@ def test_scores_are_those_of_the_decoded_weights(case: str, tmp_path: Path, insi
     assert_same(scores, expected)
     if "padded" not in case:  # there, words have unused bits
         assert scores["parameters"].tolist() == expected["parameters"].tolist()
+    assert set(scores["format"]) == {PACKINGS[case].format}
+    assert set(expected["format"]) == {"F32"}
     (site, _) = json.loads(inside("inspect", packed, "--format", "json").stdout)["sites"]
     assert {tensor["dtype"] for tensor in site["tensors"].values()} == {PACKINGS[case].format}
     assert [tensor["shape"] for tensor in site["tensors"].values()] == [[128, 128], [64, 128]]

@@ -95,5 +95,5 @@ def test_every_published_model_of_the_hub_may_be_suggested() -> None:
 def test_a_file_of_a_repository_is_no_path() -> None:
     ref = ModelRef.parse("org/name/sub/model-Q4_K_M.gguf@v1")
     assert (ref.kind, ref.name, ref.file, ref.revision) == ("hub", "org/name", "sub/model-Q4_K_M.gguf", "v1")
-    with pytest.raises(UnsupportedModelError, match="GGUF"):
-        open_store("org/name/model.gguf")
+    with pytest.raises(UnsupportedModelError, match="NumPy"):
+        open_store("org/name/model.npz")

@@ -94,6 +94,63 @@ def test_a_model_of_items_draws_ranks_and_attends(inside: Command, baskets: Path
     assert_shows(inside("efa", "predict", model, baskets).stdout, "predicted item", "probability")
 
 
+def test_several_values_covariates_and_both_parts_are_fitted_and_used(
+    inside: Command, baskets: Path, tmp_path: Path
+) -> None:
+    rows, model, weights = pd.read_csv(baskets), tmp_path / "model", tmp_path / "weights.csv"
+    days = pd.Timestamp("2024-02-28") + pd.to_timedelta(rows["sequence"], "D")
+    table = tmp_path / "mixed.csv"
+    rows = rows.assign(price=np.arange(len(rows)) % 7 + 0.5, shop=np.where(rows["sequence"] % 3, "01", "2"),
+                       day=days.dt.strftime("%Y-%m-%d"))  # fmt: skip
+    rows.assign(price=rows["price"].mask(rows.index == 1)).to_csv(table, index=False)
+    options = [
+        "--part=both",
+        "--value=value:poisson",
+        "--value=price:gaussian",
+        "--covariates=shop",
+        "--covariates=day:time",
+    ]
+    run = inside("efa", "fit", table, *options, *SMALL, "--save", model, "-o", tmp_path / "fit.csv")
+    assert run.returncode == 0
+    assert_shows(run.stdout, "items (categorical)", "(poisson)", "price (gaussian)", "all")
+    fitted = pd.read_csv(tmp_path / "fit.csv", keep_default_na=False)
+    assert fitted["part"].tolist() == ["items", "values", "values", "all"] * 2
+    assert fitted["value"].tolist() == ["", "value", "price", ""] * 2
+    sums = (fitted["log_prob"] * fitted["rows"]).groupby([fitted["data"], fitted["part"] == "all"]).sum().unstack()
+    np.testing.assert_allclose(sums[True], sums[False], rtol=1e-6)
+    assert fitted.loc[fitted["value"] == "price", "rows"].sum() == len(rows) - 1
+    predicted = pd.DataFrame(json.loads(inside("efa", "predict", model, table, "--format", "json").stdout))
+    assert predicted.filter(like="predicted").columns.tolist() == [
+        "predicted_item", "predicted_mean_value", "predicted_mean_price",
+    ]  # fmt: skip
+    assert predicted["log_prob"].sum() == pytest.approx(sums[True].sum(), rel=1e-5)
+    assert len(json.loads(inside("efa", "similar", model, "Limes", "--format", "json").stdout)) == len(NAMES) - 1
+    drawn = pd.DataFrame(json.loads(inside("efa", "sample", model, "--data", table, "--format", "json").stdout))
+    assert drawn["shop"].tolist() == rows["shop"].tolist()  # codes keep their zeros
+    assert set(drawn["item"]) <= set(NAMES)
+    assert inside("efa", "attention", model, table, "-o", weights).returncode == 0
+    assert_shows(inside("efa", "attention", model, table).stdout, "sequence 0 items", "sequence 0 values")
+    plot = ["plot", "item-attention", weights, "-o", tmp_path / "x.html", "--where", "sequence=1"]
+    assert_fails(inside(*plot), 2, "one part", "part = items")
+    assert inside(*plot, "--where", "part=items").returncode == 0
+    for part in ("items", "values"):
+        assert_shows(inside("score", model / part).stdout, "symmetry")
+    for more, code, facts in (
+        (["--value", "value:poisson", "--value", "price"], 2, ["--value", "'price' without a family", "--family"]),
+        (["--value", "value:poison"], 2, ["--value", "did you mean poisson?"]),
+        (["--value", "value:poisson", "--value", "value:gaussian"], 2, ["--value", "twice"]),
+        (["--value", "value:poisson", "--value", "cost:gaussian"], 4, ["mixed.csv", "'cost'"]),
+        (["--covariates", "shop:categry"], 2, ["--covariates", "did you mean category?"]),
+        (["--covariates", "day:number"], 4, ["row 1", "'day'", "expected a finite number"]),
+    ):
+        assert_fails(inside("efa", "fit", table, *more), code, *facts)
+    for other, facts in ((rows.drop(columns="shop"), ["'shop'"]), (rows.assign(shop="mall"), ["row 1", "'mall'"])):
+        other.to_csv(tmp_path / "other.csv", index=False)
+        assert_fails(inside("efa", "predict", model, tmp_path / "other.csv"), 4, "other.csv", *facts)
+    assert_fails(inside("efa", "attention", model, "Limes,Tea"), 2, "no values")
+    assert_fails(inside("efa", "sample", model), 2, "--data")
+
+
 @pytest.fixture
 def _few_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Synthetic ratings of 400 users."""

@@ -46,12 +46,12 @@ def describe_differences(model: Published, folder: Path) -> list[str]:
     try:
         with closing(open_store(folder)) as store:
             sites, skipped = sites_of(store)
+            shapes = {name: store.info(name).shape for site in sites for name in site.tensors.values()}
     except AttnGeoError as error:
         return describe_refusal(model, error)
     if model.refused:
         return [f"read, expected {' or '.join(model.refused['errors'])}"]
     found = {site.tensors.get("q") or site.tensors["q_b"]: site for site in sites}
-    shapes = {name: shape for name, (_, shape) in tensors.items()}
     listed = [*skipped, *(note for site in sites for note in site.notes)]
     wrong = [f"{part} is not listed as skipped" for part in model.listed if not any(part in entry for entry in listed)]
     for stack in model.sites:

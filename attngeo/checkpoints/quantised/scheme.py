@@ -122,6 +122,11 @@ class Packed:
         """
         raise NotImplementedError
 
+    @classmethod
+    def count(cls, info: TensorInfo, settings: Mapping[str, Any]) -> int:
+        """The weights that codes stand for, as their bits tell."""
+        return info.nbytes * 8 // (cls.bits or next(iter(stated_widths(settings)), 4))
+
     def rescale(
         self, codes: Tensor, scales: Tensor, zeros: Tensor | float = 0.0, *, groups: Tensor | None = None, size: int = 0
     ) -> Tensor:

@@ -13,8 +13,9 @@ from torch import Tensor
 from attngeo.bounds import require_memory
 from attngeo.checkpoints.quantised.bitsandbytes import Blocks, Int8Rows
 from attngeo.checkpoints.quantised.floats import ModeloptFp4, PackedFp4, Scaled
+from attngeo.checkpoints.quantised.ggml import Ggml
 from attngeo.checkpoints.quantised.integers import Awq, CompressedIntegers, Gptq, Mlx
-from attngeo.checkpoints.quantised.scheme import Packed, Pieces, stated_widths
+from attngeo.checkpoints.quantised.scheme import Packed, Pieces
 from attngeo.checkpoints.store import FLOATS, TensorInfo, quantisation_settings, stated_quantisation
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
@@ -28,6 +29,7 @@ METHODS: Mapping[str, tuple[type[Packed], ...]] = {
     "compressed-tensors": (PackedFp4, CompressedIntegers, Scaled),
     "fbgemm_fp8": (Scaled,),
     "fp8": (Scaled,),
+    "gguf": (Ggml,),
     "gptq": (Gptq,),
     "mlx": (Mlx,),
     "modelopt": (ModeloptFp4, Scaled),
@@ -199,11 +201,11 @@ class DecodingStore:
 
     def _count_weights(self, info: TensorInfo) -> int:
         """The weights that a stored tensor holds."""
-        if len(self._pieces.get(self._owners.get(info.name, ""), ())) < 2:
-            return math.prod(info.shape) if info.dtype in FLOATS else 0
+        if info.dtype in FLOATS and len(self._pieces.get(self._owners.get(info.name, ""), ())) < 2:
+            return math.prod(info.shape)
         for kind in self._kinds:
             if info.dtype in kind.dtypes and info.name.endswith(next(iter(kind.parts.values()))):
-                return info.nbytes * 8 // (kind.bits or next(iter(stated_widths(self._settings)), 4))
+                return kind.count(info, self._settings)
         return 0  # scales and zeros
 
     def file(self, name: str) -> Path | None:

@@ -22,7 +22,7 @@ TRAINING, HELD_OUT, TEST, TABLE = "the training table", "the validation table", 
 LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
 # Options of attention, of factor models, of factor models of places, and of values.
 OF_ATTENTION, OF_FACTORS = ("n_layers", "n_heads"), ("neighbours", "distance")
-OF_PLACES, OF_VALUES = ("coordinates", "neighbours", "distance"), ("coordinates", "lags", "item_vectors")
+OF_PLACES, OF_VALUES = ("coordinates", "neighbours", "distance"), ("value", "coordinates", "lags", "item_vectors")
 DEFAULT = EfaOptions()
 Part = Literal["items", "values"]
 
@@ -204,7 +204,10 @@ def code_values(
 
     Those of other kinds are found by their texts. Raises TableError for a value that is missing or unknown.
     """
-    codes = column.map({value: at for at, value in enumerate(known)})
+    try:
+        codes = column.map({value: at for at, value in enumerate(known)})
+    except TypeError:
+        raise refuse_kind(column.name, column.iloc[0], source) from None
     if codes.isna().any():  # the kind of a column of a text file depends on all of its cells
         codes = codes.fillna(column.astype(str).map({str(value): at for at, value in enumerate(known)}))
     unseen = kept[codes.isna().to_numpy()[kept]]

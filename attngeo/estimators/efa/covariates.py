@@ -101,7 +101,7 @@ def read_covariates(
 
 
 def _guess_kind(column: pd.Series[Any]) -> Kind:
-    if column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
+    if pd.api.types.infer_dtype(column) in ("datetime64", "datetime", "date", "period"):
         return "time"
     return "number" if pd.api.types.is_numeric_dtype(column.dtype) and column.dtype.kind != "b" else "category"
 

@@ -66,10 +66,16 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
 
 def _read_with(path: str, options: EfaFitOptions, train: pd.DataFrame | None) -> pd.DataFrame:
     """The rows of a file. train: the training table, as whose items those of other files are read."""
+    codes = _list_codes(options)
     if train is None or options.item not in train:
-        return read_own_table(path, options.missing, codes=[options.sequence, options.item])
+        return read_own_table(path, options.missing, codes=[*codes, options.item])
     items = [options.item] if options.item in list_texts(train) else []
-    return read_own_table(path, options.missing, texts=items, codes=[options.sequence])
+    return read_own_table(path, options.missing, texts=items, codes=codes)
+
+
+def _list_codes(options: EfaOptions) -> list[str]:
+    """Columns that may have codes such as 01: of sequences, and of categories beside items."""
+    return [options.sequence, *(name for name, kind in options.kinds.items() if kind in (None, "category"))]
 
 
 def predict_file(folder: str | Path, path: str, options: EfaPredictOptions = AS_FITTED) -> pd.DataFrame:
@@ -142,7 +148,7 @@ def read_like(model: ExponentialFamilyAttention, path: str, missing: Sequence[st
     """
     options = model.options_
     items = [options.item] if all(isinstance(item, str) for item in model.items_) else []
-    return read_own_table(path, missing, texts=items, codes=[options.sequence])
+    return read_own_table(path, missing, texts=items, codes=_list_codes(options))
 
 
 @contextmanager

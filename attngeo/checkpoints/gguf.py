@@ -1,0 +1,313 @@
+"""One .gguf file: its header, which has the configuration, and reads of raw rows under the names of transformers.
+
+Tensors are listed with their own dtypes, such as Q4_K, and read as bytes; `quantised.ggml` decodes them. Two changes
+that llama.cpp makes when it converts a model are undone here: the order of the rows of queries and keys, whose rotary
+pairs it makes neighbours, and the one that it adds to some gains. The gguf package reads paths only, so the header is
+read here.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attngeo.checkpoints.store import ByteSource, Extent, TensorInfo
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
+
+MAGIC, VERSIONS = b"GGUF", (2, 3)
+# Bytes that are read at a time, and limits that no real file reaches.
+CHUNK = 1 << 20
+LONGEST_HEADER, LONGEST_TEXT, MOST_TENSORS, MOST_KEYS = 1 << 29, 1 << 24, 1 << 20, 1 << 16
+# The number of a dtype in a file → its name, and the numbers and bytes of a block.
+DTYPES: Mapping[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 30: ("BF16", 1, 2), 28: ("F64", 1, 8),
+    2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34),
+    10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210), 16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50), 20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136), 24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8),
+    29: ("IQ1_M", 256, 56), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+}  # fmt: skip
+PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+# The number of a type of value in the header → how `struct` reads it; 8 is a text, 9 a list.
+VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+TEXT, LIST = 8, 9
+
+
+class GgufFamily(NamedTuple):
+    """How llama.cpp stores a family.
+
+    model_type: as transformers calls it. permuted: rotary pairs of queries and keys are neighbours. gain_offset: what
+    is added to the gains of norms. block: the name of a layer. names: of tensors in a layer, if they are unusual.
+    """
+
+    model_type: str
+    permuted: bool = False
+    gain_offset: float = 0.0
+    block: str = "model.layers.{}"
+    names: Mapping[str, str] = {}
+
+
+BERT = {
+    "attn_q": "attention.self.query", "attn_k": "attention.self.key", "attn_v": "attention.self.value",
+    "attn_output": "attention.output.dense",
+}  # fmt: skip
+ARCHITECTURES: Mapping[str, GgufFamily] = {
+    "bert": GgufFamily("bert", block="encoder.layer.{}", names=BERT),
+    "command-r": GgufFamily("cohere"),
+    "gemma": GgufFamily("gemma", gain_offset=1.0),
+    "gemma2": GgufFamily("gemma2", gain_offset=1.0),
+    "gemma3": GgufFamily("gemma3_text", gain_offset=1.0),
+    "granite": GgufFamily("granite", permuted=True),
+    "llama": GgufFamily("llama", permuted=True),  # and Mistral and Mixtral
+    "olmo2": GgufFamily("olmo2"),
+    "phi3": GgufFamily("phi3"),
+    "qwen2": GgufFamily("qwen2"),
+    "qwen3": GgufFamily("qwen3"),
+    "qwen3moe": GgufFamily("qwen3_moe"),
+    "stablelm": GgufFamily("stablelm"),
+    "starcoder2": GgufFamily("starcoder2"),
+}
+NAMES = {
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm", "attn_norm": "input_layernorm",
+}  # fmt: skip
+OUTSIDE = {"token_embd": "model.embed_tokens", "output": "lm_head", "output_norm": "model.norm"}
+BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+# Field of config.json → key of the header, after the name of the architecture.
+FIELDS = {
+    "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length", "rope_theta": "rope.freq_base", "intermediate_size": "feed_forward_length",
+}  # fmt: skip
+
+
+class GgufFile:
+    """An open .gguf file. Raises CorruptCheckpointError if it is broken, UnsupportedModelError for what is not read.
+
+    metadata: the header's values; of lists only those of numbers that are short. tensors: name as transformers has it →
+    what is stored. config: what config.json would state.
+    """
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        try:
+            reader = _Reader(source)
+            self.metadata, entries = _read_header(reader)
+            alignment = self.metadata.get("general.alignment", 32)
+            if type(alignment) is not int or not 0 < alignment <= 1 << 20:
+                raise reader.broken(f"states the alignment {alignment!r:.40}")
+            start = -(-reader.at // alignment) * alignment
+            name = str(self.metadata.get("general.architecture"))
+            if name not in ARCHITECTURES:
+                raise UnsupportedModelError(
+                    f"{source.where}: GGUF files of the architecture {name!r:.40} are not read, expected one of: "
+                    f"{', '.join(ARCHITECTURES)}; give the checkpoint that the file was made from"
+                )
+            self.family = ARCHITECTURES[name]
+            self.config = self._build_config(name, {entry.name for entry in entries})
+            self._starts: dict[str, int] = {}
+            self.tensors: dict[str, TensorInfo] = {}
+            for entry in entries:
+                info = self._check(entry, source.size - start)
+                self._starts[info.name], self.tensors[info.name] = start + info.offset, info
+        except BaseException:
+            self.close()
+            raise
+
+    def _build_config(self, name: str, stored: set[str]) -> dict[str, Any]:
+        """The fields of config.json that layouts read."""
+        config: dict[str, Any] = {
+            "model_type": self.family.model_type, "quantization_config": {"quant_method": "gguf"}
+        }  # fmt: skip
+        for field, key in FIELDS.items():
+            value = self.metadata.get(f"{name}.{key}")
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise UnsupportedModelError(
+                    f"{self._source.where}: {name}.{key} is {value!r:.40}, expected one number for all layers; give "
+                    "the checkpoint that the file was made from"
+                )
+            config |= {} if value is None else {field: value}
+        scaling = self.metadata.get(f"{name}.rope.scaling.type", "none")
+        if scaling != "none" or any(entry.startswith("rope_f") for entry in stored):
+            config["rope_scaling"] = {"rope_type": f"{scaling} of GGUF"}  # its numbers are not read
+        width, rotated = config.get("head_dim"), self.metadata.get(f"{name}.rope.dimension_count")
+        if not width and config.get("num_attention_heads"):
+            width = config.get("hidden_size", 0) // config["num_attention_heads"]
+        if type(rotated) is int and width and 0 < rotated < width:
+            config["partial_rotary_factor"] = rotated / width
+        return config
+
+    def _check(self, entry: _Entry, room: int) -> TensorInfo:
+        """The tensor of an entry. Raises CorruptCheckpointError if it does not fit into the file."""
+        name = self._rename(entry.name)
+        if entry.dtype not in DTYPES:
+            return TensorInfo(name, f"GGML type {entry.dtype}", entry.shape, 0, entry.offset)
+        dtype, numbers, nbytes = DTYPES[entry.dtype]
+        total = math.prod(entry.shape)
+        columns = entry.shape[-1] if entry.shape else 1
+        size = total // numbers * nbytes
+        if columns % numbers or entry.offset + size > room or name in self.tensors:
+            raise CorruptCheckpointError(
+                f"{self._source.where}: tensor {entry.name!r:.80} ({dtype} {list(entry.shape)!s:.60}) at byte "
+                f"{entry.offset} does not fit into {room:,} bytes of data, or is there twice; download it again"
+            )
+        return TensorInfo(name, dtype, entry.shape, size, entry.offset)
+
+    def _rename(self, name: str) -> str:
+        """The name that transformers has for a tensor; the name in the file for what no layout reads."""
+        stem, _, ending = name.rpartition(".")
+        if stem in OUTSIDE:
+            return f"{OUTSIDE[stem]}.{ending}"
+        match = BLOCK.fullmatch(name)
+        inner = {**NAMES, **self.family.names}.get(match[2]) if match else None
+        return f"{self.family.block.format(match[1])}.{inner}.{match[3]}" if match and inner else name
+
+    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
+        """Rows of a tensor: of plain numbers in their dtype, of others their bytes, uint8 [rows, bytes of a row]."""
+        info, heads = self.tensors[name], self._permuted_heads(name)
+        wanted = slice(None) if heads else rows
+        first, last, _ = wanted.indices(info.shape[0]) if info.shape else (0, 1, 1)
+        raw = self._source.read(*self._locate(name, wanted), name).view(max(last - first, 0), -1)
+        if heads:  # neighbours (2i, 2i + 1) become (i, i + half) again
+            if len(raw) % (2 * heads):
+                raise CorruptCheckpointError(f"{self._source.where}: {name} has {len(raw)} rows for {heads} heads")
+            raw = raw.view(heads, len(raw) // heads // 2, 2, -1).transpose(1, 2).reshape(raw.shape)[rows]
+        if info.dtype not in PLAIN:
+            return raw
+        plain = raw.contiguous().view(PLAIN[info.dtype]).view(len(raw), *info.shape[1:])
+        is_gain = name.endswith("norm.weight") and self.family.gain_offset != 0
+        return plain - self.family.gain_offset if is_gain else plain
+
+    def _permuted_heads(self, name: str) -> int:
+        """The heads whose rows llama.cpp has permuted; 0 for a tensor that it leaves as it is."""
+        ends = {"self_attn.q_proj": "num_attention_heads", "self_attn.k_proj": "num_key_value_heads"}
+        field = next((field for end, field in ends.items() if name.rpartition(".")[0].endswith(end)), "")
+        if not self.family.permuted or not field:
+            return 0
+        return int(self.config.get(field) or self.config.get("num_attention_heads") or 0)
+
+    def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
+        """The bytes of the file that `read` needs for these rows of these tensors."""
+        return [self._locate(name, slice(None) if self._permuted_heads(name) else rows) for name, rows in reads.items()]
+
+    def _locate(self, name: str, rows: slice) -> Extent:
+        info = self.tensors[name]
+        first, last, _ = rows.indices(info.shape[0]) if info.shape else (0, 1, 1)
+        return Extent(self._starts[name] + first * info.row_nbytes, max(last - first, 0) * info.row_nbytes)
+
+    def close(self) -> None:
+        """Close the file. A later `read` fails."""
+        self._source.close()
+
+
+class _Entry(NamedTuple):
+    """One tensor of a header. shape: the first dimension first, unlike in the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: int
+    offset: int
+
+
+class _Reader:
+    """The header's bytes, one value after the other."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source, self.at, self._start, self._chunk = source, 0, 0, b""
+
+    def broken(self, problem: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(f"{self._source.where}: the GGUF header {problem}; download it again")
+
+    def take(self, count: int) -> bytes:
+        """The next bytes."""
+        if not 0 <= count <= LONGEST_TEXT or self.at + count > min(self._source.size, LONGEST_HEADER):
+            raise self.broken(f"announces {count:,} bytes at {self.at:,}, and the file has {self._source.size:,}")
+        if self.at + count > self._start + len(self._chunk):
+            self._start = self.at
+            length = min(max(count, CHUNK), self._source.size - self.at)
+            self._chunk = bytes(self._source.read(self.at, length, "header").numpy())
+        first = self.at - self._start
+        self.at += count
+        return self._chunk[first : first + count]
+
+    def number(self, form: str) -> Any:
+        return struct.unpack(f"<{form}", self.take(struct.calcsize(form)))[0]
+
+    def text(self) -> str:
+        try:
+            return self.take(self.number("Q")).decode("utf-8")
+        except UnicodeDecodeError:
+            raise self.broken("has a name that is no UTF-8") from None
+
+    def value(self, kind: int) -> Any:
+        """A value; None for a list of texts or of many numbers."""
+        if kind == TEXT:
+            return self.take(self.number("Q")).decode("utf-8", "replace")
+        if kind != LIST:
+            return self.number(self._form(kind))
+        kind, count = self.number("I"), self.number("Q")
+        if kind == TEXT:
+            if count > (self._source.size - self.at) // 8:
+                raise self.broken(f"announces a list of {count:,} texts")
+            for _ in range(count):
+                self.take(self.number("Q"))
+            return None
+        size = struct.calcsize(self._form(kind)) * count
+        if count <= CHUNK:
+            return list(struct.unpack(f"<{count}{self._form(kind)}", self.take(size)))
+        raise self.broken(f"announces a list of {count:,} numbers")
+
+    def _form(self, kind: int) -> str:
+        if kind not in VALUES:
+            raise self.broken(f"has a value of the unknown type {kind}")
+        return VALUES[kind]
+
+
+def _read_header(reader: _Reader) -> tuple[dict[str, Any], list[_Entry]]:
+    """The values and the tensors that a header lists."""
+    magic, version = reader.take(4), reader.number("I")
+    if magic != MAGIC or version not in VERSIONS:
+        raise reader.broken(f"begins with {magic!r} and version {version}, expected {MAGIC!r} and 2 or 3")
+    count, keys = reader.number("Q"), reader.number("Q")
+    if count > MOST_TENSORS or keys > MOST_KEYS:
+        raise reader.broken(f"announces {count:,} tensors and {keys:,} values")
+    metadata = {}
+    for _ in range(keys):
+        key = reader.text()
+        metadata[key] = reader.value(reader.number("I"))
+    entries = []
+    for _ in range(count):
+        name, dimensions = reader.text(), reader.number("I")
+        if dimensions > 4:
+            raise reader.broken(f"announces {dimensions} dimensions of a tensor")
+        shape = tuple(reader.number("Q") for _ in range(dimensions))[::-1]
+        if any(size >= 1 << 40 for size in shape):
+            raise reader.broken(f"announces a tensor of {list(shape)}")
+        entries.append(_Entry(name, shape, reader.number("I"), reader.number("Q")))
+    return metadata, entries
+
+
+def read_splits(first: GgufFile, name: str, open_file: Callable[[str], GgufFile]) -> dict[str, str]:
+    """Tensor → file, for a model in several files, whose first one says how many. name: of the first file."""
+    count = first.metadata.get("split.count", 1)
+    match = re.fullmatch(r"(.+)-00001-of-(\d{5})(\.gguf)", name)
+    if type(count) is not int or not 1 <= count <= 10_000 or match is None or int(match[2]) != count:
+        raise CorruptCheckpointError(f"{name} states {count!r:.20} parts, expected it to be the first of them")
+    places = dict.fromkeys(first.tensors, name)
+    for number in range(2, count + 1):
+        part = f"{match[1]}-{number:05}-of-{count:05}{match[3]}"
+        opened = open_file(part)
+        places |= dict.fromkeys(opened.tensors, part)
+        opened.close()
+    return places

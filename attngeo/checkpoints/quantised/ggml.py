@@ -1,0 +1,50 @@
+"""Weights of GGUF files, decoded by the gguf package: any type that it knows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attngeo.checkpoints.gguf import DTYPES
+from attngeo.checkpoints.quantised.scheme import Packed, Pieces
+from attngeo.checkpoints.store import TensorInfo
+from attngeo.errors import require_extra
+
+
+class Ggml(Packed):
+    """Blocks of a row, each with its scales and codes in an order of its type."""
+
+    parts: ClassVar = {"codes": (".weight",)}
+    dtypes = tuple(name for name, numbers, _ in DTYPES.values() if numbers > 1)
+
+    def __init__(self, pieces: Pieces) -> None:
+        super().__init__(pieces)
+        info = pieces.infos["codes"]
+        if len(info.shape) != 2:
+            raise pieces.broken(f"it has shape {list(info.shape)}, expected a matrix")
+        self.shape, self.format = (info.shape[0], info.shape[1]), info.dtype
+
+    def needs(self, rows: slice) -> dict[str, slice]:
+        """The same rows."""
+        return {"codes": rows}
+
+    def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:  # noqa: ARG002 - it has these rows only
+        """Rows of the weight; see `Packed`. Raises MissingPackageError without the gguf package."""
+        with require_extra():
+            import gguf
+        kind = gguf.GGMLQuantizationType[self.format]
+        with np.errstate(all="ignore"):
+            numbers = torch.from_numpy(gguf.dequantize(tensors["codes"].contiguous().numpy(), kind))
+        if not math.isfinite(float(numbers.sum())):
+            raise self.pieces.broken("a scale is no finite number")
+        return numbers
+
+    @classmethod
+    def count(cls, info: TensorInfo, settings: Mapping[str, Any]) -> int:  # noqa: ARG003 - the shape tells
+        """The weights that codes stand for."""
+        return math.prod(info.shape)

@@ -1,0 +1,281 @@
+"""GGUF files are scored as the checkpoints that they were made from, and broken ones are refused."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import Command
+from support.checkpoints import assert_refused, write_single
+from support.hub_server import Hub
+from torch import Tensor
+
+import attngeo
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
+
+WIDTH, HEADS, KEY_HEADS, HEAD = 256, 4, 2, 64
+CONFIG = {
+    "hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS, "head_dim": HEAD,
+    "num_hidden_layers": 2, "rope_theta": 5000.0,
+}  # fmt: skip
+NAMES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "input_layernorm": "attn_norm",
+}  # fmt: skip
+KEYS = {
+    "embedding_length": WIDTH, "block_count": 2, "attention.head_count": HEADS, "attention.head_count_kv": KEY_HEADS,
+    "attention.key_length": HEAD,
+}  # fmt: skip
+SCORES = ["symmetry", "directionality", "frobenius_norm"]
+Q4_0, Q8_0 = gguf.GGMLQuantizationType.Q4_0, gguf.GGMLQuantizationType.Q8_0
+# The types that the package does not write: blocks of any codes, with scales that are small numbers of float16.
+DECODED_ONLY = [
+    kind for kind in gguf.GGMLQuantizationType
+    if kind.name.startswith(("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ")) or kind.name in ("TQ1_0", "TQ2_0")
+]  # fmt: skip
+
+
+def draw_state(*, biases: bool = False, head_norms: bool = False) -> dict[str, Tensor]:
+    """The tensors of a small LLaMA, under the names of transformers."""
+    generator = torch.Generator().manual_seed(1)
+    state = {"model.embed_tokens.weight": torch.randn(20, WIDTH, generator=generator)}
+    for layer in (0, 1):
+        prefix = f"model.layers.{layer}"
+        state[f"{prefix}.input_layernorm.weight"] = torch.rand(WIDTH, generator=generator) + 0.5
+        for letter, heads in (("q", HEADS), ("k", KEY_HEADS), ("v", KEY_HEADS)):
+            name = f"{prefix}.self_attn.{letter}_proj"
+            state[f"{name}.weight"] = torch.randn(heads * HEAD, WIDTH, generator=generator)
+            if biases:
+                state[f"{name}.bias"] = torch.randn(heads * HEAD, generator=generator)
+            if head_norms and letter != "v":
+                state[f"{prefix}.self_attn.{letter}_norm.weight"] = torch.rand(HEAD, generator=generator) + 0.5
+    return state
+
+
+def permute(tensor: np.ndarray, heads: int) -> np.ndarray:
+    """The rows as llama.cpp's converter orders them for LLaMA: halves of a head become neighbours."""
+    rows = [
+        head * HEAD + half * HEAD // 2 + place for head in range(heads) for place in range(HEAD // 2) for half in (0, 1)
+    ]
+    return tensor[rows]
+
+
+def write_gguf(
+    path: Path,
+    state: Mapping[str, Tensor],
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    *,
+    architecture: str = "llama",
+    permuted: bool = True,
+    gain_offset: float = 0.0,
+    **values: Any,
+) -> dict[str, Tensor]:
+    """Write a model as llama.cpp does. Returns the numbers that the file holds, under the names of transformers."""
+    writer, decoded = gguf.GGUFWriter(path, architecture), dict(state)
+    for key, value in KEYS.items():
+        writer.add_uint32(f"{architecture}.{key}", value)
+    writer.add_float32(f"{architecture}.rope.freq_base", 5000.0)
+    writer.add_array("tokenizer.ggml.tokens", ["a", "b c", "é"] * 300)
+    writer.add_array("tokenizer.ggml.scores", [0.5] * 900)
+    for key, value in values.items():
+        writer.add_string(f"{architecture}.{key.replace('__', '.')}", value)
+    for name, tensor in state.items():
+        stem, _, ending = name.rpartition(".")
+        _, _, layer, inner = stem.split(".", 3) if "layers" in stem else ("", "", "", "")
+        stored = f"blk.{layer}.{NAMES.get(inner, inner)}.{ending}" if inner else f"token_embd.{ending}"
+        numbers = tensor.float().numpy()
+        if inner.endswith(("q_proj", "k_proj")) and permuted:
+            numbers = permute(numbers, HEADS if inner.endswith("q_proj") else KEY_HEADS)
+        if "norm" in name:
+            numbers = numbers + np.float32(gain_offset)
+        if numbers.ndim == 1 or not inner:
+            writer.add_tensor(stored, numbers)
+            continue
+        packed = draw_blocks(kind, numbers.shape) if kind in DECODED_ONLY else gguf.quantize(numbers, kind)
+        plain = np.array(gguf.dequantize(packed, kind))
+        writer.add_tensor(stored, packed, raw_dtype=kind)
+        if inner.endswith(("q_proj", "k_proj")) and permuted:
+            heads = HEADS if inner.endswith("q_proj") else KEY_HEADS
+            places = permute(np.arange(len(plain)), heads)
+            plain[places] = plain.copy()
+        decoded[name] = torch.from_numpy(plain)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return decoded
+
+
+def draw_blocks(kind: gguf.GGMLQuantizationType, shape: tuple[int, ...]) -> np.ndarray:
+    """Rows of blocks with any codes, of which all numbers are finite."""
+    numbers, nbytes = gguf.GGML_QUANT_SIZES[kind]
+    blocks = np.random.default_rng(int(kind)).integers(0, 256, (shape[0] * shape[1] // numbers * 4, nbytes), np.uint8)
+    with np.errstate(all="ignore"):
+        numbers_of = gguf.dequantize(blocks, kind)
+    kept = blocks[np.isfinite(numbers_of).all(1) & (np.abs(numbers_of).max(1) < 1e6)]
+    count = shape[0] * shape[1] // numbers
+    return np.resize(kept, (count, nbytes)).reshape(shape[0], -1)
+
+
+def assert_same(folder: Path, path: Path, decoded: Mapping[str, Tensor], model_type: str, **options: Any) -> None:
+    plain = write_single(folder / "plain", dict(decoded), CONFIG | {"model_type": model_type})
+    scores = attngeo.score(path, per_head=True, **options)
+    expected = attngeo.score(plain, per_head=True, **options)
+    assert len(scores) == len(expected) == 2 * (HEADS + 1)
+    assert scores["parameters"].tolist() == expected["parameters"].tolist()
+    np.testing.assert_allclose(scores[SCORES[:2]], expected[SCORES[:2]], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(scores[SCORES[2]], expected[SCORES[2]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+@pytest.mark.parametrize("options", [{}, {"rope_offset": 3}, {"with_bias": True, "fold_norm": True}], ids=str)
+def test_a_llama_is_scored_as_its_checkpoint(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """Also with rotary embeddings, whose pairs llama.cpp makes neighbours."""
+    kind = gguf.GGMLQuantizationType[name]
+    decoded = write_gguf(tmp_path / "model.gguf", draw_state(biases=True), kind)
+    assert_same(tmp_path, tmp_path / "model.gguf", decoded, "llama", **options)
+
+
+@pytest.mark.parametrize("kind", DECODED_ONLY, ids=lambda kind: kind.name)
+def test_all_types_that_the_package_decodes(kind: Any, tmp_path: Path) -> None:
+    decoded = write_gguf(tmp_path / "model.gguf", draw_state(), kind)
+    assert_same(tmp_path, tmp_path / "model.gguf", decoded, "llama")
+
+
+def test_norms_of_queries_and_keys(tmp_path: Path) -> None:
+    state = draw_state(head_norms=True)
+    decoded = write_gguf(tmp_path / "model.gguf", state, Q8_0, architecture="qwen3", permuted=False)
+    assert_same(tmp_path, tmp_path / "model.gguf", decoded, "qwen3", rope_offset=2)
+
+
+def test_gains_that_are_stored_plus_one(tmp_path: Path) -> None:
+    state = draw_state()
+    decoded = write_gguf(tmp_path / "model.gguf", state, Q8_0, architecture="gemma2", permuted=False, gain_offset=1.0)
+    assert_same(tmp_path, tmp_path / "model.gguf", decoded, "gemma2", fold_norm=True)
+
+
+def test_a_model_in_several_files(tmp_path: Path) -> None:
+    state = draw_state()
+    write_gguf(tmp_path / "whole.gguf", state)
+    for number in (1, 2):
+        writer = gguf.GGUFWriter(tmp_path / f"m-0000{number}-of-00002.gguf", "llama")
+        reader = gguf.GGUFReader(tmp_path / "whole.gguf")
+        for key, value in KEYS.items():
+            writer.add_uint32(f"llama.{key}", value)
+        writer.add_uint16("split.count", 2)
+        writer.add_uint16("split.no", number - 1)
+        for tensor in reader.tensors[number - 1 :: 2]:
+            writer.add_tensor(tensor.name, np.array(tensor.data))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    expected = attngeo.score(tmp_path / "whole.gguf")
+    pd.testing.assert_frame_equal(
+        attngeo.score(tmp_path / "m-00001-of-00002.gguf")[SCORES], expected[SCORES], check_exact=True
+    )
+    with pytest.raises(CorruptCheckpointError, match="first of them"):
+        attngeo.score(tmp_path / "m-00002-of-00002.gguf")
+
+
+def test_a_folder_and_what_inspect_says(tmp_path: Path, inside: Command) -> None:
+    write_gguf(tmp_path / "model.gguf", draw_state(), Q4_0)
+    shown = inside("inspect", tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    run = inside("inspect", tmp_path, "--format", "json")
+    assert '"Q4_0"' in run.stdout
+    layers = 2 * (HEADS + KEY_HEADS) * HEAD * WIDTH // 32 * 18
+    assert f'"bytes_to_read": {layers}' in run.stdout
+
+
+def test_a_file_on_the_hub_is_read_by_ranges(here: Hub, tmp_path: Path) -> None:
+    """The header, and the blocks of queries and keys; the repository has no config.json."""
+    folder = here.repositories["org/name"] = tmp_path / "remote"
+    folder.mkdir()
+    (folder / ".gitattributes").write_text("*.gguf filter=lfs")
+    generator = torch.Generator().manual_seed(0)
+    unread = {f"model.layers.{i}.unread.weight": torch.randn(4096, WIDTH, generator=generator) for i in range(2)}
+    state = dict(sorted((draw_state() | unread).items()))
+    write_gguf(folder / "model.gguf", state, Q8_0)
+    scores = attngeo.score("org/name/model.gguf")
+    pd.testing.assert_frame_equal(scores[SCORES], attngeo.score(folder / "model.gguf")[SCORES])
+    header = 1 << 20  # is read in parts of this size
+    assert here.sent.total() < header + 2 * (HEADS + KEY_HEADS) * HEAD * WIDTH // 32 * 34 + 10_000
+
+
+def test_a_scaling_that_is_not_read_is_refused_for_offsets_only(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", draw_state(), Q8_0, rope__scaling__type="yarn")
+    assert len(attngeo.score(tmp_path / "model.gguf")) == 2
+    with pytest.raises(UnsupportedModelError, match="yarn"):
+        attngeo.score(tmp_path / "model.gguf", rope_offset=1)
+
+
+Damage = Callable[[bytes], bytes]
+# What is wrong → how the bytes are changed, error, facts of its message.
+BROKEN: dict[str, tuple[Damage, type[AttnGeoError], tuple[str, ...]]] = {
+    "another kind of file": (lambda raw: b"GGML" + raw[4:], CorruptCheckpointError, ("GGML",)),
+    "an unknown version": (
+        lambda raw: raw[:4] + struct.pack("<I", 1) + raw[8:], CorruptCheckpointError, ("version 1",)
+    ),
+    "too many tensors": (
+        lambda raw: raw[:8] + struct.pack("<Q", 1 << 60) + raw[16:], CorruptCheckpointError, ("tensors",)
+    ),
+    "too many values": (
+        lambda raw: raw[:16] + struct.pack("<Q", 1 << 60) + raw[24:], CorruptCheckpointError, ("values",)
+    ),
+    "a name of 2^60 bytes": (
+        lambda raw: raw[:24] + struct.pack("<Q", 1 << 60) + raw[32:], CorruptCheckpointError, ("announces",)
+    ),
+    "a file that ends in its header": (lambda raw: raw[:300], CorruptCheckpointError, ("announces", "300")),
+    "a file that ends in its data": (lambda raw: raw[:-40_000], CorruptCheckpointError, ("does not fit",)),
+    "an empty file": (lambda _: b"", CorruptCheckpointError, ("announces",)),
+    "an unknown architecture": (
+        lambda raw: raw.replace(b"llama", b"mamba"), UnsupportedModelError, ("'mamba'", "llama", "qwen3")
+    ),
+    "a scale that is no number": (
+        lambda raw: raw[:-40_000] + b"\xff" * 40_000, CorruptCheckpointError, ("scale", "finite")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_files_are_refused(case: str, tmp_path: Path, inside: Command) -> None:
+    damage, error, facts = BROKEN[case]
+    path = tmp_path / "model.gguf"
+    state = {name: tensor for name, tensor in draw_state().items() if "v_proj" not in name}
+    write_gguf(path, state, Q8_0)
+    path.write_bytes(damage(path.read_bytes()))
+    assert_refused(inside("score", path), path, error, facts)
+
+
+@pytest.mark.slow
+def test_mutated_files_end_in_scores_or_in_one_error(tmp_path: Path) -> None:
+    """2,000 files with a few changed bytes in the header or the data: never another exception."""
+    path, changed = tmp_path / "model.gguf", tmp_path / "changed.gguf"
+    write_gguf(path, draw_state(), Q8_0)
+    raw, generator = path.read_bytes(), np.random.default_rng(0)
+    header = raw.index(b"blk.1.attn_v") + 60
+    for _ in range(2_000):
+        damaged = bytearray(raw)
+        for at in generator.integers(0, header if generator.random() < 0.9 else len(raw), generator.integers(1, 6)):
+            damaged[at] = generator.integers(0, 256)
+        changed.write_bytes(damaged)
+        with suppress(AttnGeoError):
+            assert len(attngeo.score(changed, fresh=True)) <= 2
+
+
+def test_other_formats_are_refused_with_the_conversion(tmp_path: Path, inside: Command) -> None:
+    for file, fact in {
+        "a.npz": "safetensors", "flax_model.msgpack": "from_flax", "tf_model.h5": "from_tf", "x.distcp": "dcp_to_torch",
+    }.items():  # fmt: skip
+        path = tmp_path / file
+        path.write_bytes(b"0")
+        assert_refused(inside("score", path), path, UnsupportedModelError, (fact,))
