@@ -24,7 +24,7 @@ EVERY, SEQUENCES = 100, 192
 
 
 def measure_demos(wikitext: str) -> pd.DataFrame:
-    """Both demo models on two texts, by both objectives, with five draws of 96 sequences of 32 tokens, as in training."""
+    """Both demo models on two texts, by both objectives: five draws of 96 sequences of 32 tokens, as in training."""
     frames = [
         measure(model, text=text, objective=objective, sequences=96, seq_len=32, seed=seed).rows.assign(
             text=name, seed=seed
