@@ -41,6 +41,8 @@ from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
 from attngeo.pretrain.options import TEXT_DATA
 
+# Characters of a path that a message shows; of a longer one, the end tells most.
+LONGEST_PATH = 100
 HUB_REFERENCE = re.compile(
     r"(?P<name>\w[\w.-]*/\w[\w.-]*)(?::(?P<config>[^@#]+))?(?:@(?P<revision>[^#]+))?(?:#(?P<split>.+))?", re.ASCII
 )
@@ -191,7 +193,8 @@ def resolve_path(text: str, expected: str) -> Path:
 
 def explain_no_path(text: str, expected: str) -> DataUnavailableError:
     """The error for a reference that names nothing."""
-    return DataUnavailableError(f"{text[:80] or repr(text)}: no such file or folder; expected {expected}")
+    shown = text if len(text) <= LONGEST_PATH else f"…{text[1 - LONGEST_PATH :]}"
+    return DataUnavailableError(f"{shown or repr(text)}: no such file or folder; expected {expected}")
 
 
 def _list_files(folder: Path) -> Iterator[Path]:

@@ -85,7 +85,7 @@ def find_settled(values: pd.Series) -> Any:
     values: by step, in their order. A curve that ends near 0 settles late, as 10% of that are less than its noise.
 
     >>> import pandas as pd
-    >>> find_settled(pd.Series([0.0, 0.5, 0.52, 0.5], index=[0, 10, 20, 30]))
+    >>> int(find_settled(pd.Series([0.0, 0.5, 0.52, 0.5], index=[0, 10, 20, 30])))
     10
     """
     values = values.dropna()

@@ -140,7 +140,7 @@ class EfaOptions(EstimatorOptions):
         "haversine", "Distance of places: of latitude and longitude, or straight", advanced=True, panel=MODEL
     )
     weight_decay: float = option(0.0, "Weight decay of AdamW; 0 is Adam", advanced=True, panel=OPTIMISATION, least=0)
-    batch_size: int = option(32, "Sequences in a batch", panel=OPTIMISATION, least=1)
+    batch_size: int = option(32, "Sequences in a batch", advanced=True, panel=OPTIMISATION, least=1)
     patience: int | None = option(
         10, "Stop after this number of epochs without a lower loss on held-out sequences; 0 never stops",
         advanced=True, panel=OPTIMISATION, least=0,
