@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
+import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +248,41 @@ def test_codes_are_never_taken_for_weights(case: str, tmp_path: Path, inside: Co
     folder, _ = write_packed(tmp_path, PACKINGS[packing], **changes)
     write_config(folder, config)
     assert_refused(inside("score", folder), folder, error, facts)
+
+
+def damage(state: dict[str, Tensor], config: dict[str, Any], draw: random.Random) -> None:
+    """Change one tensor of a query or key, or one value of what is stated about the packing."""
+    name = draw.choice([name for name in state if ".0.self_attn.q" in name or ".0.self_attn.k" in name])
+    tensor = state[name]
+    match draw.randrange(6):
+        case 0:
+            del state[name]
+        case 1:
+            state[name] = torch.zeros(tensor.shape).to(
+                draw.choice([torch.float32, torch.int32, torch.uint8, torch.int8])
+            )
+        case 2:
+            state[name] = tensor[: len(tensor) // 2].clone() if tensor.ndim else tensor[None]
+        case 3:
+            state[name] = tensor.T.contiguous() if tensor.ndim == 2 else tensor[None]
+        case 4:
+            raw = tensor.reshape(-1).clone().view(torch.uint8)
+            for _ in range(3):
+                raw[draw.randrange(len(raw))] = draw.randrange(256)
+            state[name] = raw.view(tensor.dtype).view(tensor.shape)
+        case _:
+            stated = config.get("quantization_config") or config["quantization"]
+            key = draw.choice([*stated, "bits", "group_size", "sym", "config_groups", "weight_block_size", "version"])
+            stated[key] = draw.choice([None, 0, -1, 3, 2**40, "x", [], {}, [0, 0], 1.5, True, "gptq", "fp8"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", PACKINGS)
+def test_damaged_checkpoints_end_in_scores_or_in_one_error(case: str, tmp_path: Path) -> None:
+    draw = random.Random(case)
+    whole, _ = pack_state(draw_state(), PACKINGS[case], is_projection)
+    for number in range(20):
+        state, config = dict(whole), copy.deepcopy(CONFIG | dict(PACKINGS[case].config))
+        damage(state, config, draw)
+        with suppress(AttnGeoError):
+            attngeo.score(write_single(tmp_path / str(number), state, config), fresh=True)

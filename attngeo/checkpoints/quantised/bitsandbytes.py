@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from attngeo.checkpoints.quantised.scheme import Packed, Pieces, nibbles
+from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, Packed, Pieces, nibbles
 
 STATE = ".weight.quant_state.bitsandbytes__"
 
@@ -31,6 +31,10 @@ class Blocks(Packed):
     }  # fmt: skip
     optional, small = frozenset({"nested_scales", "nested_table"}), ("state",)
     dtypes = ("U8", "F16", "BF16", "F32")  # other dtypes than U8 hold the same bytes
+    numbers: ClassVar = {
+        "scales": (*FLOAT_SCALES, "U8"), "table": FLOAT_SCALES, "state": ("U8",), "nested_scales": FLOAT_SCALES,
+        "nested_table": FLOAT_SCALES,
+    }  # fmt: skip
     bits = 4
 
     def __init__(self, pieces: Pieces) -> None:
@@ -100,6 +104,7 @@ class Int8Rows(Packed):
 
     parts: ClassVar = {"codes": (".weight",), "largest": (".SCB",)}
     dtypes = ("I8",)
+    numbers: ClassVar = {"largest": FLOAT_SCALES}
     bits = 8
 
     def __init__(self, pieces: Pieces) -> None:

@@ -31,14 +31,13 @@ class Scaled(Packed):
     }  # fmt: skip
     optional = frozenset({"zero"})
     dtypes = (*FLOAT8, "I8")
+    numbers: ClassVar = {"scale": (*FLOAT_SCALES, *EXPONENTS), "zero": (*FLOAT_SCALES, "I8", "U8")}
     bits = 8
 
     def __init__(self, pieces: Pieces) -> None:
         super().__init__(pieces)
         self.shape = rows, columns = pieces.matrix("weight", self.dtypes)
         scale, is_integer = pieces.infos["scale"], pieces.infos["weight"].dtype == "I8"
-        if scale.dtype not in (*FLOAT_SCALES, *EXPONENTS):
-            raise pieces.broken(f"{scale.name} is {scale.dtype}, expected {', '.join((*FLOAT_SCALES, *EXPONENTS))}")
         self.format = "int8" if is_integer else "fp8"
         self.block = self._find_block(rows, columns)
         self.grid = math.ceil(rows / self.block[0]), math.ceil(columns / self.block[1])
@@ -102,6 +101,7 @@ class PackedFp4(Packed):
     }  # fmt: skip
     optional = frozenset({"overall"})
     dtypes = ("U8",)
+    numbers: ClassVar = {"scale": (*FLOAT_SCALES, "F8_E4M3", *EXPONENTS), "overall": FLOAT_SCALES}
     bits = 4
     # The stated scale of all numbers divides the other scales.
     divides = True
@@ -111,12 +111,11 @@ class PackedFp4(Packed):
         rows, width = pieces.matrix("weight", self.dtypes)
         self.shape = rows, 2 * width
         self.format = "mxfp4" if pieces.infos["scale"].dtype in EXPONENTS else "nvfp4"
-        _, groups = pieces.matrix("scale", (*FLOAT_SCALES, "F8_E4M3", *EXPONENTS))
         size = 32 if self.format == "mxfp4" else 16
         pieces.require_shape("scale", (rows, math.ceil(2 * width / size)))
         pieces.require_shape("overall", (1,), ())
         if (self.format == "nvfp4") != ("overall" in pieces.infos):
-            raise pieces.broken(f"{groups} {self.format} scales a row; the scale of all is missing, or one too many")
+            raise pieces.broken(f"{self.format}, whose scale of all numbers is missing, or one too many")
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The same rows of codes and scales."""

@@ -20,6 +20,7 @@ class Ggml(Packed):
     """Blocks of a row, each with its scales and codes in an order of its type."""
 
     parts: ClassVar = {"codes": (".weight",)}
+    numbers: ClassVar = {}
     dtypes = tuple(name for name, numbers, _ in DTYPES.values() if numbers > 1)
 
     def __init__(self, pieces: Pieces) -> None:

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, WORDS, Packed, Pieces, stated_widths, unpack
+from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, INTEGERS, WORDS, Packed, Pieces, stated_widths, unpack
 
 # Where AWQ's kernel for matrices has the eight columns of a word, by the place of their four bits.
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -26,6 +26,7 @@ class Gptq(Packed):
     parts: ClassVar = {"codes": (".qweight",), "zeros": (".qzeros",), "scales": (".scales",), "groups": (".g_idx",)}
     optional = frozenset({"groups"})
     dtypes = WORDS
+    numbers: ClassVar = {"zeros": WORDS, "scales": FLOAT_SCALES, "groups": INTEGERS}
 
     def __init__(self, pieces: Pieces) -> None:
         super().__init__(pieces)
@@ -70,6 +71,7 @@ class Awq(Packed):
 
     parts: ClassVar = {"codes": (".qweight",), "zeros": (".qzeros",), "scales": (".scales",)}
     dtypes = WORDS
+    numbers: ClassVar = {"zeros": WORDS, "scales": FLOAT_SCALES}
     bits = 4
 
     def __init__(self, pieces: Pieces) -> None:
@@ -119,6 +121,7 @@ class CompressedIntegers(Packed):
     }  # fmt: skip
     optional, small = frozenset({"zeros", "groups"}), ("shape",)
     dtypes = WORDS
+    numbers: ClassVar = {"zeros": WORDS, "scales": FLOAT_SCALES, "groups": INTEGERS, "shape": INTEGERS}
 
     def __init__(self, pieces: Pieces) -> None:
         super().__init__(pieces)
@@ -134,7 +137,6 @@ class CompressedIntegers(Packed):
         if math.prod(scales) != 1 and not (is_matrix and self.shape[1] % scales[1] == 0):
             pieces.require_shape("scales", (rows, 1), (1,))
         if "zeros" in pieces.infos:
-            pieces.matrix("zeros", WORDS)
             in_word = 32 // self.width if self.padded else 32 / self.width
             pieces.require_shape("zeros", (math.ceil(rows / in_word), scales[-1] if scales else 1))
 
@@ -173,6 +175,7 @@ class Mlx(Packed):
 
     parts: ClassVar = {"codes": (".weight",), "scales": (".scales",), "offsets": (".biases",)}
     dtypes = ("U32",)
+    numbers: ClassVar = {"scales": FLOAT_SCALES, "offsets": FLOAT_SCALES}
 
     def __init__(self, pieces: Pieces) -> None:
         super().__init__(pieces)
@@ -185,7 +188,6 @@ class Mlx(Packed):
         if self.shape[1] % groups:
             raise pieces.broken(f"{self.shape[1]} inputs are no groups of {size}")
         for role in ("scales", "offsets"):
-            pieces.matrix(role, FLOAT_SCALES)
             pieces.require_shape(role, (rows, groups))
 
     def needs(self, rows: slice) -> dict[str, slice]:

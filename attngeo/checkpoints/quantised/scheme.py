@@ -18,6 +18,7 @@ from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
 WORDS = ("I32", "U32")
 FLOAT_SCALES = ("F32", "F16", "BF16")
+INTEGERS = ("I32", "I64")
 # The numbers of E2M1 by their code; four more bits of sign and magnitude make 16.
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
@@ -96,20 +97,26 @@ class Packed:
     """One weight in packed form, [outputs, inputs].
 
     parts: role → the ends of the names that it may have; the first role is the one that has codes. optional: roles that
-    may be missing. small: roles that are read to learn the shape. dtypes: of the codes. bits: of one code; None if only
-    the configuration states it. An instance has a `format`, as tables show it, and a `shape`.
+    may be missing. small: roles that are read to learn the shape. dtypes: of the codes. numbers: role → the dtypes that
+    other tensors may have. bits: of one code; None if only the configuration states it. An instance has a `format`, as
+    tables show it, and a `shape`.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
     optional: ClassVar[frozenset[str]] = frozenset()
     small: ClassVar[tuple[str, ...]] = ()
     dtypes: ClassVar[tuple[str, ...]]
+    numbers: ClassVar[Mapping[str, tuple[str, ...]]]
     bits: ClassVar[int | None] = None
     format: str
     shape: tuple[int, int]
 
     def __init__(self, pieces: Pieces) -> None:
         self.pieces = pieces
+        for role, dtypes in self.numbers.items():
+            info = pieces.infos.get(role)
+            if info is not None and info.dtype not in dtypes:
+                raise pieces.broken(f"{info.name} is {info.dtype}, expected {' or '.join(dtypes)}")
 
     def needs(self, rows: slice) -> dict[str, slice]:  # noqa: ARG002 - some need fewer
         """Role → the rows of its tensor that these rows of the weight need; by default all."""
