@@ -134,10 +134,10 @@ def read_config(path: Path, ref: str) -> dict[str, Any]:
         raise ModelNotFoundError(
             f"{ref}: no config.json in {path.parent}; give a folder that save_pretrained wrote, or a Hub id"
         )
-    return _read_object(path, ref, check=_check_model_type)
+    return read_object(path, ref, check=_check_model_type)
 
 
-def _read_object(path: Path, ref: str, most: int = MOST_BYTES, check: Check | None = None) -> dict[str, Any]:
+def read_object(path: Path, ref: str, most: int = MOST_BYTES, check: Check | None = None) -> dict[str, Any]:
     """The JSON object in a file. Raises CorruptCheckpointError. check: raises ValueError for an object inside."""
     try:
         value = json.loads(read_small_text(path, most), object_hook=check)
@@ -178,7 +178,7 @@ def read_index(path: Path, ref: str) -> Index:
 
     An index may only name files beside it: an absolute path, or one through `..`, is refused.
     """
-    index = _read_object(path, ref, MOST_INDEX_BYTES)
+    index = read_object(path, ref, MOST_INDEX_BYTES)
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
         raise CorruptCheckpointError(

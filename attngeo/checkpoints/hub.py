@@ -28,7 +28,7 @@ from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # re-exported
 
 from attngeo.checkpoints.files import GGUF, Index, is_index, read_index, usual_names
-from attngeo.checkpoints.reference import HubAccess, ModelRef, did_you_mean
+from attngeo.checkpoints.reference import ADAPTER, HubAccess, ModelRef, did_you_mean
 from attngeo.checkpoints.remote import CONNECTIONS, Address, RemoteFile, ServerRules, require_answers
 from attngeo.errors import (
     AccessError,
@@ -64,7 +64,7 @@ class Repository:
         if config is None:
             raise ModelNotFoundError(
                 f"{self.ref.text}: the repository has no config.json"
-                + ("; it has a PEFT adapter: give its base model" if self.has("adapter_config.json") else "")
+                + ("; it has a PEFT adapter: download it, and give its folder" if self.has(ADAPTER) else "")
             )
         self.revision = config.parent.name
         return config

@@ -24,11 +24,12 @@ from attngeo.checkpoints.files import (
     is_index,
     read_config,
     read_index,
+    read_object,
     refuse_shard,
     require_format,
     usual_names,
 )
-from attngeo.checkpoints.reference import DEMOS, HubAccess, ModelRef, did_you_mean, locate_demo
+from attngeo.checkpoints.reference import ADAPTER, DEMOS, HubAccess, ModelRef, did_you_mean, is_adapter, locate_demo
 from attngeo.checkpoints.store import (
     ByteSource,
     ModuleStore,
@@ -62,6 +63,8 @@ def open_store(model: Any, hub: HubAccess = HubAccess()) -> TensorStore:
         case "demo":
             store = open_folder(_require_demo(ref.name), ref.text)
         case "folder":
+            if is_adapter(Path(ref.name)):
+                return _open_adapter(Path(ref.name), ref.text, hub)
             store = open_folder(Path(ref.name), ref.text)
         case "file":
             store = open_file(Path(ref.name), ref.text)
@@ -72,6 +75,30 @@ def open_store(model: Any, hub: HubAccess = HubAccess()) -> TensorStore:
     from attngeo.checkpoints.quantised.store import DecodingStore
 
     return DecodingStore(store)
+
+
+def _open_adapter(folder: Path, ref: str, hub: HubAccess) -> TensorStore:
+    """A folder with an adapter of PEFT, and the base model that its configuration names.
+
+    Raises ModelNotFoundError if the base cannot be found, CheckpointError if either is broken.
+    """
+    from attngeo.checkpoints.adapters import FILES, AdapterStore
+
+    settings = read_object(folder / ADAPTER, ref)
+    base = settings.get("base_model_name_or_path")
+    if not isinstance(base, str) or not base or is_adapter(Path(base)):
+        raise CorruptCheckpointError(f"{ref}: {ADAPTER} names the base {base!r:.80}, expected a model; correct it")
+    file = next((name for name in FILES if (folder / name).is_file()), None)
+    if file is None:
+        raise CorruptCheckpointError(f"{ref}: no weights of the adapter, looked for {' and '.join(FILES)}")
+    with ExitStack() as opened:
+        tensors = FileStore(ref, {}, folder, file, lambda name: RegularFile(folder / name))
+        opened.callback(tensors.close)
+        store = open_store(base, hub)
+        opened.callback(store.close)
+        changed = AdapterStore(ref, store, tensors, settings)
+        opened.pop_all()
+    return changed
 
 
 def _require_demo(name: str) -> Path:

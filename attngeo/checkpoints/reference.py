@@ -27,6 +27,8 @@ HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", re.ASCII)
 REVISION = re.compile(r"[\w][\w./-]*", re.ASCII)
 # A file of weights in a repository.
 HUB_FILE = re.compile(r"([\w][\w.-]*/[\w][\w.-]*)/([\w][\w.-]*(?:/[\w][\w.-]*)*)", re.ASCII)
+# The configuration of an adapter of PEFT.
+ADAPTER = "adapter_config.json"
 # Real checkpoints that Python packages contain: demo name → (package, folder inside it, command that installs it). The
 # first two are trained by reports/demo-models/build.py.
 DEMOS = {
@@ -180,6 +182,11 @@ class Identity(NamedTuple):
         return self.is_whole and (self.ref.kind == "hub" or identify(self.ref) == self)
 
 
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter of PEFT, and no model."""
+    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
+
+
 def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
     """The identity of a reference: the commit of a model on the Hub; name, size and times of each file of another one.
 
@@ -193,6 +200,8 @@ def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
     ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
     if ref.kind == "hub":
         return _identify_remote(ref, hub)
+    if ref.kind == "folder" and is_adapter(Path(ref.name)):  # its base is elsewhere, and may change
+        return None
     path = locate_demo(ref.name) if ref.kind == "demo" else Path(ref.name)
     content = None if path is None else identify_path(path)
     return None if content is None else Identity(ref, content)
