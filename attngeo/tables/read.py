@@ -188,8 +188,11 @@ def read_parquet(path: Path) -> pd.DataFrame:
 
     content = read_small_bytes(path, MOST_RESULTS_BYTES)
     try:
-        _check_size(content)
-        return pd.read_parquet(io.BytesIO(content))
+        names = _check_size(content)
+        frame = pd.read_parquet(io.BytesIO(content))
+        if foreign := [name for name in frame.columns if str(name) not in names]:  # pandas' own list has other names
+            raise ValueError(f"it lists column {foreign[0]!r:.60}, and holds {', '.join(names)!s:.200}")
+        return frame
     except OSError:
         raise
     except Exception as error:  # a damaged file makes Arrow and pandas raise errors of many kinds
@@ -197,8 +200,11 @@ def read_parquet(path: Path) -> pd.DataFrame:
         raise ValueError(kind + first_line(error)) from None
 
 
-def _check_size(content: bytes) -> None:
-    """Raise ValueError if the table is too large when it is unfolded. Counts in parts, each forgotten at once."""
+def _check_size(content: bytes) -> list[str]:
+    """The names of its columns. Raises ValueError if the table is too large when it is unfolded, or a text no UTF-8.
+
+    Counts in parts, each forgotten at once.
+    """
     from pyarrow import parquet  # type: ignore[import-untyped]
 
     schema = parquet.read_schema(io.BytesIO(content))
@@ -211,9 +217,11 @@ def _check_size(content: bytes) -> None:
         raise ValueError(f"it has {values:,} values, expected at most {MOST_VALUES:,}")
     nbytes = 0
     for batch in file.iter_batches(PARQUET_ROWS):
+        batch.validate(full=True)
         nbytes += sum(_count_unfolded(column) for column in batch.columns)
         if nbytes > MOST_RESULTS_BYTES:
             raise ValueError(f"it unfolds to more than {MOST_RESULTS_BYTES:,} bytes")
+    return list(schema.names)
 
 
 def _count_unfolded(column: Any) -> int:

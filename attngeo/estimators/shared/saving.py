@@ -53,7 +53,7 @@ class SavedModel(Table):
     model_type: str
     format: int
     attngeo_version: str
-    epochs: Count
+    epochs: Annotated[int, Field(ge=0, le=10**7)]  # as many losses are made room for
 
 
 Schema = TypeVar("Schema", bound=SavedModel)
