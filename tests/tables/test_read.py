@@ -99,7 +99,7 @@ def test_a_parquet_file_with_other_bytes_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"demo:", b"dem\xff:"))
     with pytest.raises(DataError, match="cannot be read"):
         read_results(path, ("model", "layer"), "attngeo score")
-    stated = table.schema.metadata[b"pandas"].replace(b"symmetry", b"simmetry")
+    stated = table.schema.metadata[b"pandas"].replace(b'"name": "symmetry"', b'"name": "simmetry"')
     pq.write_table(table.replace_schema_metadata({b"pandas": stated}), path)
     with pytest.raises(DataError, match="simmetry"):
         read_results(path, ("model", "layer"), "attngeo score")
