@@ -64,9 +64,9 @@ PARTIAL, WHOLE = 206, 200
 RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
 # So many bytes are progress: failures before them do not count.
 PROGRESS = 2**20
-# A stream is dropped if its speed in a window of WINDOW seconds is less than this share of that of the fastest other one
-# in the last RECENT seconds, and has not grown by this factor since the window before, as that of a new connection does.
-# The rest is asked for on a new connection, at most MOST_DROPS times for one range.
+# A stream is dropped if its speed in a window of WINDOW seconds is less than this share of that of the fastest other
+# one in the last RECENT seconds, and has not grown by this factor since the window before, as that of a new connection
+# does. The rest is asked for on a new connection, at most MOST_DROPS times for one range.
 WINDOW, TOO_SLOW, RECENT, FASTER, MOST_DROPS = 0.25, 0.2, 10, 1.5, 8
 
 
