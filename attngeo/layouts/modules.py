@@ -18,8 +18,10 @@ from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedMode
 from attngeo.layouts.config import (
     MOST_LAYERS,
     NUMBER,
+    SIZES_OF,
     Place,
     describe_named_tower,
+    find_coded_tower,
     find_section,
     fitting_fields,
     is_in,
@@ -199,7 +201,7 @@ def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Tower]
     for name in names:
         pattern = pattern_of(name)
         if pattern not in places:
-            places[pattern] = find_section(pattern, config)
+            places[pattern] = find_coded_tower(pattern, config) or find_section(pattern, config)
         members[places[pattern].identity].append(name)
     parts = []
     for place in {place.identity: place for place in places.values()}.values():
@@ -207,8 +209,11 @@ def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Tower]
         model_type = _model_type(section.fields, section.key, config)
         family = FAMILIES.get(model_type) or _unlisted_family(model_type, config)
         family = replace(family, defaults={**load_defaults().get(model_type, {}), **family.defaults})
+        if known := section.fields.get(SIZES_OF):
+            family = replace(family, notes=(*family.notes, f"its heads are those of {known}, not from config.json"))
         tensors = sorted(members[place.identity])
-        parts.append(Tower(place.part, place.certain, section.fields, family, model_type, tensors))
+        certain = place.certain and not known
+        parts.append(Tower(place.part, certain, section.fields, family, model_type, tensors))
     return parts
 
 
