@@ -15,6 +15,10 @@ from attngeo.layouts.layout import Family
 
 # Fields that say whether a model has rotary embeddings, in families that may have others.
 CHOICES = ("position_embedding_type", "position_embeddings_type", "use_mem_rope", "use_rotary_embedding")
+# Names of the base in layers with a sliding window, before transformers 5.
+LOCAL_BASES = ("local_rope_theta", "rope_local_base_freq", "swa_rope_theta")
+# Fields that say which layers have such a window.
+WINDOWS = ("layer_types", "global_attn_every_n_layers", "_sliding_window_pattern", "sliding_window_pattern")
 
 
 def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int, layer: int, ref: str) -> Tensor:
@@ -27,6 +31,9 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
     (2309.00071); llama3: the Llama 3.1 release; longrope: Ding et al. 2024 (2402.13753).
     """
     stated, fields, rope = _read(section, family, layer)
+    usual = family.defaults.get("rope_parameters") or {}
+    if "sliding_attention" in usual and not any(name in fields for name in WINDOWS):
+        raise ValueError(f"it has none of {', '.join(WINDOWS)}")
     size = _count_rotated(stated, fields, rope, family, head_dim)
     base = _real(rope["rope_theta"])
     axes = 2 if family.rotary and family.rotary.axes else 1
@@ -71,7 +78,7 @@ def rotates(section: Mapping[str, Any], family: Family, layer: int) -> bool:
     if interval := fields.get("no_rope_layer_interval"):
         return (layer + 1) % _whole(interval) != 0
     local, rope = _is_local(fields, layer), fields.get("rope_parameters")
-    if isinstance(rope, Mapping) and rope.get("sliding_attention" if local else "full_attention", rope) is None:
+    if isinstance(rope, Mapping) and rope.get(_layer_type(fields, layer), rope) is None:
         return False
     # Without any window, all layers are alike.
     windowless = "sliding_window" in section and section["sliding_window"] is None
@@ -121,6 +128,8 @@ def _read(
     section: Mapping[str, Any], family: Family, layer: int
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """The fields that a section states, the same with the family's defaults, and the rotary parameters at one layer."""
+    nested = section.get("attn_config")  # of DBRX
+    section = {**nested, **section} if isinstance(nested, Mapping) else section
     stated = {name: value for name, value in section.items() if value is not None}
     fields = {**family.defaults, **stated}
     return stated, fields, _parameters(stated, fields, layer)
@@ -145,22 +154,27 @@ def _stretch(rope: Mapping[str, Any], fields: Mapping[str, Any], trained: float)
 
 def _parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int) -> dict[str, Any]:
     """The rotary parameters at one layer, from a configuration of transformers 5 (`rope_parameters`) or earlier."""
-    rope = dict(fields.get("rope_parameters") or {})
     local = _is_local(fields, layer)
+    layer_type = _layer_type(fields, layer)
+    rope, usual = dict(stated.get("rope_parameters") or {}), fields.get("rope_parameters") or {}
+    names = (*(LOCAL_BASES if local else ("global_rope_theta",)), "rope_theta", "rotary_emb_base")
+    if not rope and (local and ("rope_local_base_freq" in fields or isinstance(usual.get(layer_type), Mapping))):
+        # Earlier configurations scale the other layers only, and may leave out the base of these.
+        own = usual.get(layer_type) or {}
+        rope = {name: value for name, value in own.items() if name not in stated or name == "rope_theta"}
+        if (name := next((name for name in LOCAL_BASES if name in stated), None)) is not None:
+            rope["rope_theta"] = stated[name]
+    elif not rope:
+        earlier = any(name in stated for name in ("rope_scaling", *names))
+        rope = dict((stated.get("rope_scaling") or {}) if earlier else usual)
     by_type = {name: value for name, value in rope.items() if isinstance(value, Mapping)}
     if by_type:
         # Parameters for each type of layer; or those of all layers, beside something that is nested.
         common = {name: value for name, value in rope.items() if name not in by_type and value is not None}
-        own = by_type.get("sliding_attention" if local else "full_attention")
-        rope = common | dict(own or ({} if common else next(iter(by_type.values()))))
-    elif not rope and not (local and "rope_local_base_freq" in fields):
-        rope = dict(fields.get("rope_scaling") or {})
+        rope = common | dict(by_type.get(layer_type) or ({} if common else next(iter(by_type.values()))))
     if "rope_theta" not in rope:
-        older = ("local_rope_theta", "rope_local_base_freq") if local else ("global_rope_theta",)
-        names = (*older, "rope_theta", "rotary_emb_base")
-        rope["rope_theta"] = next(
-            (known[name] for known in (stated, fields) for name in names if name in known), 10_000.0
-        )
+        sources = (stated, fields, usual, usual.get(layer_type) or {})
+        rope["rope_theta"] = next((known[name] for known in sources for name in names if name in known), 10_000.0)
     return rope
 
 
@@ -176,6 +190,13 @@ def _whole(value: Any) -> int:
     if int(_real(value)) != value:
         raise TypeError(f"{value} is no whole number")
     return int(value)
+
+
+def _layer_type(fields: Mapping[str, Any], layer: int) -> str:
+    kinds = fields.get("layer_types")
+    if isinstance(kinds, list) and layer < len(kinds):
+        return str(kinds[layer])
+    return "sliding_attention" if _is_local(fields, layer) else "full_attention"
 
 
 def _is_local(fields: Mapping[str, Any], layer: int) -> bool:

@@ -247,27 +247,20 @@ def _scale_rotated(
 def _rotate(site: AttentionSite, queries: Part, offset: int, ref: str) -> tuple[Part, list[str]]:
     """Rotate the queries by the relative offset: the effect of rotary embeddings between two positions."""
     rotary = site.rotary
-    if rotary is None:
-        unknown = site.family.rotary is None and not site.family.source
-        if offset and unknown and any("rope" in name for name in site.section):
-            raise UnsupportedModelError(
-                f"{ref}: the order of the rotary dimensions of {site.section.get('model_type')!r} is unknown; "
-                "score without $rope_offset",
-                "rope_offset",
-            )
-        return queries, ["no rotary embeddings: the offset has no effect"] if offset else []
-    notes = [f"rotary: relative offset {offset}"]
-    if not offset:
-        return queries, notes
-    if rotary.other:
-        raise UnsupportedModelError(
-            f"{ref}: {site.section.get('model_type')!r} has no relative offset: {rotary.other}; "
-            "score without $rope_offset, or another stack with $stack",
-            "rope_offset", "stack",
-        )  # fmt: skip
+    unknown = site.family.rotary is None and not site.family.source and any("rope" in name for name in site.section)
+    if not offset or (rotary is None and not unknown):
+        note = "no rotary embeddings: the offset has no effect" if offset else "rotary: relative offset 0"
+        return queries, [note] if offset or rotary else []
     with _explain_rotary(ref, "score without $rope_offset", "rope_offset"):
         if not rotates(site.section, site.family, site.layer):
-            return queries, ["this layer has no rotary embeddings: the offset has no effect"]
+            return queries, ["no rotary embeddings in this layer: the offset has no effect"]
+        if rotary is None or rotary.other:
+            reason = rotary.other if rotary else "the order of its rotary dimensions is unknown"
+            raise UnsupportedModelError(
+                f"{ref}: {site.section.get('model_type')!r} has no relative offset: {reason}; "
+                "score without $rope_offset, or another stack with $stack",
+                "rope_offset", "stack",
+            )  # fmt: skip
         frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer, ref)
         if not frequencies.isfinite().all():
             raise ValueError("frequencies are not finite")
@@ -276,7 +269,8 @@ def _rotate(site: AttentionSite, queries: Part, offset: int, ref: str) -> tuple[
     angles = (-offset if rotary.reversed else offset) * frequencies
     start = site.head_dim - 2 * len(angles) if rotary.tail else 0
     cosine, sine = angles.cos().to(queries.weight), angles.sin().to(queries.weight)
-    return queries.change(lambda x: rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start)), notes
+    turned = queries.change(lambda x: rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start))
+    return turned, [f"rotary: relative offset {offset}"]
 
 
 @contextmanager

@@ -23,6 +23,8 @@ OTHERS = re.compile(
 
 # Whether and where a model rotates queries and keys.
 ROTATING = re.compile(r"position_embeddings?_type|use_mem_rope|use_rotary_embedding|no_rope_layer_interval")
+# Rotary parameters that a reader assumes anyway.
+USUAL = [{"rope_theta": 10_000.0, "rope_type": kind} for kind in ("default", "axial")]
 
 
 def read_defaults() -> dict[str, dict[str, Any]]:
@@ -43,9 +45,14 @@ def _fields_of(kind: type) -> dict[str, Any]:
             found[field.name] = list(value) if isinstance(value, tuple) else value
         if ROTATING.fullmatch(field.name) and value != "sine":
             found[field.name] = value
-    share = (_read_rope(kind) or {}).get("partial_rotary_factor")
+        if field.name == "no_rope_layers":
+            found["no_rope_layer_interval"] = 4  # of all types that have this list
+    rope = _read_rope(kind) or {}
+    share = rope.get("partial_rotary_factor")
     if found and share and share < 1 and "qk_rope_head_dim" not in found:
         found["partial_rotary_factor"] = share
+    if rope and rope not in USUAL:
+        found["rope_parameters"] = rope
     return found
 
 

@@ -75,7 +75,10 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "t5gemma2_decoder": Exceptional(fields={"dropout_rate": 0.0}),
     "qwen3_omni_moe_talker_text": Exceptional(fields={"shared_expert_intermediate_size": 24}),
     "bros": Exceptional(fields={"hidden_size": 128}),
-    "esm": Exceptional(fields={"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}),
+    "esm": Exceptional(
+        fields={"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32, "position_embedding_type": "rotary"}
+    ),
+    "zamba2": Exceptional(fields={"use_mem_rope": True}),
     "esmfold2": Exceptional(
         fields={
             f"{part}.{field}": count
@@ -147,11 +150,13 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "layoutlmv3": Exceptional(fields={"coordinate_size": 16, "shape_size": 16}),
     # By default, they have no layer that attends.
     "bamba": Exceptional(fields={"attn_layer_indices": [1]}),
-    "granitemoehybrid": Exceptional(fields={"layer_types": ["linear_attention", "full_attention"]}),
+    "granitemoehybrid": Exceptional(
+        fields={"layer_types": ["linear_attention", "full_attention"], "position_embedding_type": "rope"}
+    ),
     "recurrent_gemma": Exceptional(fields={"num_hidden_layers": 3}),
     "qwen4_exp": Exceptional(fields={f"text_config.{name}": value for name, value in QWEN4_INDEXER.items()}),
     "qwen4_exp_text": Exceptional(fields=QWEN4_INDEXER),
-    "dbrx": Exceptional(fields={"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0}),
+    "dbrx": Exceptional(fields={"attn_config.rope_theta": 20000.0, "attn_config.clip_qkv": 8.0}),
     "cvt": Exceptional(fields={"depth": [1, 2, 3]}),
     "chameleon": Exceptional(fields={"vocabulary_map": {"<image>": 120}}),
     "deepseek_ocr2_text": Exceptional(fields={"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2}),

@@ -16,7 +16,7 @@ from attngeo.layouts.rotary import rotary_frequencies
 from attngeo.scores.weights import sites_of
 from attngeo.verification.checking import COMPARED, TOLERANCE, compare, predict
 from attngeo.verification.recording import Aligned, products_of_runs, record_products
-from attngeo.verification.running import run_drives
+from attngeo.verification.running import Drive, run_drives
 from census.build import Specimen
 
 # Query position minus key position. A sequence of two tokens has the first two only.
@@ -38,7 +38,9 @@ SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"factor": 4.0},
     "dynamic": {"factor": 4.0},
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 20},
-    "longrope": {"factor": 4.0, "original_max_position_embeddings": 2000},
+    "longrope": {
+        "factor": 4.0, "original_max_position_embeddings": 2000, "short_mscale": 1.0, "long_mscale": 1.0,
+    },
     "llama3": {
         "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 20,
     },
@@ -115,8 +117,10 @@ def find_rotation(specimen: Specimen, kinds: Iterable[str] = SCALINGS) -> tuple[
 def _record(specimen: Specimen, model: torch.nn.Module) -> list[Turned]:
     """The sites of the model type itself that may rotate."""
 
+    drives = [_place_tokens(model, drive) for drive in specimen.drives]
+
     def run() -> None:
-        run_drives(model, specimen.drives)
+        run_drives(model, drives)
 
     sites = [site for site in sites_of(ModuleStore(model), COMPARED)[0] if _may_rotate(site, specimen.model_type)]
     if not sites:
@@ -128,6 +132,25 @@ def _record(specimen: Specimen, model: torch.nn.Module) -> list[Turned]:
     return [Turned(site, [product for product in products if product.owner == site.module]) for site in sites]
 
 
+def _place_tokens(model: torch.nn.Module, drive: Drive) -> Drive:
+    """The drive of one module with the rotations of tokens at 0, 1, 2 …, by the nearest rotary embedding around it."""
+    states, given = drive.inputs.get("hidden_states"), drive.inputs.get("position_embeddings")
+    if not isinstance(given, tuple) or states is None:
+        return drive
+    places = drive.path.split(".")
+    for depth in reversed(range(len(places))):
+        for child in model.get_submodule(".".join(places[:depth])).children():
+            positions = torch.arange(states.shape[-2])[None]
+            for ids in (positions, positions.expand(3, 1, -1)) if "Rotary" in type(child).__name__ else ():
+                try:
+                    turned = child(states, ids)
+                except Exception:
+                    continue
+                if turned[0].shape[:-1] == given[0].shape[:-1]:
+                    return drive._replace(inputs={**drive.inputs, "position_embeddings": turned})
+    return drive
+
+
 def _may_rotate(site: AttentionSite, model_type: str) -> bool:
     own = site.section.get("model_type") == model_type and not site.is_cross
     return own and any("rope" in name or "rotary" in name for name in site.section)
@@ -136,10 +159,13 @@ def _may_rotate(site: AttentionSite, model_type: str) -> bool:
 def _judge(specimen: Specimen, rotary: Rotary, kind: str, pairs: int) -> bool | None:
     """Whether the model with this kind of scaling rotates as attngeo says; None if transformers refuses the kind."""
     config = copy.deepcopy(specimen.model.config)
-    rope = config.rope_parameters if isinstance(getattr(config, "rope_parameters", None), dict) else {}
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, dict):
+        return None
     layers = [part for part in rope.values() if isinstance(part, dict) and "rope_theta" in part] or [rope]
     for part in layers:
-        stated = {name: value for name, value in part.items() if name not in OF_ONE_KIND}
+        gone = (*OF_ONE_KIND, *(["partial_rotary_factor"] if part.get("rope_type") == "proportional" else []))
+        stated = {name: value for name, value in part.items() if name not in gone}
         part.clear()
         part.update(stated | SCALINGS[kind] | {"rope_type": kind})
         if kind == "longrope":

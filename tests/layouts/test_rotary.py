@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.checkpoints import write_single
-from support.messages import refuses
+from support.messages import assert_fails, refuses
 from support.running_model import assert_same_logits, inputs_of, record_tiny
 from support.tiny_models import BERT, LLAMA as TINY, MLA, TEXT, TinyModel, build
 
 import attngeo
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
+from attngeo.layouts.config import load_defaults
 from attngeo.layouts.families import FAMILIES
-from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling
+from attngeo.layouts.layout import Family
+from attngeo.layouts.modules import _unlisted_family
+from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling, rotates
 
 LLAMA = {
     "model_type": "llama",
@@ -142,6 +147,13 @@ def test_parameters_of_a_type_of_layer_come_before_those_of_all() -> None:
     for layer, base in enumerate((1e4, 1e6)):
         got = rotary_frequencies(LLAMA | types | {"rope_parameters": rope}, FAMILIES["llama"], 8, layer, "here")
         assert got[1].item() == pytest.approx(base**-0.25)
+
+
+def test_parameters_of_any_type_of_layer_are_read() -> None:
+    rope = {"sliding_attention": {"rope_theta": 1e4}, "indexed_attention": {"rope_theta": 1e6}}
+    section = LLAMA | {"layer_types": ["indexed_attention"], "rope_parameters": rope}
+    got = rotary_frequencies(section, FAMILIES["llama"], 8, 0, "here")
+    assert got[1].item() == pytest.approx(1e6**-0.25)
 
 
 def test_null_states_nothing_for_a_type_of_layer() -> None:
@@ -290,3 +302,87 @@ def test_a_factor_that_makes_no_sense_is_refused(scaling: dict[str, Any], fact: 
     folder = write_single(tmp_path, QKV, PHI_4_MINI | {"rope_scaling": scaling})
     with refuses(CorruptCheckpointError, folder, "invalid rotary embedding", fact):
         attngeo.score(folder)
+
+
+def family_of(model_type: str) -> Family:
+    """The family of a model type that has no entry in the table, with what configurations leave out."""
+    family = _unlisted_family(model_type, {})
+    return replace(family, defaults=load_defaults().get(model_type, {}))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "section", "layers"),
+    [
+        # As published: which layers rotate, of the first eight.
+        ("cohere2", {"sliding_window": 4096, "sliding_window_pattern": 4}, "11101110"),
+        ("exaone4", {"sliding_window": 4096, "sliding_window_pattern": "LLLG"}, "11101110"),
+        ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 8}, "11111111"),
+        ("smollm3", {"no_rope_layers": [1, 1, 0, 1, 0, 1, 1, 1]}, "11010111"),
+        ("llama4_text", {"no_rope_layers": []}, "11101110"),
+        ("beam", {"layer_types": ["sliding_attention", "full_attention"] * 4}, "10101010"),
+        ("granitemoehybrid", {"position_embedding_type": "nope"}, "00000000"),
+        ("granitemoehybrid", {"position_embedding_type": "rope"}, "11111111"),
+        ("esm", {}, "00000000"),
+        ("esm", {"position_embedding_type": "rotary"}, "11111111"),
+        ("zamba2", {"use_mem_rope": False}, "00000000"),
+        ("modernbert-decoder", {"position_embedding_type": "absolute"}, "11111111"),
+        ("llama", {}, "11111111"),
+    ],
+    ids=str,
+)
+def test_some_layers_do_not_rotate(model_type: str, section: dict[str, Any], layers: str) -> None:
+    family = family_of(model_type)
+    assert [rotates(section, family, layer) for layer in range(8)] == [digit == "1" for digit in layers]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "stated", "base"),
+    [
+        ("gemma3n_text", {"rope_theta": 5e5, "rope_local_base_freq": 2e4}, (2e4, 5e5)),
+        ("olmo3", {"rope_theta": 5e5}, (5e5, 5e5)),
+        ("mimo_v2_flash", {"rope_theta": 3e6, "swa_rope_theta": 2e4, "partial_rotary_factor": 0.5}, (2e4, 3e6)),
+        ("dbrx", {"attn_config": {"rope_theta": 5e5}}, (5e5, 5e5)),
+        ("smollm3", {}, (2e6, 2e6)),
+        ("smollm3", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, (2e6, 2e6)),
+        ("gemma4_text", {}, (1e4, 1e6)),
+    ],
+)
+def test_the_base_of_earlier_and_shorter_configurations(
+    model_type: str, stated: dict[str, Any], base: tuple[float, float]
+) -> None:
+    types = {"layer_types": ["sliding_attention", "full_attention"]}
+    for layer, expected in enumerate(base):
+        got = rotary_frequencies(types | stated, family_of(model_type), 64, layer, "here")
+        turning = got[got > 0]
+        width = 64 if len(got) > len(turning) else 2 * len(turning)
+        assert turning[1].item() == pytest.approx(expected ** (-2 / width))
+
+
+def test_which_layers_slide_has_to_be_stated() -> None:
+    with pytest.raises(ValueError, match="layer_types"):
+        rotary_frequencies({"rope_theta": 1e6}, family_of("mimo_v2_flash"), 64, 0, "here")
+
+
+QK = {f"model.layers.0.self_attn.{name}_proj.weight": torch.randn(32, 32) for name in "qk"}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fact"),
+    [("pixtral", "several axes"), ("hunyuan_v1_dense", "QK-norm follows"), ("kimi_linear", "order of its rotary")],
+)
+def test_a_rotation_without_a_relative_offset_is_refused_with_the_reason(
+    model_type: str, fact: str, tmp_path: Path, inside: Callable[..., Any]
+) -> None:
+    config = {"model_type": model_type, "num_attention_heads": 4, "rope_theta": 1e4, "head_dim": 8}
+    folder = write_single(tmp_path, QK, config)
+    assert_fails(inside("score", folder, "--rope-offset", "2"), 4, folder, model_type, fact, "--rope-offset", "--stack")
+    assert inside("score", folder, "--format", "csv").returncode == 0
+
+
+def test_the_offset_of_a_layer_that_does_not_rotate_is_noted(tmp_path: Path) -> None:
+    tensors = QK | {name.replace(".0.", ".1."): tensor.clone() for name, tensor in QK.items()}
+    config = {"model_type": "cohere2", "num_attention_heads": 4, "head_dim": 8, "rope_theta": 1e4}
+    folder = write_single(tmp_path, tensors, config | {"layer_types": ["sliding_attention", "full_attention"]})
+    plain, turned = attngeo.score(folder), attngeo.score(folder, rope_offset=2)
+    assert (plain["symmetry"] == turned["symmetry"]).tolist() == [False, True]
+    assert ["offset 2" in turned["note"][0], "no effect" in turned["note"][1]] == [True, True]

@@ -22,6 +22,11 @@ VERDICTS = {
     "no attention": "the model has no attention by queries and keys",
     "not verified": "the model cannot be built or run for the census",
 }
+# Words of the census about rotary embeddings that do not tell everything.
+ROTATIONS = {
+    "gain": "refused: the gain of a QK-norm follows the rotation",
+    "other": "refused: in an order of its own",
+}
 Run = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).parents[2]
 PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n)(?P<text>.*?)(<!-- end -->)", re.DOTALL)
@@ -69,6 +74,9 @@ def _census() -> str:
     counts = Counter(row["verdict"] for row in rows)
     lines = ["| result | model types | meaning |", "| --- | ---: | --- |"]
     lines += [f"| {verdict} | {counts[verdict]} | {meaning} |" for verdict, meaning in VERDICTS.items()]
+    rotations = Counter(row["rotary"] for row in rows if row["rotary"])
+    lines += ["", "How model types rotate queries and keys:", "", "| rotation | model types |", "| --- | ---: |"]
+    lines += [f"| {ROTATIONS.get(name, name)} | {count} |" for name, count in rotations.most_common()]
     lines += ["", "Model types that are wrong, incomplete or refused:", "", "| model type | result | reason |"]
     lines += ["| --- | --- | --- |"]
     for row in rows:
