@@ -37,7 +37,7 @@ from attngeo.estimators.efa.sequences import (
     check_support,
 )
 
-NO_ATTENTION = "a factor model has no attention; fit one with model efa"
+NO_ATTENTION = "a factor model has no attention; fit one that has (attngeo efa fit --model efa)"
 # Positions of a batch that may be padding.
 PADDED = 2**12
 # Coordinates of one place in two tables differ by less than this share of the largest one in their column.
