@@ -27,7 +27,6 @@ from attngeo.estimators.efa.columns import (
     TEST,
     TRAINING,
     choose_parts,
-    keep_whole,
     learn_items,
     require_frame,
 )
@@ -49,6 +48,7 @@ from attngeo.estimators.efa.prediction import (
 from attngeo.estimators.efa.saving import read_efa, write_efa
 from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences, TableReader
 from attngeo.estimators.shared import takes_keywords
+from attngeo.estimators.shared.files import keep_whole
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training.loop import History, draw_generator, remove_state, seeded

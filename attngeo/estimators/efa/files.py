@@ -12,12 +12,12 @@ from typing import Any
 import pandas as pd
 
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING, keep_whole
+from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING
 from attngeo.estimators.efa.comparison import compare_fits
 from attngeo.estimators.efa.estimator import ExponentialFamilyAttention
 from attngeo.estimators.efa.options import EfaFitOptions, EfaOptions, EfaPredictOptions
 from attngeo.estimators.efa.sequences import POSITION
-from attngeo.estimators.shared.files import SUFFIXES, list_texts, read_own_table
+from attngeo.estimators.shared.files import SUFFIXES, keep_whole, list_texts, read_own_table
 from attngeo.options import options_of
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
