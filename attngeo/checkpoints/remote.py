@@ -64,6 +64,10 @@ PARTIAL, WHOLE = 206, 200
 RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
 # So many bytes are progress: failures before them do not count.
 PROGRESS = 2**20
+# A stream is dropped if its speed in a window of WINDOW seconds is less than this share of that of the fastest other
+# one in the last RECENT seconds, and has not grown by this factor since the window before, as that of a new connection
+# does. The rest is asked for on a new connection, at most MOST_DROPS times for one range.
+WINDOW, TOO_SLOW, RECENT, FASTER, MOST_DROPS = 0.25, 0.2, 10, 1.5, 8
 
 
 @contextmanager
@@ -273,6 +277,10 @@ class _ExpiredError(_BrokenError):
     """The address is not served any more."""
 
 
+class _SlowError(_BrokenError):
+    """The answer comes much more slowly than others."""
+
+
 class _RefusedError(Exception):
     """An answer that will not be better the next time."""
 
@@ -280,6 +288,39 @@ class _RefusedError(Exception):
 # What is asked for again. A RuntimeError is that of a client which huggingface_hub has closed, after an error of
 # another request.
 REPEATED = (_BrokenError, httpx.RequestError, httpx.InvalidURL, RuntimeError)
+
+
+class Speed:
+    """The bytes per second of one stream, beside those of the other streams of a process.
+
+    Single servers behind one address may be capped, and a new connection reaches another one.
+
+    others: thread → the last speed of its streams, and when that was. lane: the thread of this stream. now: in seconds.
+    """
+
+    def __init__(self, others: dict[int, tuple[float, float]], lane: int, now: float) -> None:
+        self._others, self._lane, self._begun, self._since = others, lane, now, now
+        self._total = self._received = 0
+        self._before: float | None = None
+
+    def is_slow(self, nbytes: int, left: int, now: float) -> bool:
+        """Whether the stream should be dropped, after it has sent `nbytes` more. left: the bytes still to come."""
+        self._total, self._received = self._total + nbytes, self._received + nbytes
+        seconds = now - self._since
+        if not left and self._total >= PROGRESS and now > self._begun:
+            self._others[self._lane] = self._total / (now - self._begun), now
+        if not left or seconds < WINDOW:
+            return False
+        speed, before = self._received / seconds, self._before
+        self._before, self._since, self._received = speed, now, 0
+        self._others[self._lane] = speed, now
+        recent = [other for lane, (other, at) in [*self._others.items()] if lane != self._lane and now - at <= RECENT]
+        is_slower = speed < TOO_SLOW * max(recent, default=0) and left > speed * WINDOW
+        return is_slower and before is not None and speed < FASTER * before
+
+
+# See `Speed`.
+_speeds: dict[int, tuple[float, float]] = {}
 
 
 class RemoteFile:
@@ -361,8 +402,9 @@ class RemoteFile:
     def _receive(self, offset: int, view: memoryview) -> None:
         """Fill `view` with the bytes from `offset`. What has come is kept when the rest is asked for again."""
         rules, done, failures, renewed = ServerRules(self.where, counts_failures=True), 0, 0, False
+        drops = 0
         while done < len(view):
-            address, begun = self._address, done
+            address, begun, speed = self._address, done, None
             try:
                 for part in _stream(address, offset + done, len(view) - done, rules):
                     self._require_open()
@@ -371,15 +413,19 @@ class RemoteFile:
                         raise _BrokenError("more bytes came than were asked for")
                     view[done : done + len(part)] = part
                     done += len(part)
+                    # What comes first has waited for the answer of the server, and for this thread.
+                    speed, now = speed or Speed(_speeds, threading.get_ident(), time.monotonic()), time.monotonic()
+                    if speed.is_slow(len(part), len(view) - done, now) and drops < MOST_DROPS:
+                        raise _SlowError("much slower than others")
                 if done < len(view):
                     raise _BrokenError(f"{done:,} bytes came, expected {len(view):,}")
             except _RefusedError as error:
                 raise NetworkError(f"{self.where}: {error}", "download") from None
             except REPEATED as error:
-                # That an address expires once is no failure, and bytes that came are progress.
-                expired_first = isinstance(error, _ExpiredError) and not renewed
-                renewed = renewed or expired_first
-                failures = (0 if done - begun >= PROGRESS else failures) + (not expired_first)
+                # That an address expires once is no failure, nor is a slow server, and bytes that came are progress.
+                is_slow, expired_first = isinstance(error, _SlowError), isinstance(error, _ExpiredError) and not renewed
+                drops, renewed = drops + is_slow, renewed or expired_first
+                failures = (0 if done - begun >= PROGRESS else failures) + (not expired_first and not is_slow)
                 if failures > self._retries:
                     raise NetworkError(
                         f"{self.where}: {urlsplit(address.url).hostname} has failed {failures} times "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,70 @@ def test_what_stays_broken_is_an_error(misdeed: Any, fact: str, here: Hub, tmp_p
         attngeo.score("org/name")
     # A loop of redirects is followed 20 times for each request; that an address expires once is no failure.
     assert 1 <= len(here.stored) <= (HubAccess().retries + 2) * 21
+
+
+def read_remotely(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read 4 MB in 16 parts, of a server whose connections send 2 MB in a second, and check the bytes."""
+    monkeypatch.setattr(remote, "PART", 1 << 18)
+    monkeypatch.setattr(remote, "WINDOW", 0.02)
+    monkeypatch.setattr(remote, "PROGRESS", 1 << 16)
+    remote._speeds.clear()
+    tensors = {"a": torch.arange(1 << 20, dtype=torch.int32)}
+    hub.repositories["org/name"] = write_single(folder / "remote", tensors, CONFIG)
+    hub.bandwidth = 2e6
+    with closing(open_store("org/name")) as store:
+        assert torch.equal(store.read("a"), tensors["a"])
+
+
+def test_a_slow_stream_is_dropped_and_its_rest_is_read_on_another_connection(
+    here: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.capped = lambda number: number in (1, 2, 3)
+    read_remotely(here, tmp_path, monkeypatch)
+    assert len(here.stored) > len({request.part.rpartition("-")[2] for request in here.stored})
+
+
+def test_slow_streams_are_dropped_a_few_times_only(here: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All connections but the first one are slow for good."""
+    monkeypatch.setattr(remote, "MOST_DROPS", 2)
+    here.capped = bool
+    read_remotely(here, tmp_path, monkeypatch)
+    ends = Counter(request.part.rpartition("-")[2] for request in here.stored)
+    assert 1 < max(ends.values()) <= 3
+
+
+# Speeds in each window, of another stream and of this one → the windows after which this one is dropped.
+SPEEDS: dict[str, tuple[list[float], list[float], list[int]]] = {
+    "a tenth": ([100] * 4, [10] * 4, [1, 2, 3]),
+    "half": ([100] * 4, [50] * 4, []),
+    "both slow": ([10] * 4, [10] * 4, []),
+    "a new connection": ([100] * 4, [2, 5, 12, 30], []),
+    "a sudden stop": ([100] * 4, [100, 100, 5, 5], [2, 3]),
+    "nothing beside it": ([], [10] * 4, []),
+}
+
+
+@pytest.mark.parametrize("case", SPEEDS)
+def test_a_stream_is_slow_beside_others_only(case: str) -> None:
+    other, this, expected = SPEEDS[case]
+    speeds: dict[int, tuple[float, float]] = {}
+    streams = [remote.Speed(speeds, lane, 0.0) for lane in (1, 2)]
+    dropped = []
+    for window, nbytes in enumerate(this):
+        now = (window + 1) * remote.WINDOW
+        if other:
+            assert not streams[0].is_slow(int(other[window] * 1000), 10**9, now)
+        if streams[1].is_slow(int(nbytes * 1000), 10**9, now):
+            dropped.append(window)
+    assert dropped == expected
+
+
+def test_a_stream_that_is_nearly_done_or_compared_with_an_old_speed_is_kept() -> None:
+    speeds = {1: (1e9, 0.0)}
+    for left, begun, slow in ((10**9, 0.0, True), (10, 0.0, False), (10**9, remote.RECENT + 1, False)):
+        stream = remote.Speed(speeds, 2, begun)
+        stream.is_slow(1000, 10**9, begun + remote.WINDOW)
+        assert stream.is_slow(1000, left, begun + 2 * remote.WINDOW) is slow
 
 
 def test_an_address_is_renewed_whenever_it_has_expired(here: Hub, tmp_path: Path) -> None:

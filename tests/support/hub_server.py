@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from types import MappingProxyType
@@ -97,8 +98,9 @@ class Hub:
 
     requests, stored: of the Hub, and of the server of large files. sent: file → its bytes, if large. uses: how many
     requests the address of a large file is good for, None for any number. latency: seconds before each
-    answer. bandwidth: bytes per second and connection of the server of large files, 0 for any. busy, busiest: how many
-    requests are being answered, and the most that there were. held: which requests for a large file have no answer.
+    answer. bandwidth: bytes per second and connection of the server of large files, 0 for any. capped: which of its
+    connections, by number, have a tenth of that. busy, busiest: how many requests are being answered, and the most that
+    there were. held: which requests for a large file have no answer.
     """
 
     url: str = ""
@@ -113,6 +115,8 @@ class Hub:
     uses: int | None = None
     latency: float = 0
     bandwidth: float = 0
+    capped: Callable[[int], bool] = lambda _: False
+    connections: Iterator[int] = field(default_factory=count)
     busy: int = 0
     busiest: int = 0
     addresses: Counter[str] = field(default_factory=Counter)
@@ -328,6 +332,10 @@ def read_content(path: Path, fault: Fault) -> bytes | mmap:
 class StorageHandler(Handler):
     """The server of large files."""
 
+    def setup(self) -> None:
+        super().setup()
+        self.bandwidth = self.hub.bandwidth * (0.1 if self.hub.capped(next(self.hub.connections)) else 1)
+
     def answer(self) -> None:
         hub, (address, _, query) = self.hub, self.path.partition("?")
         key, _, file = unquote(address).removeprefix("/").rpartition("/")
@@ -376,7 +384,11 @@ class StorageHandler(Handler):
         started = time.monotonic()
         for at in range(0, len(body) if self.command == "GET" else 0, CHUNK):
             chunk = body[at : at + CHUNK]
-            if self.hub.bandwidth:
-                time.sleep(max(0, started + at / self.hub.bandwidth - time.monotonic()))
-            self.wfile.write(chunk)
+            if self.bandwidth:
+                time.sleep(max(0, started + at / self.bandwidth - time.monotonic()))
+            try:
+                self.wfile.write(chunk)
+            except ConnectionError:  # the client has dropped it
+                self.close_connection = True
+                return
             self.hub.sent[file] += len(chunk)
