@@ -472,10 +472,12 @@ NORMS_BY_TYPE: dict[str, HeadNorm] = {
     "plamo2": HeadNorm(q="q_weight", k="k_weight"),
 }  # fmt: skip
 
-# Rotary embeddings of types that rotate a part of each head by default: which dimensions make a pair.
-ROTARY_BY_TYPE: dict[str, Rotary] = {
-    **dict.fromkeys(("glm", "glm4", "moonshine"), Rotary(interleaved=True)),
-    **dict.fromkeys(("gpt_neox_japanese", "nemotron", "persimmon", "qwen3_next"), Rotary()),
+# Rotary embeddings of model types as published, which transformers splits into parts. For all others, the census tells.
+ROTARY_PUBLISHED = dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), HALF)
+# Words of the census → why the product of a query and a key does not depend on their distance alone.
+OTHER_ROTATIONS = {
+    "other": "it rotates in an order of its own, such as by several axes of an image",
+    "gain": "the gain of its QK-norm follows the rotation, so that the product depends on both positions",
 }
 
 # Types whose cross-attention normalises the input of queries and that of keys, under names of a QK-norm.

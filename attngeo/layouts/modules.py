@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -39,11 +39,12 @@ from attngeo.layouts.families import (
     NORMS_BY_TYPE,
     NOT_ATTENTION,
     OTHER_ATTENTION,
-    ROTARY_BY_TYPE,
+    OTHER_ROTATIONS,
+    ROTARY_PUBLISHED,
     RULES,
     TYPES_BY_ARCHITECTURE,
 )
-from attngeo.layouts.layout import Family, LatentLayout, Layout
+from attngeo.layouts.layout import Family, LatentLayout, Layout, Rotary
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ def _unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
         layouts=(*LAYOUTS.get(model_type, ()), *RULES),
         stack="decoder" if causal else "encoder",
         cross_norm=CROSS_INPUT_NORMS.get(model_type, ()),
-        rotary=ROTARY_BY_TYPE.get(model_type),
+        rotary=list_rotary_types().get(model_type),
         head_norm=NORMS_BY_TYPE.get(model_type),
         notes=(f"{model_type or 'model type'} is not a listed family; its tensor names matched a rule",),
     )
@@ -251,8 +252,24 @@ def _unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
 @cache
 def list_causal_types() -> frozenset[str]:
     """The model types whose self-attention is causal: each token attends to earlier ones only."""
-    rows = csv.DictReader((files(__package__) / "census.csv").read_text("utf-8").splitlines())
-    return frozenset(row["model_type"] for row in rows if row["causal"]) | set(CAUSAL_REMOTE)
+    return frozenset(row["model_type"] for row in _read_census() if row["causal"]) | set(CAUSAL_REMOTE)
+
+
+@cache
+def list_rotary_types() -> dict[str, Rotary]:
+    """Model type → how it rotates queries and keys, for types that do."""
+    found = {row["model_type"]: row["rotary"].split() for row in _read_census() if row["rotary"]}
+    return ROTARY_PUBLISHED | {
+        name: Rotary(
+            interleaved="neighbours" in words, tail="tail" in words, sliding="sliding" in words,
+            reversed="reversed" in words, axes="axes" in words, other=OTHER_ROTATIONS.get(words[0], ""),
+        )
+        for name, words in found.items()
+    }  # fmt: skip
+
+
+def _read_census() -> Iterator[dict[str, str]]:
+    return csv.DictReader((files(__package__) / "census.csv").read_text("utf-8").splitlines())
 
 
 def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family: Family) -> bool:

@@ -12,11 +12,12 @@ from typing import Any
 import pandas as pd
 
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING, keep_whole
+from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING
+from attngeo.estimators.efa.comparison import compare_fits
 from attngeo.estimators.efa.estimator import ExponentialFamilyAttention
 from attngeo.estimators.efa.options import EfaFitOptions, EfaOptions, EfaPredictOptions
 from attngeo.estimators.efa.sequences import POSITION
-from attngeo.estimators.shared.files import SUFFIXES, list_texts, read_own_table
+from attngeo.estimators.shared.files import SUFFIXES, keep_whole, list_texts, read_own_table
 from attngeo.options import options_of
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
@@ -100,6 +101,13 @@ def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> 
     predicted = model.predict(table).rename(columns=lambda name: name if name == "probability" else f"predicted_{name}")
     log_prob = model.log_prob(table, known_only=True)
     return table.assign(log_prob=log_prob, **{str(name): predicted[name] for name in predicted}).set_axis(frame.index)
+
+
+def compare_files(first: str | Path, second: str | Path, path: str) -> pd.DataFrame:
+    """`compare_fits` of two saved models and the rows of a file. Raises as they and their readers do."""
+    model, other = (ExponentialFamilyAttention.load(folder) for folder in (first, second))
+    with _naming({TABLE: path}):
+        return compare_fits(model, other, read_like(model, path))
 
 
 def find_item(model: ExponentialFamilyAttention, text: str) -> Any:

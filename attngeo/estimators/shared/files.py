@@ -20,6 +20,8 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (*SEPARATORS, ".parquet")
 # Cells of a text file that are missing. Not "None" or "n/a", which may be categories.
 MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
+# Whole numbers below these are exact in float64, and fit into int64.
+LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
 # A whole number that begins with 0.
 CODE = r"-?0\d+"
 
@@ -95,6 +97,16 @@ def sort_values(values: Iterable[Any]) -> list[Any]:
         return sorted(values)
     except TypeError:
         return sorted(values, key=lambda value: (type(value).__name__, value))
+
+
+def keep_whole(column: pd.Series[Any]) -> pd.Series[Any]:
+    """A column of whole numbers, of which some are missing, as such; others in the kind that their values have."""
+    known = column.dropna()
+    if pd.api.types.is_float_dtype(column.dtype):
+        is_whole = bool(((known % 1 == 0) & (known.abs() < LARGEST_EXACT)).all())
+    else:
+        is_whole = column.dtype == object and all(type(item) is int and abs(item) < LARGEST_INT for item in known)
+    return column.astype("Int64") if is_whole and len(known) < len(column) else column.infer_objects()
 
 
 def _read_codes(texts: pd.Series[str]) -> pd.Series[Any]:
