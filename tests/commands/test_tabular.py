@@ -58,6 +58,11 @@ def test_the_same_command_resumes(inside: Command) -> None:
     assert_states(row, "1,0,0.9 lr", "features=3", "classes=3", "rows=60")
     assert row.count("=") == 3  # the rest is default, or part of the name
     assert_states(inside("cache", "clear", "--outdated").stderr, "0 results")
+    name = listed[0]["model"]
+    mistyped, none = inside("cache", "list", f"{name}x").stderr.splitlines()
+    assert_states(mistyped, f"'{name}x'", f"did you mean {name}?"[:-1])
+    assert_states(none, "0 results")
+    assert_states(inside("cache", "list", "nothing").stderr.splitlines()[0], "'nothing'", "attngeo cache list")
     assert_states(inside("cache", "clear", "1,0,0.9 lr*").stderr, "3 results")
     again = inside("tabular", "simulate", *TINY, "--datasets", "3", "--format", "csv")
     assert (again.stdout, again.stderr) == (more.stdout, "")
@@ -163,7 +168,7 @@ def test_what_a_model_has_learned_is_drawn(inside: Command, table: Path, tmp_pat
     assert (drawn.returncode, drawn.stderr) == (0, "")
     (trace,) = json.loads((tmp_path / "a.json").read_text())["data"]
     assert trace["x"][0] == "size = [MASK]"
-    assert_fails(inside("plot", "encodings", tmp_path, "-o", tmp_path / "x.json"), 3, tmp_path, "config.json")
+    assert_fails(inside("plot", "encodings", tmp_path, "-o", tmp_path / "x.json"), 4, tmp_path, "config.json")
 
 
 def test_empty_cells_are_filled_with_their_probabilities(inside: Command, table: Path, tmp_path: Path) -> None:
@@ -362,7 +367,7 @@ def test_rows_with_unseen_values_or_other_columns(inside: Command, table: Path, 
     inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", tmp_path / "m", "--quiet")
     (tmp_path / "new.csv").write_text("mass,size,more\n0.5,xl,1\n")
     predict = ["tabular", "predict", tmp_path / "m", tmp_path / "new.csv"]
-    assert_fails(inside(*predict), 4, "'size'", "'xl'", "--unseen mask")
+    assert_fails(inside(*predict), 4, tmp_path / "new.csv", "'size'", "'xl'", "--unseen mask")
     run = inside(*predict, "--unseen", "mask", "--format", "csv")
     assert (run.returncode, len(run.stdout.splitlines())) == (0, 2)
     (tmp_path / "new.csv").write_text("size\ns\n")

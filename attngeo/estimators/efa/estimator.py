@@ -17,7 +17,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from attngeo.choices import whole
 from attngeo.devices import usable_device
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.batches import hold_out, train_model
@@ -319,7 +318,11 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         """Rows without items. Raises UsageError."""
         shape = self._shapes[0]
         usual = shape.trained or shape.longest
-        length = whole("length", usual if options.length is None else options.length, 1, shape.longest)
+        length = usual if options.length is None else options.length
+        if length > shape.longest:
+            raise UsageError(
+                f"$length is {length}, expected at most {shape.longest}: the model has no longer sequences", "length"
+            )
         names, places = np.indices((options.sequences or 1, length))
         position = self.options_.position or POSITION
         return pd.DataFrame({self.options_.sequence: names.ravel(), position: places.ravel()})

@@ -37,7 +37,7 @@ from attngeo.estimators.efa.sequences import (
     check_support,
 )
 
-NO_ATTENTION = "a factor model has no attention; fit one with model efa"
+NO_ATTENTION = "a factor model has no attention; fit one that has (attngeo efa fit --model efa)"
 NO_CONTEXTS = "a factor model of values has no vectors of contexts; give models of items, or of model efa"
 # Positions of a batch that may be padding.
 PADDED = 2**12

@@ -6,7 +6,8 @@ import csv
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ def read_own_table(
         raise DataUnavailableError(f"{path} does not exist; give a .csv, .tsv or .parquet file") from None
     except TableError:
         raise
+    except pd.errors.EmptyDataError:
+        raise TableError(f"{path} is empty, expected the names of columns in its first line, and rows") from None
     except pd.errors.ParserWarning:
         raise TableError(
             "more cells than columns; put texts with commas in quotation marks", table=str(path), row=1
@@ -124,3 +127,13 @@ def _check_header(path: Path, separator: str) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise TableError("occurs more than once; rename one", table=str(path), column=twice[0])
+
+
+@contextmanager
+def naming(paths: Mapping[str, str | None]) -> Iterator[None]:
+    """Let the errors of tables in the block name files. paths: what an error calls a table → its file."""
+    try:
+        yield
+    except TableError as error:
+        error.table = paths.get(error.table) or error.table
+        raise

@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss
 
 from attngeo.bounds import list_names
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.shared.files import keep_whole, list_missing, list_texts, read_own_table
+from attngeo.estimators.shared.files import keep_whole, list_missing, list_texts, naming, read_own_table
 from attngeo.estimators.tabular.baselines import fit_baseline
 from attngeo.estimators.tabular.classifier import AttentionClassifier, AttentionImputer, TableModel, fit_together
 from attngeo.estimators.tabular.coding import describe_columns, hold_out, read_table
@@ -66,7 +66,8 @@ def predict_own_table(folder: str | Path, path: str, options: PredictOptions) ->
     """`predict_rows` of a saved model and a file. Raises as `read_rows`, and as `AttentionClassifier.load`."""
     model = AttentionClassifier.load(folder)
     frame = read_rows(model, path, options)
-    predicted = predict_rows(model, frame)
+    with naming({"": path}):
+        predicted = predict_rows(model, frame)
     if options.attention_output is not None:
         write_table(tabulate_attention(model, frame), Path(options.attention_output))
     return predicted
@@ -154,7 +155,8 @@ def fit_table(
     if not len(test_y):
         raise TableError("no test row has a label, expected some that training rows have; give labelled test rows")
     train = model.coding_.encode(tables.train_x, tables.train_y, "mask")
-    codes = model.coding_.encode(test_x, test_y, options.unseen)
+    with naming({"": options.test or "the test rows"}):
+        codes = model.coding_.encode(test_x, test_y, options.unseen)
     rows = []
     for name in options.method_names:
         if name == OURS:
