@@ -185,7 +185,8 @@ def fit_columns(
     if options.save is not None:
         describe_columns(model.coding_)
     measured = copy(model).set_params(unseen="mask" if options.test is None else options.unseen)
-    train, codes = (measured.coding_.encode(part, None, measured.unseen) for part in (tables.train_x, tables.test_x))
+    with naming({"": options.test or "the test rows"}):
+        train, codes = (measured.coding_.encode(x, None, measured.unseen) for x in (tables.train_x, tables.test_x))
     fit_together([model], [(tables.train_x, None)], progress)
     measured.network_, rows = model.network_, []
     for at, coding in enumerate(model.coding_.columns):
@@ -281,7 +282,8 @@ def impute_own_table(folder: str | Path, path: str, options: RowsOptions) -> pd.
     frame, names = _read_like(model, path, options), [str(name) for name in model.columns_]
     if not set(names) & set(frame.columns):
         raise TableError(f"no column of the training rows, expected some of: {list_names(names)}", table=str(path))
-    return impute_rows(model, frame)
+    with naming({"": path}):
+        return impute_rows(model, frame)
 
 
 def impute_rows(model: TableModel, frame: pd.DataFrame) -> pd.DataFrame:
