@@ -55,14 +55,14 @@ class Repository:
     def pin(self) -> Path:
         """Take all files from one commit from now on, that of config.json. Returns the path of that file in the cache.
 
-        A GGUF file needs no config.json: any small file that repositories have will do. Raises ModelNotFoundError if
-        the repository has none.
+        A GGUF file needs no config.json: any small file that repositories have will do. Raises CorruptCheckpointError
+        if the repository has none.
         """
         config = self.download("config.json")
         if config is None and (self.ref.file or "").endswith(GGUF):
             config = self.download(".gitattributes") or self.download("README.md")
         if config is None:
-            raise ModelNotFoundError(
+            raise CorruptCheckpointError(
                 f"{self.ref.text}: the repository has no config.json"
                 + ("; it has a PEFT adapter: download it, and give its folder" if self.has(ADAPTER) else "")
             )

@@ -320,11 +320,11 @@ class FileStore:
 
 
 def open_folder(folder: Path, ref: str) -> FileStore:
-    """Open the checkpoint in a folder. Raises ModelNotFoundError without a config.json, CheckpointError if broken."""
+    """Open the checkpoint in a folder. Raises CheckpointError if it is broken, or has no config.json."""
     if not (folder / "config.json").is_file() and any(folder.glob(f"*{GGUF}")):
         return open_file(folder / find_only_weights(folder, ref), ref)
     if not (folder / "config.json").is_file() and (folder / "model/config.json").is_file():
-        raise ModelNotFoundError(f"{ref}: no config.json in {folder}; give {folder / 'model'}, which has one")
+        raise CorruptCheckpointError(f"{ref}: no config.json in {folder}; give {folder / 'model'}, which has one")
     config = read_config(folder / "config.json", ref)
     name = next((name for name in usual_names() if (folder / name).is_file()), None) or find_only_weights(folder, ref)
     return _open(folder, name, ref, config)
@@ -333,7 +333,7 @@ def open_folder(folder: Path, ref: str) -> FileStore:
 def open_file(path: Path, ref: str) -> FileStore:
     """Open the checkpoint in one file, or behind one index. Its config.json must be beside it.
 
-    Raises ModelNotFoundError without a config.json, CheckpointError if the file is broken or of an unsupported format.
+    Raises CheckpointError without a config.json, and if the file is broken or of an unsupported format.
     """
     if path.name == "config.json":
         return open_folder(path.parent, ref)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from conftest import Command
 from support.data import make_cars, write_uci
 from support.messages import assert_fails, assert_states
 
+from attngeo.estimators import AttentionClassifier
 from attngeo.estimators.tabular.baselines import BASELINES
 from attngeo.papers.wibisono2023 import data as data_sets
 from attngeo.papers.wibisono2023.tables import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
@@ -56,6 +58,11 @@ def test_the_same_command_resumes(inside: Command) -> None:
     assert_states(row, "1,0,0.9 lr", "features=3", "classes=3", "rows=60")
     assert row.count("=") == 3  # the rest is default, or part of the name
     assert_states(inside("cache", "clear", "--outdated").stderr, "0 results")
+    name = listed[0]["model"]
+    mistyped, none = inside("cache", "list", f"{name}x").stderr.splitlines()
+    assert_states(mistyped, f"'{name}x'", f"did you mean {name}?"[:-1])
+    assert_states(none, "0 results")
+    assert_states(inside("cache", "list", "nothing").stderr.splitlines()[0], "'nothing'", "attngeo cache list")
     assert_states(inside("cache", "clear", "1,0,0.9 lr*").stderr, "3 results")
     again = inside("tabular", "simulate", *TINY, "--datasets", "3", "--format", "csv")
     assert (again.stdout, again.stderr) == (more.stdout, "")
@@ -161,7 +168,79 @@ def test_what_a_model_has_learned_is_drawn(inside: Command, table: Path, tmp_pat
     assert (drawn.returncode, drawn.stderr) == (0, "")
     (trace,) = json.loads((tmp_path / "a.json").read_text())["data"]
     assert trace["x"][0] == "size = [MASK]"
-    assert_fails(inside("plot", "encodings", tmp_path, "-o", tmp_path / "x.json"), 3, tmp_path, "config.json")
+    assert_fails(inside("plot", "encodings", tmp_path, "-o", tmp_path / "x.json"), 4, tmp_path, "config.json")
+
+
+def test_empty_cells_are_filled_with_their_probabilities(inside: Command, table: Path, tmp_path: Path) -> None:
+    run = inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", "model", "-q", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    full = pd.read_csv(table)[6:12].reset_index(drop=True).assign(note="x")
+    rows = full.astype(object)
+    rows.loc[0, "size"] = rows.loc[1, "y"] = None
+    rows.loc[2, ["mass", "y"]] = None
+    rows.to_csv(tmp_path / "gaps.csv", index=False)
+    run = inside("tabular", "impute", "model", "gaps.csv", "-o", "filled.csv", cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (0, "")
+    filled = pd.read_csv(tmp_path / "filled.csv")
+    assert filled.columns.tolist() == ["size", "mass", "y", "note", "p(size)", "p(mass)", "p(y)"]
+    model = AttentionClassifier.load(tmp_path / "model")
+    for row, column in ((0, "size"), (2, "mass"), (1, "y"), (2, "y")):
+        features, labels = rows[["size", "mass"]].iloc[[row]].infer_objects(), rows["y"].iloc[[row]]
+        if column == "y":
+            chances = pd.DataFrame(model.predict_proba(features), columns=model.classes_)
+        else:
+            chances = model.predict_cell(features, column, labels)
+        assert filled.loc[row, column] == chances.iloc[0].idxmax()
+        assert filled.loc[row, f"p({column})"] == pytest.approx(chances.iloc[0].max())
+        line = next(line for line in run.stdout.splitlines() if line.split()[:2] == [str(row + 1), column])
+        assert_states(line, f"{chances.iloc[0].max():.3f}")
+    assert filled.filter(like="p(").notna().to_numpy().sum() == 4
+    kept = filled[full.columns].mask(rows.isna())
+    pd.testing.assert_frame_equal(kept, full.mask(rows.isna()), check_dtype=False)
+    assert filled["y"].dtype == np.int64
+    assert "No cell" in inside("tabular", "impute", "model", "filled.csv", cwd=tmp_path).stdout
+    (tmp_path / "mass.csv").write_text("mass\n0.5\n")
+    (row,) = json.loads(inside("tabular", "impute", "model", "mass.csv", "--format", "json", cwd=tmp_path).stdout)
+    assert row.keys() == {"mass", "size", "p(size)"}
+    (tmp_path / "other.csv").write_text("weight\n0.5\n")
+    (tmp_path / "new.csv").write_text("size,mass\nxl,\n")
+    for file, code, facts in (("other.csv", 4, ["size, mass, y"]), ("new.csv", 4, ["'xl'", "--unseen mask"]),
+                              ("none.csv", 3, ["none.csv"])):  # fmt: skip
+        assert_fails(inside("tabular", "impute", "model", file, cwd=tmp_path), code, *facts)
+
+
+def test_columns_of_several_files_are_fitted_without_a_target(inside: Command, tmp_path: Path) -> None:
+    """Each file has a column that the other one lacks, and both follow from the one in common."""
+    random = np.random.default_rng(2)
+    keys = pd.Series(random.choice(["1", "2", "x"], 120), name="key")
+    tables = {"one.csv": keys.map({"1": "low", "2": "mid", "x": "high"}), "two.csv": keys.isin(["1", "2"])}
+    for (name, column), part in zip(tables.items(), (slice(80), slice(80, None)), strict=True):
+        pd.DataFrame({"key": keys, name[:3]: column})[part].to_csv(tmp_path / name, index=False)
+    fit, model = ["tabular", "fit", "one.csv", "two.csv", *FAST[2:], "--epochs", "60"], tmp_path / "model"
+    run = inside(*fit, "--save", "model", "-o", "scores.csv", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert_states(run.stderr, "model", "attngeo tabular impute")
+    assert max(map(len, run.stdout.splitlines())) <= 80
+    scores = pd.read_csv(tmp_path / "scores.csv").set_index(["column", "method"])
+    assert scores.index.tolist() == [*itertools.product(("key", "one", "two"), ("atn", "frequencies"))]
+    assert scores.xs("one")["test_rows"].tolist()[0] + scores.xs("two")["test_rows"].tolist()[0] == 30
+    assert (scores.loc[[("one", "atn"), ("two", "atn")], "accuracy"] == 1).all()
+    filled = inside("tabular", "impute", "model", "two.csv", "--format", "json", cwd=tmp_path)
+    rows = pd.DataFrame(json.loads(filled.stdout))  # a column that the file lacks
+    assert rows["one"].tolist() == tables["one.csv"][80:].tolist()
+    assert (rows["p(one)"] > 0.5).all()
+    assert_fails(inside("tabular", "predict", model, tmp_path / "one.csv"), 4, model, "attngeo tabular impute")
+    assert inside("plot", "encodings", model, "-o", tmp_path / "e.json").returncode == 0
+    assert "symmetry" in inside("score", model).stdout
+    (tmp_path / "apart.csv").write_text("weight,tall\n1,2\n2,3\n")
+    (tmp_path / "thin.csv").write_text("key\n1\n2\n")
+    for files, code, facts in (
+        (["one.csv", "apart.csv", "two.csv"], 4, ["apart.csv", "one.csv", "key, one, two"]),
+        (["one.csv", "one.csv"], 2, ["one.csv", "twice"]),
+        (["thin.csv"], 4, ["1 feature(s)"]),
+        (["one.csv", "none.csv"], 3, ["none.csv"]),
+    ):
+        assert_fails(inside("tabular", "fit", *files, "--device", "cpu", cwd=tmp_path), code, *facts)
 
 
 def test_the_same_seed_gives_the_same_scores(inside: Command, table: Path) -> None:
@@ -179,7 +258,7 @@ def test_bad_input_ends_with_one_line_and_its_exit_code(inside: Command, table: 
                           ("named", frame.assign(y=[f"n{i}" for i in range(120)]))):  # fmt: skip
         changed.to_csv(tmp_path / f"{name}.csv", index=False)
     fit = ["tabular", "fit"]
-    assert_fails(inside(*fit, table), 2, "target", "size")
+    assert_fails(inside(*fit, table, "--methods", "atn,lr"), 2, "--methods", "--target")
     assert_fails(inside(*fit, table, "--target", "z"), 4, "'z'")
     assert_fails(inside(*fit, tmp_path / "no.csv", *FAST), 3, tmp_path / "no.csv")
     assert_fails(inside(*fit, tmp_path / "constant.csv", *FAST), 4, "one class")
@@ -288,7 +367,7 @@ def test_rows_with_unseen_values_or_other_columns(inside: Command, table: Path, 
     inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", tmp_path / "m", "--quiet")
     (tmp_path / "new.csv").write_text("mass,size,more\n0.5,xl,1\n")
     predict = ["tabular", "predict", tmp_path / "m", tmp_path / "new.csv"]
-    assert_fails(inside(*predict), 4, "'size'", "'xl'", "--unseen mask")
+    assert_fails(inside(*predict), 4, tmp_path / "new.csv", "'size'", "'xl'", "--unseen mask")
     run = inside(*predict, "--unseen", "mask", "--format", "csv")
     assert (run.returncode, len(run.stdout.splitlines())) == (0, 2)
     (tmp_path / "new.csv").write_text("size\ns\n")

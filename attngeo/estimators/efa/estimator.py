@@ -17,7 +17,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from attngeo.choices import whole
 from attngeo.devices import usable_device
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.batches import hold_out, train_model
@@ -27,7 +26,6 @@ from attngeo.estimators.efa.columns import (
     TEST,
     TRAINING,
     choose_parts,
-    keep_whole,
     learn_items,
     require_frame,
 )
@@ -49,6 +47,7 @@ from attngeo.estimators.efa.prediction import (
 from attngeo.estimators.efa.saving import read_efa, write_efa
 from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences, TableReader
 from attngeo.estimators.shared import takes_keywords
+from attngeo.estimators.shared.files import keep_whole
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training.loop import History, draw_generator, remove_state, seeded
@@ -167,10 +166,9 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         covariates = learn_covariates(learned, options.kinds)
         # Tables without the positions that training rows have may be in another order.
         position = options.position or (POSITION if POSITION in columns else None)
-        matters = options.gives_vectors(position) or options.causal
         self._shapes = [
             DataShape(part=part, items=len(self.items_) if has_items or part == "items" else 0, covariates=covariates,
-                      position=position if matters else None)
+                      position=position if options.has_order(position) else None)
             for part in parts
         ]  # fmt: skip
         sequences = {source: self._read_table(table, source=source) for source, table in learned.items()}
@@ -319,7 +317,11 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         """Rows without items. Raises UsageError."""
         shape = self._shapes[0]
         usual = shape.trained or shape.longest
-        length = whole("length", usual if options.length is None else options.length, 1, shape.longest)
+        length = usual if options.length is None else options.length
+        if length > shape.longest:
+            raise UsageError(
+                f"$length is {length}, expected at most {shape.longest}: the model has no longer sequences", "length"
+            )
         names, places = np.indices((options.sequences or 1, length))
         position = self.options_.position or POSITION
         return pd.DataFrame({self.options_.sequence: names.ravel(), position: places.ravel()})

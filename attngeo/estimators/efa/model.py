@@ -37,7 +37,7 @@ from attngeo.estimators.efa.sequences import (
     check_support,
 )
 
-NO_ATTENTION = "a factor model has no attention; fit one with model efa"
+NO_ATTENTION = "a factor model has no attention; fit one that has (attngeo efa fit --model efa)"
 NO_CONTEXTS = "a factor model of values has no vectors of contexts; give models of items, or of model efa"
 # Positions of a batch that may be padding.
 PADDED = 2**12
@@ -372,7 +372,9 @@ def make_model(
 def _make_network(options: EfaOptions, architecture: Architecture, shape: DataShape) -> nn.Module:
     causal = options.causal
     positions = shape.longest if options.gives_vectors(options.position or shape.position) else 0
-    pooling: dict[str, Any] = {"causal": causal, "pooling": architecture.pooling, "start": architecture.start}
+    pooling: dict[str, Any] = {
+        "causal": causal, "pooling": architecture.pooling, "start": architecture.start, "window": options.window
+    }  # fmt: skip
     if shape.part == "items":
         if options.model == "fm":
             return ItemFactors(shape.items, options.width, **pooling)

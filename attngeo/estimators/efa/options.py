@@ -123,7 +123,7 @@ class EfaOptions(EstimatorOptions):
         advanced=True, panel=MODEL, shown_default="if a column orders the rows, or with direction uni",
     )  # fmt: skip
     width: int = option(32, "Numbers of an embedding", panel=MODEL, least=1)
-    n_layers: int = option(2, "Layers of attention", panel=MODEL, flags=("--layers",), least=1)
+    n_layers: int = option(2, "Layers of attention", panel=MODEL, flags=("--layers",), least=1, most=1000)
     n_heads: int = option(2, "Heads of attention", advanced=True, panel=MODEL, flags=("--heads",), least=1)
     item_vectors: bool = option(
         True, "Give tokens of values a vector of their item, if there are items", advanced=True, panel=MODEL
@@ -131,6 +131,10 @@ class EfaOptions(EstimatorOptions):
     standardise: bool = option(
         True, "Scale values and coordinates to mean 0 and deviation 1 inside the model, and start at their mean",
         advanced=True, panel=MODEL,
+    )  # fmt: skip
+    window: int | None = option(
+        None, "Positions on each side that the factor model of items or their values adds up", advanced=True,
+        panel=MODEL, least=1, shown_default="all others",
     )  # fmt: skip
     neighbours: int | None = option(
         None, "Nearest places that the factor model adds up", advanced=True, panel=MODEL, least=1,
@@ -209,6 +213,10 @@ class EfaOptions(EstimatorOptions):
     def may_be_alone(self) -> bool:
         """Whether a sequence of one row is read."""
         return self.short == "keep" or self.causal
+
+    def has_order(self, position: str | None) -> bool:
+        """Whether the order of rows has an effect. position: as that of `gives_vectors`."""
+        return self.gives_vectors(position) or self.causal or self.window is not None
 
     def gives_vectors(self, position: str | None) -> bool:
         """Whether each position has a vector. position: the column that orders the rows, if there is one.

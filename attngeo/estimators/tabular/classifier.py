@@ -1,4 +1,4 @@
-"""The classifier of scikit-learn's kind: attention over the cells of a row, trained to fill in any masked cell."""
+"""Estimators of scikit-learn's kind: attention over the cells of a row, trained to fill in any masked cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import numpy as np
 import pandas as pd
 import torch
 from pydantic import ConfigDict
-from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    OneToOneFeatureMixin,
+    TransformerMixin,
+)
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -20,7 +26,7 @@ from torch import Tensor
 
 from attngeo.bounds import list_names
 from attngeo.devices import pick_device, usable_device
-from attngeo.errors import UsageError
+from attngeo.errors import UnsupportedModelError, UsageError
 from attngeo.estimators.shared import takes_keywords
 from attngeo.estimators.tabular.coding import (
     TableCoding,
@@ -33,7 +39,7 @@ from attngeo.estimators.tabular.coding import (
     read_training_rows,
     write_classifier,
 )
-from attngeo.estimators.tabular.network import CellLayout, FittedTable, FittingPlan, TableAttention, fit_plans
+from attngeo.estimators.tabular.network import MISSING, CellLayout, FittedTable, FittingPlan, TableAttention, fit_plans
 from attngeo.estimators.tabular.options import ClassifierOptions
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
@@ -50,11 +56,230 @@ class ClassifierKeywords(ClassifierOptions):
     random_state: int | np.random.RandomState | None = None  # type: ignore[assignment]
 
 
+class TableModel(BaseEstimator):  # type: ignore[misc]
+    """What `AttentionClassifier` and `AttentionImputer` share: attention over the cells of a row."""
+
+    _has_response = True
+    # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.
+    missing_texts: tuple[str, ...] | None = None
+    random_state: int | np.random.RandomState | None
+    device: str
+    coding_: TableCoding
+    network_: TableAttention
+    train_loss_: np.ndarray
+    validation_loss_: np.ndarray
+    # The seed of a model, the data sets that it was trained on so far, and the optimizer for the next one.
+    _seed: int
+    _data_sets: int
+    _optimizer: torch.optim.Optimizer | None
+
+    @takes_keywords(ClassifierKeywords)
+    def __init__(self) -> None:
+        """An estimator that is not fitted.
+
+        {options}
+        """
+
+    def __sklearn_tags__(self) -> Tags:
+        """What scikit-learn's checks may give to the estimator."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
+
+    def impute(self, X: Any, y: Any = None) -> Any:  # noqa: N803
+        """X with each missing cell replaced by its most probable value given the observed cells of its row.
+
+        y: labels of the rows, if they are known. In a column of bins, a value is the median of its bin. A value that
+        no training row has is masked with unseen="mask" as others are predicted, and stays. Gives a DataFrame for a
+        DataFrame, otherwise an array.
+        """
+        cells, frame = self.find_cells(X, y), read_table(X)
+        columns = []
+        for at, name in enumerate(self.coding_.names):
+            column, found = frame.iloc[:, at].astype(object), cells[cells["column"] == name]
+            column.iloc[found["row"].to_numpy()] = found["value"].to_numpy()
+            columns.append(column.infer_objects())
+        filled = pd.concat(columns, axis=1)
+        return filled if isinstance(X, pd.DataFrame) else filled.to_numpy()
+
+    def find_cells(self, X: Any, y: Any = None) -> pd.DataFrame:  # noqa: N803
+        """The missing cells of X, and of y if it is given: the most probable value of each given the observed cells of
+        its row, and the probability of that. Columns: row (from 0), column, value, probability.
+        """
+        codes, frame, network = self._code(X, y), read_table(X), self._exact_network()
+        gaps = [frame.iloc[:, at].isna().to_numpy() for at in range(len(self.coding_.names))]
+        gaps += [] if y is None else [codes[:, -1] == MISSING]
+        parts = []
+        for at, missing in enumerate(gaps):
+            rows, coding = np.flatnonzero(missing), self.coding_.columns[at]
+            chances = _read_cells(network, codes[rows], at)[1] if len(rows) else np.empty((0, coding.size))
+            values = pd.Series(coding.decode(chances.argmax(1)), dtype=object)
+            about = {"row": rows, "column": pd.Series([coding.name] * len(rows), dtype=object)}
+            parts.append(pd.DataFrame({**about, "value": values, "probability": chances.max(1)}))
+        return pd.concat(parts, ignore_index=True)
+
+    def predict_cell(self, X: Any, column: Hashable, y: Any = None) -> pd.DataFrame:  # noqa: N803
+        """The probability of each value of a column given the other cells, [rows, values], one column for each value.
+
+        y: labels of the rows, if they are known. A column of an array is named by its number.
+        """
+        codes, names = self._code(X, y), self.coding_.names
+        if column not in names:
+            raise UsageError(f"$column is {column!r:.60}, expected one of: {list_names(names)}", "column")
+        at = names.index(column)
+        values = self.coding_.columns[at].decode_all()
+        return pd.DataFrame(_read_cells(self._exact_network(), codes, at)[1], columns=pd.Index(values, dtype=object))
+
+    def attention(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
+        """The attention of each cell, when it is masked, on all cells: [rows, heads, K, K], the response last.
+
+        Each row of a matrix has the sum 1. y: labels of the rows; without them the response is [MASK].
+        """
+        codes, network = self._code(X, y), self._exact_network()
+        weights = []
+        with torch.no_grad():
+            for column in range(codes.shape[1]):
+                parts = [network.attend(rows, masked) for rows, masked in _mask(network, codes, column)]
+                weights.append(torch.cat(parts, 1)[0].cpu())
+        return torch.stack(weights, 1).permute(0, 3, 1, 2).contiguous().numpy()
+
+    @property
+    def columns_(self) -> list[Hashable]:
+        """Names of the columns, the response last."""
+        return [column.name for column in self._fitted_coding().columns]
+
+    @property
+    def feature_encodings_(self) -> np.ndarray:
+        """The vector of each column, the response last, [K, d]."""
+        self._fitted_coding()
+        return np.asarray(self.network_.weights["positions"][0].detach().cpu())
+
+    @property
+    def category_encodings_(self) -> pd.DataFrame:
+        """The vector of each category, [categories, d]; the index is (column, value)."""
+        coding, layout = self._fitted_coding(), self.network_.layout
+        index = [(column.name, value) for column in coding.columns for value in column.decode_all()]
+        words = [layout.to_words(torch.arange(size), torch.tensor(at)) for at, size in enumerate(coding.sizes)]
+        vectors = self.network_.weights["words"][0].detach().cpu()[torch.cat(words)]
+        return pd.DataFrame(vectors.numpy(), index=pd.MultiIndex.from_tuples(index, names=["column", "value"]))
+
+    def _fitted_coding(self) -> TableCoding:
+        if not hasattr(self, "coding_"):  # not check_is_fitted, which looks at properties
+            raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit first")
+        return self.coding_
+
+    def _check_options(self) -> ClassifierOptions:
+        """The parameters, checked. Raises UsageError."""
+        seed = self.random_state if isinstance(self.random_state, int | np.integer) else None
+        return ClassifierOptions(**self.get_params() | {"random_state": seed})
+
+    def _exact_network(self) -> TableAttention:
+        """The network in double precision, so that what it says of a row depends on no other row."""
+        device = pick_device(self.device)
+        return deepcopy(self.network_).to("cpu" if device.type == "mps" else device, torch.float64)
+
+    def _code(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
+        """Categories of rows to predict, [rows, K]; the response is missing without y."""
+        coding, frame = self._fitted_coding(), read_table(X)
+        if y is not None and not self._has_response:
+            raise UsageError("the model was fitted without a target and has no labels; leave out y")
+        validate_data(self, X, skip_check_array=True, reset=False)
+        return coding.encode(
+            frame, None if y is None else read_labels(y, len(frame), unlabelled=True), self._check_options().unseen
+        )
+
+    def prepare(self, X: Any, y: Any, sample_weight: Any = None) -> FittingPlan:  # noqa: N803
+        """Learn what the categories are, and return the training that `fit` does."""
+        options = self._check_options()
+        rows = self._learn(X, y, sample_weight, options, None)
+        self._data_sets = 1
+        training = options.training(patience=options.patience)
+        return self._plan(rows, options, training, self._seed, options.validation_fraction)
+
+    def _learn(self, X: Any, y: Any, weight: Any, options: ClassifierOptions, classes: Any) -> TrainingRows:  # noqa: N803
+        """Start a model of these rows."""
+        rows = read_training_rows(read_table(X), y, weight, has_response=self._has_response)
+        coding = learn_table(rows.frame, rows.labels, rows.weights, options.n_bins, classes)
+        validate_data(self, X, skip_check_array=True, reset=True)
+        self.coding_ = coding
+        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._data_sets = 0
+        self._optimizer = None
+        return rows
+
+    def _plan(
+        self, rows: TrainingRows, options: ClassifierOptions, training: TrainingOptions, seed: int,
+        held_out: float = 0.0,
+    ) -> FittingPlan:  # fmt: skip
+        layout = CellLayout(self.coding_.sizes, options.vocabulary == "shared")
+        codes = torch.from_numpy(self.coding_.encode(rows.frame, rows.labels, options.unseen))
+        weights = torch.from_numpy(rows.weights.astype(np.float32))
+        other = None
+        if held_out:
+            kept, out = hold_out(np.arange(len(codes)), held_out, seed, "validation_fraction")
+            other, codes, weights = (codes[out], weights[out]), codes[kept], weights[kept]
+        return FittingPlan(layout, codes, weights, other, options, training, seed)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model to a folder, which is created; `load` and `attngeo score` read it.
+
+        Raises OutputError, TableError for values that JSON lacks, and scikit-learn's NotFittedError.
+        """
+        check_is_fitted(self, "network_")
+        write_classifier(
+            Path(folder), self._check_options(), self.coding_, self.network_, seed=self._seed,
+            data_sets=self._data_sets, epochs=self.n_iter_, missing=self.missing_texts,
+        )  # fmt: skip
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The model that `save` wrote; by `TableModel`, of either kind.
+
+        Raises ModelNotFoundError if there is none, UnsupportedModelError if it is of another version or kind,
+        CorruptCheckpointError if its files are broken or contradict each other, and NotEnoughMemoryError.
+        """
+        saved, coding, network = read_classifier(Path(folder))
+        kind: type[Any] = AttentionClassifier if saved.target else AttentionImputer
+        if not issubclass(kind, cls):
+            use = "predict" if saved.target else "impute"
+            raise UnsupportedModelError(
+                f"{folder} was fitted {'with' if saved.target else 'without'} a target, expected a model of the other "
+                f"kind; use {kind.__name__}.load, or attngeo tabular {use}"
+            )
+        model: Self = kind(**dict(saved.parameters))
+        model.set_params(device=usable_device(model.device))
+        model.coding_, model.network_ = coding, network
+        model.n_iter_, model.missing_texts = saved.epochs, saved.missing
+        model._seed, model._data_sets, model._optimizer = saved.seed, saved.data_sets, None
+        model.train_loss_ = model.validation_loss_ = np.empty(0)
+        model.n_features_in_ = len(coding.names)
+        if all(isinstance(name, str) for name in coding.names):
+            model.feature_names_in_ = np.array(coding.names, dtype=object)
+        return model
+
+    def _draft(self) -> Self:
+        """A copy to fit, which replaces the estimator's attributes once it is finished."""
+        draft = type(self).__new__(type(self))
+        draft.__dict__ |= self.__dict__
+        return draft
+
+    def _take(self, fitted: FittedTable) -> None:
+        """Keep what a training gave."""
+        self.network_ = fitted.network
+        self.train_loss_, self.validation_loss_ = fitted.train, fitted.validation
+        self.n_iter_ = len(fitted.train)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the moments of the optimizer."""
+        state: dict[str, Any] = super().__getstate__()
+        return {**state, "_optimizer": None} if "_optimizer" in state else state
+
+
 class AttentionClassifier(
     ClassifierMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
-    BaseEstimator,  # type: ignore[misc]
+    TableModel,
 ):
     """Bidirectional attention for tables of categories.
 
@@ -91,32 +316,6 @@ class AttentionClassifier(
     >>> model.impute([["red", "small"]], y=[True]).tolist()
     [['red', 'small']]
     """
-
-    # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.
-    missing_texts: tuple[str, ...] | None = None
-    random_state: int | np.random.RandomState | None
-    device: str
-    coding_: TableCoding
-    network_: TableAttention
-    train_loss_: np.ndarray
-    validation_loss_: np.ndarray
-    # The seed of a model, the data sets that it was trained on so far, and the optimizer for the next one.
-    _seed: int
-    _data_sets: int
-    _optimizer: torch.optim.Optimizer | None
-
-    @takes_keywords(ClassifierKeywords)
-    def __init__(self) -> None:
-        """An estimator that is not fitted.
-
-        {options}
-        """
-
-    def __sklearn_tags__(self) -> Tags:
-        """What scikit-learn's checks may give to the estimator."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
-        return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
         """Train on rows X ([rows, columns]) and their labels y ([rows]); missing ones are NaN or None.
@@ -167,188 +366,58 @@ class AttentionClassifier(
         """The vector of each row's masked response, from which its label is predicted, [rows, d]."""
         return self._read_response(X)[0]
 
-    def impute(self, X: Any, y: Any = None) -> Any:  # noqa: N803
-        """X with each missing cell replaced by its most probable value given the observed cells of its row.
-
-        y: labels of the rows, if they are known. In a column of bins, a value is the median of its bin. A value that
-        no training row has is masked with unseen="mask" as others are predicted, and stays. Gives a DataFrame for a
-        DataFrame, otherwise an array.
-        """
-        codes, frame, network = self._code(X, y), read_table(X), self._exact_network()
-        columns = []
-        for at, coding in enumerate(self.coding_.columns[:-1]):
-            column = frame.iloc[:, at].astype(object)
-            rows = np.flatnonzero(column.isna())
-            if len(rows):
-                column.iloc[rows] = coding.decode(_read_cells(network, codes[rows], at)[1].argmax(1))
-            columns.append(column.infer_objects())
-        filled = pd.concat(columns, axis=1)
-        return filled if isinstance(X, pd.DataFrame) else filled.to_numpy()
-
-    def predict_cell(self, X: Any, column: Hashable, y: Any = None) -> pd.DataFrame:  # noqa: N803
-        """The probability of each value of a column given the other cells, [rows, values], one column for each value.
-
-        y: labels of the rows, if they are known. A column of an array is named by its number.
-        """
-        codes, names = self._code(X, y), self.coding_.names
-        if column not in names:
-            raise UsageError(f"$column is {column!r:.60}, expected one of: {list_names(names)}", "column")
-        at = names.index(column)
-        values = self.coding_.columns[at].decode_all()
-        return pd.DataFrame(_read_cells(self._exact_network(), codes, at)[1], columns=pd.Index(values, dtype=object))
-
-    def attention(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
-        """The attention of each cell, when it is masked, on all cells: [rows, heads, K, K], the response last.
-
-        Each row of a matrix has the sum 1. y: labels of the rows; without them the response is [MASK].
-        """
-        codes, network = self._code(X, y), self._exact_network()
-        weights = []
-        with torch.no_grad():
-            for column in range(codes.shape[1]):
-                parts = [network.attend(rows, masked) for rows, masked in _mask(network, codes, column)]
-                weights.append(torch.cat(parts, 1)[0].cpu())
-        return torch.stack(weights, 1).permute(0, 3, 1, 2).contiguous().numpy()
-
     @property
     def classes_(self) -> np.ndarray:
         """The labels, [classes]."""
         return np.array(self._fitted_coding().response.values)
 
     @property
-    def columns_(self) -> list[Hashable]:
-        """Names of the columns, the response last."""
-        return [column.name for column in self._fitted_coding().columns]
-
-    @property
-    def feature_encodings_(self) -> np.ndarray:
-        """The vector of each column, the response last, [K, d]."""
-        self._fitted_coding()
-        return np.asarray(self.network_.weights["positions"][0].detach().cpu())
-
-    @property
-    def category_encodings_(self) -> pd.DataFrame:
-        """The vector of each category, [categories, d]; the index is (column, value)."""
-        coding, layout = self._fitted_coding(), self.network_.layout
-        index = [(column.name, value) for column in coding.columns for value in column.decode_all()]
-        words = [layout.to_words(torch.arange(size), torch.tensor(at)) for at, size in enumerate(coding.sizes)]
-        vectors = self.network_.weights["words"][0].detach().cpu()[torch.cat(words)]
-        return pd.DataFrame(vectors.numpy(), index=pd.MultiIndex.from_tuples(index, names=["column", "value"]))
-
-    @property
     def _n_features_out(self) -> int:
         return int(self.network_.width)
-
-    def _fitted_coding(self) -> TableCoding:
-        if not hasattr(self, "coding_"):  # not check_is_fitted, which looks at properties
-            raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit first")
-        return self.coding_
-
-    def _check_options(self) -> ClassifierOptions:
-        """The parameters, checked. Raises UsageError."""
-        seed = self.random_state if isinstance(self.random_state, int | np.integer) else None
-        return ClassifierOptions(**self.get_params() | {"random_state": seed})
-
-    def _exact_network(self) -> TableAttention:
-        """The network in double precision, so that what it says of a row depends on no other row."""
-        device = pick_device(self.device)
-        return deepcopy(self.network_).to("cpu" if device.type == "mps" else device, torch.float64)
 
     def _read_response(self, X: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
         codes = self._code(X)
         return _read_cells(self._exact_network(), codes, codes.shape[1] - 1)
 
-    def _code(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
-        """Categories of rows to predict, [rows, K]; the response is missing without y."""
-        coding, frame = self._fitted_coding(), read_table(X)
-        validate_data(self, X, skip_check_array=True, reset=False)
-        return coding.encode(frame, None if y is None else read_labels(y, len(frame)), self._check_options().unseen)
 
-    def prepare(self, X: Any, y: Any, sample_weight: Any = None) -> FittingPlan:  # noqa: N803
-        """Learn what the categories are, and return the training that `fit` does."""
-        options = self._check_options()
-        rows = self._learn(X, y, sample_weight, options, None)
-        self._data_sets = 1
-        training = options.training(patience=options.patience)
-        return self._plan(rows, options, training, self._seed, options.validation_fraction)
+class AttentionImputer(
+    OneToOneFeatureMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    TableModel,
+):
+    """The same for a table without a response: each cell is predicted from the others, and missing ones are filled.
 
-    def _learn(self, X: Any, y: Any, weight: Any, options: ClassifierOptions, classes: Any) -> TrainingRows:  # noqa: N803
-        """Start a model of these rows."""
-        rows = read_training_rows(read_table(X), y, weight)
-        coding = learn_table(rows.frame, rows.labels, rows.weights, options.n_bins, classes)
-        validate_data(self, X, skip_check_array=True, reset=True)
-        self.coding_ = coding
-        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self._data_sets = 0
-        self._optimizer = None
-        return rows
+    Parameters, kinds of columns and errors are those of `AttentionClassifier`, and so are the attributes, but classes_.
+    Rows of several tables, of which each has some of the columns, are one table whose other cells are missing.
 
-    def _plan(
-        self, rows: TrainingRows, options: ClassifierOptions, training: TrainingOptions, seed: int,
-        held_out: float = 0.0,
-    ) -> FittingPlan:  # fmt: skip
-        layout = CellLayout(self.coding_.sizes, options.vocabulary == "shared")
-        codes = torch.from_numpy(self.coding_.encode(rows.frame, rows.labels, options.unseen))
-        weights = torch.from_numpy(rows.weights.astype(np.float32))
-        other = None
-        if held_out:
-            kept, out = hold_out(np.arange(len(codes)), held_out, seed, "validation_fraction")
-            other, codes, weights = (codes[out], weights[out]), codes[kept], weights[kept]
-        return FittingPlan(layout, codes, weights, other, options, training, seed)
+    Source: Wibisono & Wang 2023 (arXiv 2307.04057), section 3.1, unsupervised settings.
 
-    def save(self, folder: str | Path) -> None:
-        """Write the model to a folder, which is created; `load` and `attngeo score` read it.
+    >>> import numpy as np
+    >>> x = np.array([["red", "warm"], ["blue", "cold"]] * 40, dtype=object)
+    >>> AttentionImputer(max_epochs=30, random_state=0).fit(x).transform([["red", None]]).tolist()
+    [['red', 'warm']]
+    """
 
-        Raises OutputError, TableError for values that JSON lacks, and scikit-learn's NotFittedError.
+    _has_response = False
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Train on rows X, [rows, columns]; missing cells are NaN or None. y: for scikit-learn; not read.
+
+        sample_weight: as in `AttentionClassifier.fit`, and so is what happens if the training fails.
         """
-        check_is_fitted(self, "network_")
-        write_classifier(
-            Path(folder), self._check_options(), self.coding_, self.network_, seed=self._seed,
-            data_sets=self._data_sets, epochs=self.n_iter_, missing=self.missing_texts,
-        )  # fmt: skip
+        fit_together([self], [(X, y, sample_weight)])
+        return self
 
-    @classmethod
-    def load(cls, folder: str | Path) -> Self:
-        """The model that `save` wrote.
-
-        Raises ModelNotFoundError if there is none, UnsupportedModelError if it is of another version,
-        CorruptCheckpointError if its files are broken or contradict each other, and NotEnoughMemoryError.
-        """
-        saved, coding, network = read_classifier(Path(folder))
-        model = cls(**dict(saved.parameters))
-        model.set_params(device=usable_device(model.device))
-        model.coding_, model.network_ = coding, network
-        model.n_iter_, model.missing_texts = saved.epochs, saved.missing
-        model._seed, model._data_sets, model._optimizer = saved.seed, saved.data_sets, None
-        model.train_loss_ = model.validation_loss_ = np.empty(0)
-        model.n_features_in_ = len(coding.names)
-        if all(isinstance(name, str) for name in coding.names):
-            model.feature_names_in_ = np.array(coding.names, dtype=object)
-        return model
-
-    def _draft(self) -> Self:
-        """A copy to fit, which replaces the estimator's attributes once it is finished."""
-        draft = type(self).__new__(type(self))
-        draft.__dict__ |= self.__dict__
-        return draft
-
-    def _take(self, fitted: FittedTable) -> None:
-        """Keep what a training gave."""
-        self.network_ = fitted.network
-        self.train_loss_, self.validation_loss_ = fitted.train, fitted.validation
-        self.n_iter_ = len(fitted.train)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the moments of the optimizer."""
-        state: dict[str, Any] = super().__getstate__()
-        return {**state, "_optimizer": None} if "_optimizer" in state else state
+    def transform(self, X: Any) -> Any:  # noqa: N803
+        """`impute`: X with each missing cell replaced by its most probable value."""
+        return self.impute(X)
 
 
 def fit_together(
-    estimators: Sequence[AttentionClassifier],
+    estimators: Sequence[TableModel],
     tables: Sequence[tuple[Any, ...]],
     progress: ProgressCallback = ignore_progress,
-) -> list[AttentionClassifier]:
+) -> list[TableModel]:
     """Fit each estimator to its table, (X, y) or (X, y, sample_weight). Returns the estimators.
 
     Tables of one shape, with equal parameters but for random_state, are trained as one batch of models, which is
