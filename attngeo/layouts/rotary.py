@@ -171,7 +171,8 @@ def _parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int
     if by_type:
         # Parameters for each type of layer; or those of all layers, beside something that is nested.
         common = {name: value for name, value in rope.items() if name not in by_type and value is not None}
-        rope = common | dict(by_type.get(layer_type) or ({} if common else next(iter(by_type.values()))))
+        own = by_type.get(layer_type) or by_type.get("sliding_attention" if local else "full_attention")
+        rope = common | dict(own or ({} if common else next(iter(by_type.values()))))
     if "rope_theta" not in rope:
         sources = (stated, fields, usual, usual.get(layer_type) or {})
         rope["rope_theta"] = next((known[name] for known in sources for name in names if name in known), 10_000.0)
