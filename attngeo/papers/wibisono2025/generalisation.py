@@ -137,8 +137,8 @@ def bound_model(model: ExponentialFamilyAttention, data: pd.DataFrame, failure: 
     data: the rows that trained. Columns: those of `TransformerClass`, token, parameters, sequences (F), failure, loss
     (on the data), printed (the term of theorem 2 without its constant), deviation and excess (of `bound_deviation`).
     The numbers have the units in which the model computes: values of deviation 1 if it standardises them. The norm is
-    that of the model's weights, without biases; clip that of the largest token, so that nothing is clipped. The class has
-    ReLU in place of softmax, values as they are in place of λ1, and reads one number in place of λ2: the bounds are
+    that of the model's weights, without biases; clip that of the largest token, so that nothing is clipped. The class
+    has ReLU in place of softmax, values as they are in place of λ1, and reads one number in place of λ2: the bounds are
     those of such models, not of this one. Raises UsageError for a model of another kind.
     """
     part, shape, options = model.model_.parts[0], model.model_.parts[0].shape, model.options_
