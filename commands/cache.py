@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
@@ -65,7 +66,13 @@ def cache(
     folder = cache_folder()
     if folder is None:
         raise UsageError(f"{VARIABLE} is empty, and nothing is kept; set it to a folder, or unset it")
-    entries = [entry for entry in list_entries() if _is_chosen(entry, models or [], outdated=outdated)]
+    kept = list_entries()
+    entries = [entry for entry in kept if _is_chosen(entry, models or [], outdated=outdated)]
+    names = sorted({_text(entry, "model") for entry in kept} - {""})
+    for model in models or [] if names and not quiet else []:
+        if not any(_is_chosen(entry, [model], outdated=False) for entry in kept):
+            near = get_close_matches(model, names, 1)
+            say(f"no result of {model!r:.80}; {f'did you mean {near[0]}?' if near else 'attngeo cache list shows all'}")
     if action == "clear":
         if format != "table":
             raise UsageError(f"$format is {format!r}, which is for list only; clear prints nothing", "format")

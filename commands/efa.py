@@ -173,6 +173,49 @@ def similar(
     deliver_rows(frame, outputs, format, print_frame)
 
 
+def compare(
+    model: SavedModel,
+    other: Annotated[Path, typer.Argument(metavar="OTHER", help="Folder of a second model of the same things")],
+    data: Rows,
+    output: Output = None,
+    format: RowsFormat = OutputFormat.table,
+) -> None:
+    """Compare two fits up to the linear maps that one distribution leaves open (theorem 1 of the paper).
+
+    The vectors that the rows of DATA are predicted from (contexts) are compared, and those of the items (centers): R²
+    of the best linear map from one model to the other and back, for rows that are left out of the map, and canonical
+    correlations. Give rows that trained neither model.
+
+    Examples:
+        attngeo efa compare model other test.csv
+        attngeo efa compare model other test.csv --format json
+    """
+    outputs = output or []
+    check_outputs(outputs, inputs=[data])
+    deliver_rows(models.compare_files(model, other, data), outputs, format, _print_relations)
+
+
+def _print_relations(rows: pd.DataFrame) -> None:
+    first, console = rows.iloc[0], Terminal()
+    texts = {name: show_text(name) for name in (["part"] if rows["part"].nunique() > 1 else []) + ["vectors"]}
+    counts = {"rows": show_number("rows", ",d"), "K": show_number("size", "d")}
+    shown = {"R²": "forward", "R² back": "backward", "correlation": "correlation", "lowest": "lowest",
+             "by chance": "chance"}  # fmt: skip
+    numbers = {title: show_number(name) for title, name in shown.items()}
+    print_table(rows, {**texts, **counts, **numbers}, texts=texts, rule="tight", expendable=["rows"])
+    if first["part"] == "items":
+        size, fewer = max(first["size"], first["other_size"]), first["items"] - 1
+        said = f"K = {size} > D − 1 = {fewer}: theorem 1 does not apply, other vectors may have the same distribution."
+        if first["applies"]:
+            said = f"K = {size} ≤ D − 1 = {fewer}: theorem 1 applies, R² is 1 for models of one distribution."
+        console.print(said, highlight=False)
+    if "values" in rows["part"].tolist():
+        said = "The distribution of values determines one number of a context: R² may be less than 1."
+        console.print(said, highlight=False)
+    difference = format_number(first["log_prob_difference"], ".4f")
+    console.print(f"Log p of a row differs by {difference} on average; it is 0 for one distribution.", highlight=False)
+
+
 def attention(
     model: SavedModel,
     basket: Annotated[
@@ -298,7 +341,7 @@ def _style(row: Any) -> str:
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Your own data": (fit, predict, sample, similar, attention),
+    "Your own data": (fit, predict, sample, similar, attention, compare),
     "Experiments": (run,),
 }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attngeo.estimators import tabular as models
-from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, FitOptions, PredictOptions
+from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, FitOptions, PredictOptions, RowsOptions
 from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
 from attngeo.scores.spec import ResultOptions
@@ -93,6 +93,50 @@ def predict(
     check_outputs(files, inputs=[rows])
     predicted = models.predict_own_table(model, rows, options)
     deliver_rows(predicted, outputs, format, lambda frame: print_frame(frame[["row", "prediction", "probability"]]))
+
+
+@with_options
+def impute(
+    options: RowsOptions,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo tabular fit --save wrote")],
+    rows: Annotated[str, typer.Argument(metavar="ROWS", help="Rows with empty cells: a .csv, .tsv or .parquet file")],
+    output: Output = None,
+    format: RowsFormat = OutputFormat.table,
+) -> None:
+    """Fill the empty cells of a table by a saved model.
+
+    Each cell has the most probable value of its column given the cells of its row that are not empty; of bins, the
+    median. The terminal lists the cells. Files have the table, and a column p(COLUMN) with the probabilities of what is
+    filled in. A column of labels is filled, too, if ROWS has it.
+
+    Examples:
+        attngeo tabular impute model rows.csv -o filled.csv
+        attngeo tabular impute model rows.csv --missing unknown --format json
+    """
+    outputs = output or []
+    check_outputs(outputs, inputs=[rows])
+    deliver_rows(models.impute_own_table(model, rows, options), outputs, format, _print_cells)
+
+
+def _print_cells(filled: pd.DataFrame) -> None:
+    """Print the cells that are filled in, in the order of the rows."""
+    names = [name for name in filled.columns if f"p({name})" in filled.columns]
+    cells = [
+        {"row": row, "column": name, "value": value, "probability": chance}
+        for row, *pairs in zip(
+            range(1, len(filled) + 1),
+            *(zip(filled[name], filled[f"p({name})"], strict=True) for name in names),
+            strict=True,
+        )
+        for name, (value, chance) in zip(names, pairs, strict=True)
+        if chance == chance
+    ]
+    columns = {"row": show_number("row", "d"), "column": show_text("column"), "value": show_text("value"),
+               "probability": show_number("probability")}  # fmt: skip
+    if cells:
+        print_table(cells, columns, texts=["column", "value"], rule="tight")
+    else:
+        Terminal().print("No cell is empty.", highlight=False)
 
 
 @with_options
@@ -196,7 +240,7 @@ def _style(row: Any) -> str:
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Your own tables": (fit, predict),
+    "Your own tables": (fit, predict, impute),
     "Experiments": (simulate, auto_mpg),
 }
 for group, functions in COMMANDS.items():

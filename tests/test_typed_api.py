@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CALLS = """
 import attngeo
 from attngeo.gradients import measure
@@ -41,6 +43,7 @@ compare(make_options("tiny"), "folder", seeds="2")              # wrong: seeds
 """
 
 
+@pytest.mark.slow
 def test_wrong_keywords_and_values_are_errors(tmp_path: Path) -> None:
     file = tmp_path / "calls.py"
     file.write_text(CALLS)

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.bounds import MOST_BYTES, MOST_INDEX_BYTES, read_small_text
-from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, first_line
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
 
 if TYPE_CHECKING:
     from attngeo.checkpoints.store import ByteSource, TensorFile
@@ -147,9 +147,9 @@ def require_format(file: str, ref: str) -> Format:
 
 
 def read_config(path: Path, ref: str) -> dict[str, Any]:
-    """Parse config.json. Raises ModelNotFoundError if it is missing, CorruptCheckpointError if it is no JSON object."""
+    """Parse config.json. Raises CorruptCheckpointError if it is missing, or no JSON object."""
     if not path.exists():
-        raise ModelNotFoundError(
+        raise CorruptCheckpointError(
             f"{ref}: no config.json in {path.parent}; give a folder that save_pretrained wrote, or a Hub id, or score "
             "with $config",
             "config",

@@ -56,13 +56,13 @@ class Repository:
         """Take all files from one commit from now on, that of config.json. Returns the path of that file in the cache.
 
         An adapter has a configuration of its own, and a GGUF file needs none: any small file that repositories have
-        will do. names: of the file, if it is another one. Raises ModelNotFoundError if the repository has none.
+        will do. names: of the file, if it is another one. Raises CorruptCheckpointError if the repository has none.
         """
         usual = (".gitattributes", "README.md") if (self.ref.file or "").endswith(GGUF) else (ADAPTER,)
         names = names or ("config.json", *usual)
         path = next((path for name in names if (path := self.download(name)) is not None), None)
         if path is None:
-            raise ModelNotFoundError(f"{self.ref.text}: the repository has no {names[0]}")
+            raise CorruptCheckpointError(f"{self.ref.text}: the repository has no {names[0]}")
         self.revision = path.parent.name
         return path
 

@@ -162,7 +162,7 @@ def _read_adapter(ref: ModelRef, hub: HubAccess) -> tuple[TensorStore, dict[str,
         return FileStore(ref.text, {}, path.parent, file, _sources_of(repository)), read_object(path, ref.text)
     folder = Path(ref.name)
     if not (folder / ADAPTER).is_file():
-        raise ModelNotFoundError(f"{ref.text}: no {ADAPTER} in it; give a folder that PEFT wrote, or a Hub id")
+        raise CorruptCheckpointError(f"{ref.text}: no {ADAPTER} in it; give a folder that PEFT wrote, or a Hub id")
     settings = read_object(folder / ADAPTER, ref.text)
     present = next((name for name in FILES if (folder / name).is_file()), None)
     if present is None:
@@ -410,14 +410,14 @@ class FileStore:
 def open_folder(folder: Path, ref: str, config: dict[str, Any] | None = None) -> FileStore:
     """Open the checkpoint in a folder. config: the fields of its config.json, None if that is in the folder.
 
-    Raises ModelNotFoundError without a config.json, CheckpointError if broken.
+    Raises CheckpointError if it is broken, or has no config.json.
     """
     if config is None and not (folder / "config.json").is_file():
         if any(folder.glob(f"*{GGUF}")):
             return open_file(folder / find_only_weights(folder, ref), ref)
         refuse_other_folders(folder, ref)
         if (folder / "model/config.json").is_file():
-            raise ModelNotFoundError(f"{ref}: no config.json in {folder}; give {folder / 'model'}, which has one")
+            raise CorruptCheckpointError(f"{ref}: no config.json in {folder}; give {folder / 'model'}, which has one")
     config = read_config(folder / "config.json", ref) if config is None else config
     name = next((name for name in usual_names() if (folder / name).is_file()), None) or find_only_weights(folder, ref)
     return _open(folder, name, ref, config)
@@ -426,7 +426,7 @@ def open_folder(folder: Path, ref: str, config: dict[str, Any] | None = None) ->
 def open_file(path: Path, ref: str, config: dict[str, Any] | None = None) -> FileStore:
     """Open the checkpoint in one file, or behind one index. config: see `open_folder`, or else beside the file.
 
-    Raises ModelNotFoundError without a config.json, CheckpointError if the file is broken or of an unsupported format.
+    Raises CheckpointError without a config.json, and if the file is broken or of an unsupported format.
     """
     if path.name == "config.json":
         return open_folder(path.parent, ref, config)

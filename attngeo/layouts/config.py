@@ -51,9 +51,9 @@ def is_in(name: str, module: str) -> bool:
 
 # Words for the same part of a model. The first one of each line names the part, and the stack of its scores.
 SYNONYMS = (
-    ("vision", "visual", "image", "img"),
+    ("vision", "visual", "image", "img", "vpm"),
     ("text", "language", "llm", "lm"),
-    ("audio", "speech", "sound"),
+    ("audio", "speech", "sound", "apm"),
     ("video",),
     ("backbone", "pixel"),
     ("vq", "vqmodel"),
@@ -66,15 +66,57 @@ FILLERS = {"config", "model", "tower", "cfg", "module", "branch", "attn", "atten
 GENERIC = {"encoder", "decoder", "backbone"}
 # Sections for tensors that carry no prefix of their own.
 MAIN = ("text_config", "llm_config", "language_config", "thinker_config", "vlm_config")
-# LLaVA as it was first published names the model of its vision tower and does not describe it. The last part of the
-# name → what that model's own configuration states of its vision tower.
-CLIP_LARGE = {"model_type": "clip_vision_model", "hidden_size": 1024, "num_attention_heads": 16}
+# The field of a section that was taken from the tables below: whose sizes they are.
+SIZES_OF = "sizes_of"
+
+
+def _sizes(model_type: str, width: int, heads: int, **more: Any) -> dict[str, Any]:
+    """A section with the sizes of a tower that config.json does not describe."""
+    return {"model_type": model_type, "hidden_size": width, "num_attention_heads": heads, **more}
+
+
+CLIP_LARGE = _sizes("clip_vision_model", 1024, 16)
+# LLaVA as it was first published, MiniCPM-V 2 and Phi-3-vision only name the model of their vision tower. How the last
+# part of the name begins, in lower case → what that model's own configuration states, or for timm its code.
 NAMED_TOWERS: dict[str, Mapping[str, Any]] = {
-    "clip-vit-large-patch14": CLIP_LARGE,
-    "clip-vit-large-patch14-336": CLIP_LARGE,
-    "siglip-so400m-patch14-384": {
-        "model_type": "siglip_vision_model", "hidden_size": 1152, "num_attention_heads": 16,
-    },
+    "clip-vit-base": _sizes("clip_vision_model", 768, 12),
+    "clip-vit-large": CLIP_LARGE,
+    "clip-vit-h-14": _sizes("clip_vision_model", 1280, 16),
+    "siglip-base": _sizes("siglip_vision_model", 768, 12),
+    "siglip-large": _sizes("siglip_vision_model", 1024, 16),
+    "siglip-so400m": _sizes("siglip_vision_model", 1152, 16),
+    "siglip2-so400m": _sizes("siglip_vision_model", 1152, 16),
+    "vit_so400m_patch14_siglip": _sizes("timm_vit", 1152, 16),
+}
+
+
+class CodedTower(NamedTuple):
+    """A part whose sizes are only in a model's code. modules: how the names of its modules begin. name: whose sizes."""
+
+    modules: str
+    part: str
+    name: str
+    fields: Mapping[str, Any]
+
+
+# Architecture → the parts of its models that config.json does not describe, or in fields that the code does not read.
+# https://huggingface.co/deepseek-ai/DeepSeek-OCR/blob/main/deepencoder.py
+# https://huggingface.co/allenai/Molmo-7B-D-0924/blob/main/config_molmo.py
+# https://github.com/dvlab-research/LISA/blob/main/model/segment_anything/build_sam.py
+CODED_TOWERS: dict[str, tuple[CodedTower, ...]] = {
+    "DeepseekOCRForCausalLM": (
+        CodedTower("model.sam_model.", "vision_sam", "SAM ViT-B", _sizes("sam_vision_model", 768, 12)),
+        CodedTower("model.vision_model.", "vision", "CLIP ViT-L", _sizes("deepseek_ocr_clip", 1024, 16)),
+    ),
+    "LISAForCausalLM": (
+        CodedTower("model.visual_model.image_encoder.", "vision", "SAM ViT-H", _sizes("sam_vision_model", 1280, 16)),
+        CodedTower("model.visual_model.mask_decoder.", "mask_decoder", "SAM", _sizes("sam_mask_decoder", 256, 8)),
+    ),
+    "MolmoForCausalLM": (
+        CodedTower(
+            "model.vision_backbone.", "vision", "CLIP ViT-L", _sizes("molmo_vision", 1024, 16, head_dim=64)
+        ),
+    ),
 }  # fmt: skip
 DEEPEST = 4
 NUMBER_OF_HEADS = re.compile(r"(^|_)(n_?heads?|num_(attention_)?heads|attention_heads)$")
@@ -105,11 +147,21 @@ def list_sections(config: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iter
 
 
 def describe_named_tower(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration with a section for a vision tower that it only names; the section is empty if it is unknown."""
-    name = config.get("mm_vision_tower")
-    if not isinstance(name, str) or "vision_config" in config:
+    """The configuration with a section for a vision tower that it only names.
+
+    The section is empty if LLaVA's field names a tower that is not known.
+    """
+    processor = config.get("img_processor")
+    names = [config.get("mm_vision_tower"), config.get("vision_encoder")]
+    names += [processor.get("model_name")] if isinstance(processor, Mapping) else []
+    name = next((name for name in names if isinstance(name, str)), None)
+    if name is None or "vision_config" in config:
         return config
-    return {**config, "vision_config": NAMED_TOWERS.get(name.rpartition("/")[2], {})}
+    last = name.rstrip("/").rpartition("/")[2]
+    fields = next((fields for start, fields in NAMED_TOWERS.items() if last.lower().startswith(start)), None)
+    if fields is None:
+        return {**config, "vision_config": {}} if "mm_vision_tower" in config else config
+    return {**config, "vision_config": {**fields, SIZES_OF: last}}
 
 
 class Place(NamedTuple):
@@ -126,6 +178,17 @@ class Place(NamedTuple):
     def identity(self) -> tuple[str | None, tuple[str, ...], bool]:
         """The same for all modules of a part."""
         return self.part, self.section.keys, self.certain
+
+
+def find_coded_tower(module: str, config: Mapping[str, Any]) -> Place | None:
+    """The part of `CODED_TOWERS` that a module belongs to."""
+    architectures = config.get("architectures")
+    for architecture in architectures if isinstance(architectures, list) else ():
+        for tower in CODED_TOWERS.get(str(architecture), ()):
+            if module.startswith(tower.modules):
+                section = ConfigSection((tower.modules,), {**tower.fields, SIZES_OF: tower.name})
+                return Place(tower.part, section, certain=False)
+    return None
 
 
 def find_section(module: str, config: Mapping[str, Any]) -> Place:

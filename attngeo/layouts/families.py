@@ -53,9 +53,9 @@ def _llama_like(name: str, theta: float = 10_000.0, **more: Any) -> Family:
     return Family(source=_file(name), **{"pre_norm": INPUT_NORM, "rotary": HALF, **more}, defaults=defaults)
 
 
-def _vision(name: str, stack: Any = "encoder", pre_norm: str = "layernorm_before", **more: Any) -> Family:
+def _vision(name: str, stack: Any = "encoder", *pre_norm: str, **more: Any) -> Family:
     """A pre-norm encoder of image patches."""
-    return Family(source=_file(name), stack=stack, pre_norm=(pre_norm,), **more)
+    return Family(source=_file(name), stack=stack, pre_norm=pre_norm or ("layernorm_before",), **more)
 
 
 def _speech(name: str) -> Family:
@@ -200,7 +200,7 @@ FAMILIES: dict[str, Family] = {
     "vit": _vision("vit"),
     "deit": _vision("deit"),
     "beit": _vision("beit"),
-    "dinov2": _vision("dinov2", pre_norm="norm1"),
+    "dinov2": _vision("dinov2", "encoder", "norm1"),
     "vit_mae": _vision("vit_mae"),
     "imagegpt": Family(
         source=_file("imagegpt"), layouts=(C_ATTN_CROSS, C_ATTN), pre_norm=("ln_1",), cross_norm=("ln_cross_attn",)
@@ -208,7 +208,7 @@ FAMILIES: dict[str, Family] = {
     "swin": Family(source=_file("swin"), stack="encoder", pre_norm=("layernorm_before",)),
     "detr": Family(source=_file("detr"), notes=("position embeddings are added to queries and keys",)),
     "mask2former": Family(source=_file("mask2former"), notes=("position embeddings are added to queries and keys",)),
-    "sam_vision_model": _vision("sam", "vision", "layer_norm1", layouts=(make_fused("qkv"),)),
+    "sam_vision_model": _vision("sam", "vision", "layer_norm1", "norm1", layouts=(make_fused("qkv"),)),
     "sam_mask_decoder": Family(
         source=_file("sam"),
         layouts=(make_separate("q_proj", "k_proj", width_from_rows=True),),
@@ -319,11 +319,14 @@ IN_ORDER = {
         "qwen2_vl_vision", "qwen3_5_moe_vision", "qwen3_5_vision", "qwen3_omni_moe_vision_encoder",
         "qwen3_vl_moe_vision", "qwen3_vl_vision", "qwen4_exp_vision", "radio", "sam_hq_vision_model", "seggpt",
         "slanext", "slanext_vision", "timesformer", "tipsv2_dpt", "tipsv2_vision_model",
-        "unlimited_ocr_sam_vision_model", "unlimited_ocr_vision", "videomae", "vitdet", "vitmatte", "vivit",
+        "timm_vit", "unlimited_ocr_sam_vision_model", "unlimited_ocr_vision", "videomae", "vitdet", "vitmatte", "vivit",
     ),
     "attn.qkv": ("intern_vit_6b", "qianfan_ocr_vision"),
     "wqkv": ("kimi_k25_vision", "moonvit"),
-    "qkv_proj": ("gte", "new", "phi3_v", "phi4_multimodal", "pp_ocrv5_server_rec", "unlimited_ocr_vision_encoder"),
+    "qkv_proj": (
+        "deepseek_ocr_clip", "gte", "new", "phi3_v", "phi4_multimodal", "pp_ocrv5_server_rec",
+        "unlimited_ocr_vision_encoder",
+    ),
     "att_proj": ("bark", "coarse_acoustics", "fine_acoustics", "hf_olmo", "molmo", "molmo2_text", "semantic"),
     "c_attn": ("qwen",),
     "in_proj": ("gradium_phonon_tts",),
@@ -396,10 +399,12 @@ NORMS_BY_TYPE: dict[str, HeadNorm] = {
     "esmc": HeadNorm(centred=True),
 }  # fmt: skip
 
-# Rotary embeddings of types that rotate a part of each head by default: which dimensions make a pair.
-ROTARY_BY_TYPE: dict[str, Rotary] = {
-    **dict.fromkeys(("glm", "glm4", "moonshine"), Rotary(interleaved=True)),
-    **dict.fromkeys(("gpt_neox_japanese", "nemotron", "persimmon", "qwen3_next"), Rotary()),
+# Rotary embeddings of model types as published, which transformers splits into parts. For all others, the census tells.
+ROTARY_PUBLISHED = dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), HALF)
+# Words of the census → why the product of a query and a key does not depend on their distance alone.
+OTHER_ROTATIONS = {
+    "other": "it rotates in an order of its own, such as by several axes of an image",
+    "gain": "the gain of its QK-norm follows the rotation, so that the product depends on both positions",
 }
 
 # Types whose cross-attention normalises the input of queries and that of keys, under names of a QK-norm.

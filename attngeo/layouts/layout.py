@@ -95,11 +95,17 @@ class Rotary:
     """Rotary position embeddings: which dimensions of a head make a pair.
 
     interleaved: neighbours (2i, 2i + 1) make a pair; otherwise (i, i + half). tail: the rotated dimensions are the last
-    `qk_rope_head_dim` ones of a head, not the first ones.
+    `qk_rope_head_dim` ones of a head, not the first ones. sliding: only layers with a sliding window rotate. reversed:
+    they rotate the other way. axes: half of the pairs rotate by the row of a patch and half by its column. other: why
+    the product of a query and a key does not depend on an offset of positions alone; then no offset is read.
     """
 
     interleaved: bool = False
     tail: bool = False
+    sliding: bool = False
+    reversed: bool = False
+    axes: bool = False
+    other: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -18,8 +18,10 @@ from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedMode
 from attngeo.layouts.config import (
     MOST_LAYERS,
     NUMBER,
+    SIZES_OF,
     Place,
     describe_named_tower,
+    find_coded_tower,
     find_section,
     fitting_fields,
     is_in,
@@ -36,10 +38,11 @@ from attngeo.layouts.families import (
     NORMS_BY_TYPE,
     NOT_ATTENTION,
     OTHER_ATTENTION,
-    ROTARY_BY_TYPE,
+    OTHER_ROTATIONS,
+    ROTARY_PUBLISHED,
     RULES,
 )
-from attngeo.layouts.layout import Family, LatentLayout, Layout
+from attngeo.layouts.layout import Family, LatentLayout, Layout, Rotary
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,7 @@ def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Tower]
     for name in names:
         pattern = pattern_of(name)
         if pattern not in places:
-            places[pattern] = find_section(pattern, config)
+            places[pattern] = find_coded_tower(pattern, config) or find_section(pattern, config)
         members[places[pattern].identity].append(name)
     parts = []
     for place in {place.identity: place for place in places.values()}.values():
@@ -206,8 +209,11 @@ def _split_parts(names: Iterable[str], config: Mapping[str, Any]) -> list[Tower]
         model_type = _model_type(section.fields, section.key, config)
         family = FAMILIES.get(model_type) or _unlisted_family(model_type, config)
         family = replace(family, defaults={**load_defaults().get(model_type, {}), **family.defaults})
+        if known := section.fields.get(SIZES_OF):
+            family = replace(family, notes=(*family.notes, f"its heads are those of {known}, not from config.json"))
         tensors = sorted(members[place.identity])
-        parts.append(Tower(place.part, place.certain, section.fields, family, model_type, tensors))
+        certain = place.certain and not known
+        parts.append(Tower(place.part, certain, section.fields, family, model_type, tensors))
     return parts
 
 
@@ -236,7 +242,7 @@ def _unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
         layouts=(*LAYOUTS.get(model_type, ()), *RULES),
         stack="decoder" if causal else "encoder",
         cross_norm=CROSS_INPUT_NORMS.get(model_type, ()),
-        rotary=ROTARY_BY_TYPE.get(model_type),
+        rotary=list_rotary_types().get(model_type),
         head_norm=NORMS_BY_TYPE.get(model_type),
         notes=(f"{model_type or 'model type'} is not a listed family; its tensor names matched a rule",),
     )
@@ -245,8 +251,24 @@ def _unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
 @cache
 def list_causal_types() -> frozenset[str]:
     """The model types whose self-attention is causal: each token attends to earlier ones only."""
-    rows = csv.DictReader((files(__package__) / "census.csv").read_text("utf-8").splitlines())
-    return frozenset(row["model_type"] for row in rows if row["causal"]) | set(CAUSAL_REMOTE)
+    return frozenset(row["model_type"] for row in _read_census() if row["causal"]) | set(CAUSAL_REMOTE)
+
+
+@cache
+def list_rotary_types() -> dict[str, Rotary]:
+    """Model type → how it rotates queries and keys, for types that do."""
+    found = {row["model_type"]: row["rotary"].split() for row in _read_census() if row["rotary"]}
+    return ROTARY_PUBLISHED | {
+        name: Rotary(
+            interleaved="neighbours" in words, tail="tail" in words, sliding="sliding" in words,
+            reversed="reversed" in words, axes="axes" in words, other=OTHER_ROTATIONS.get(words[0], ""),
+        )
+        for name, words in found.items()
+    }  # fmt: skip
+
+
+def _read_census() -> Iterator[dict[str, str]]:
+    return csv.DictReader((files(__package__) / "census.csv").read_text("utf-8").splitlines())
 
 
 def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family: Family) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from attngeo.errors import UnsupportedModelError
 from attngeo.layouts.layout import Family
+
+# Fields that say whether a model has rotary embeddings, in families that may have others.
+CHOICES = ("position_embedding_type", "position_embeddings_type", "use_mem_rope", "use_rotary_embedding")
 
 
 def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int, layer: int, ref: str) -> Tensor:
@@ -25,13 +29,21 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
     stated, fields, rope = _read(section, family, layer)
     size = _count_rotated(stated, fields, rope, family, head_dim)
     base = _real(rope["rope_theta"])
-    plain: Tensor = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    axes = 2 if family.rotary and family.rotary.axes else 1
+    plain: Tensor = base ** (-torch.arange(0, size // axes, 2, dtype=torch.float64) / (size // axes))
     kind = _kind(rope)
     match kind:
+        case "axial" if axes > 1:
+            return plain.repeat(axes)
         case "default" | "dynamic" | "mrope":
-            return plain
+            return plain.repeat(axes)
         case "linear":
             return plain / _real(rope["factor"])
+        case "proportional":  # the last pairs of a head stand still
+            width = size if family.rotary and family.rotary.tail else head_dim
+            turning = int(_real(rope.get("partial_rotary_factor", 1.0)) * width // 2)
+            pairs = torch.arange(width // 2, dtype=torch.float64)
+            return base ** (-2 * pairs / width) * (pairs < turning) / _real(rope.get("factor", 1.0))
         case "llama3":
             return _llama3(plain, rope)
         case "yarn":
@@ -42,6 +54,28 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
                 raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
             return plain / factors
     raise UnsupportedModelError(f"{ref}: rotary scaling {kind!r} is unsupported; leave out $rope_offset", "rope_offset")
+
+
+def rotates(section: Mapping[str, Any], family: Family, layer: int) -> bool:
+    """Whether a layer of a family with rotary embeddings rotates. In some models, all or some layers do not.
+
+    Raises TypeError if the configuration makes no sense.
+    """
+    fields = {**family.defaults, **section}
+    # Other families state such fields without reading them, as ModernBERT does.
+    if any(fields[name] not in ("rope", "rotary", True) for name in CHOICES if name in family.defaults):
+        return False
+    for flags in (fields.get("no_rope_layers"), fields.get("layer_rope_theta")):
+        if isinstance(flags, list) and layer < len(flags):
+            return bool(flags[layer])
+    if interval := fields.get("no_rope_layer_interval"):
+        return (layer + 1) % _whole(interval) != 0
+    local, rope = _is_local(fields, layer), fields.get("rope_parameters")
+    if isinstance(rope, Mapping) and rope.get("sliding_attention" if local else "full_attention", rope) is None:
+        return False
+    # Without any window, all layers are alike.
+    windowless = "sliding_window" in section and section["sliding_window"] is None
+    return local or windowless or not (family.rotary and family.rotary.sliding)
 
 
 def rotary_scaling(
@@ -55,7 +89,7 @@ def rotary_scaling(
     if not any(isinstance(section.get(name), Mapping) for name in ("rope_parameters", "rope_scaling")):
         return 1.0, 0
     stated, fields, rope = _read(section, family, layer)
-    if _kind(rope) not in ("yarn", "longrope"):
+    if _kind(rope) not in ("yarn", "longrope") or not rotates(section, family, layer):
         return 1.0, 0
     if rotated is None:
         rotated = _count_rotated(stated, fields, rope, family, head_dim)
@@ -152,6 +186,8 @@ def _is_local(fields: Mapping[str, Any], layer: int) -> bool:
     if "global_attn_every_n_layers" in fields:
         return layer % _whole(fields["global_attn_every_n_layers"]) != 0
     pattern = fields.get("_sliding_window_pattern") or fields.get("sliding_window_pattern")
+    if isinstance(pattern, str) and re.fullmatch("[LG]+", pattern):  # "LLLG": three local layers and a global one
+        return pattern[layer % len(pattern)] == "L"
     return pattern is not None and (layer + 1) % _whole(pattern) != 0
 
 
@@ -163,7 +199,7 @@ def _count_rotated(
         return _whole(fields["qk_rope_head_dim"])
     names = ("partial_rotary_factor", "rotary_pct")
     fractions = [known[name] for known in (rope, stated) for name in names if name in known]
-    if not fractions and "rotary_dim" in fields:
+    if not fractions and "rotary_dim" in fields and "rope_parameters" not in fields:
         return _whole(fields["rotary_dim"])
     fractions += [fields[name] for name in names if name in fields]
     return int(head_dim * _real(fractions[0] if fractions else 1.0))

@@ -114,7 +114,7 @@ def compare(
             with lock_folder(folder / name):
                 if not resume:
                     refuse_other_runs(folder / name, resume=False)
-            check_init(planned.init)
+            check_init(planned.init, "compare")
         runs = _train_all(plan, folder, study, resume=resume, report=report)
         if not all(run.summary for run in runs):  # not the first process, which has the scores
             return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
@@ -212,9 +212,8 @@ def _explain_failures(failed: Sequence[RunOutcome[Run]], total: int) -> AttnGeoE
         return error
     name = f"{first.name}: " if first.is_raised else ""
     others = ", ".join(outcome.name for outcome in faults[1:])
-    error.spelling = {option: f"${option}" for option in error.option}  # the new error spells them
-    text = f"{name}{error}; {len(faults)} of {total} runs failed, also {others}"
-    return type(error)(text, *error.option)
+    error.args = (f"{name}{error.args[0]}; {len(faults)} of {total} runs failed, also {others}", *error.option)
+    return error
 
 
 def _build_rows(runs: Sequence[Run], curves: pd.DataFrame) -> pd.DataFrame:

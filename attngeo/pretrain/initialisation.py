@@ -112,13 +112,16 @@ def initialise(
     return [name for name, parameter in model.named_parameters() if id(parameter) in written]
 
 
-def check_init(init: str) -> None:
-    """Raise as `initialise` does if `init` has no meaning, or is a checkpoint that cannot be opened."""
+def check_init(init: str, option: str = "init") -> None:
+    """Raise as `initialise` does if `init` has no meaning, or is a checkpoint that cannot be opened.
+
+    option: the one that names it, for messages.
+    """
     if init not in INITS:
-        open_store(_parse_checkpoint(init)).close()
+        open_store(_parse_checkpoint(init, option)).close()
 
 
-def _parse_checkpoint(init: Any) -> Any:
+def _parse_checkpoint(init: Any, option: str = "init") -> Any:
     """The checkpoint that `init` names. Raises UsageError for a single word that is no file, which is often a typo."""
     if not isinstance(init, str):
         return init
@@ -128,8 +131,9 @@ def _parse_checkpoint(init: Any) -> Any:
         reference = None
     if reference is None or (reference.kind == "hub" and "/" not in reference.name):
         raise UsageError(
-            f"$init is {init!r}, expected one of: {', '.join(INITS)}; or org/name, demo:encoder, a folder or a file",
-            "init",
+            f"${option} is {init!r}, expected one of: {', '.join(INITS)}; or org/name, demo:encoder, a folder or a "
+            "file",
+            option,
         )
     return reference
 

@@ -24,7 +24,8 @@ from transformers import (
 )
 
 from attngeo.bounds import read_small_text
-from attngeo.errors import UsageError, first_line
+from attngeo.checkpoints.reference import is_path
+from attngeo.errors import ModelNotFoundError, UsageError, first_line
 from attngeo.pretrain.options import PRESETS, ImagePretrainOptions, TextPretrainOptions
 
 # Of each objective: the class that makes its models, and the configurations that this takes.
@@ -114,6 +115,8 @@ def _load_config(model: str) -> PreTrainedConfig:
     path = Path(model).expanduser()
     path = path / "config.json" if path.is_dir() else path
     if not path.exists():
+        if is_path(model) or path.suffix == ".json":
+            raise ModelNotFoundError(f"{model}: no such file or folder, expected a config.json of transformers")
         raise UsageError(f"$model is {model!r}, expected a config.json or one of: {', '.join(PRESETS)}", "model")
     try:
         fields = json.loads(read_small_text(path))

@@ -177,7 +177,7 @@ def open_path(reference: str, column: str = "") -> TextSource:
         with _explain_unreadable(place):
             sample = sample or list(islice(_read_rows(place), TABLE_ROWS))
     if not sample:
-        raise DataError(f"{reference} is empty, expected text; give another as $data", "data")
+        raise DataError(f"{reference} is empty, expected text; give another one")
     chosen = choose_text_column(reference, sample, column)
     size = sum(place.stat().st_size for place in places)
     return TextSource(reference, partial(read_files, places, chosen), streaming=size > LARGEST_IN_MEMORY)

@@ -207,7 +207,7 @@ def build_sequences(
             lengths += [len(document) for document in documents if len(document)]
     tokens = np.concatenate(batches)
     if not len(tokens):
-        raise DataError(f"{text.name} holds no text; give another as $data", "data")
+        raise DataError(f"{text.name} holds no text; give another one")
     bounds = np.arange(0, len(tokens) + 1, length) if pack else np.cumsum(lengths)
     sequences = len(bounds) - 1
     if not sequences:

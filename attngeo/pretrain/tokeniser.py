@@ -92,7 +92,7 @@ def train_wordpieces(text: TextSource, vocab_size: int) -> PreTrainedTokenizerFa
         )
     alphabet = _choose_alphabet(core, text, characters)
     if not alphabet:
-        raise DataError(f"{text.name} holds no text; give another as $data", "data")
+        raise DataError(f"{text.name} holds no text; give another one")
     # The trainer numbers the characters inside words in the order of a hash table, which differs between processes, and
     # breaks ties between merges by these numbers (github.com/huggingface/tokenizers/issues/1794). So it gets these
     # characters in a fixed order, as special tokens. The vocabulary then moves to a tokeniser without special tokens.

@@ -25,7 +25,7 @@ from attngeo.devices import Sent, Transfer
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
 from attngeo.geometry import Form, append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
 from attngeo.layouts.layout import AttentionSite, LatentLayout, Layout, Letter, Part, assemble, count_shared_rows
-from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling
+from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling, rotates
 from attngeo.layouts.sites import find_sites
 from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -313,13 +313,21 @@ def _rotate(site: AttentionSite, queries: Part, offset: int, ref: str) -> tuple[
     notes = [f"rotary: relative offset {offset}"]
     if not offset:
         return queries, notes
+    if rotary.other:
+        raise UnsupportedModelError(
+            f"{ref}: {site.section.get('model_type')!r} has no relative offset: {rotary.other}; "
+            "score without $rope_offset, or another stack with $stack",
+            "rope_offset", "stack",
+        )  # fmt: skip
     with _explain_rotary(ref, "score without $rope_offset", "rope_offset"):
+        if not rotates(site.section, site.family, site.layer):
+            return queries, ["this layer has no rotary embeddings: the offset has no effect"]
         frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer, ref)
         if not frequencies.isfinite().all():
             raise ValueError("frequencies are not finite")
     if 2 * len(frequencies) > site.head_dim:
         raise ShapeError(f"{ref}: {2 * len(frequencies)} rotary dimensions, expected at most head_dim {site.head_dim}")
-    angles = offset * frequencies
+    angles = (-offset if rotary.reversed else offset) * frequencies
     start = site.head_dim - 2 * len(angles) if rotary.tail else 0
     cosine, sine = angles.cos().to(queries.weight), angles.sin().to(queries.weight)
     return queries.change(lambda x: rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start)), notes

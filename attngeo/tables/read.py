@@ -74,8 +74,10 @@ def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
         return read_parquet(path)
     if suffix == ".csv":
         texts: Any = dict.fromkeys((*NAMES, *OTHER_TEXTS), "str")
-        content = io.BytesIO(read_small_bytes(path, MOST_RESULTS_BYTES))
-        frame = pd.read_csv(content, keep_default_na=False, na_values=[""], dtype=texts)
+        content = read_small_bytes(path, MOST_RESULTS_BYTES)
+        if not content.strip():
+            raise ValueError("it is empty")
+        frame = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=texts)
         if not isinstance(
             frame.index, pd.RangeIndex
         ):  # pandas takes the first cells as the index, and moves the others

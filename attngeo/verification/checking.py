@@ -95,9 +95,12 @@ def check_model(model: Any, run: Run) -> Findings:
     return check_expectations(model, run, expected, skipped, lambda *_: None)
 
 
-def predict(store: TensorStore, site: AttentionSite) -> Prediction:
-    """Queries and keys of a site for the vector that is the input of each run. Reads the weights of this site only."""
-    q, k, _ = projections(site, read(store, site), COMPARED, dtype=torch.float32, ref=store.ref)
+def predict(store: TensorStore, site: AttentionSite, options: ScoreOptions = COMPARED) -> Prediction:
+    """Queries and keys of a site for the vector that is the input of each run. Reads the weights of this site only.
+
+    options: which bilinear form; with biases.
+    """
+    q, k, _ = projections(site, read(store, site), options, dtype=torch.float32, ref=store.ref)
     k = k[key_heads_of(site, "corrected")]
     factors = []
     for weight, width in ((q, site.d_model), (k, site.key_width)):
@@ -199,15 +202,16 @@ class Prediction:
     key_with_bias: Tensor
 
 
-def compare(predicted: Prediction, query: Tensor, key: Tensor) -> tuple[float, bool]:
+def compare(predicted: Prediction, query: Tensor, key: Tensor, offset: int = 0) -> tuple[float, bool]:
     """How far the products of a running model are from those of the weights, and whether only directions were compared.
 
     query, key: [runs, n, tokens, width], the factors that the model multiplied in each run. Returns the relative
     difference of the products of all queries with all keys of the same head and token, up to one positive factor:
     infinite if their numbers do not fit. If a model divides queries and keys by their lengths, only directions fit.
+    offset: compare queries with the keys that many tokens before them.
     """
     best = (math.inf, False)
-    for ran_query, ran_key in _arrangements(query, key, len(predicted.query)):
+    for ran_query, ran_key in _arrangements(query, key, len(predicted.query), offset):
         changes = [x[:, 1:] - x[:, :1] for x in (ran_query, ran_key, predicted.query, predicted.key)]
         directions = [
             normalize(x, dim=-1) for x in (ran_query, ran_key, predicted.query_with_bias, predicted.key_with_bias)
@@ -233,7 +237,7 @@ def difference_of(one: Prediction, other: Prediction) -> float:
     return float((have - want).norm() / size) if size else math.inf if have.any() else 0.0
 
 
-def _arrangements(query: Tensor, key: Tensor, heads: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _arrangements(query: Tensor, key: Tensor, heads: int, offset: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Queries and keys [heads, runs, width] of one token, for each order in which a model may store its heads.
 
     The token is one in the middle, where no padding is near, and then the first one, which no position rotates.
@@ -249,16 +253,16 @@ def _arrangements(query: Tensor, key: Tensor, heads: int) -> Iterator[tuple[Tens
         key = key.repeat_interleave(shared, 1)
         for shape, axes in (((tokens // shared, shared), (3, 2)), ((shared, tokens // shared), (2, 3))):
             by_head = query.reshape(runs, n, *shape, width).permute(0, 1, *axes, 4)
-            yield from _of_tokens(by_head.reshape(runs, heads, tokens // shared, width), key)
+            yield from _of_tokens(by_head.reshape(runs, heads, tokens // shared, width), key, offset)
     elif n % heads == 0:
         others = n // heads  # sequences, windows or chunks, before or after the heads
         for shape, axis in (((others, heads), 1), ((heads, others), 2)):
             q, k = (x.reshape(runs, *shape, *x.shape[2:]) for x in (query, key))
             for place in dict.fromkeys((others // 2, 0)):
-                yield from _of_tokens(q.select(axis, place), k.select(axis, place))
+                yield from _of_tokens(q.select(axis, place), k.select(axis, place), offset)
 
 
-def _of_tokens(query: Tensor, key: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _of_tokens(query: Tensor, key: Tensor, offset: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Queries and keys [heads, runs, width] of some tokens, from [runs, heads, tokens, width].
 
     If a block of tokens looks at itself and its neighbours, the first token is the first one of the second block. If
@@ -268,6 +272,10 @@ def _of_tokens(query: Tensor, key: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     places = dict.fromkeys(((tokens // 2, keys // 2), (0, 0), (0, tokens if keys >= 2 * tokens else 0)))
     if keys > tokens:
         places |= {(tokens // 2, keys - tokens + tokens // 2): None}
+    if offset:
+        middle = (tokens - offset) // 2
+        places = dict.fromkeys((middle + offset, place) for place in (middle, middle + keys - tokens))
+        places = places if tokens > abs(offset) and keys >= tokens else {}
     for q_place, k_place in places:
         yield query[:, :, q_place].transpose(0, 1), key[:, :, k_place].transpose(0, 1)
 

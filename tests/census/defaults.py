@@ -21,6 +21,10 @@ OTHERS = re.compile(
 )
 
 
+# Whether and where a model rotates queries and keys.
+ROTATING = re.compile(r"position_embeddings?_type|use_mem_rope|use_rotary_embedding|no_rope_layer_interval")
+
+
 def read_defaults() -> dict[str, dict[str, Any]]:
     """Model type → field → value, for every model type of the installed transformers."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
@@ -37,6 +41,8 @@ def _fields_of(kind: type) -> dict[str, Any]:
             value = field.default_factory()
         if FIELD.search(field.name) and not OTHERS.search(field.name) and _is_count(value):
             found[field.name] = list(value) if isinstance(value, tuple) else value
+        if ROTATING.fullmatch(field.name) and value != "sine":
+            found[field.name] = value
     share = (_read_rope(kind) or {}).get("partial_rotary_factor")
     if found and share and share < 1 and "qk_rope_head_dim" not in found:
         found["partial_rotary_factor"] = share

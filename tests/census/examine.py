@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from attngeo.verification.checking import COMPARED, Findings, Prediction, check_
 from attngeo.verification.recording import Product, record_products
 from attngeo.verification.running import run_drives
 from census.build import CannotBuild, Specimen, build
+from census.rotary import find_rotation
 
 Verdict = Literal["right", "rest listed", "wrong", "incomplete", "refused", "no attention", "not verified"]
 
@@ -31,19 +33,21 @@ class Row:
     verdict: "right"; "rest listed" if what was read is right and the rest is reported as left out; "wrong" if a site
     differs from the running model; "incomplete" if attention is neither read nor reported; "refused" by attngeo;
     "no attention"; "not verified" if the model cannot be built or run here. sites: how many attngeo reads.
-    causal: "yes" if a self-attention module says that each token attends to earlier ones only. reason: what differs, or
-    why it was refused or not verified.
+    causal: "yes" if a self-attention module says that each token attends to earlier ones only. rotary, scalings: as
+    `find_rotation` gives them. reason: what differs, or why it was refused or not verified.
     """
 
     model_type: str
     verdict: Verdict
     sites: int = 0
     causal: str = ""
+    rotary: str = ""
+    scalings: str = ""
     reason: str = ""
 
 
-def examine(model_type: str) -> Row:
-    """Examine one model type. Draws everything from fixed seeds."""
+def examine(model_type: str, kinds: Iterable[str] = ()) -> Row:
+    """Examine one model type, at these kinds of rotary scaling. Draws everything from fixed seeds."""
     try:
         specimen = build(model_type)
     except CannotBuild as error:
@@ -51,7 +55,11 @@ def examine(model_type: str) -> Row:
     with record_products(specimen.model) as seen:
         run_drives(specimen.model, specimen.drives)
     causal = "yes" if any(is_causal(specimen.model, product) for product in seen.products) else ""
-    return replace(_examine(specimen, seen.products), causal=causal)
+    row = replace(_examine(specimen, seen.products), causal=causal)
+    if row.verdict not in ("right", "rest listed"):
+        return row
+    rotary, scalings = find_rotation(specimen, kinds)
+    return replace(row, rotary=rotary, scalings=scalings)
 
 
 def is_causal(model: torch.nn.Module, product: Product) -> bool:

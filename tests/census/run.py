@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 SECONDS = 120
 CSV = Path(__file__).parents[2] / "attngeo/layouts/census.csv"
-FIELDS = ("model_type", "verdict", "sites", "causal", "reason")
+FIELDS = ("model_type", "verdict", "sites", "causal", "rotary", "scalings", "reason")
 
 
 def all_types() -> list[str]:
@@ -35,14 +35,14 @@ def all_types() -> list[str]:
     return sorted(CONFIG_MAPPING_NAMES)
 
 
-def take_census(types: Iterable[str], workers: int = 2) -> Iterator[dict[str, Any]]:
-    """The row of each model type, in the order of `types`."""
+def take_census(types: Iterable[str], workers: int = 2, *, scalings: bool = False) -> Iterator[dict[str, Any]]:
+    """The row of each model type, in the order of `types`. scalings: run it with every kind of rotary scaling, too."""
     own = local()
 
     def examine(model_type: str) -> dict[str, Any]:
         if not hasattr(own, "worker"):
             own.worker = _Worker()
-        row: dict[str, Any] = own.worker.ask(model_type)
+        row: dict[str, Any] = own.worker.ask(model_type, scalings)
         return row
 
     with ThreadPoolExecutor(workers) as pool:
@@ -62,8 +62,8 @@ class _Worker:
         self._process.start()
         there.close()
 
-    def ask(self, model_type: str) -> dict[str, Any]:
-        self._here.send(model_type)
+    def ask(self, model_type: str, scalings: bool) -> dict[str, Any]:
+        self._here.send((model_type, scalings))
         reason = f"no result within {SECONDS} s"
         if self._here.poll(SECONDS):
             try:
@@ -74,7 +74,8 @@ class _Worker:
                 return row
         self._process.kill()
         self._start()
-        return {"model_type": model_type, "verdict": "not verified", "sites": 0, "causal": "", "reason": reason}
+        known = {"model_type": model_type, "verdict": "not verified", "sites": 0, "reason": reason}
+        return dict.fromkeys(FIELDS, "") | known
 
 
 def _work(there: Connection) -> None:
@@ -86,14 +87,15 @@ def _work(there: Connection) -> None:
     import torch
 
     from census.examine import Row, examine
+    from census.rotary import SCALINGS
 
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
     while True:
-        model_type = there.recv()
+        model_type, scalings = there.recv()
         try:
-            row = examine(model_type)
+            row = examine(model_type, SCALINGS if scalings else ())
         except Exception as error:
             row = Row(model_type, "not verified", reason=f"{type(error).__name__}: {error}".splitlines()[0][:300])
         there.send(asdict(row))
@@ -108,7 +110,7 @@ def main() -> None:
     asked = parser.parse_args()
     counts: Counter[str] = Counter()
     rows = []
-    for row in take_census(asked.only or all_types(), asked.workers):
+    for row in take_census(asked.only or all_types(), asked.workers, scalings=True):
         rows.append(row)
         counts[row["verdict"]] += 1
         print(f"{row['model_type']}: {row['verdict']} ({row['sites']}) {row['reason']}"[:200], file=sys.stderr)

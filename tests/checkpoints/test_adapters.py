@@ -191,7 +191,7 @@ def test_adapters_on_the_hub_are_read_by_ranges(here: Hub, tmp_path: Path) -> No
     for scores in (attngeo.score("org/adapter"), attngeo.score("org/base", adapter="org/adapter")):
         np.testing.assert_allclose(scores[SCORES], expected[SCORES], rtol=1e-3, atol=1e-4)
     assert 0 < here.sent["adapter_model.safetensors"] < 2 * 0.6 * size
-    with pytest.raises(ModelNotFoundError, match=r"org/base: the repository has no adapter_config.json"):
+    with pytest.raises(CorruptCheckpointError, match=r"org/base: the repository has no adapter_config.json"):
         attngeo.score("org/base", adapter="org/base")
 
 
@@ -213,7 +213,7 @@ def test_a_recipe_scores_adapters_beside_it(tmp_path: Path) -> None:
 Change = Callable[[Path], object]
 UNFIT: dict[str, tuple[str, Change, tuple[str, ...], type[AttnGeoError], tuple[str, ...]]] = {
     "no number": ("adapter=x", bool, (), UsageError, ("--adapter", "=x", "number")),
-    "no adapter": ("base", bool, (), ModelNotFoundError, ("adapter_config.json",)),
+    "no adapter": ("base", bool, (), CorruptCheckpointError, ("adapter_config.json",)),
     "another size": (
         "adapter", lambda folder: save_wider(folder.parent / "base"), (), CorruptCheckpointError, ("A and B", "base")
     ),

@@ -26,7 +26,6 @@ import attngeo
 from attngeo.errors import (
     AttnGeoError,
     CorruptCheckpointError,
-    ModelNotFoundError,
     UnsafeCheckpointError,
     UnsupportedModelError,
 )
@@ -52,12 +51,12 @@ def truncate(path: Path, keep: int) -> None:
 BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str, ...]]] = {
     "no config": (
         lambda f: (f / "model.safetensors").write_bytes(b""),
-        ModelNotFoundError,
+        CorruptCheckpointError,
         ("config.json",),
     ),
     "a config one folder below": (
         lambda f: write_single(f / "model"),
-        ModelNotFoundError,
+        CorruptCheckpointError,
         ("config.json", "/model,"),
     ),
     "config not JSON": (

@@ -254,8 +254,10 @@ def test_rows_are_named_by_their_numbers_where_some_are_empty(inside: Command, b
 
 
 def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -> None:
-    model, broken = tmp_path / "model", tmp_path / "broken.csv"
+    model, values, broken, empty = (tmp_path / name for name in ("model", "values", "broken.csv", "empty.csv"))
+    empty.touch()
     assert inside("efa", "fit", baskets, "--part", "items", *SMALL, "--save", model).returncode == 0
+    assert inside("efa", "fit", baskets, "--part", "values", *SMALL, "--save", values).returncode == 0
     pd.read_csv(baskets).assign(value=-1).to_csv(broken, index=False)
     other = tmp_path / "rows.json"
     other.write_text("[]")
@@ -272,7 +274,11 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["attention", model, "Limes,Beer"], 2, ["'Beer'"]),
         (["attention", model, "Limes"], 2, ["'Limes'", "two or more"]),
         (["attention", model, other], 2, [other, ".csv .tsv .parquet"]),
-        (["sample", model, "--length", "99"], 2, ["99"]),
+        (["sample", model, "--length", "99"], 2, ["--length", 99, "no longer sequences"]),
+        (["similar", values, "Limes"], 2, ["values by attention", "--part items", "--model fm"]),
+        (["fit", baskets, "--layers", "99999"], 2, ["--layers", "99,999", "1,000"]),
+        (["fit", empty], 4, [empty, "is empty", "columns"]),
+        (["predict", tmp_path, baskets], 4, [tmp_path, "config.json", "attngeo efa fit --save"]),
         (["sample", model, "--data", baskets], 2, ["data", "items"]),
         (["fit", baskets, "--save", baskets / "model"], 2, [baskets / "model"]),
         (["fit", baskets, "--resume", baskets], 2, [baskets]),

@@ -64,6 +64,7 @@ def test_rows_for_programs_are_those_of_the_library(inside: Command, text: Path)
 def test_what_cannot_be_measured_is_one_line_with_an_exit_code(inside: Command, text: Path, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("a\n")
     bloom, tokeniser = tmp_path / "bloom", locate_demo("encoder")
+    (tmp_path / "empty.txt").touch()
     assert tokeniser is not None
     BloomForCausalLM(BloomConfig(vocab_size=1024, hidden_size=16, n_layer=1, n_head=2)).save_pretrained(bloom)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -73,6 +74,7 @@ def test_what_cannot_be_measured_is_one_line_with_an_exit_code(inside: Command, 
         (4, ["demo:encoder", "--text", tmp_path / "one.txt"], ["one.txt", 2, 64, "--seq-len"]),
         (4, ["demo:encoder", "--text", text, "--sequences", 99_999], ["99999", "--sequences"]),
         (3, ["demo:encoder", "--text", tmp_path / "none.txt"], ["none.txt"]),
+        (4, ["demo:encoder", "--text", tmp_path / "empty.txt"], ["empty.txt", "give another one"]),
         (2, ["demo:encoder", "--sequences", 0], ["--sequences", 1]),
         (2, ["demo:encoder", "--seq-len", 1], ["--seq-len", 2]),
         (2, ["demo:encoder", "--text", text, "--seq-len", 200], ["--seq-len", 200]),

@@ -107,6 +107,8 @@ BAD = [
     (["--objective", "nsp"], 2, ["--objective"]),
     (["--init", "symetric"], 2, ["default", "symmetric", "identity"]),
     (["--compare", "default"], 2, ["'default'"]),
+    (["--compare", "default,symetric"], 2, ["--compare", "'symetric'", "symmetric"]),
+    (["--model", "nothing.json"], 3, ["nothing.json"]),
     (["--compare", "default,symmetric", "--init", "identity"], 2, ["--init", "--compare"]),
     (["--seeds", "3"], 2, ["--seeds", "--compare"]),
     (["--objectives", "mlm,clm"], 2, ["--objectives"]),

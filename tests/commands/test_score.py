@@ -26,7 +26,7 @@ from support.terminal import with_progress
 
 import attngeo as library
 from attngeo import bounds
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, ModelNotFoundError, OutputError, UsageError
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, OutputError, UsageError
 
 COLUMNS = [
     "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim", "parameters",
@@ -239,7 +239,7 @@ def test_a_disk_that_fails_leaves_the_old_file(attngeo: Command, tmp_path: Path)
 @pytest.mark.parametrize(
     ("prepare", "error", "facts"),
     [
-        (lambda _: None, ModelNotFoundError, ["config.json"]),
+        (lambda _: None, CorruptCheckpointError, ["config.json"]),
         (write_config, CorruptCheckpointError, ["model.safetensors", "pytorch_model.bin"]),
         (
             lambda f: (write_single(f) / "model.safetensors").write_bytes(b"short"),

@@ -14,6 +14,7 @@ from conftest import Command
 from support.data import make_cars, write_uci
 from support.messages import assert_fails, assert_states
 
+from attngeo.estimators import AttentionClassifier
 from attngeo.estimators.tabular.baselines import BASELINES
 from attngeo.papers.wibisono2023 import data as data_sets
 from attngeo.papers.wibisono2023.tables import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
@@ -56,6 +57,11 @@ def test_the_same_command_resumes(inside: Command) -> None:
     assert_states(row, "1,0,0.9 lr", "features=3", "classes=3", "rows=60")
     assert row.count("=") == 3  # the rest is default, or part of the name
     assert_states(inside("cache", "clear", "--outdated").stderr, "0 results")
+    name = listed[0]["model"]
+    mistyped, none = inside("cache", "list", f"{name}x").stderr.splitlines()
+    assert_states(mistyped, f"'{name}x'", f"did you mean {name}?"[:-1])
+    assert_states(none, "0 results")
+    assert_states(inside("cache", "list", "nothing").stderr.splitlines()[0], "'nothing'", "attngeo cache list")
     assert_states(inside("cache", "clear", "1,0,0.9 lr*").stderr, "3 results")
     again = inside("tabular", "simulate", *TINY, "--datasets", "3", "--format", "csv")
     assert (again.stdout, again.stderr) == (more.stdout, "")
@@ -161,7 +167,45 @@ def test_what_a_model_has_learned_is_drawn(inside: Command, table: Path, tmp_pat
     assert (drawn.returncode, drawn.stderr) == (0, "")
     (trace,) = json.loads((tmp_path / "a.json").read_text())["data"]
     assert trace["x"][0] == "size = [MASK]"
-    assert_fails(inside("plot", "encodings", tmp_path, "-o", tmp_path / "x.json"), 3, tmp_path, "config.json")
+    assert_fails(inside("plot", "encodings", tmp_path, "-o", tmp_path / "x.json"), 4, tmp_path, "config.json")
+
+
+def test_empty_cells_are_filled_with_their_probabilities(inside: Command, table: Path, tmp_path: Path) -> None:
+    run = inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", "model", "-q", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    full = pd.read_csv(table)[6:12].reset_index(drop=True).assign(note="x")
+    rows = full.astype(object)
+    rows.loc[0, "size"] = rows.loc[1, "y"] = None
+    rows.loc[2, ["mass", "y"]] = None
+    rows.to_csv(tmp_path / "gaps.csv", index=False)
+    run = inside("tabular", "impute", "model", "gaps.csv", "-o", "filled.csv", cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (0, "")
+    filled = pd.read_csv(tmp_path / "filled.csv")
+    assert filled.columns.tolist() == ["size", "mass", "y", "note", "p(size)", "p(mass)", "p(y)"]
+    model = AttentionClassifier.load(tmp_path / "model")
+    for row, column in ((0, "size"), (2, "mass"), (1, "y"), (2, "y")):
+        features, labels = rows[["size", "mass"]].iloc[[row]].infer_objects(), rows["y"].iloc[[row]]
+        if column == "y":
+            chances = pd.DataFrame(model.predict_proba(features), columns=model.classes_)
+        else:
+            chances = model.predict_cell(features, column, labels)
+        assert filled.loc[row, column] == chances.iloc[0].idxmax()
+        assert filled.loc[row, f"p({column})"] == pytest.approx(chances.iloc[0].max())
+        line = next(line for line in run.stdout.splitlines() if line.split()[:2] == [str(row + 1), column])
+        assert_states(line, f"{chances.iloc[0].max():.3f}")
+    assert filled.filter(like="p(").notna().to_numpy().sum() == 4
+    kept = filled[full.columns].mask(rows.isna())
+    pd.testing.assert_frame_equal(kept, full.mask(rows.isna()), check_dtype=False)
+    assert filled["y"].dtype == np.int64
+    assert "No cell" in inside("tabular", "impute", "model", "filled.csv", cwd=tmp_path).stdout
+    (tmp_path / "mass.csv").write_text("mass\n0.5\n")
+    (row,) = json.loads(inside("tabular", "impute", "model", "mass.csv", "--format", "json", cwd=tmp_path).stdout)
+    assert row.keys() == {"mass", "size", "p(size)"}
+    (tmp_path / "other.csv").write_text("weight\n0.5\n")
+    (tmp_path / "new.csv").write_text("size,mass\nxl,\n")
+    for file, code, facts in (("other.csv", 4, ["size, mass, y"]), ("new.csv", 4, ["'xl'", "--unseen mask"]),
+                              ("none.csv", 3, ["none.csv"])):  # fmt: skip
+        assert_fails(inside("tabular", "impute", "model", file, cwd=tmp_path), code, *facts)
 
 
 def test_the_same_seed_gives_the_same_scores(inside: Command, table: Path) -> None:
@@ -288,7 +332,7 @@ def test_rows_with_unseen_values_or_other_columns(inside: Command, table: Path, 
     inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", tmp_path / "m", "--quiet")
     (tmp_path / "new.csv").write_text("mass,size,more\n0.5,xl,1\n")
     predict = ["tabular", "predict", tmp_path / "m", tmp_path / "new.csv"]
-    assert_fails(inside(*predict), 4, "'size'", "'xl'", "--unseen mask")
+    assert_fails(inside(*predict), 4, tmp_path / "new.csv", "'size'", "'xl'", "--unseen mask")
     run = inside(*predict, "--unseen", "mask", "--format", "csv")
     assert (run.returncode, len(run.stdout.splitlines())) == (0, 2)
     (tmp_path / "new.csv").write_text("size\ns\n")

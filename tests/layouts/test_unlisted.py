@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,8 +111,8 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[int, 
     "llava, first layout": (
         {"model_type": "llava", "num_attention_heads": 32, "mm_vision_tower": "openai/clip-vit-large-patch14-336"},
         projections("model.layers.0.self_attn", 64)
-        | projections("model.vision_tower.vision_tower.vision_model.encoder.layers.0.self_attn", 64),
-        {"decoder": (1, 32, 32, 2), "vision": (1, 16, 16, 4)},
+        | projections("model.vision_tower.vision_tower.vision_model.encoder.layers.0.self_attn", 1024),
+        {"decoder": (1, 32, 32, 2), "vision": (1, 16, 16, 64)},
     ),
     # Emu3-community/Emu3-Chat-hf: the heads of the image tokeniser are not those of the text.
     "emu3": (
@@ -264,6 +265,8 @@ def test_the_heads_of_another_part_are_not_taken(tmp_path: Path) -> None:
         ({"model_type": "llama", "hidden_size": 64}, 32, "input width of 32"),
         ({"model_type": "llama", "mm_vision_tower": "./eva-clip"}, 64, "no number of attention heads"),
         ({"model_type": "llava", "mm_vision_tower": "./eva-clip"}, 64, "no number of attention heads"),
+        # The tower was replaced by one of another width than that of the public one with this name.
+        ({"model_type": "llava", "mm_vision_tower": "./clip-vit-base-patch16/"}, 96, "heads for a width of 768"),
     ],
     ids=str,
 )
@@ -275,6 +278,28 @@ def test_a_vision_tower_that_nothing_describes_is_left_out(
     frame = attngeo.score(write_single(tmp_path, tensors, {"num_attention_heads": 32, **fields}))
     assert frame["stack"].tolist() == ["decoder"]
     assert reason in frame.attrs["skipped"][f"{tower}.#.self_attn"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "tower", "name"),
+    [
+        ({"mm_vision_tower": "openai/clip-vit-base-patch16"}, "model.vision_tower", "clip-vit-base-patch16"),
+        ({"mm_vision_tower": "./siglip-base-patch16-224/"}, "model.vision_tower", "siglip-base-patch16-224"),
+        ({"img_processor": {"model_name": "openai/clip-vit-base-patch32"}}, "img_processor", "clip-vit-base-patch32"),
+    ],
+    ids=str,
+)
+def test_a_tower_that_is_only_named_has_the_heads_of_the_public_one(
+    fields: dict[str, Any], tower: str, name: str, tmp_path: Path, attngeo: Callable[..., Any]
+) -> None:
+    """Not those of the text: 12 heads of 64, although 8 divide the width too. The note says where they are from."""
+    config = {"model_type": "llava", "num_attention_heads": 8, "hidden_size": 64, **fields}
+    tensors = projections("model.layers.0.self_attn", 64)
+    tensors |= projections(f"{tower}.vision_model.encoder.layers.0.self_attn", 768)
+    run = attngeo("score", write_single(tmp_path, tensors, config), "--format", "json", "--stack", "vision")
+    (row,) = json.loads(run.stdout)
+    assert (row["d_model"], row["head_dim"]) == (768, 64)
+    assert name in row["note"]
 
 
 def test_a_factor_of_queries_that_does_not_fit_is_refused(tmp_path: Path) -> None:

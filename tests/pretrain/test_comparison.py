@@ -227,7 +227,7 @@ def test_a_signal_at_the_last_step_of_a_run_stops_before_the_next(tmp_path: Path
 
 def test_what_would_fail_later_is_said_before_the_first_run(tmp_path: Path) -> None:
     options = small_options(tmp_path, steps=10)
-    with pytest.raises(UsageError, match="init is 'symetric', expected one of"):
+    with pytest.raises(UsageError, match="compare is 'symetric', expected one of"):
         compare(options, tmp_path / "runs", compare=["default", "symetric"])
     with pytest.raises(ModelNotFoundError, match="no such file or folder"):
         compare(options, tmp_path / "runs", compare=["default", "./nowhere"])
@@ -323,6 +323,10 @@ def test_a_run_that_fails_does_not_stop_the_others(jobs: int, tmp_path: Path) ->
     assert_states(str(caught.value), 48, 32)
     assert (tmp_path / "runs" / RUNS[0] / "summary.json").is_file()
     assert not (tmp_path / "runs/comparison.csv").exists()
+    with pytest.raises(UsageError, match=r"mlm-default-seed0: .* 1000, .*2 of 2 runs failed, also") as several:
+        compare(small_options(tmp_path, steps=5, seq_len=1000), tmp_path / "others", compare=INITS, jobs=jobs)
+    assert several.value.option == ("seq_len",)
+    assert jobs > 1 or "_train_one" in [entry.name for entry in several.traceback]  # the error of the run itself
 
 
 def test_folders_of_all_runs_are_free_at_the_start(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_too_little_text() -> None:
     assert make_sequences(["ba be bi"] * 3, batch=1).distinct == 1
     assert make_sequences(["ba be bi"] * 3, batch=3, pack=False).distinct == 3
     for documents in ([], ["", " \n"]):
-        with refuses(DataError, "no text", "data"):
+        with refuses(DataError, "no text"):
             make_sequences(documents)
 
 

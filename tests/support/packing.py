@@ -61,13 +61,19 @@ def quantise(weight: Tensor, bits: int, group: np.ndarray, *, symmetric: bool) -
 
 
 def gptq(
-    bits: int, *, version: int = 1, act_order: bool = False, symmetric: bool = False, lie: bool = False
+    bits: int,
+    *,
+    version: int = 1,
+    act_order: bool = False,
+    symmetric: bool = False,
+    lie: bool = False,
+    size: int = 32,
 ) -> Packing:
-    """GPTQ in groups of 32 inputs. act_order: inputs are in groups by chance. lie: version 2 is stated as version 1."""
+    """GPTQ in groups of `size` inputs. act_order: in groups by chance. lie: version 2 is stated as version 1."""
 
     def pack(weight: Tensor) -> Stored:
         inputs = weight.shape[1]
-        group = np.arange(inputs) // 32
+        group = np.arange(inputs) // size
         if act_order:
             group = np.random.default_rng(inputs).permutation(group)
         codes, scales, zeros = quantise(weight, bits, group, symmetric=symmetric)
@@ -78,16 +84,16 @@ def gptq(
         }  # fmt: skip
         return tensors, (codes - zeros[:, group]) * scales[:, group]
 
-    stated = {"quant_method": "gptq", "bits": bits, "group_size": 32, "desc_act": act_order, "sym": symmetric}
+    stated = {"quant_method": "gptq", "bits": bits, "group_size": size, "desc_act": act_order, "sym": symmetric}
     form = {} if version == 1 or lie else {"checkpoint_format": "gptq_v2"}
     return Packing(pack, {"quantization_config": stated | form}, f"gptq-{bits}bit")
 
 
-def awq(version: str) -> Packing:
-    """AWQ with 4 bits in groups of 32 inputs, for its kernel of matrices or of vectors."""
+def awq(version: str, size: int = 32) -> Packing:
+    """AWQ with 4 bits in groups of `size` inputs, for its kernel of matrices or of vectors."""
 
     def pack(weight: Tensor) -> Stored:
-        group = np.arange(weight.shape[1]) // 32
+        group = np.arange(weight.shape[1]) // size
         codes, scales, zeros = quantise(weight, 4, group, symmetric=False)
         decoded = (codes - zeros[:, group]) * scales[:, group]
         if version == "gemm":
@@ -102,15 +108,15 @@ def awq(version: str) -> Packing:
         tensors = {".qweight": to_words(codes, 4), ".qzeros": to_words(padded[1], 4)}
         return tensors | {".scales": torch.from_numpy(padded[0]).half()}, decoded
 
-    stated = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": version, "zero_point": True}
+    stated = {"quant_method": "awq", "bits": 4, "group_size": size, "version": version, "zero_point": True}
     return Packing(pack, {"quantization_config": stated}, "awq-4bit")
 
 
-def mlx(bits: int) -> Packing:
-    """MLX in groups of 32 inputs: code · scale + bias."""
+def mlx(bits: int, size: int = 32) -> Packing:
+    """MLX in groups of `size` inputs: code · scale + bias."""
 
     def pack(weight: Tensor) -> Stored:
-        group = np.arange(weight.shape[1]) // 32
+        group = np.arange(weight.shape[1]) // size
         codes, scales, zeros = quantise(weight, bits, group, symmetric=False)
         biases = (-zeros * scales).astype(np.float16).astype(np.float64)
         tensors = {
@@ -119,7 +125,7 @@ def mlx(bits: int) -> Packing:
         }  # fmt: skip
         return tensors, codes * scales[:, group] + biases[:, group]
 
-    return Packing(pack, {"quantization": {"bits": bits, "group_size": 32}}, f"mlx-{bits}bit")
+    return Packing(pack, {"quantization": {"bits": bits, "group_size": size}}, f"mlx-{bits}bit")
 
 
 def fp8(kind: str, scales: str = "float") -> Packing:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from attngeo import import_when_used
 
 if TYPE_CHECKING:
+    from attngeo.estimators.efa.comparison import compare_fits as compare_fits
     from attngeo.estimators.efa.files import (
+        compare_files as compare_files,
         find_item as find_item,
         fit_own_sequences as fit_own_sequences,
         predict_file as predict_file,

@@ -18,8 +18,6 @@ from attngeo.estimators.shared.saving import PLAIN
 
 # What messages call the tables of a fit, and one that a fitted model reads.
 TRAINING, HELD_OUT, TEST, TABLE = "the training table", "the validation table", "the test table", "the table"
-# Whole numbers below these are exact in float64, and fit into int64.
-LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
 # Options of attention, of factor models, of factor models of places, and of values.
 OF_ATTENTION, OF_FACTORS = ("n_layers", "n_heads"), ("neighbours", "distance")
 OF_PLACES, OF_VALUES = ("coordinates", "neighbours", "distance"), ("value", "coordinates", "lags", "item_vectors")
@@ -241,13 +239,3 @@ def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: st
 def show_name(value: Any) -> str:
     """A value of a table for messages, as Python writes it."""
     return f"{value.item() if isinstance(value, np.generic) else value!r:.60}"
-
-
-def keep_whole(column: pd.Series[Any]) -> pd.Series[Any]:
-    """A column of whole numbers, of which some are missing, as such; others in the kind that their values have."""
-    known = column.dropna()
-    if pd.api.types.is_float_dtype(column.dtype):
-        is_whole = bool(((known % 1 == 0) & (known.abs() < LARGEST_EXACT)).all())
-    else:
-        is_whole = column.dtype == object and all(type(item) is int and abs(item) < LARGEST_INT for item in known)
-    return column.astype("Int64") if is_whole and len(known) < len(column) else column.infer_objects()

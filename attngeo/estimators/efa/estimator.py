@@ -17,7 +17,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from attngeo.choices import whole
 from attngeo.devices import usable_device
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.batches import hold_out, train_model
@@ -27,7 +26,6 @@ from attngeo.estimators.efa.columns import (
     TEST,
     TRAINING,
     choose_parts,
-    keep_whole,
     learn_items,
     require_frame,
 )
@@ -49,6 +47,7 @@ from attngeo.estimators.efa.prediction import (
 from attngeo.estimators.efa.saving import read_efa, write_efa
 from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences, TableReader
 from attngeo.estimators.shared import takes_keywords
+from attngeo.estimators.shared.files import keep_whole
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training.loop import History, draw_generator, remove_state, seeded
@@ -319,7 +318,11 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         """Rows without items. Raises UsageError."""
         shape = self._shapes[0]
         usual = shape.trained or shape.longest
-        length = whole("length", usual if options.length is None else options.length, 1, shape.longest)
+        length = usual if options.length is None else options.length
+        if length > shape.longest:
+            raise UsageError(
+                f"$length is {length}, expected at most {shape.longest}: the model has no longer sequences", "length"
+            )
         names, places = np.indices((options.sequences or 1, length))
         position = self.options_.position or POSITION
         return pd.DataFrame({self.options_.sequence: names.ravel(), position: places.ravel()})
@@ -361,6 +364,20 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             items = data[self.options_.item].to_numpy()
             rows = rows.assign(item=items[rows["row"]], other_item=items[rows["other"]])
         return rows
+
+    def contexts(self, data: pd.DataFrame) -> dict[str, pd.DataFrame]:
+        """The vector that each row is predicted from, given the others, by part: H(x) of items, K(y) of values, of
+        which the natural parameters are linear maps (section 5.1).
+
+        Each is a DataFrame [rows, numbers], NaN for rows that are not predicted. Raises UsageError for a factor model
+        of values.
+        """
+        tables: dict[str, pd.DataFrame] = {}
+        for model, sequences in zip(self._parts, self._read(data), strict=True):
+            vectors = read_all(model, sequences, model.read, self.options_)
+            spread = sequences.scatter(vectors, len(data), sequences.known & sequences.asked)
+            tables[model.shape.part] = pd.DataFrame(spread, index=data.index)
+        return tables
 
     def embeddings(self) -> dict[str, pd.DataFrame]:
         """The vectors of the items, those of the part of items if there are both: context and center, and query, key

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from attngeo.errors import TableError, UsageError
-from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING, keep_whole
+from attngeo.errors import UsageError
+from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING
+from attngeo.estimators.efa.comparison import compare_fits
 from attngeo.estimators.efa.estimator import ExponentialFamilyAttention
 from attngeo.estimators.efa.options import EfaFitOptions, EfaOptions, EfaPredictOptions
 from attngeo.estimators.efa.sequences import POSITION
-from attngeo.estimators.shared.files import SUFFIXES, list_texts, read_own_table
+from attngeo.estimators.shared.files import SUFFIXES, keep_whole, list_texts, naming, read_own_table
 from attngeo.options import options_of
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
@@ -44,7 +44,7 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
             frames[source] = _read_with(file, options, frames.get(TRAINING))
     parameters: dict[str, Any] = {name: getattr(options, name) for name in options_of(EfaOptions)}
     model = ExponentialFamilyAttention(**parameters)
-    with _naming(paths):
+    with naming(paths):
         model.fit(
             frames[TRAINING], validation=frames.get(HELD_OUT), test=frames.get(TEST), folder=options.resume,
             progress=progress,
@@ -83,7 +83,7 @@ def predict_file(folder: str | Path, path: str, options: EfaPredictOptions = AS_
     model = ExponentialFamilyAttention.load(folder)
     short = options.short or model.options_.short
     model.options_ = model.options_.replace(device=options.device, short=short)
-    with _naming({TABLE: path}):
+    with naming({TABLE: path}):
         return predict_own_rows(model, read_like(model, path, options.missing))
 
 
@@ -100,6 +100,13 @@ def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> 
     predicted = model.predict(table).rename(columns=lambda name: name if name == "probability" else f"predicted_{name}")
     log_prob = model.log_prob(table, known_only=True)
     return table.assign(log_prob=log_prob, **{str(name): predicted[name] for name in predicted}).set_axis(frame.index)
+
+
+def compare_files(first: str | Path, second: str | Path, path: str) -> pd.DataFrame:
+    """`compare_fits` of two saved models and the rows of a file. Raises as they and their readers do."""
+    model, other = (ExponentialFamilyAttention.load(folder) for folder in (first, second))
+    with naming({TABLE: path}):
+        return compare_fits(model, other, read_like(model, path))
 
 
 def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
@@ -149,13 +156,3 @@ def read_like(model: ExponentialFamilyAttention, path: str, missing: Sequence[st
     options = model.options_
     items = [options.item] if all(isinstance(item, str) for item in model.items_) else []
     return read_own_table(path, missing, texts=items, codes=_list_codes(options))
-
-
-@contextmanager
-def _naming(paths: Mapping[str, str | None]) -> Iterator[None]:
-    """Let the errors of tables in the block name files. paths: what an error calls a table → its file."""
-    try:
-        yield
-    except TableError as error:
-        error.table = paths.get(error.table) or error.table
-        raise

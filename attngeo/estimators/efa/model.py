@@ -37,7 +37,8 @@ from attngeo.estimators.efa.sequences import (
     check_support,
 )
 
-NO_ATTENTION = "a factor model has no attention; fit one with model efa"
+NO_ATTENTION = "a factor model has no attention; fit one that has (attngeo efa fit --model efa)"
+NO_CONTEXTS = "a factor model of values has no vectors of contexts; give models of items, or of model efa"
 # Positions of a batch that may be padding.
 PADDED = 2**12
 # Coordinates of one place in two tables differ by less than this share of the largest one in their column.
@@ -94,6 +95,17 @@ class PartModel(nn.Module):
     def natural(self, batch: Batch) -> Tensor:
         """The natural parameters at each position, [B, I, columns]; for items, their logits, [B, I, D]."""
         return self._read_natural(self.network(self._scale(batch)))
+
+    def read(self, batch: Batch) -> Tensor:
+        """The vector of each position whose linear map gives its natural parameters, [B, I, n]: H(x) of items, K(y) of
+        values (section 5.1). Raises UsageError for a factor model of values.
+        """
+        network = self.network
+        if not isinstance(network, ItemAttention | ItemFactors | ValueAttention):
+            raise UsageError(NO_CONTEXTS)
+        vectors = network.read(self._scale(batch))
+        head = network.head if isinstance(network, ValueAttention) else None
+        return vectors if head is None else head[:-1](vectors)
 
     def natural_at(self, position: int, batch: Batch) -> Tensor:
         """The same at one position, [B, columns] or [B, D]; by one pass."""

@@ -331,12 +331,16 @@ class ItemFactors(nn.Module):
         self.center = nn.Linear(size, items, bias=False)
         self.start = nn.Parameter(torch.zeros(size)) if start else None
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Logits of all items, [B, I, D]."""
+    def read(self, batch: Batch) -> Tensor:
+        """The vector of the context of each position, [B, I, K]."""
         assert batch.items is not None
         vectors = self.context(torch.where(batch.known, batch.items, 0))
         context = pool_others(vectors, batch.known, causal=self.causal, pooling=self.pooling)
-        logits: Tensor = self.center(context if self.start is None else context + self.start)
+        return context if self.start is None else context + self.start
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits of all items, [B, I, D]."""
+        logits: Tensor = self.center(self.read(batch))
         return logits
 
 

@@ -123,7 +123,7 @@ class EfaOptions(EstimatorOptions):
         advanced=True, panel=MODEL, shown_default="if a column orders the rows, or with direction uni",
     )  # fmt: skip
     width: int = option(32, "Numbers of an embedding", panel=MODEL, least=1)
-    n_layers: int = option(2, "Layers of attention", panel=MODEL, flags=("--layers",), least=1)
+    n_layers: int = option(2, "Layers of attention", panel=MODEL, flags=("--layers",), least=1, most=1000)
     n_heads: int = option(2, "Heads of attention", advanced=True, panel=MODEL, flags=("--heads",), least=1)
     item_vectors: bool = option(
         True, "Give tokens of values a vector of their item, if there are items", advanced=True, panel=MODEL

@@ -227,8 +227,8 @@ def rank_similar(
     part = model.parts[0]
     if isinstance(part.network, ValueAttention):
         raise UsageError(
-            "the model is of values by attention, which has no products of items; fit a model of items (part items), "
-            "or a factor model (model fm)"
+            "the model is of values by attention, which has no products of items; fit a model of items "
+            "(attngeo efa fit --part items), or a factor model (--model fm)"
         )
     if item not in items:
         raise UsageError(f"$item is {item!r:.60}, expected one of the {len(items):,} of the training rows", "item")

@@ -6,7 +6,8 @@ import csv
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (*SEPARATORS, ".parquet")
 # Cells of a text file that are missing. Not "None" or "n/a", which may be categories.
 MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
+# Whole numbers below these are exact in float64, and fit into int64.
+LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
 # A whole number that begins with 0.
 CODE = r"-?0\d+"
 
@@ -57,6 +60,8 @@ def read_own_table(
         raise DataUnavailableError(f"{path} does not exist; give a .csv, .tsv or .parquet file") from None
     except TableError:
         raise
+    except pd.errors.EmptyDataError:
+        raise TableError(f"{path} is empty, expected the names of columns in its first line, and rows") from None
     except pd.errors.ParserWarning:
         raise TableError(
             "more cells than columns; put texts with commas in quotation marks", table=str(path), row=1
@@ -97,6 +102,16 @@ def sort_values(values: Iterable[Any]) -> list[Any]:
         return sorted(values, key=lambda value: (type(value).__name__, value))
 
 
+def keep_whole(column: pd.Series[Any]) -> pd.Series[Any]:
+    """A column of whole numbers, of which some are missing, as such; others in the kind that their values have."""
+    known = column.dropna()
+    if pd.api.types.is_float_dtype(column.dtype):
+        is_whole = bool(((known % 1 == 0) & (known.abs() < LARGEST_EXACT)).all())
+    else:
+        is_whole = column.dtype == object and all(type(item) is int and abs(item) < LARGEST_INT for item in known)
+    return column.astype("Int64") if is_whole and len(known) < len(column) else column.infer_objects()
+
+
 def _read_codes(texts: pd.Series[str]) -> pd.Series[Any]:
     """Texts as numbers, if all are, and no whole one begins with 0: 01 and 1 would be one item."""
     stripped = texts.str.strip()
@@ -112,3 +127,13 @@ def _check_header(path: Path, separator: str) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise TableError("occurs more than once; rename one", table=str(path), column=twice[0])
+
+
+@contextmanager
+def naming(paths: Mapping[str, str | None]) -> Iterator[None]:
+    """Let the errors of tables in the block name files. paths: what an error calls a table → its file."""
+    try:
+        yield
+    except TableError as error:
+        error.table = paths.get(error.table) or error.table
+        raise

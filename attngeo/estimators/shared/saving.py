@@ -101,15 +101,16 @@ def write_model(
 def read_config(folder: Path, schema: type[Schema]) -> Schema:
     """The configuration of a saved model of a type.
 
-    Raises ModelNotFoundError if there is none, UnsupportedModelError if it is of another type or format, and
-    CorruptCheckpointError if it cannot be read or has not the keys of the schema.
+    Raises ModelNotFoundError if there is no such folder, UnsupportedModelError if it is of another type or format, and
+    CorruptCheckpointError if it is missing, cannot be read or has not the keys of the schema.
     """
     path = folder / CONFIG
     try:
         text = read_small_text(path)
         about = json.loads(text)
     except (FileNotFoundError, NotADirectoryError):
-        raise ModelNotFoundError(f"{folder} has no {CONFIG}, expected a folder that {schema.MADE_BY} wrote") from None
+        kind = CorruptCheckpointError if folder.is_dir() else ModelNotFoundError
+        raise kind(f"{folder} has no {CONFIG}, expected a folder that {schema.MADE_BY} wrote") from None
     except (OSError, ValueError, RecursionError) as error:
         raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None
     if not isinstance(about, dict) or about.get("model_type") != schema.TYPE:

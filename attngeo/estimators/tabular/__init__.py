@@ -12,6 +12,7 @@ from attngeo import import_when_used
 if TYPE_CHECKING:
     from attngeo.estimators.tabular.files import (
         fit_own_table as fit_own_table,
+        impute_own_table as impute_own_table,
         predict_own_table as predict_own_table,
     )
 else:

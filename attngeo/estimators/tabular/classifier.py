@@ -33,7 +33,7 @@ from attngeo.estimators.tabular.coding import (
     read_training_rows,
     write_classifier,
 )
-from attngeo.estimators.tabular.network import CellLayout, FittedTable, FittingPlan, TableAttention, fit_plans
+from attngeo.estimators.tabular.network import MISSING, CellLayout, FittedTable, FittingPlan, TableAttention, fit_plans
 from attngeo.estimators.tabular.options import ClassifierOptions
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
@@ -174,16 +174,30 @@ class AttentionClassifier(
         no training row has is masked with unseen="mask" as others are predicted, and stays. Gives a DataFrame for a
         DataFrame, otherwise an array.
         """
-        codes, frame, network = self._code(X, y), read_table(X), self._exact_network()
+        cells, frame = self.find_cells(X, y), read_table(X)
         columns = []
-        for at, coding in enumerate(self.coding_.columns[:-1]):
-            column = frame.iloc[:, at].astype(object)
-            rows = np.flatnonzero(column.isna())
-            if len(rows):
-                column.iloc[rows] = coding.decode(_read_cells(network, codes[rows], at)[1].argmax(1))
+        for at, name in enumerate(self.coding_.names):
+            column, found = frame.iloc[:, at].astype(object), cells[cells["column"] == name]
+            column.iloc[found["row"].to_numpy()] = found["value"].to_numpy()
             columns.append(column.infer_objects())
         filled = pd.concat(columns, axis=1)
         return filled if isinstance(X, pd.DataFrame) else filled.to_numpy()
+
+    def find_cells(self, X: Any, y: Any = None) -> pd.DataFrame:  # noqa: N803
+        """The missing cells of X, and of y if it is given: the most probable value of each given the observed cells of
+        its row, and the probability of that. Columns: row (from 0), column, value, probability.
+        """
+        codes, frame, network = self._code(X, y), read_table(X), self._exact_network()
+        gaps = [frame.iloc[:, at].isna().to_numpy() for at in range(len(self.coding_.names))]
+        gaps += [] if y is None else [codes[:, -1] == MISSING]
+        parts = []
+        for at, missing in enumerate(gaps):
+            rows, coding = np.flatnonzero(missing), self.coding_.columns[at]
+            chances = _read_cells(network, codes[rows], at)[1] if len(rows) else np.empty((0, coding.size))
+            values = pd.Series(coding.decode(chances.argmax(1)), dtype=object)
+            about = {"row": rows, "column": pd.Series([coding.name] * len(rows), dtype=object)}
+            parts.append(pd.DataFrame({**about, "value": values, "probability": chances.max(1)}))
+        return pd.concat(parts, ignore_index=True)
 
     def predict_cell(self, X: Any, column: Hashable, y: Any = None) -> pd.DataFrame:  # noqa: N803
         """The probability of each value of a column given the other cells, [rows, values], one column for each value.
@@ -262,7 +276,9 @@ class AttentionClassifier(
         """Categories of rows to predict, [rows, K]; the response is missing without y."""
         coding, frame = self._fitted_coding(), read_table(X)
         validate_data(self, X, skip_check_array=True, reset=False)
-        return coding.encode(frame, None if y is None else read_labels(y, len(frame)), self._check_options().unseen)
+        return coding.encode(
+            frame, None if y is None else read_labels(y, len(frame), unlabelled=True), self._check_options().unseen
+        )
 
     def prepare(self, X: Any, y: Any, sample_weight: Any = None) -> FittingPlan:  # noqa: N803
         """Learn what the categories are, and return the training that `fit` does."""

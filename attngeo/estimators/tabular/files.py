@@ -11,12 +11,19 @@ from sklearn.metrics import log_loss
 
 from attngeo.bounds import list_names
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.shared.files import list_missing, list_texts, read_own_table
+from attngeo.estimators.shared.files import keep_whole, list_missing, list_texts, naming, read_own_table
 from attngeo.estimators.tabular.baselines import fit_baseline
 from attngeo.estimators.tabular.classifier import AttentionClassifier, fit_together
 from attngeo.estimators.tabular.coding import describe_columns, hold_out, read_table
 from attngeo.estimators.tabular.network import MISSING
-from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, ClassifierOptions, FitOptions, PredictOptions
+from attngeo.estimators.tabular.options import (
+    METHOD_LABELS,
+    OURS,
+    ClassifierOptions,
+    FitOptions,
+    PredictOptions,
+    RowsOptions,
+)
 from attngeo.options import advise
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.write import write_table
@@ -52,7 +59,8 @@ def predict_own_table(folder: str | Path, path: str, options: PredictOptions) ->
     """`predict_rows` of a saved model and a file. Raises as `read_rows`, and as `AttentionClassifier.load`."""
     model = AttentionClassifier.load(folder)
     frame = read_rows(model, path, options)
-    predicted = predict_rows(model, frame)
+    with naming({"": path}):
+        predicted = predict_rows(model, frame)
     if options.attention_output is not None:
         write_table(tabulate_attention(model, frame), Path(options.attention_output))
     return predicted
@@ -86,9 +94,7 @@ def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.
     if frame.shape[1] < 2:
         raise TableError(f"{path} has the column {target!r} only, expected one or more features beside it")
     labels = frame[target]
-    if pd.api.types.is_float_dtype(labels.dtype) and labels.isna().any() and (labels.dropna() % 1 == 0).all():
-        labels = labels.astype("Int64")  # whole numbers, which pandas reads as others because some are missing
-    return frame.drop(columns=target), labels
+    return frame.drop(columns=target), keep_whole(labels)
 
 
 def fit_table(
@@ -114,7 +120,8 @@ def fit_table(
     if not len(test_y):
         raise TableError("no test row has a label, expected some that training rows have; give labelled test rows")
     train = model.coding_.encode(tables.train_x, tables.train_y, "mask")
-    codes = model.coding_.encode(test_x, test_y, options.unseen)
+    with naming({"": options.test or "the test rows"}):
+        codes = model.coding_.encode(test_x, test_y, options.unseen)
     rows = []
     for name in options.method_names:
         if name == OURS:
@@ -168,25 +175,61 @@ def measure_chances(
     }
 
 
-def read_rows(model: AttentionClassifier, path: str, options: PredictOptions) -> pd.DataFrame:
+def read_rows(model: AttentionClassifier, path: str, options: RowsOptions) -> pd.DataFrame:
     """The rows of a file with the columns that a saved model knows. Gives the model the option `unseen`.
 
     Raises DataUnavailableError, UsageError, and TableError if a column of the training rows is absent.
     """
-    if options.unseen is not None:
-        model.set_params(unseen=options.unseen)
-    coding = model.coding_
-    texts = [
-        str(column.name) for column in coding.columns[:-1] if all(isinstance(value, str) for value in column.values)
-    ]
-    frame = read_own_table(path, options.missing or model.missing_texts, texts)
-    names = [str(name) for name in coding.names]
+    frame = _read_like(model, path, options)
+    names = [str(name) for name in model.coding_.names]
     absent = [name for name in names if name not in frame.columns]
     if absent:
         raise TableError(
             f"no column {absent[0]!r:.60}; expected those of the training rows: {list_names(names)}", table=str(path)
         )
     return frame[names]
+
+
+def _read_like(model: AttentionClassifier, path: str, options: RowsOptions) -> pd.DataFrame:
+    """The rows of a file, whose columns of texts are those of the training. Gives the model the option `unseen`."""
+    if options.unseen is not None:
+        model.set_params(unseen=options.unseen)
+    texts = [
+        str(column.name) for column in model.coding_.columns if all(isinstance(value, str) for value in column.values)
+    ]
+    return read_own_table(path, options.missing or model.missing_texts, texts)
+
+
+def impute_own_table(folder: str | Path, path: str, options: RowsOptions) -> pd.DataFrame:
+    """`impute_rows` of a saved model and a file. Raises as they and their readers do, and TableError if the file has no
+    column of the training rows.
+    """
+    model = AttentionClassifier.load(folder)
+    frame, names = _read_like(model, path, options), [str(name) for name in model.columns_]
+    if not set(names) & set(frame.columns):
+        raise TableError(f"no column of the training rows, expected some of: {list_names(names)}", table=str(path))
+    return impute_rows(model, frame)
+
+
+def impute_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows, with each missing cell of a column of the training rows filled as `AttentionClassifier.impute` does.
+
+    Further columns, p(COLUMN), have the probability of each value that is filled in, and NaN for observed cells;
+    columns of these names are replaced. A column of features that the frame lacks is filled, too; one of labels only if
+    the frame has it. Columns that the training rows lack stay as they are.
+    """
+    names = [str(name) for name in model.columns_]
+    filled = frame.drop(columns=[f"p({name})" for name in names], errors="ignore")
+    features = names[: len(model.coding_.names)]
+    cells = model.find_cells(frame.reindex(columns=features), None if features == names else frame.get(names[-1]))
+    for name, found in cells.groupby("column", sort=False):
+        column, chances = np.full(len(frame), None, dtype=object), np.full(len(frame), np.nan)
+        if name in frame:
+            column[:] = keep_whole(frame[name]).astype(object)
+        column[found["row"]], chances[found["row"]] = found["value"], found["probability"]
+        filled[name] = pd.Series(column, filled.index).infer_objects()
+        filled[f"p({name})"] = chances
+    return filled
 
 
 def predict_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFrame:

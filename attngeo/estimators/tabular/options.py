@@ -94,11 +94,16 @@ def methods_option(example: str) -> Any:
     )
 
 
-class PredictOptions(Options):
-    """How the rows of a file are read that a saved model predicts. Raises UsageError."""
+class RowsOptions(Options):
+    """How the rows of a file are read for a saved model. Raises UsageError."""
 
     missing: Sequence[str] | None = missing_option("as fitted")
     unseen: Unseen | None = option(None, UNSEEN, panel=COMPUTATION, shown_default="as fitted")
+
+
+class PredictOptions(RowsOptions):
+    """The same, and what is kept beside the predictions. Raises UsageError."""
+
     attention_output: str | None = option(
         None, "Write the attention of each row's cells on each other, for attngeo plot row-attention", panel=RESULTS,
         metavar="FILE",

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from attngeo.estimators.efa.attention import AttentionShape, MaskedLayer
+from attngeo.estimators.efa.comparison import Relation, relate
 from attngeo.estimators.efa.families import Categorical
 from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
@@ -41,26 +42,6 @@ FIT_ITEMS, FIT_LENGTH, SEQUENCES, STARTS = 30, 6, 40_000, 4
 HELD_OUT, FITTED, UNTRAINED = 1_000_000, 2_000_000, 3_000_000
 
 
-class Relation(NamedTuple):
-    """How nearly one set of vectors is a linear map of another.
-
-    forward: R² of the second from the first. backward: of the first from the second. correlation: the mean canonical
-    correlation. Maps are fitted on every other row, and R² is that of the remaining rows.
-    """
-
-    forward: float
-    backward: float
-    correlation: float
-
-    @property
-    def error(self) -> float:
-        """1 − the lower R²."""
-        return 1 - min(self.forward, self.backward)
-
-    def __str__(self) -> str:
-        return f"R² {self.forward:.4f} and {self.backward:.4f}, correlation {self.correlation:.4f}"
-
-
 class FitComparison(NamedTuple):
     """Two item parts with the same items, compared: their context representations, and their center embeddings."""
 
@@ -71,28 +52,6 @@ class FitComparison(NamedTuple):
     def error(self) -> float:
         """The larger error of both."""
         return max(self.contexts.error, self.centers.error)
-
-
-def relate(first: Tensor, second: Tensor, *, intercept: bool = False) -> Relation:
-    """Compare vectors of the same things, [n, K] each. intercept: whether the map may add a vector.
-
-    R² is 1 − Σ‖error‖²/Σ‖vector − mean‖², so that a constant explains nothing.
-    """
-    first, second = first.detach().double(), second.detach().double()
-    forward, backward = (_explain(*pair, intercept) for pair in ((first, second), (second, first)))
-    left, right = (torch.linalg.qr(vectors - vectors.mean(0)).Q for vectors in (first, second))
-    correlations = torch.linalg.svdvals(left.T @ right).clamp(max=1)
-    return Relation(forward, backward, float(correlations.mean()))
-
-
-def _explain(inputs: Tensor, outputs: Tensor, intercept: bool) -> float:
-    """R² of a linear map that is fitted on the even rows, on the odd ones."""
-    if intercept:
-        inputs = functional.pad(inputs, (0, 1), value=1.0)
-    fitted = torch.linalg.lstsq(inputs[::2], outputs[::2], driver="gelsd").solution
-    held_out = outputs[1::2]
-    errors = held_out - inputs[1::2] @ fitted
-    return 1 - float((errors**2).sum() / ((held_out - held_out.mean(0)) ** 2).sum())
 
 
 @torch.no_grad()

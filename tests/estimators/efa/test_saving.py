@@ -17,7 +17,7 @@ from support import golden_models
 from support.messages import refuses
 from support.sequences import make_efa
 
-from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, OutputError, TableError, UnsupportedModelError
+from attngeo.errors import CorruptCheckpointError, OutputError, TableError, UnsupportedModelError
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
 from attngeo.scores.score import score
@@ -227,7 +227,7 @@ def test_broken_files_are_refused(saved: Path) -> None:
     with refuses(CorruptCheckpointError, saved / WEIGHTS, "regular file"):
         ExponentialFamilyAttention.load(saved)
     (saved / CONFIG).unlink()
-    with refuses(ModelNotFoundError, saved, "attngeo efa fit --save"):
+    with refuses(CorruptCheckpointError, saved, "attngeo efa fit --save"):
         ExponentialFamilyAttention.load(saved)
 
 

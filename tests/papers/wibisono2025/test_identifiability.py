@@ -1,4 +1,4 @@
-"""Theorem 1: relations between embeddings, and what two parameters with the same distribution have in common."""
+"""Theorem 1: what two parameters with the same distribution have in common."""
 
 from __future__ import annotations
 
@@ -19,38 +19,7 @@ from attngeo.papers.wibisono2025.identifiability import (
     know_all,
     make_part,
     mean_loss,
-    relate,
 )
-
-
-def test_a_linear_map_is_recognised_and_noise_is_not() -> None:
-    torch.manual_seed(0)
-    first, noise = torch.randn(400, 3), torch.randn(400, 3)
-    mapped = first @ torch.randn(3, 3)
-    exact, partly, none = (relate(first, each) for each in (mapped, mapped + noise, noise))
-    assert exact.error < 1e-5
-    assert exact.correlation > 1 - 1e-5
-    assert none.correlation < 0.2
-    assert max(none.forward, none.backward) < 0.05
-    assert none.correlation < partly.correlation < exact.correlation
-    assert none.forward < partly.forward < exact.forward
-
-
-def test_an_added_vector_needs_an_intercept() -> None:
-    torch.manual_seed(1)
-    first = torch.randn(100, 3)
-    second = first @ torch.randn(3, 3) + 5
-    assert relate(first, second, intercept=True).error < 1e-5
-    assert relate(first, second).error > 0.5
-    assert relate(first, second).correlation > 1 - 1e-5
-
-
-def test_directions_differ_if_one_side_has_lost_a_dimension() -> None:
-    torch.manual_seed(2)
-    first = torch.randn(200, 3)
-    found = relate(first, first @ torch.diag(torch.tensor([1.0, 1.0, 1e-9])) + 1e-6 * torch.randn(200, 3))
-    assert found.forward > 1 - 1e-5
-    assert found.backward < 0.8
 
 
 def test_other_parameters_of_the_same_distribution_are_related_and_others_are_not() -> None:

@@ -1,0 +1,58 @@
+"""Model types rotate as the census says: the running layer at several offsets, with every kind of rotary scaling."""
+
+from __future__ import annotations
+
+import pytest
+
+from attngeo.layouts.families import FAMILIES
+from attngeo.layouts.modules import list_rotary_types
+from census.build import build
+from census.rotary import SCALINGS, find_rotation
+from census.test_census import read_census
+
+ROTATING = {name: row for name, row in read_census().items() if row["rotary"]}
+READ = {name: row for name, row in ROTATING.items() if row["rotary"] not in ("gain", "other")}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kinds"),
+    [
+        ("starcoder2", [*SCALINGS]),
+        ("glm4", ["yarn", "longrope"]),
+        ("cohere2", ["linear"]),
+        ("smollm3", ["llama3"]),
+        ("nanochat", ["dynamic"]),
+        ("minicpm3", ["yarn"]),
+        ("gemma4_text", ["proportional"]),
+        ("qwen3_vl_text", ["default"]),
+        ("qwen2_5_vl_vision", []),
+        ("hunyuan_v1_dense", []),
+    ],
+)
+def test_a_type_rotates_as_the_census_says(model_type: str, kinds: list[str]) -> None:
+    order, right = find_rotation(build(model_type), kinds)
+    assert order == ROTATING[model_type]["rotary"]
+    assert right.split() == kinds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", [*ROTATING][::5])
+def test_every_fifth_type_rotates_as_the_census_says(model_type: str) -> None:
+    assert find_rotation(build(model_type), ())[0] == ROTATING[model_type]["rotary"]
+
+
+def test_the_census_notices_a_scaling_that_is_read_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attngeo.layouts.rotary._llama3", lambda plain, _: plain)
+    assert find_rotation(build("starcoder2"), ["linear", "llama3"]) == ("halves", "linear")
+
+
+def test_the_table_of_families_agrees_with_the_census() -> None:
+    stated = {name: family.rotary for name, family in FAMILIES.items() if family.rotary is not None}
+    found = list_rotary_types()
+    assert {name: found[name] for name in stated} == stated
+
+
+def test_most_types_take_an_offset_with_every_kind_of_scaling() -> None:
+    assert len(READ) >= 190
+    flat = [row["scalings"].split() for row in READ.values() if "axes" not in row["rotary"]]
+    assert len([kinds for kinds in flat if {"linear", "dynamic", "yarn", "llama3"} <= {*kinds}]) >= 155
