@@ -150,8 +150,8 @@ def read_config(path: Path, ref: str) -> dict[str, Any]:
     """Parse config.json. Raises CorruptCheckpointError if it is missing, or no JSON object."""
     if not path.exists():
         raise CorruptCheckpointError(
-            f"{ref}: no config.json in {path.parent}; give a folder that save_pretrained wrote, or a Hub id, or score "
-            "with $config",
+            f"{ref}: no config.json in {path.parent}; give a folder that save_pretrained wrote, or a Hub id; "
+            "attngeo score takes that of another model by $config",
             "config",
         )
     return read_object(path, ref, check=_check_model_type)
@@ -229,6 +229,7 @@ def find_only_weights(folder: Path, ref: str) -> str:
                 )
             if names:
                 return names[0]
+    refuse_other_folders(folder, ref)
     usual = ", ".join(usual_names())
     single = " or ".join(f"*{kind.suffixes[0]}" for kind in FORMATS if kind.open)
     raise CorruptCheckpointError(f"{ref}: no weights in {folder}, looked for {usual} and for a single {single}")
