@@ -38,7 +38,13 @@ tabular = typer.Typer(name="tabular", help=HELP, cls=Group)
 @with_options
 def fit(
     options: FitOptions,
-    train: Annotated[str, typer.Argument(metavar="TRAIN", help="Training rows: a .csv, .tsv or .parquet file")],
+    train: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TRAIN...",
+            help="Training rows: a .csv, .tsv or .parquet file, or several that have some columns in common",
+        ),
+    ],
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
     quiet: Quiet = False,
@@ -48,16 +54,17 @@ def fit(
 
     Each method is fitted to the training rows and measured on the test rows. Numbers with fractions are cut into bins.
     A row without a label trains attention, too. The error of calibration is 0 if a confidence of 0.8 is right 8 times
-    in 10.
+    in 10. Without --target, attention predicts each column from the others, beside the frequencies of its values.
 
     Examples:
         attngeo tabular fit cars.csv --target mpg_class
         attngeo tabular fit train.csv --target y --test test.csv --methods atn,lr
         attngeo tabular fit train.csv --target y --methods atn --save model
+        attngeo tabular fit patients.csv controls.csv --save model
     """
     outputs = output or []
     files = [*outputs, *([Path(options.encodings_output)] if options.encodings_output else [])]
-    check_outputs(files, inputs=[train, *([options.test] if options.test else [])])
+    check_outputs(files, inputs=[*train, *([options.test] if options.test else [])])
     with hold_folders(Path(options.save) if options.save else None), Bar("fit", quiet=quiet, verbose=verbose) as bar:
         rows = models.fit_own_table(train, options, bar)
     deliver_rows(rows, outputs, format, _print_scores)
@@ -66,8 +73,12 @@ def fit(
 def _print_scores(rows: pd.DataFrame) -> None:
     names, first = ("accuracy", "mse", "log_loss", "calibration_error"), rows.iloc[0]
     numbers = {name.replace("_", " "): show_number(name) for name in names if rows[name].notna().any()}
-    print_table(rows, {"method": _show_method} | numbers, style=_style, rule="tight")
-    Terminal().print(f"{first['train_rows']:,} rows train, {first['test_rows']:,} test.", highlight=False)
+    texts: dict[str, Cell] = {"method": _show_method}
+    tested = f"{rows['test_rows'].max():,} test"
+    if "column" in rows:
+        texts, tested = {"column": show_text("column"), **texts}, f"up to {tested} a column"
+    print_table(rows, texts | numbers, texts=texts, style=_style, rule="tight", expendable=["calibration error", "mse"])
+    Terminal().print(f"{first['train_rows']:,} rows train, {tested}.", highlight=False)
 
 
 @with_options
@@ -232,7 +243,7 @@ def _show_setting(row: Any, name: str) -> str:
 
 
 def _show_method(row: Any) -> str:
-    return METHOD_LABELS[row["method"]]
+    return METHOD_LABELS.get(row["method"], str(row["method"]))
 
 
 def _style(row: Any) -> str:

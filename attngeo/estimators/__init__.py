@@ -1,6 +1,7 @@
 """Models that are fitted to tables and sequences of a user, as estimators of scikit-learn.
 
     AttentionClassifier           attention for tables of categories
+    AttentionImputer              the same without a target: any cell from the others
     fit_together(...)             several of these, trained as a batch of models
     ExponentialFamilyAttention    attention for sequences, baskets, ratings and places
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from attngeo.estimators.efa.estimator import ExponentialFamilyAttention as ExponentialFamilyAttention
     from attngeo.estimators.tabular.classifier import (
         AttentionClassifier as AttentionClassifier,
+        AttentionImputer as AttentionImputer,
         fit_together as fit_together,
     )
 else:

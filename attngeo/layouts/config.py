@@ -101,6 +101,7 @@ class CodedTower(NamedTuple):
 
 # Architecture → the parts of its models that config.json does not describe, or in fields that the code does not read.
 # https://huggingface.co/deepseek-ai/DeepSeek-OCR/blob/main/deepencoder.py
+# https://huggingface.co/internlm/internlm-xcomposer2-vl-7b/blob/main/build_mlp.py
 # https://huggingface.co/allenai/Molmo-7B-D-0924/blob/main/config_molmo.py
 # https://github.com/dvlab-research/LISA/blob/main/model/segment_anything/build_sam.py
 CODED_TOWERS: dict[str, tuple[CodedTower, ...]] = {
@@ -108,6 +109,7 @@ CODED_TOWERS: dict[str, tuple[CodedTower, ...]] = {
         CodedTower("model.sam_model.", "vision_sam", "SAM ViT-B", _sizes("sam_vision_model", 768, 12)),
         CodedTower("model.vision_model.", "vision", "CLIP ViT-L", _sizes("deepseek_ocr_clip", 1024, 16)),
     ),
+    "InternLMXComposer2ForCausalLM": (CodedTower("vit.vision_tower.", "vision", "CLIP ViT-L", CLIP_LARGE),),
     "LISAForCausalLM": (
         CodedTower("model.visual_model.image_encoder.", "vision", "SAM ViT-H", _sizes("sam_vision_model", 1280, 16)),
         CodedTower("model.visual_model.mask_decoder.", "mask_decoder", "SAM", _sizes("sam_mask_decoder", 256, 8)),
@@ -180,14 +182,18 @@ class Place(NamedTuple):
         return self.part, self.section.keys, self.certain
 
 
+def first_architecture(config: Mapping[str, Any]) -> str:
+    """The name of the class that the model was saved from; "" if the configuration states none."""
+    architectures = config.get("architectures")
+    return str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+
+
 def find_coded_tower(module: str, config: Mapping[str, Any]) -> Place | None:
     """The part of `CODED_TOWERS` that a module belongs to."""
-    architectures = config.get("architectures")
-    for architecture in architectures if isinstance(architectures, list) else ():
-        for tower in CODED_TOWERS.get(str(architecture), ()):
-            if module.startswith(tower.modules):
-                section = ConfigSection((tower.modules,), {**tower.fields, SIZES_OF: tower.name})
-                return Place(tower.part, section, certain=False)
+    for tower in CODED_TOWERS.get(first_architecture(config), ()):
+        if module.startswith(tower.modules):
+            section = ConfigSection((tower.modules,), {**tower.fields, SIZES_OF: tower.name})
+            return Place(tower.part, section, certain=False)
     return None
 
 
@@ -280,14 +286,23 @@ Role = Literal["encoder", "decoder"]
 # The names of the fields. The first one that a configuration has is taken. A name may have a prefix: a field whose
 # prefix is in the module's name, such as `decoder_num_attention_heads` in a decoder, comes before one without.
 HEADS = (
-    "num_attention_heads_per_stage", "num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads",
-    "heads",
+    "num_attention_heads_per_stage", "num_attention_heads", "n_head", "n_heads", "num_heads", "num_query_heads",
+    "attention_heads", "heads",
 )  # fmt: skip
 KEY_HEADS = (
     "num_key_value_heads", "num_key_value_attention_heads", "num_kv_heads", "n_kv_heads", "kv_n_heads", "n_head_kv",
-    "multi_query_group_num",
+    "multi_query_group_num", "num_multi_query_heads",
 )  # fmt: skip
-HEAD_DIM = ("head_dim", "d_kv", "attention_head_size", "kv_channels", "d_head", "dim_head", "attention_head_dim")
+HEAD_DIM = (
+    "head_dim",
+    "d_kv",
+    "attention_head_size",
+    "kv_channels",
+    "d_head",
+    "dim_head",
+    "attention_head_dim",
+    "hidden_size_per_head",
+)
 # Words of a module's name that mean the same as a prefix of a field.
 SAME = {"sliding": "swa", "swa": "sliding"}
 COUNTING = ("num", "n")

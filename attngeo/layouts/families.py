@@ -42,6 +42,10 @@ def _file(name: str, module: str = "") -> str:
     return f"{HUGGING_FACE}/{name}/modeling_{module or name}.py"
 
 
+def _hub(model: str, file: str) -> str:
+    return f"https://huggingface.co/{model}/blob/main/{file}"
+
+
 def _encoder(name: str, **more: Any) -> Family:
     """Separate `query` and `key` in a post-norm bidirectional encoder."""
     return Family(source=_file(name), stack="encoder", **more)
@@ -74,6 +78,74 @@ def _latent(name: str) -> Family:
     )  # fmt: skip
 
 
+NEOX: dict[str, Any] = {
+    "layouts": (make_fused("query_key_value", blocks="key_heads"),), "pre_norm": INPUT_NORM, "rotary": HALF,
+    "defaults": {"rotary_pct": 0.25, "rope_theta": 10_000.0},
+}  # fmt: skip
+LING = Family(
+    source=_hub("inclusionAI/Ling-lite", "modeling_bailing_moe.py"), layouts=(make_fused("query_key_value"),),
+    pre_norm=INPUT_NORM, rotary=HALF, head_norm=HeadNorm(q="query_layernorm", k="key_layernorm"),
+    defaults={"rope_theta": 10_000.0},
+)  # fmt: skip
+# Models that are published with code of their own, or whose code left transformers.
+REMOTE: dict[str, Family] = {
+    "bailing_moe": LING,
+    "bailing_moe_v2": LING,
+    "codet5p_module": Family(
+        source=_hub("Salesforce/codet5p-2b", "modeling_codet5p.py"),
+        layouts=(
+            Layout((make_linear("q_attn", "q"), make_linear("qkv_proj", "vk", 4))),
+            make_fused("qkv_proj", "qvk", blocks=4),
+        ),
+        pre_norm=("ln_1",),
+        rotary=INTERLEAVED,
+        defaults={"rope_theta": 10_000.0},
+    ),
+    # Text and image tokens have weights of their own. The base of the rotary embeddings is in the code only.
+    "cogvlm": Family(
+        source=_hub("THUDM/cogvlm2-llama3-chat-19B", "modeling_cogvlm.py"),
+        layouts=(
+            make_fused("self_attn.language_expert_query_key_value"), make_fused("vision_expert_query_key_value"),
+        ),
+        stacks={r"^model\.layers\.\d+\.self_attn$": "decoder_vision"},
+        pre_norm=INPUT_NORM,
+        rotary=HALF,
+        defaults={"rope_theta": None},
+        notes=("forms of text tokens, or of image tokens, with themselves only",),
+    ),
+    "cogvlm_vision": Family(
+        source=_hub("THUDM/cogvlm2-llama3-chat-19B", "visual.py"), layouts=(make_fused("query_key_value"),),
+        stack="vision",
+    ),
+    "gpt_neox_reward_model": Family(
+        source="https://github.com/LAION-AI/Open-Assistant/blob/main/model/model_training/models/reward_model.py",
+        **NEOX,
+    ),
+    "gpt_refact": Family(
+        source=_hub("refactai/Refact-1_6B-fim", "modeling_gpt_refact.py"),
+        layouts=(Layout((make_linear("q", "q"), make_linear("kv", "kv")), key_heads="one"),),
+        pre_norm=("ln_1",),
+    ),
+    "jais": Family(
+        source=_hub("core42/jais-13b", "modeling_jais.py"), layouts=(C_ATTN,), pre_norm=("ln_1",),
+    ),
+    "neobert": Family(
+        source=_hub("chandar-lab/NeoBERT", "model.py"), layouts=(make_fused("qkv", blocks="key_heads"),),
+        stack="encoder", pre_norm=("attention_norm",), rotary=INTERLEAVED, defaults={"rope_theta": 10_000.0},
+    ),
+    "openelm": Family(
+        source=_hub("apple/OpenELM-270M", "modeling_openelm.py"), layouts=(make_fused("qkv_proj"),),
+        pre_norm=("attn_norm",), rotary=HALF, head_norm=RMS, defaults={"rope_theta": 10_000.0},
+    ),
+    "transfo-xl": Family(
+        source=f"{HUGGING_FACE.replace('v5.23.0', 'v4.35.2')}/transfo_xl/modeling_transfo_xl.py",
+        layouts=(make_fused("qkv_net"),), pre_norm=("layer_norm",), pre_norm_when={"pre_lnorm": True},
+        notes=("relative-position terms and their biases left out",),
+    ),
+}  # fmt: skip
+# Configurations without a model type: architecture → the type in this table.
+TYPES_BY_ARCHITECTURE = {"CogVLMForCausalLM": "cogvlm", "CogVLMVideoForCausalLM": "cogvlm"}
+
 # Models that attngeo itself saves. A causal one has is_decoder in its configuration.
 OWN_FAMILIES = {
     "attngeo_efa": Family(source=f"{OWN}/estimators/efa/saving.py", stack="encoder"),
@@ -82,6 +154,7 @@ OWN_FAMILIES = {
 
 FAMILIES: dict[str, Family] = {
     **OWN_FAMILIES,
+    **REMOTE,
     # Text encoders
     "bert": _encoder("bert"),
     "roberta": _encoder("roberta"),
@@ -135,13 +208,7 @@ FAMILIES: dict[str, Family] = {
         rotary=INTERLEAVED,
         defaults={"rotary_dim": 64},
     ),
-    "gpt_neox": Family(
-        source=_file("gpt_neox"),
-        layouts=(make_fused("query_key_value", blocks="key_heads"),),
-        pre_norm=INPUT_NORM,
-        rotary=HALF,
-        defaults={"rotary_pct": 0.25, "rope_theta": 10_000.0},
-    ),
+    "gpt_neox": Family(source=_file("gpt_neox"), **NEOX),
     "bloom": Family(
         source=_file("bloom"), layouts=(make_fused("query_key_value", blocks="key_heads"),), pre_norm=INPUT_NORM
     ),
@@ -324,7 +391,7 @@ IN_ORDER = {
     "attn.qkv": ("intern_vit_6b", "qianfan_ocr_vision"),
     "wqkv": ("kimi_k25_vision", "moonvit"),
     "qkv_proj": (
-        "deepseek_ocr_clip", "gte", "new", "phi3_v", "phi4_multimodal", "pp_ocrv5_server_rec",
+        "deepseek_ocr_clip", "gte", "new", "phi3_v", "phi4_multimodal", "plamo2", "pp_ocrv5_server_rec",
         "unlimited_ocr_vision_encoder",
     ),
     "att_proj": ("bark", "coarse_acoustics", "fine_acoustics", "hf_olmo", "molmo", "molmo2_text", "semantic"),
@@ -336,7 +403,10 @@ IN_ORDER = {
     "W_pack": ("baichuan",),
 }  # fmt: skip
 # Projection → model types that hold in it, for each key head: its queries, the key and the value.
-BY_KEY_HEAD = {"query_key_value": ("RefinedWeb", "fuyu", "gpt_neox_japanese", "persimmon"), "wqkv": ("internlm2",)}
+BY_KEY_HEAD = {
+    "query_key_value": ("RefinedWeb", "fuyu", "gpt_neox_japanese", "persimmon"),
+    "wqkv": ("internlm2", "internlmxcomposer2"),
+}
 # Each head of the query projection holds a query and a gate.
 GATED = Layout((make_linear("q_proj", "qg", "heads"), make_linear("k_proj", "k")))
 GATED_TYPES = (
@@ -383,7 +453,9 @@ LAYOUTS: dict[str, tuple[Layout | LatentLayout, ...]] = {
 }  # fmt: skip
 
 # Decoders that are not in transformers. For those that are, the census tells.
-CAUSAL_REMOTE = ("baichuan", "chatglm", "hf_olmo", "internlm2", "molmo", "moss", "qwen", "telechat")
+CAUSAL_REMOTE = (
+    "baichuan", "chatglm", "hf_olmo", "internlm2", "internlmxcomposer2", "molmo", "moss", "plamo2", "qwen", "telechat",
+)  # fmt: skip
 
 # QK-norms whose form the names and shapes of their tensors do not tell.
 OFFSET = HeadNorm(gain_offset=1)
@@ -397,6 +469,7 @@ NORMS_BY_TYPE: dict[str, HeadNorm] = {
         OFFSET,
     ),
     "esmc": HeadNorm(centred=True),
+    "plamo2": HeadNorm(q="q_weight", k="k_weight"),
 }  # fmt: skip
 
 # Rotary embeddings of model types as published, which transformers splits into parts. For all others, the census tells.

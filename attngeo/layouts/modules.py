@@ -23,6 +23,7 @@ from attngeo.layouts.config import (
     describe_named_tower,
     find_coded_tower,
     find_section,
+    first_architecture,
     fitting_fields,
     is_in,
     join,
@@ -41,6 +42,7 @@ from attngeo.layouts.families import (
     OTHER_ROTATIONS,
     ROTARY_PUBLISHED,
     RULES,
+    TYPES_BY_ARCHITECTURE,
 )
 from attngeo.layouts.layout import Family, LatentLayout, Layout, Rotary
 
@@ -222,8 +224,9 @@ def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any])
 
     Qwen2-VL and others were published with the whole model's type in the section of the vision tower, too.
     """
-    stated = section.get("model_type")
-    composed = f"{config.get('model_type', '')}_{key.removesuffix('_config')}"
+    whole = config.get("model_type") or TYPES_BY_ARCHITECTURE.get(first_architecture(config), "")
+    stated = section.get("model_type") if key else whole
+    composed = f"{whole}_{key.removesuffix('_config')}"
     if key and stated and stated == config.get("model_type") and composed in load_defaults():
         return composed
     if stated or not key:
@@ -233,9 +236,7 @@ def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any])
 
 def _unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
     """A Family for a model type that is not in the table: it is read by the rules, and a note says so."""
-    architectures = config.get("architectures")
-    first = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    causal = bool(config.get("is_decoder")) or first.endswith(("CausalLM", "LMHeadModel"))
+    causal = bool(config.get("is_decoder")) or first_architecture(config).endswith(("CausalLM", "LMHeadModel"))
     causal = causal or model_type in list_causal_types()
     return Family(
         source="",
@@ -285,8 +286,8 @@ def _weights(layout: Layout | LatentLayout) -> tuple[str, ...]:
 UNKNOWN = "no layout knows its form"
 # Names of projections that hold queries, in a form that no layout reads.
 UNREAD = re.compile(r"(^|\.)(\w*(qkv|kqv|query|queries)\w*|(\w+_)?(q|wq|qcontent|qpos)(_\w+)?)(\.linear)?\.\w+$")
-# An adapter of low rank, added to the weights of queries.
-ADAPTER = re.compile(r"(^|[._])q_adapter\w*\.")
+# An adapter of low rank, added to the weights of queries, or in InternLM-XComposer2 to those of image tokens.
+ADAPTER = re.compile(r"(^|[._])q_adapter\w*\.|qkv\.Plora_A\.")
 # The innermost module that is called attention, in the name of a tensor.
 ATTENTION = re.compile(r"(.*(?:^|\.)\w*att(?:n|ention)\w*)\.")
 NORM = re.compile(r"norm|(^|[._])ln[._]")

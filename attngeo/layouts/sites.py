@@ -248,7 +248,7 @@ def _find_tensors(module: Module, names: Collection[str], parts: str) -> dict[st
     if family.head_norm is not None:
         for role, norm in (("q_gain", family.head_norm.q), ("k_gain", family.head_norm.k)):
             path = join(module.name, norm)
-            wanted[role] = f"{path}.weight"
+            wanted[role] = path if path in names else f"{path}.weight"
             per_head = (f"{path}.norms.{head}.weight" for head in count())
             wanted |= {f"{role}.{head}": name for head, name in enumerate(takewhile(names.__contains__, per_head))}
     if conditions_hold(family.pre_norm_when, module.section, family):

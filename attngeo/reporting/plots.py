@@ -182,9 +182,10 @@ def _read_saved(place: Any, spec: FigureSpec, *, is_single: bool) -> pd.DataFram
     """The rows of a saved model, the only input of its figure. Raises UsageError for other inputs."""
     if is_single and spec.from_saved and Path(str(place)).is_dir():
         if spec.source == "encodings":
+            from attngeo.estimators.tabular.classifier import TableModel
             from attngeo.estimators.tabular.files import tabulate_encodings
 
-            return tabulate_encodings(estimators.AttentionClassifier.load(place))
+            return tabulate_encodings(TableModel.load(place))
         from attngeo.estimators.efa.prediction import tabulate_vectors
 
         return tabulate_vectors(estimators.ExponentialFamilyAttention.load(place))

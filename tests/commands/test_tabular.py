@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,40 @@ def test_empty_cells_are_filled_with_their_probabilities(inside: Command, table:
         assert_fails(inside("tabular", "impute", "model", file, cwd=tmp_path), code, *facts)
 
 
+def test_columns_of_several_files_are_fitted_without_a_target(inside: Command, tmp_path: Path) -> None:
+    """Each file has a column that the other one lacks, and both follow from the one in common."""
+    random = np.random.default_rng(2)
+    keys = pd.Series(random.choice(["1", "2", "x"], 120), name="key")
+    tables = {"one.csv": keys.map({"1": "low", "2": "mid", "x": "high"}), "two.csv": keys.isin(["1", "2"])}
+    for (name, column), part in zip(tables.items(), (slice(80), slice(80, None)), strict=True):
+        pd.DataFrame({"key": keys, name[:3]: column})[part].to_csv(tmp_path / name, index=False)
+    fit, model = ["tabular", "fit", "one.csv", "two.csv", *FAST[2:], "--epochs", "60"], tmp_path / "model"
+    run = inside(*fit, "--save", "model", "-o", "scores.csv", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert_states(run.stderr, "model", "attngeo tabular impute")
+    assert max(map(len, run.stdout.splitlines())) <= 80
+    scores = pd.read_csv(tmp_path / "scores.csv").set_index(["column", "method"])
+    assert scores.index.tolist() == [*itertools.product(("key", "one", "two"), ("atn", "frequencies"))]
+    assert scores.xs("one")["test_rows"].tolist()[0] + scores.xs("two")["test_rows"].tolist()[0] == 30
+    assert (scores.loc[[("one", "atn"), ("two", "atn")], "accuracy"] == 1).all()
+    filled = inside("tabular", "impute", "model", "two.csv", "--format", "json", cwd=tmp_path)
+    rows = pd.DataFrame(json.loads(filled.stdout))  # a column that the file lacks
+    assert rows["one"].tolist() == tables["one.csv"][80:].tolist()
+    assert (rows["p(one)"] > 0.5).all()
+    assert_fails(inside("tabular", "predict", model, tmp_path / "one.csv"), 4, model, "attngeo tabular impute")
+    assert inside("plot", "encodings", model, "-o", tmp_path / "e.json").returncode == 0
+    assert "symmetry" in inside("score", model).stdout
+    (tmp_path / "apart.csv").write_text("weight,tall\n1,2\n2,3\n")
+    (tmp_path / "thin.csv").write_text("key\n1\n2\n")
+    for files, code, facts in (
+        (["one.csv", "apart.csv", "two.csv"], 4, ["apart.csv", "one.csv", "key, one, two"]),
+        (["one.csv", "one.csv"], 2, ["one.csv", "twice"]),
+        (["thin.csv"], 4, ["1 feature(s)"]),
+        (["one.csv", "none.csv"], 3, ["none.csv"]),
+    ):
+        assert_fails(inside("tabular", "fit", *files, "--device", "cpu", cwd=tmp_path), code, *facts)
+
+
 def test_the_same_seed_gives_the_same_scores(inside: Command, table: Path) -> None:
     runs = [
         inside("tabular", "fit", table, *FAST, "--methods", "atn", "--format", "json", "--seed", seed).stdout
@@ -223,7 +258,7 @@ def test_bad_input_ends_with_one_line_and_its_exit_code(inside: Command, table: 
                           ("named", frame.assign(y=[f"n{i}" for i in range(120)]))):  # fmt: skip
         changed.to_csv(tmp_path / f"{name}.csv", index=False)
     fit = ["tabular", "fit"]
-    assert_fails(inside(*fit, table), 2, "target", "size")
+    assert_fails(inside(*fit, table, "--methods", "atn,lr"), 2, "--methods", "--target")
     assert_fails(inside(*fit, table, "--target", "z"), 4, "'z'")
     assert_fails(inside(*fit, tmp_path / "no.csv", *FAST), 3, tmp_path / "no.csv")
     assert_fails(inside(*fit, tmp_path / "constant.csv", *FAST), 4, "one class")

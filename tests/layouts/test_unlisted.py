@@ -302,6 +302,19 @@ def test_a_tower_that_is_only_named_has_the_heads_of_the_public_one(
     assert name in row["note"]
 
 
+def test_the_norm_of_the_first_code_of_sam_is_folded(tmp_path: Path) -> None:
+    """Named norm1 there, as in DeepSeek-OCR, and layer_norm1 in transformers."""
+    gain = torch.rand(768, generator=torch.Generator().manual_seed(1)) + 0.5
+    block = "model.sam_model.blocks.0"
+    tensors = {f"{block}.attn.qkv.weight": filled(2304, 768), f"{block}.norm1.weight": gain}
+    config = {"architectures": ["DeepseekOCRForCausalLM"], "model_type": "deepseek_vl_v2", "num_attention_heads": 10}
+    folder = write_single(tmp_path, tensors, config)
+    ((site, plain, _),) = attngeo.attention_sites(folder)
+    ((_, folded, _),) = attngeo.attention_sites(folder, fold_norm=True)
+    assert (site.stack, site.heads) == ("vision_sam", 12)
+    torch.testing.assert_close(folded, plain * gain[:, None])
+
+
 def test_a_factor_of_queries_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     tensors = projections("layers.0.self_attn", 16) | {"layers.0.self_attn.scaling": filled(3)}
     folder = write_single(tmp_path, tensors, {"model_type": "timesfm2_5", "num_attention_heads": 4, "head_dim": 4})

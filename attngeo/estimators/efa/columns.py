@@ -19,7 +19,7 @@ from attngeo.estimators.shared.saving import PLAIN
 # What messages call the tables of a fit, and one that a fitted model reads.
 TRAINING, HELD_OUT, TEST, TABLE = "the training table", "the validation table", "the test table", "the table"
 # Options of attention, of factor models, of factor models of places, and of values.
-OF_ATTENTION, OF_FACTORS = ("n_layers", "n_heads"), ("neighbours", "distance")
+OF_ATTENTION, OF_FACTORS = ("n_layers", "n_heads"), ("neighbours", "distance", "window")
 OF_PLACES, OF_VALUES = ("coordinates", "neighbours", "distance"), ("value", "coordinates", "lags", "item_vectors")
 DEFAULT = EfaOptions()
 Part = Literal["items", "values"]
@@ -76,6 +76,8 @@ def _refuse_without_effect(options: EfaOptions, values: Sequence[str], *, has_it
         _refuse(options, "a factor model", ("lags", "covariates", *OF_ATTENTION))
         if has_items:
             _refuse(options, "a factor model of items", OF_PLACES, "turn item_vectors off for a model of places")
+        elif values:
+            _refuse(options, "a factor model of places", ("window",), "set neighbours")
     if len(values) > 1 and (options.model == "fm" or options.lags):
         what = "a factor model has" if options.model == "fm" else "$lags are of"
         advice = "name one, or fit a model for each"

@@ -166,10 +166,9 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         covariates = learn_covariates(learned, options.kinds)
         # Tables without the positions that training rows have may be in another order.
         position = options.position or (POSITION if POSITION in columns else None)
-        matters = options.gives_vectors(position) or options.causal
         self._shapes = [
             DataShape(part=part, items=len(self.items_) if has_items or part == "items" else 0, covariates=covariates,
-                      position=position if matters else None)
+                      position=position if options.has_order(position) else None)
             for part in parts
         ]  # fmt: skip
         sequences = {source: self._read_table(table, source=source) for source, table in learned.items()}

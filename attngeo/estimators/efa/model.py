@@ -372,7 +372,9 @@ def make_model(
 def _make_network(options: EfaOptions, architecture: Architecture, shape: DataShape) -> nn.Module:
     causal = options.causal
     positions = shape.longest if options.gives_vectors(options.position or shape.position) else 0
-    pooling: dict[str, Any] = {"causal": causal, "pooling": architecture.pooling, "start": architecture.start}
+    pooling: dict[str, Any] = {
+        "causal": causal, "pooling": architecture.pooling, "start": architecture.start, "window": options.window
+    }  # fmt: skip
     if shape.part == "items":
         if options.model == "fm":
             return ItemFactors(shape.items, options.width, **pooling)

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.attention import AttentionShape, MaskedAttention, MaskedLayer
@@ -317,16 +318,18 @@ class ItemFactors(nn.Module):
     """Logits of the item at each position: ρᵀ Σ_j α_{x_j} / (I − 1) over the other positions (Prop. 1).
 
     items: D. size: K. causal: whether the sum is over the positions before it. start: whether a learned vector is added
-    to that sum, so that the first position has one, too, as in the code of the paper.
+    to that sum, so that the first position has one, too, as in the code of the paper. window: positions on each side
+    that are in the sum; None for all.
 
     center.weight: ρ, [D, K]. context.weight: α, [D, K].
     """
 
     def __init__(
-        self, items: int, size: int, *, causal: bool = False, pooling: Pooling = "mean", start: bool = False
-    ) -> None:
+        self, items: int, size: int, *, causal: bool = False, pooling: Pooling = "mean", start: bool = False,
+        window: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.causal, self.pooling = causal, pooling
+        self.causal, self.pooling, self.window = causal, pooling, window
         self.context = nn.Embedding(items, size)
         self.center = nn.Linear(size, items, bias=False)
         self.start = nn.Parameter(torch.zeros(size)) if start else None
@@ -335,7 +338,7 @@ class ItemFactors(nn.Module):
         """The vector of the context of each position, [B, I, K]."""
         assert batch.items is not None
         vectors = self.context(torch.where(batch.known, batch.items, 0))
-        context = pool_others(vectors, batch.known, causal=self.causal, pooling=self.pooling)
+        context = pool_others(vectors, batch.known, causal=self.causal, pooling=self.pooling, window=self.window)
         return context if self.start is None else context + self.start
 
     def forward(self, batch: Batch) -> Tensor:
@@ -351,10 +354,11 @@ class ValueFactors(nn.Module):
     """
 
     def __init__(
-        self, items: int, size: int, *, causal: bool = False, pooling: Pooling = "mean", start: bool = False
-    ) -> None:
+        self, items: int, size: int, *, causal: bool = False, pooling: Pooling = "mean", start: bool = False,
+        window: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.causal, self.pooling = causal, pooling
+        self.causal, self.pooling, self.window = causal, pooling, window
         self.context, self.center = nn.Embedding(items, size), nn.Embedding(items, size)
         for table in (self.context, self.center):  # products of about 1/√K: those of torch's start overflow as counts
             nn.init.normal_(table.weight, std=size**-0.5)
@@ -366,7 +370,7 @@ class ValueFactors(nn.Module):
         assert batch.values is not None
         items = torch.where(batch.present, batch.items, 0)
         vectors = self.context(items) * torch.where(batch.known[..., None], batch.values, 0)
-        context = pool_others(vectors, batch.known, causal=self.causal, pooling=self.pooling)
+        context = pool_others(vectors, batch.known, causal=self.causal, pooling=self.pooling, window=self.window)
         raw: Tensor = (self.center(items) * (context if self.start is None else context + self.start)).sum(
             -1, keepdim=True
         )
@@ -406,27 +410,33 @@ class SpatialFactors(nn.Module):
         return raw[..., None]
 
 
-def pool_others(vectors: Tensor, known: Tensor, *, causal: bool, pooling: Pooling) -> Tensor:
+def pool_others(vectors: Tensor, known: Tensor, *, causal: bool, pooling: Pooling, window: int | None = None) -> Tensor:
     """The sum of the vectors of the other known positions, or of those before, over I − 1 for a mean: [B, I, K].
 
     I is the number of known positions, and the one that is predicted, in both directions, as in the paper: the mean of
     those before position i has the same divisor for every i. With pooling "seen", it is the number of those before.
+    window: positions on each side that are added up (section 4.2); the divisor of a mean is how many of them are known.
     """
     vectors = vectors * known[..., None]
-    summed = _sum_before(vectors)  # not a sum less the own vector, whose rounding would show it
-    if not causal:
-        summed = summed + _sum_before(vectors.flip(1)).flip(1)
+
+    def add_up(numbers: Tensor) -> Tensor:
+        summed = _sum_before(numbers, window)  # not a sum less the own vector, whose rounding would show it
+        return summed if causal else summed + _sum_before(numbers.flip(1), window).flip(1)
+
     if pooling == "sum":
-        return summed
-    others = known.sum(1, keepdim=True) - known.long()
-    if pooling == "seen" and causal:
-        others = known.cumsum(1) - known.long()
-    return summed / others.clamp(min=1)[..., None]
+        return add_up(vectors)
+    others = (known.sum(1, keepdim=True) - known.long())[..., None]
+    if window is not None or (pooling == "seen" and causal):
+        others = add_up(known.long()[..., None])
+    return add_up(vectors) / others.clamp(min=1)
 
 
-def _sum_before(vectors: Tensor) -> Tensor:
-    """The sum of the vectors before each position, [B, I, K]."""
-    return torch.cat([torch.zeros_like(vectors[:, :1]), vectors[:, :-1].cumsum(1)], 1)
+def _sum_before(vectors: Tensor, window: int | None) -> Tensor:
+    """The sum of the vectors before each position, [B, I, K]. window: of so many."""
+    length = vectors.shape[1]
+    if window is None or window >= length - 1:
+        return torch.cat([torch.zeros_like(vectors[:, :1]), vectors[:, :-1].cumsum(1)], 1)
+    return sum(functional.pad(vectors[:, :-far], (0, 0, far, 0)) for far in range(1, window + 1))  # type: ignore[return-value]
 
 
 @torch.no_grad()

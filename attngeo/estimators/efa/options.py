@@ -132,6 +132,10 @@ class EfaOptions(EstimatorOptions):
         True, "Scale values and coordinates to mean 0 and deviation 1 inside the model, and start at their mean",
         advanced=True, panel=MODEL,
     )  # fmt: skip
+    window: int | None = option(
+        None, "Positions on each side that the factor model of items or their values adds up", advanced=True,
+        panel=MODEL, least=1, shown_default="all others",
+    )  # fmt: skip
     neighbours: int | None = option(
         None, "Nearest places that the factor model adds up", advanced=True, panel=MODEL, least=1,
         shown_default="all others",
@@ -209,6 +213,10 @@ class EfaOptions(EstimatorOptions):
     def may_be_alone(self) -> bool:
         """Whether a sequence of one row is read."""
         return self.short == "keep" or self.causal
+
+    def has_order(self, position: str | None) -> bool:
+        """Whether the order of rows has an effect. position: as that of `gives_vectors`."""
+        return self.gives_vectors(position) or self.causal or self.window is not None
 
     def gives_vectors(self, position: str | None) -> bool:
         """Whether each position has a vector. position: the column that orders the rows, if there is one.

@@ -349,7 +349,7 @@ class TableReader:
             return rank_positions(frame[self.position or POSITION], codes, source, missing)
         except TableError:
             options = self.options
-            if self.position is not None or options.gives_vectors(None) or options.causal or not self.items:
+            if self.position is not None or options.has_order(None) or not self.items:
                 raise
             return None
 

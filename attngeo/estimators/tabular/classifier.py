@@ -1,4 +1,4 @@
-"""The classifier of scikit-learn's kind: attention over the cells of a row, trained to fill in any masked cell."""
+"""Estimators of scikit-learn's kind: attention over the cells of a row, trained to fill in any masked cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import numpy as np
 import pandas as pd
 import torch
 from pydantic import ConfigDict
-from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    OneToOneFeatureMixin,
+    TransformerMixin,
+)
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -20,7 +26,7 @@ from torch import Tensor
 
 from attngeo.bounds import list_names
 from attngeo.devices import pick_device, usable_device
-from attngeo.errors import UsageError
+from attngeo.errors import UnsupportedModelError, UsageError
 from attngeo.estimators.shared import takes_keywords
 from attngeo.estimators.tabular.coding import (
     TableCoding,
@@ -50,48 +56,10 @@ class ClassifierKeywords(ClassifierOptions):
     random_state: int | np.random.RandomState | None = None  # type: ignore[assignment]
 
 
-class AttentionClassifier(
-    ClassifierMixin,  # type: ignore[misc]
-    TransformerMixin,  # type: ignore[misc]
-    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
-    BaseEstimator,  # type: ignore[misc]
-):
-    """Bidirectional attention for tables of categories.
+class TableModel(BaseEstimator):  # type: ignore[misc]
+    """What `AttentionClassifier` and `AttentionImputer` share: attention over the cells of a row."""
 
-    A row with its response is a sentence: its columns are positions, its categories are words. In training, each cell
-    is masked once in an epoch and predicted from the others. So the model is one of the joint distribution, and fills
-    in any missing cell. One block of attention, as in the published run (appendix E).
-
-    Missing values (NaN, None) are [MASK]. A row whose label is missing is trained on without it. A numeric column with
-    fractions, or more than `n_bins` values, is cut into bins by the quantiles of the training rows.
-
-    The keywords are those of `ClassifierOptions`, which `__init__` describes. With vocabulary "column", each column has
-    categories of its own; with "shared", columns share the vectors of their categories by number, as in the paper, for
-    columns that have the same levels. random_state may also be a generator of numpy.
-
-    Attributes:
-        classes_: labels, in the order of `predict_proba`.
-        columns_: names of the columns, the response last. coding_: their categories.
-        feature_encodings_: the vector of each column, [K, d]: what positional encodings are in a sentence. Columns
-            with close ones play similar roles.
-        category_encodings_: the vector of each category, a DataFrame.
-        train_loss_, validation_loss_: mean cross-entropy of masked cells in each epoch. n_iter_: epochs.
-        n_features_in_, feature_names_in_: as in scikit-learn.
-
-    Raises TableError (a ValueError) for tables that cannot be used, UsageError for arguments out of range.
-
-    Source: Wibisono & Wang 2023 (arXiv 2307.04057), section 3.
-
-    >>> import numpy as np
-    >>> x = np.array([["red", "small"], ["red", "large"], ["blue", "small"], ["blue", "large"]] * 20)
-    >>> y = x[:, 0] == "red"
-    >>> model = AttentionClassifier(max_epochs=20, random_state=0).fit(x, y)
-    >>> model.predict([["red", "large"], ["blue", "small"]])
-    array([ True, False])
-    >>> model.impute([["red", "small"]], y=[True]).tolist()
-    [['red', 'small']]
-    """
-
+    _has_response = True
     # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.
     missing_texts: tuple[str, ...] | None = None
     random_state: int | np.random.RandomState | None
@@ -117,55 +85,6 @@ class AttentionClassifier(
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
         return tags
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
-        """Train on rows X ([rows, columns]) and their labels y ([rows]); missing ones are NaN or None.
-
-        sample_weight: weight of each row in the loss and in the edges of bins, [rows]. If the training fails or is
-        interrupted, the estimator stays as it was.
-        """
-        fit_together([self], [(X, y, sample_weight)])
-        return self
-
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, epochs: int = 1,  # noqa: N803
-    ) -> Self:  # fmt: skip
-        """Train further, for one epoch or more, on rows with the columns, categories and classes of the first call.
-
-        classes: all labels, at the first call, if they are not all in y. Later rows may have no label, and values that
-        the first ones have not are errors or missing, as `unseen` says. If it fails or is interrupted, the model stays
-        as it was.
-        """
-        draft = self._draft()
-        options = draft._check_options()
-        training = options.training(epochs=epochs)
-        if hasattr(self, "network_"):
-            validate_data(draft, X, skip_check_array=True, reset=False)
-            rows = read_training_rows(read_table(X), y, sample_weight, unlabelled=True)
-            network, optimizer = deepcopy((self.network_, self._optimizer))  # trained in place
-            plan = draft._plan(rows, options, training, draft._seed + draft._data_sets)
-        else:
-            rows = draft._learn(X, y, sample_weight, options, classes)
-            plan = draft._plan(rows, options, training, draft._seed)
-            network, optimizer = plan.new_network(), None
-        draft._optimizer = optimizer or make_optimizer(network, training)
-        draft._take(fit_plans([replace(plan, start=network, optimizer=draft._optimizer)])[0])
-        draft._data_sets += 1
-        self.__dict__ = draft.__dict__
-        return self
-
-    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The most probable label of each row, [rows]."""
-        best = self.predict_proba(X).argmax(1)
-        return np.asarray(self.classes_[best])
-
-    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The probability of each label given the row's cells, [rows, classes]."""
-        return self._read_response(X)[1]
-
-    def transform(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The vector of each row's masked response, from which its label is predicted, [rows, d]."""
-        return self._read_response(X)[0]
 
     def impute(self, X: Any, y: Any = None) -> Any:  # noqa: N803
         """X with each missing cell replaced by its most probable value given the observed cells of its row.
@@ -225,11 +144,6 @@ class AttentionClassifier(
         return torch.stack(weights, 1).permute(0, 3, 1, 2).contiguous().numpy()
 
     @property
-    def classes_(self) -> np.ndarray:
-        """The labels, [classes]."""
-        return np.array(self._fitted_coding().response.values)
-
-    @property
     def columns_(self) -> list[Hashable]:
         """Names of the columns, the response last."""
         return [column.name for column in self._fitted_coding().columns]
@@ -249,10 +163,6 @@ class AttentionClassifier(
         vectors = self.network_.weights["words"][0].detach().cpu()[torch.cat(words)]
         return pd.DataFrame(vectors.numpy(), index=pd.MultiIndex.from_tuples(index, names=["column", "value"]))
 
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.network_.width)
-
     def _fitted_coding(self) -> TableCoding:
         if not hasattr(self, "coding_"):  # not check_is_fitted, which looks at properties
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit first")
@@ -268,13 +178,11 @@ class AttentionClassifier(
         device = pick_device(self.device)
         return deepcopy(self.network_).to("cpu" if device.type == "mps" else device, torch.float64)
 
-    def _read_response(self, X: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
-        codes = self._code(X)
-        return _read_cells(self._exact_network(), codes, codes.shape[1] - 1)
-
     def _code(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
         """Categories of rows to predict, [rows, K]; the response is missing without y."""
         coding, frame = self._fitted_coding(), read_table(X)
+        if y is not None and not self._has_response:
+            raise UsageError("the model was fitted without a target and has no labels; leave out y")
         validate_data(self, X, skip_check_array=True, reset=False)
         return coding.encode(
             frame, None if y is None else read_labels(y, len(frame), unlabelled=True), self._check_options().unseen
@@ -290,7 +198,7 @@ class AttentionClassifier(
 
     def _learn(self, X: Any, y: Any, weight: Any, options: ClassifierOptions, classes: Any) -> TrainingRows:  # noqa: N803
         """Start a model of these rows."""
-        rows = read_training_rows(read_table(X), y, weight)
+        rows = read_training_rows(read_table(X), y, weight, has_response=self._has_response)
         coding = learn_table(rows.frame, rows.labels, rows.weights, options.n_bins, classes)
         validate_data(self, X, skip_check_array=True, reset=True)
         self.coding_ = coding
@@ -325,13 +233,20 @@ class AttentionClassifier(
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The model that `save` wrote.
+        """The model that `save` wrote; by `TableModel`, of either kind.
 
-        Raises ModelNotFoundError if there is none, UnsupportedModelError if it is of another version,
+        Raises ModelNotFoundError if there is none, UnsupportedModelError if it is of another version or kind,
         CorruptCheckpointError if its files are broken or contradict each other, and NotEnoughMemoryError.
         """
         saved, coding, network = read_classifier(Path(folder))
-        model = cls(**dict(saved.parameters))
+        kind: type[Any] = AttentionClassifier if saved.target else AttentionImputer
+        if not issubclass(kind, cls):
+            use = "predict" if saved.target else "impute"
+            raise UnsupportedModelError(
+                f"{folder} was fitted {'with' if saved.target else 'without'} a target, expected a model of the other "
+                f"kind; use {kind.__name__}.load, or attngeo tabular {use}"
+            )
+        model: Self = kind(**dict(saved.parameters))
         model.set_params(device=usable_device(model.device))
         model.coding_, model.network_ = coding, network
         model.n_iter_, model.missing_texts = saved.epochs, saved.missing
@@ -360,11 +275,149 @@ class AttentionClassifier(
         return {**state, "_optimizer": None} if "_optimizer" in state else state
 
 
+class AttentionClassifier(
+    ClassifierMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    TableModel,
+):
+    """Bidirectional attention for tables of categories.
+
+    A row with its response is a sentence: its columns are positions, its categories are words. In training, each cell
+    is masked once in an epoch and predicted from the others. So the model is one of the joint distribution, and fills
+    in any missing cell. One block of attention, as in the published run (appendix E).
+
+    Missing values (NaN, None) are [MASK]. A row whose label is missing is trained on without it. A numeric column with
+    fractions, or more than `n_bins` values, is cut into bins by the quantiles of the training rows.
+
+    The keywords are those of `ClassifierOptions`, which `__init__` describes. With vocabulary "column", each column has
+    categories of its own; with "shared", columns share the vectors of their categories by number, as in the paper, for
+    columns that have the same levels. random_state may also be a generator of numpy.
+
+    Attributes:
+        classes_: labels, in the order of `predict_proba`.
+        columns_: names of the columns, the response last. coding_: their categories.
+        feature_encodings_: the vector of each column, [K, d]: what positional encodings are in a sentence. Columns
+            with close ones play similar roles.
+        category_encodings_: the vector of each category, a DataFrame.
+        train_loss_, validation_loss_: mean cross-entropy of masked cells in each epoch. n_iter_: epochs.
+        n_features_in_, feature_names_in_: as in scikit-learn.
+
+    Raises TableError (a ValueError) for tables that cannot be used, UsageError for arguments out of range.
+
+    Source: Wibisono & Wang 2023 (arXiv 2307.04057), section 3.
+
+    >>> import numpy as np
+    >>> x = np.array([["red", "small"], ["red", "large"], ["blue", "small"], ["blue", "large"]] * 20)
+    >>> y = x[:, 0] == "red"
+    >>> model = AttentionClassifier(max_epochs=20, random_state=0).fit(x, y)
+    >>> model.predict([["red", "large"], ["blue", "small"]])
+    array([ True, False])
+    >>> model.impute([["red", "small"]], y=[True]).tolist()
+    [['red', 'small']]
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
+        """Train on rows X ([rows, columns]) and their labels y ([rows]); missing ones are NaN or None.
+
+        sample_weight: weight of each row in the loss and in the edges of bins, [rows]. If the training fails or is
+        interrupted, the estimator stays as it was.
+        """
+        fit_together([self], [(X, y, sample_weight)])
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, epochs: int = 1,  # noqa: N803
+    ) -> Self:  # fmt: skip
+        """Train further, for one epoch or more, on rows with the columns, categories and classes of the first call.
+
+        classes: all labels, at the first call, if they are not all in y. Later rows may have no label, and values that
+        the first ones have not are errors or missing, as `unseen` says. If it fails or is interrupted, the model stays
+        as it was.
+        """
+        draft = self._draft()
+        options = draft._check_options()
+        training = options.training(epochs=epochs)
+        if hasattr(self, "network_"):
+            validate_data(draft, X, skip_check_array=True, reset=False)
+            rows = read_training_rows(read_table(X), y, sample_weight, unlabelled=True)
+            network, optimizer = deepcopy((self.network_, self._optimizer))  # trained in place
+            plan = draft._plan(rows, options, training, draft._seed + draft._data_sets)
+        else:
+            rows = draft._learn(X, y, sample_weight, options, classes)
+            plan = draft._plan(rows, options, training, draft._seed)
+            network, optimizer = plan.new_network(), None
+        draft._optimizer = optimizer or make_optimizer(network, training)
+        draft._take(fit_plans([replace(plan, start=network, optimizer=draft._optimizer)])[0])
+        draft._data_sets += 1
+        self.__dict__ = draft.__dict__
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The most probable label of each row, [rows]."""
+        best = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[best])
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The probability of each label given the row's cells, [rows, classes]."""
+        return self._read_response(X)[1]
+
+    def transform(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The vector of each row's masked response, from which its label is predicted, [rows, d]."""
+        return self._read_response(X)[0]
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The labels, [classes]."""
+        return np.array(self._fitted_coding().response.values)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.network_.width)
+
+    def _read_response(self, X: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
+        codes = self._code(X)
+        return _read_cells(self._exact_network(), codes, codes.shape[1] - 1)
+
+
+class AttentionImputer(
+    OneToOneFeatureMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    TableModel,
+):
+    """The same for a table without a response: each cell is predicted from the others, and missing ones are filled.
+
+    Parameters, kinds of columns and errors are those of `AttentionClassifier`, and so are the attributes, but classes_.
+    Rows of several tables, of which each has some of the columns, are one table whose other cells are missing.
+
+    Source: Wibisono & Wang 2023 (arXiv 2307.04057), section 3.1, unsupervised settings.
+
+    >>> import numpy as np
+    >>> x = np.array([["red", "warm"], ["blue", "cold"]] * 40, dtype=object)
+    >>> AttentionImputer(max_epochs=30, random_state=0).fit(x).transform([["red", None]]).tolist()
+    [['red', 'warm']]
+    """
+
+    _has_response = False
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Train on rows X, [rows, columns]; missing cells are NaN or None. y: for scikit-learn; not read.
+
+        sample_weight: as in `AttentionClassifier.fit`, and so is what happens if the training fails.
+        """
+        fit_together([self], [(X, y, sample_weight)])
+        return self
+
+    def transform(self, X: Any) -> Any:  # noqa: N803
+        """`impute`: X with each missing cell replaced by its most probable value."""
+        return self.impute(X)
+
+
 def fit_together(
-    estimators: Sequence[AttentionClassifier],
+    estimators: Sequence[TableModel],
     tables: Sequence[tuple[Any, ...]],
     progress: ProgressCallback = ignore_progress,
-) -> list[AttentionClassifier]:
+) -> list[TableModel]:
     """Fit each estimator to its table, (X, y) or (X, y, sample_weight). Returns the estimators.
 
     Tables of one shape, with equal parameters but for random_state, are trained as one batch of models, which is

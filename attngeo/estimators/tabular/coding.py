@@ -73,10 +73,10 @@ TRANSPOSED = {"query", "key", "value", "out", "up", "down", "word"}
 
 
 class TrainingRows(NamedTuple):
-    """Rows with a weight: their cells, labels (missing for an unlabelled row) and weights."""
+    """Rows with a weight: their cells, labels (missing for an unlabelled row; None without a response) and weights."""
 
     frame: pd.DataFrame
-    labels: pd.Series[Any]
+    labels: pd.Series[Any] | None
     weights: np.ndarray
 
 
@@ -141,11 +141,14 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
     return series
 
 
-def read_training_rows(frame: pd.DataFrame, labels: Any, weights: Any, *, unlabelled: bool = False) -> TrainingRows:
+def read_training_rows(
+    frame: pd.DataFrame, labels: Any, weights: Any, *, unlabelled: bool = False, has_response: bool = True
+) -> TrainingRows:
     """The rows of a frame whose weight is not zero, with their labels. Raises as `read_labels` and `read_weights`."""
-    series, numbers = read_labels(labels, len(frame), unlabelled=unlabelled), read_weights(weights, len(frame))
+    series = read_labels(labels, len(frame), unlabelled=unlabelled) if has_response else None
+    numbers = read_weights(weights, len(frame))
     kept = numbers > 0
-    return TrainingRows(frame[kept], series[kept], numbers[kept])
+    return TrainingRows(frame[kept], None if series is None else series[kept], numbers[kept])
 
 
 def hold_out(
@@ -156,7 +159,7 @@ def hold_out(
     option: the fraction is its value.
     """
     if len(rows) - math.ceil(fraction * len(rows)) < 1:
-        what = f"{len(rows)} labelled rows, of which a fraction of {fraction:g} cannot be held out"
+        what = f"{len(rows)} usable rows, of which a fraction of {fraction:g} cannot be held out"
         raise TableError(f"{what}; give more, or a smaller ${option}", option, table=table)
     train, held_out = train_test_split(rows, test_size=fraction, random_state=seed)
     return train, held_out
@@ -273,14 +276,20 @@ def _to_numbers(column: pd.Series[Any]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TableCoding:
-    """The codings of all columns: of the features, in the order of the table, then of the response."""
+    """The codings of all columns: of the features, in the order of the table, then of the response, if there is one."""
 
     columns: tuple[ColumnCoding, ...]
+    has_response: bool = True
+
+    @property
+    def features(self) -> tuple[ColumnCoding, ...]:
+        """The codings of the features."""
+        return self.columns[:-1] if self.has_response else self.columns
 
     @property
     def names(self) -> list[Hashable]:
         """The names of the features."""
-        return [column.name for column in self.columns[:-1]]
+        return [column.name for column in self.features]
 
     @property
     def response(self) -> ColumnCoding:
@@ -295,7 +304,7 @@ class TableCoding:
     def encode(self, frame: pd.DataFrame, labels: pd.Series[Any] | None, unseen: Unseen) -> np.ndarray:
         """Categories of cells and labels, [rows, K], of a table with these columns. Raises TableError."""
         codes = np.full((len(frame), len(self.columns)), MISSING, dtype=np.int64)
-        for at, column in enumerate(self.columns[:-1]):
+        for at, column in enumerate(self.features):
             codes[:, at] = column.encode(frame.iloc[:, at], unseen)
         if labels is not None:
             codes[:, -1] = self.response.encode(labels, "error", UNSEEN_LABEL)
@@ -303,10 +312,23 @@ class TableCoding:
 
 
 def learn_table(
-    frame: pd.DataFrame, labels: pd.Series[Any], weights: np.ndarray, bins: int, classes: Sequence[Any] | None = None
+    frame: pd.DataFrame,
+    labels: pd.Series[Any] | None,
+    weights: np.ndarray,
+    bins: int,
+    classes: Sequence[Any] | None = None,
 ) -> TableCoding:
-    """The coding of a table's training rows. classes: all labels, if they may not all be there. Raises TableError."""
+    """The coding of a table's training rows. labels: None without a response. classes: all labels, if they may not all
+    be there. Raises TableError.
+    """
     features = [learn_coding(name, frame.iloc[:, at], weights, bins) for at, name in enumerate(frame.columns)]
+    if labels is None:
+        what = "without a response, expected"
+        if len(features) < 2:
+            raise TableError(f"the table has {len(features)} feature(s) {what} two or more, which predict each other")
+        if all(column.size < 2 for column in features):
+            raise TableError(f"{len(frame)} sample(s) {what} two values in a column or more; give rows that differ")
+        return TableCoding(tuple(features), has_response=False)
     response = ColumnCoding(RESPONSE if labels.name is None else labels.name, _learn_classes(labels.dropna(), classes))
     return TableCoding((*features, response))
 
@@ -358,7 +380,7 @@ class SavedColumn(Table):
 
 
 class SavedClassifier(SavedModel):
-    """The configuration of a classifier."""
+    """The configuration of a classifier, or of a model without a target."""
 
     TYPE, FORMAT, MADE_BY = "attngeo_tabular", 1, "attngeo tabular fit --save"
     parameters: ClassifierOptions
@@ -366,6 +388,7 @@ class SavedClassifier(SavedModel):
     data_sets: Annotated[Count, Field(ge=1)]
     columns: Annotated[tuple[SavedColumn, ...], Field(min_length=2)]
     missing: tuple[str, ...] | None
+    target: bool = True
     num_hidden_layers: Literal[1]
     num_attention_heads: Count
     hidden_size: Count
@@ -373,9 +396,11 @@ class SavedClassifier(SavedModel):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> SavedClassifier:
-        names, response = [column.name for column in self.columns[:-1]], self.columns[-1]
-        if len(set(names)) < len(names):
+        features, response = self.columns[:-1] if self.target else self.columns, self.columns[-1]
+        if len({column.name for column in features}) < len(features):
             raise ValueError("columns has a name twice, expected each once")
+        if not self.target:
+            return self
         if response.edges is not None or len(response.values) < 2:
             raise ValueError("columns: the last one, the response, has bins or fewer than 2 values, expected 2 or more")
         return self
@@ -389,7 +414,8 @@ def write_classifier(
     state: seed, data_sets, epochs and missing. Raises OutputError, and TableError for values that JSON lacks.
     """
     about = {
-        **_describe_layers(options), "parameters": dict(options), **state, "columns": describe_columns(coding)
+        **_describe_layers(options), "parameters": dict(options), **state, "columns": describe_columns(coding),
+        **({} if coding.has_response else {"target": False}),
     }  # fmt: skip
     tensors = {name: _to_file(weight, network.weights[weight][0]) for name, weight in NAMES.items()}
     write_model(folder, SavedClassifier, about, tensors)
@@ -424,7 +450,7 @@ def read_classifier(folder: Path) -> tuple[SavedClassifier, TableCoding, TableAt
     saved = read_config(folder, SavedClassifier)
     options = saved.parameters
     check_layers(folder, saved, _describe_layers(options))
-    coding = TableCoding(tuple(ColumnCoding(**dict(column)) for column in saved.columns))
+    coding = TableCoding(tuple(ColumnCoding(**dict(column)) for column in saved.columns), saved.target)
     layout = CellLayout(coding.sizes, options.vocabulary == "shared")
     tensors = read_tensors(folder)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ from attngeo.bounds import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.shared.files import keep_whole, list_missing, list_texts, naming, read_own_table
 from attngeo.estimators.tabular.baselines import fit_baseline
-from attngeo.estimators.tabular.classifier import AttentionClassifier, fit_together
+from attngeo.estimators.tabular.classifier import AttentionClassifier, AttentionImputer, TableModel, fit_together
 from attngeo.estimators.tabular.coding import describe_columns, hold_out, read_table
 from attngeo.estimators.tabular.network import MISSING
 from attngeo.estimators.tabular.options import (
@@ -33,23 +35,28 @@ MASK = "[MASK]"
 
 
 class SplitTable(NamedTuple):
-    """Features and responses of the training rows and of the test rows."""
+    """Features and responses of the training rows and of the test rows; None without a target."""
 
     train_x: pd.DataFrame
-    train_y: pd.Series[Any]
+    train_y: pd.Series[Any] | None
     test_x: pd.DataFrame
-    test_y: pd.Series[Any]
+    test_y: pd.Series[Any] | None
 
 
-def fit_own_table(path: str, options: FitOptions, progress: ProgressCallback = ignore_progress) -> pd.DataFrame:
-    """The scores of `fit_table` for the rows of a file; the options say what is kept of the attention model.
+def fit_own_table(
+    paths: str | Sequence[str], options: FitOptions, progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
+    """The scores of `fit_table` for the rows of a file, or of several files with some columns in common; without a
+    target, those of `fit_columns`. The options say what is kept of the attention model.
 
-    Raises as `read_tables`, `fit_table`, `AttentionClassifier.save` and `write_table`.
+    Raises as `read_tables`, `fit_table`, `fit_columns`, `TableModel.save` and `write_table`.
     """
-    rows, model = fit_table(read_tables(path, options), options, progress)
+    tables = read_tables(paths, options)
+    rows, model = (fit_columns if tables.train_y is None else fit_table)(tables, options, progress)
     if options.save is not None:
         model.save(options.save)
-        progress(Progress("note", f"{options.save}: saved; attngeo tabular predict {options.save} ROWS.csv uses it"))
+        use = "impute" if tables.train_y is None else "predict"
+        progress(Progress("note", f"{options.save}: saved; attngeo tabular {use} {options.save} ROWS.csv uses it"))
     if options.encodings_output is not None:
         write_table(tabulate_encodings(model), Path(options.encodings_output))
     return rows
@@ -66,25 +73,52 @@ def predict_own_table(folder: str | Path, path: str, options: PredictOptions) ->
     return predicted
 
 
-def read_tables(path: str, options: FitOptions) -> SplitTable:
-    """The rows of a file that train, and those that test. Raises UsageError, DataUnavailableError, TableError."""
-    frame = read_own_table(path, options.missing)
-    if options.target is None:
-        raise UsageError(f"$target is required: the column to predict, one of: {', '.join(frame.columns)}", "target")
-    x, y = take_target(frame, options.target, path)
+def read_tables(paths: str | Sequence[str], options: FitOptions) -> SplitTable:
+    """The rows of the files that train, and those that test. Raises UsageError, DataUnavailableError, TableError."""
+    paths = [paths] if isinstance(paths, str) else paths
+    frame = read_files(paths, options.missing)
+    x, y = (frame, None) if options.target is None else take_target(frame, options.target, paths[0])
     if options.test is not None:
-        test = read_own_table(options.test, options.missing, list_texts(frame))
-        test_x, test_y = take_target(test, options.target, options.test)
+        test_x, test_y = read_own_table(options.test, options.missing, list_texts(frame)), None
+        if options.target is not None:
+            test_x, test_y = take_target(test_x, options.target, options.test)
         absent = [name for name in x.columns if name not in test_x.columns]
-        if absent:
+        if absent and len(paths) == 1:
             raise TableError(f"no column {absent[0]!r}, which the training rows have", table=options.test)
-        return SplitTable(x, y, test_x[list(x.columns)], test_y)
-    labelled = y.notna().to_numpy().nonzero()[0]
-    train, held_out = hold_out(labelled, options.test_size, options.random_state, "test_size", path)
-    # A label that no training row has could not be predicted.
-    test_rows = held_out[y.iloc[held_out].isin(y.iloc[train].unique()).to_numpy()]
+        return SplitTable(x, y, test_x.reindex(columns=list(x.columns)), test_y)
+    labelled = (np.ones(len(x), bool) if y is None else y.notna().to_numpy()).nonzero()[0]
+    train, test_rows = hold_out(labelled, options.test_size, options.random_state, "test_size", paths[0])
+    if y is not None:  # a label that no training row has could not be predicted
+        test_rows = test_rows[y.iloc[test_rows].isin(y.iloc[train].unique()).to_numpy()]
     kept = np.delete(np.arange(len(frame)), test_rows)
-    return SplitTable(x.iloc[kept], y.iloc[kept], x.iloc[test_rows], y.iloc[test_rows])
+    labels = [None, None] if y is None else [y.iloc[kept], y.iloc[test_rows]]
+    return SplitTable(x.iloc[kept], labels[0], x.iloc[test_rows], labels[1])
+
+
+def read_files(paths: Sequence[str], missing: Sequence[str] | None = None) -> pd.DataFrame:
+    """The rows of files with the columns of all; cells of a column that a file lacks are missing.
+
+    A column that is of texts in one file is of texts in all text files. Raises as `read_own_table`, UsageError for a
+    file that is given twice, and TableError for one without a column in common with the others, through which columns
+    of both are in one space.
+    """
+    if len(set(paths)) < len(paths):
+        raise UsageError(f"{next(path for path in paths if paths.count(path) > 1)} is given twice, expected each once")
+    frames = [read_own_table(path, missing) for path in paths]
+    if len(frames) == 1:
+        return frames[0]
+    texts = {name for frame in frames for name in list_texts(frame)}
+    frames = [read_own_table(path, missing, texts) for path in paths]
+    joined, left = list(frames[0].columns), [*range(1, len(frames))]
+    while left:
+        near = next((at for at in left if {*joined} & {*frames[at].columns}), None)
+        if near is None:
+            others = f"no column in common with {paths[0]}"
+            raise TableError(f"{others}, expected one of: {list_names(joined)}; rename one", table=str(paths[left[0]]))
+        joined += [name for name in frames[near].columns if name not in joined]
+        left.remove(near)
+    parts = [frame.dropna(axis=1, how="all") for frame in frames]  # whose kind would not be that of the values
+    return pd.concat(parts, ignore_index=True).reindex(columns=joined)
 
 
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
@@ -107,8 +141,9 @@ def fit_table(
     categories, one-hot; a missing cell is a category of its own there. Beside the rows, the attention model, which is
     fitted if it is among the methods. Raises TableError, also for what a saved model cannot keep if it is to be saved.
     """
-    parameters: dict[str, Any] = {name: getattr(options, name) for name in ClassifierOptions.model_fields}
-    model = AttentionClassifier(**parameters)
+    assert tables.train_y is not None
+    assert tables.test_y is not None
+    model = AttentionClassifier(**_list_parameters(options))
     model.prepare(tables.train_x, tables.train_y)  # learns the categories, so that bad rows are refused at once
     model.missing_texts = tuple(list_missing(options.missing))
     if options.save is not None:
@@ -133,6 +168,45 @@ def fit_table(
         sizes = {"train_rows": len(tables.train_y), "test_rows": len(test_y)}
         rows.append({"method": name, "seed": options.random_state, **sizes, **scores})
     return pd.DataFrame(rows), model
+
+
+def fit_columns(
+    tables: SplitTable, options: FitOptions, progress: ProgressCallback = ignore_progress
+) -> tuple[pd.DataFrame, TableModel]:
+    """Fit attention to the training rows without a target, and measure it on each cell of the test rows.
+
+    Rows: column, method (atn, or frequencies: those of the training rows, one added to each count), seed, train_rows,
+    test_rows (with a value in the column), and accuracy to calibration_error as of `fit_table`. Columns with one value,
+    or none in the test rows, are left out. Raises as `fit_table`. Beside the rows, the model.
+    """
+    model, seed = AttentionImputer(**_list_parameters(options)), options.random_state
+    model.prepare(tables.train_x, None)
+    model.missing_texts = tuple(list_missing(options.missing))
+    if options.save is not None:
+        describe_columns(model.coding_)
+    measured = copy(model).set_params(unseen="mask" if options.test is None else options.unseen)
+    with naming({"": options.test or "the test rows"}):
+        train, codes = (measured.coding_.encode(x, None, measured.unseen) for x in (tables.train_x, tables.test_x))
+    fit_together([model], [(tables.train_x, None)], progress)
+    measured.network_, rows = model.network_, []
+    for at, coding in enumerate(model.coding_.columns):
+        known = codes[:, at] >= 0
+        if coding.size < 2 or not known.any():
+            continue
+        counts = np.bincount(train[train[:, at] >= 0, at], minlength=coding.size) + 1
+        frequencies = np.tile(counts / counts.sum(), (int(known.sum()), 1))
+        chances = measured.predict_cell(tables.test_x[known], coding.name).to_numpy()
+        about = {"seed": seed, "train_rows": len(train), "test_rows": int(known.sum())}
+        for method, of_method in {OURS: chances, "frequencies": frequencies}.items():
+            scores = measure_chances(np.array(coding.decode_all()), codes[known, at], of_method)
+            rows.append({"column": coding.name, "method": method, **about, **scores})
+    if not rows:
+        raise TableError("no test row has a value of a column that varies, expected some; give other test rows")
+    return pd.DataFrame(rows), model
+
+
+def _list_parameters(options: FitOptions) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in ClassifierOptions.model_fields}
 
 
 def _predict_baseline(
@@ -190,7 +264,7 @@ def read_rows(model: AttentionClassifier, path: str, options: RowsOptions) -> pd
     return frame[names]
 
 
-def _read_like(model: AttentionClassifier, path: str, options: RowsOptions) -> pd.DataFrame:
+def _read_like(model: TableModel, path: str, options: RowsOptions) -> pd.DataFrame:
     """The rows of a file, whose columns of texts are those of the training. Gives the model the option `unseen`."""
     if options.unseen is not None:
         model.set_params(unseen=options.unseen)
@@ -204,15 +278,16 @@ def impute_own_table(folder: str | Path, path: str, options: RowsOptions) -> pd.
     """`impute_rows` of a saved model and a file. Raises as they and their readers do, and TableError if the file has no
     column of the training rows.
     """
-    model = AttentionClassifier.load(folder)
+    model = TableModel.load(folder)
     frame, names = _read_like(model, path, options), [str(name) for name in model.columns_]
     if not set(names) & set(frame.columns):
         raise TableError(f"no column of the training rows, expected some of: {list_names(names)}", table=str(path))
-    return impute_rows(model, frame)
+    with naming({"": path}):
+        return impute_rows(model, frame)
 
 
-def impute_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with each missing cell of a column of the training rows filled as `AttentionClassifier.impute` does.
+def impute_rows(model: TableModel, frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows, with each missing cell of a column of the training rows filled as `TableModel.impute` does.
 
     Further columns, p(COLUMN), have the probability of each value that is filled in, and NaN for observed cells;
     columns of these names are replaced. A column of features that the frame lacks is filled, too; one of labels only if
@@ -247,7 +322,7 @@ def predict_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFram
     )  # fmt: skip
 
 
-def tabulate_attention(model: AttentionClassifier, table: Any) -> pd.DataFrame:
+def tabulate_attention(model: TableModel, table: Any) -> pd.DataFrame:
     """The attention of each cell of each row, when it is masked, on the cells of its row.
 
     table: rows without the response, with the columns of the training rows. Columns: row (from 1), cell (that attends),
@@ -266,7 +341,7 @@ def tabulate_attention(model: AttentionClassifier, table: Any) -> pd.DataFrame:
     return pd.DataFrame(columns).assign(attention=weights.reshape(-1))
 
 
-def tabulate_encodings(model: AttentionClassifier) -> pd.DataFrame:
+def tabulate_encodings(model: TableModel) -> pd.DataFrame:
     """The encoding of each category, projected on its two principal components; one row for each category.
 
     Encodings are the vectors that attention sees: of the category plus of its column. Columns: column, value (of a bin,

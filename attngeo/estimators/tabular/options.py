@@ -113,7 +113,10 @@ class PredictOptions(RowsOptions):
 class FitOptions(ClassifierOptions):
     """What is fitted to a table, how it is measured, and what is kept. Raises UsageError."""
 
-    target: str | None = option(None, "Column that is predicted; required", panel=INPUT, metavar="COLUMN")
+    target: str | None = option(
+        None, "Column that is predicted; without it, attention predicts each column from the others", panel=INPUT,
+        metavar="COLUMN",
+    )  # fmt: skip
     test: str | None = option(None, "File of the test rows; without it, some rows are held out", panel=INPUT,
                               metavar="FILE")  # fmt: skip
     test_size: float = option(
@@ -135,6 +138,12 @@ class FitOptions(ClassifierOptions):
 
     def _check(self) -> None:
         object.__setattr__(self, "methods", self.method_names)
+        if self.target is None and self.method_names != (OURS,):
+            raise UsageError(
+                f"$methods requires $target: without one, {OURS} predicts each column",
+                "methods",
+                "target",
+            )
         for name in ("save", "encodings_output"):
             if OURS not in self.method_names and getattr(self, name) is not None:
                 raise UsageError(f"${name} requires {OURS} among the methods; others cannot be saved or drawn", name)
@@ -142,4 +151,4 @@ class FitOptions(ClassifierOptions):
     @property
     def method_names(self) -> tuple[str, ...]:
         """The methods, each once."""
-        return check_methods(self.methods or METHOD_LABELS)
+        return check_methods(self.methods or (METHOD_LABELS if self.target is not None else (OURS,)))

@@ -91,7 +91,7 @@ def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
 
 
 def _require_mean(factors: ItemFactors | ValueFactors) -> None:
-    if factors.causal or factors.pooling != "mean" or factors.start is not None:
+    if factors.causal or factors.pooling != "mean" or factors.start is not None or factors.window is not None:
         raise UsageError("the factor model is not that of the proposition, expected both directions and a mean")
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support.messages import refuses
 from torch import Tensor, nn
 
-from attngeo.errors import UsageError
+from attngeo.errors import TableError, UsageError
+from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.networks import Batch, ItemFactors, SpatialFactors, ValueFactors
 from attngeo.papers.wibisono2025.propositions import attention_of_items, attention_of_places, attention_of_values
 
@@ -33,17 +39,20 @@ def draw(batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("pooling", "start"), [("mean", False), ("sum", True)])
-def test_factor_models_are_their_formulas(causal: bool, pooling: str, start: bool) -> None:
+@pytest.mark.parametrize("window", [None, 1, 2, 9])
+def test_factor_models_are_their_formulas(causal: bool, pooling: str, start: bool, window: int | None) -> None:
     items, values, known = draw()
-    options = {"causal": causal, "pooling": pooling, "start": start}
+    options = {"causal": causal, "pooling": pooling, "start": start, "window": window}
     of_items = randomise(ItemFactors(ITEMS, SIZE, **options))
     of_values = randomise(ValueFactors(ITEMS, SIZE, **options))
     batch = Batch(known, items, values)
     logits, raw = of_items(batch), of_values(batch)
     for b, length in enumerate(known.sum(1).tolist()):
         for i in range(length):
-            others = [j for j in range(length) if (j < i if causal else j != i)]
-            share = 1 if pooling == "sum" else 1 / max(length - 1, 1)
+            near = range(length) if window is None else range(max(0, i - window), min(length, i + window + 1))
+            others = [j for j in near if (j < i if causal else j != i)]
+            divisor = length - 1 if window is None else len(others)
+            share = 1 if pooling == "sum" else 1 / max(divisor, 1)
             for model, found in ((of_items, logits), (of_values, raw)):
                 context = model.start.clone() if start else torch.zeros(SIZE, dtype=torch.float64)
                 for j in others:
@@ -65,6 +74,29 @@ def test_the_neighbours_of_a_place_are_the_nearest_ones(neighbours: int | None) 
         nearest = distances[i].argsort()[1 : 1 + (neighbours or 5)]
         expected = sum(values[:, j] * (h[i] @ h[j]) for j in nearest)
         torch.testing.assert_close(found[:, i], expected)
+
+
+def test_a_window_is_fitted_saved_and_counts_positions(tmp_path: Path) -> None:
+    """A row far away has no effect, in whatever order the table has its rows."""
+    draws = np.random.default_rng(0)
+    rows = pd.DataFrame({"sequence": np.repeat(np.arange(20), 6), "position": np.tile(np.arange(6), 20),
+                         "item": draws.integers(0, 5, 120)})  # fmt: skip
+    options: dict[str, Any] = {"model": "fm", "width": 4, "max_epochs": 2, "validation_fraction": 0}
+    ExponentialFamilyAttention(window=1, **options).fit(rows).save(tmp_path / "model")
+    model = ExponentialFamilyAttention.load(tmp_path / "model")
+    assert model.options_.window == 1
+    before = model.log_prob(rows)
+    pd.testing.assert_series_equal(model.log_prob(rows.sample(frac=1, random_state=0)).sort_index(), before)
+    changed = rows["position"] == 2
+    after = model.log_prob(rows.assign(item=rows["item"].mask(changed, (rows["item"] + 1) % 5)))
+    assert (after != before).groupby(rows["position"]).any().tolist() == [False, True, True, True, False, False]
+    with refuses(TableError, "'position'"):
+        model.log_prob(rows.drop(columns="position"))
+    with refuses(UsageError, "window", "attention"):
+        ExponentialFamilyAttention(window=1, width=4).fit(rows)
+    places = rows.assign(value=1.0, north=rows["position"], east=0.0).drop(columns="item")
+    with refuses(UsageError, "window", "places", "neighbours"):
+        ExponentialFamilyAttention(window=1, coordinates=("north", "east"), **options).fit(places)
 
 
 def test_attention_with_the_parameters_of_proposition_1() -> None:
@@ -93,7 +125,7 @@ def test_attention_with_the_parameters_of_proposition_3() -> None:
 
 
 def test_other_factor_models_are_refused() -> None:
-    for options in ({"causal": True}, {"pooling": "sum"}, {"start": True}):
+    for options in ({"causal": True}, {"pooling": "sum"}, {"start": True}, {"window": 2}):
         with refuses(UsageError, "proposition"):
             attention_of_items(ItemFactors(ITEMS, SIZE, **options), LENGTH)
         with refuses(UsageError, "proposition"):

@@ -23,7 +23,8 @@ from support.messages import refuses
 from support.plain_recipe import fit_plain, predict_plain
 
 from attngeo.errors import TableError, TrainingError, UsageError
-from attngeo.estimators import AttentionClassifier, fit_together
+from attngeo.estimators import AttentionClassifier, AttentionImputer, fit_together
+from attngeo.estimators.tabular.classifier import TableModel
 from attngeo.estimators.tabular.network import MISSING, MaskedRows
 
 COLORS, WEIGHTS, LABELS = ["blue", "red"], ["heavy", "light", "medium"], ["no", "yes"]
@@ -412,6 +413,26 @@ def test_impute_fills_missing_cells_only_and_keeps_kinds() -> None:
     assert not np.isnan(array).any()
 
 
+def test_without_a_response_it_is_the_network_of_the_same_columns_with_one() -> None:
+    """The last column is what the response was, so the training is the same."""
+    frame, labels = draw_table()
+    table = frame.assign(y=labels)
+    parameters: dict[str, Any] = {"max_epochs": 3, "random_state": 1, "device": "cpu"}
+    one, other = AttentionClassifier(**parameters).fit(frame, labels), AttentionImputer(**parameters).fit(table)
+    assert one.columns_[:-1] == other.columns_[:-1]
+    np.testing.assert_array_equal(one.train_loss_, other.train_loss_)
+    np.testing.assert_array_equal(one.predict_proba(frame), other.predict_cell(table, "y"))
+    np.testing.assert_array_equal(one.attention(frame, labels), other.attention(table))
+    holes = table.astype(object)
+    holes.loc[4, ["size", "y"]] = None
+    filled, cells = other.transform(holes), other.find_cells(holes)
+    assert cells[["row", "column"]].to_numpy().tolist() == [[4, "size"], [4, "y"]]
+    assert filled.loc[4, ["size", "y"]].tolist() == cells["value"].tolist()
+    assert other.get_feature_names_out().tolist() == ["size", "age", "mass", "y"]
+    with refuses(UsageError, "labels", "y"):
+        other.find_cells(table, labels)
+
+
 def test_whole_numbers_keep_all_their_digits() -> None:
     large = 2**53 + 1
     frame, labels = pd.DataFrame({"place": [large, large + 1, 7] * 4}), pd.Series([0, 1, 1] * 4, name="y")
@@ -515,6 +536,9 @@ EXPECTED = {"check_sample_weight_equivalence_on_dense_data": BATCHES}
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([AttentionClassifier(max_epochs=20, device="cpu")], expected_failed_checks=lambda _: EXPECTED)  # type: ignore[untyped-decorator]
-def test_checks_of_scikit_learn(estimator: AttentionClassifier, check: Any) -> None:
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [AttentionClassifier(max_epochs=20, device="cpu"), AttentionImputer(max_epochs=2, device="cpu")],
+    expected_failed_checks=lambda estimator: EXPECTED if isinstance(estimator, AttentionClassifier) else {},
+)
+def test_checks_of_scikit_learn(estimator: TableModel, check: Any) -> None:
     check(estimator)

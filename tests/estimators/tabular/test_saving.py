@@ -17,8 +17,9 @@ from support.messages import refuses
 from torch import nn
 
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, TableError, UnsupportedModelError
-from attngeo.estimators import AttentionClassifier
+from attngeo.estimators import AttentionClassifier, AttentionImputer
 from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
+from attngeo.estimators.tabular.classifier import TableModel
 from attngeo.scores.score import score
 
 ROWS = pd.DataFrame({"size": ["s", "m", None, "l"] * 10, "age": [1, 2, 3, 1] * 10, "mass": np.linspace(0, 1, 40)})
@@ -60,6 +61,19 @@ def test_a_loaded_model_says_the_same(vocabulary: str, tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(model)).partial_fit(ROWS, LABELS)
     loaded.partial_fit(ROWS, LABELS)
     np.testing.assert_array_equal(loaded.predict_proba(ROWS), again.predict_proba(ROWS))
+
+
+def test_a_model_without_a_target_is_loaded_as_such(saved: Path, tmp_path: Path) -> None:
+    model = AttentionImputer(max_epochs=2, device="cpu", random_state=0).fit(ROWS)
+    model.save(tmp_path / "m")
+    loaded = TableModel.load(tmp_path / "m")
+    assert isinstance(loaded, AttentionImputer)
+    assert loaded.columns_ == ["size", "age", "mass"]
+    pd.testing.assert_frame_equal(loaded.find_cells(ROWS), model.find_cells(ROWS))
+    with refuses(UnsupportedModelError, tmp_path / "m", "without a target", "AttentionImputer.load"):
+        AttentionClassifier.load(tmp_path / "m")
+    with refuses(UnsupportedModelError, saved, "with a target", "AttentionClassifier.load"):
+        AttentionImputer.load(saved)
 
 
 def test_a_model_of_an_earlier_version_says_what_it_said() -> None:
