@@ -146,8 +146,8 @@ def _check_subject(
 ) -> None:
     """Raise UsageError unless there are models or a corpus, and for what has no effect on them."""
     if explain is None:
-        if "dimensions" in training.model_fields_set:
-            raise UsageError("$dimensions requires $explain, which trains the embeddings", "dimensions", "explain")
+        for name in sorted(training.model_fields_set - {*SHARED}):
+            raise UsageError(f"${name} requires $explain, which trains the embeddings", name, "explain")
         if not models:
             raise UsageError("missing argument MODEL, expected models, or $explain CORPUS", "explain")
         return

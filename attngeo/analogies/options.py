@@ -104,4 +104,8 @@ class ExplainOptions(Options):
     dimensions: int = option(
         100, "Dimensions of the embeddings (with --explain)", panel=COMPUTATION, least=1, most=10_000
     )
+    positions: bool = option(
+        False, "Take each word at each position of a sentence as a unit of its own (with --explain)", panel=COMPUTATION,
+        advanced=True,
+    )  # fmt: skip
     seed: int = option(0, "Seed of the training", panel=COMPUTATION, least=0, most=2**32 - 1)

@@ -103,6 +103,7 @@ class CodedTower(NamedTuple):
 # https://huggingface.co/deepseek-ai/DeepSeek-OCR/blob/main/deepencoder.py
 # https://huggingface.co/internlm/internlm-xcomposer2-vl-7b/blob/main/build_mlp.py
 # https://huggingface.co/allenai/Molmo-7B-D-0924/blob/main/config_molmo.py
+# https://huggingface.co/Qwen/Qwen-VL/blob/main/visual.py
 # https://github.com/dvlab-research/LISA/blob/main/model/segment_anything/build_sam.py
 CODED_TOWERS: dict[str, tuple[CodedTower, ...]] = {
     "DeepseekOCRForCausalLM": (
@@ -118,6 +119,10 @@ CODED_TOWERS: dict[str, tuple[CodedTower, ...]] = {
         CodedTower(
             "model.vision_backbone.", "vision", "CLIP ViT-L", _sizes("molmo_vision", 1024, 16, head_dim=64)
         ),
+    ),
+    "QWenLMHeadModel": (
+        CodedTower("transformer.visual.transformer.", "vision", "CLIP ViT-bigG", _sizes("qwen_visual", 1664, 16)),
+        CodedTower("transformer.visual.attn_pool.", "vision_pooling", "Qwen-VL", _sizes("qwen_visual", 4096, 32)),
     ),
 }  # fmt: skip
 DEEPEST = 4

@@ -404,6 +404,7 @@ IN_ORDER = {
 }  # fmt: skip
 # Projection → model types that hold in it, for each key head: its queries, the key and the value.
 BY_KEY_HEAD = {
+    "in_proj": ("qwen_visual",),
     "query_key_value": ("RefinedWeb", "fuyu", "gpt_neox_japanese", "persimmon"),
     "wqkv": ("internlm2", "internlmxcomposer2"),
 }

@@ -54,6 +54,18 @@ def test_a_table_rows_and_a_figure(
     assert len(json.loads((tmp_path / "figure.json").read_text())["data"]) == 6
 
 
+def test_words_at_positions_are_told_apart(
+    inside: Command, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_corpora, "MOST_EPOCHS", 2)
+    given = ("--questions", tmp_path / "questions.txt", "--dimensions", 4, "--positions", "--format", "csv", "-q")
+    run = inside("analogy", "--explain", corpus, *given)
+    assert (run.returncode, run.stderr) == (0, "")
+    rows = list(csv.DictReader(io.StringIO(run.stdout)))
+    assert len(rows) == 2 * 2 * 12  # models, questions, and pairs of four positions
+    assert [rows[0][name] for name in ("a", "b", "c", "answer")] == ["red@1", "green@2", "blue@1", "grey@2"]
+
+
 def test_terms_without_a_context_have_a_reason(
     inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +88,7 @@ def test_terms_without_a_context_have_a_reason(
         (["--explain", "nowhere.txt"], 3, ["nowhere.txt"]),
         (["--explain", "corpus.txt"], 4, ["corpus.txt", "--questions"]),
         (["demo:minilm", "--dimensions", "3"], 2, ["--dimensions", "--explain"]),
+        (["demo:minilm", "--positions"], 2, ["--positions", "--explain"]),
         ([], 2, ["MODEL", "--explain"]),
     ],
 )

@@ -8,6 +8,8 @@ Source: Wibisono and Wang 2023 (arXiv 2307.04057), section 4.2, Propositions 12,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ from attngeo.papers.wibisono2023.corpus import (
     build_corpus,
     examples_of,
     fit,
+    name_unit,
+    place_words,
     toy_corpus,
 )
 from attngeo.papers.wibisono2023.factorisation import (
@@ -89,12 +93,16 @@ def explain(
     over the four words, as a share of its mean. `remainder` is ‖C†(ξ + σ^W − σ^W*)‖, what the error terms add to w_d.
     `context_error` and `scaled_error` are cosine errors of the embeddings of words as context, c and c̃_j = S·ζ_j·c_j.
     `asymmetry` is Σ|p̄ − p̄ᵀ|/Σ(p̄ + p̄ᵀ) over the rows of the four words, from 0 to 1. Questions with words that the
-    corpus lacks are left out.
+    corpus lacks are left out. With `positions`, words are units such as history@3 (appendix G.2), and a question is
+    asked for all positions p, q at which c and b, and a and d occur in one sentence: a@p is to b@q as c@p is to d@q.
+    The mask has no position; the positions of the others leave out its own.
     Raises DataUnavailableError, DataError if the corpus is empty or too large, QuestionError if no question is left.
     """
     text = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
     name = "the corpus" if text is corpus else corpus
     questions, notes = _choose_questions(text, str(name), options)
+    if options.positions:
+        text, questions = place_words(text), _place_questions(text, str(name), questions)
     cells = text.size * sum(len(sentence) for sentence in text.sentences)
     if text.size > MOST_WORDS or cells > MOST_CELLS:
         raise DataError(
@@ -110,7 +118,8 @@ def explain(
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     about: dict[Any, Any] = {
         "title": "Word analogies and paraphrases", "questions": str(options.questions), "seed": options.seed,
-        "dimensions": options.dimensions, "sentences": len(text.sentences), "words": text.size, "notes": notes,
+        "dimensions": options.dimensions, "positions": options.positions, "sentences": len(text.sentences),
+        "words": text.size, "notes": notes,
     }  # fmt: skip
     frame.attrs = about | software() | machine()
     return frame
@@ -153,6 +162,36 @@ def _choose_questions(corpus: Corpus, name: str, options: ExplainOptions) -> tup
     left = len(asked.questions) - len(questions)
     note = f"{left:,} of {len(asked.questions):,} questions have words that the corpus lacks"
     return questions, [note] if left else []
+
+
+def _place_questions(corpus: Corpus, name: str, questions: Sequence[Question]) -> list[Question]:
+    """Each question for all positions at which both of its word sets occur. Raises QuestionError if there is none."""
+    placed = []
+    for question in questions:
+        a, b, c, d = question.a, question.b, question.c, question.answers[0]
+        first, second = (
+            _find_places(corpus, corpus.find(left), corpus.find(right)) for left, right in ((c, b), (a, d))
+        )
+        placed += [
+            replace(question, a=name_unit(a, p), b=name_unit(b, q), c=name_unit(c, p), answers=(name_unit(d, q),))
+            for p, q in sorted(first & second)
+        ]
+    if not placed:
+        raise QuestionError(
+            f"{name}: no question has both of its pairs of words at the same positions; leave out $positions",
+            "positions",
+        )
+    return placed
+
+
+def _find_places(corpus: Corpus, left: int, right: int) -> set[tuple[int, int]]:
+    """The pairs of places at which two words occur in one sentence."""
+    return {
+        (int(p), int(q))
+        for sentence, _ in corpus.distinct
+        for p in np.flatnonzero(sentence == left)
+        for q in np.flatnonzero(sentence == right)
+    }
 
 
 def train_model(

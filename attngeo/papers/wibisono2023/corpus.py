@@ -123,6 +123,18 @@ def build_corpus(sentences: Iterable[Sequence[str]]) -> Corpus:
     return Corpus(words, tuple(np.array([number[word] for word in sentence]) for sentence in kept))
 
 
+def name_unit(word: str, place: int) -> str:
+    """The name of a word at a place, from 0: its position is counted from 1."""
+    return f"{word}@{place + 1}"
+
+
+def place_words(corpus: Corpus) -> Corpus:
+    """The same sentences with (word, position) units as their words: the remark at the end of appendix G.2."""
+    return build_corpus(
+        [name_unit(corpus.words[word], place) for place, word in enumerate(sentence)] for sentence in corpus.sentences
+    )
+
+
 @dataclass(frozen=True)
 class Examples:
     """The distinct prediction tasks of a corpus: the words around a centre word, and which words the centre is.

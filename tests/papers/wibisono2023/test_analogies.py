@@ -165,6 +165,23 @@ def test_models_are_trained_on_a_text(tmp_path: Path, monkeypatch: pytest.Monkey
     assert frame.attrs["words"] == 6
 
 
+def test_words_at_positions_are_units_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the corpus and the questions had been written with units; the words of a set are in one sentence."""
+    sentences = [list(words) for words in permutations("abcdx", 3)] + [["a", "d", "x", "y"]] * 3
+    written = [[f"{word}@{at}" for at, word in enumerate(sentence, 1)] for sentence in sentences]
+    pairs = [(p, q) for p, q in permutations((1, 2, 3), 2)]
+    questions = [(f"a@{p}", f"b@{q}", f"c@{p}", f"d@{q}") for p, q in pairs]
+    units = {unit for sentence in written for unit in sentence}
+    fake_vectors(monkeypatch, {unit: tuple(np.eye(len(units))[at]) for at, unit in enumerate(sorted(units))})
+    frame = explain(build_corpus(sentences), questions=[QUESTION], positions=True)
+    asked = frame[frame["model"] == "cbow"][["a", "b", "c", "answer"]]
+    assert [tuple(row) for row in asked.to_numpy()] == questions
+    assert frame.equals(explain(build_corpus(written), questions=questions))
+    assert (frame["contexts"] > 0).all()
+    with refuses(QuestionError, "positions"):
+        explain(build_corpus(["abx", "cdx", "xad", "xbc"]), questions=[QUESTION], positions=True)
+
+
 def test_the_toy_corpus_has_questions_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = {word: tuple(np.eye(12)[place]) for place, word in enumerate(toy_corpus(1).words)}
     fake_vectors(monkeypatch, vectors)
