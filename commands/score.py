@@ -48,6 +48,8 @@ WIDTH_OF_BARS = 78
 MOST_PLACES = 6
 # How the title shows an option that is not at its default.
 DESCRIPTIONS = {
+    "adapter": "adapter {}",
+    "adapter_only": "update alone",
     "with_bias": "with biases",
     "fold_norm": "input gain folded",
     "rope_offset": "rotary offset {}",
@@ -280,7 +282,7 @@ def _print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
 def _describe_frame(frame: pd.DataFrame) -> str:
     about = frame.attrs
     changed = [
-        text.format(about[name])
+        text.format(", ".join(about[name]) if isinstance(about[name], tuple) else about[name])
         for name, text in DESCRIPTIONS.items()
         if about[name] != default_of(ScoreOptions, name) and name not in about["unused"]
     ]

@@ -96,6 +96,24 @@ FORMATS: tuple[Format, ...] = (
 )  # fmt: skip
 
 
+# Folders without a config.json: what they are, files that they have, and what converts them.
+OTHER_FOLDERS = (
+    (
+        "torch.distributed.checkpoint", ("*.distcp", "*/*.distcp"),
+        "convert it with python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt, and give the "
+        "file with $config",
+    ),
+    (
+        "DeepSpeed", ("mp_rank_*.pt", "*/mp_rank_*.pt"),
+        "convert it with zero_to_fp32.py, which is in the folder, and give the file with $config",
+    ),
+    (
+        "Megatron", ("mp_rank_*/*.pt", "*/mp_rank_*/*.pt"),
+        "convert it with tools/checkpoint/convert.py of Megatron-LM",
+    ),
+)  # fmt: skip
+
+
 def usual_names() -> tuple[str, ...]:
     """The files to try in a folder or repository, in this order. The index of a format comes before its one file."""
     names = [f"{kind.usual_stem}{kind.suffixes[0]}" for kind in FORMATS if kind.usual_stem and kind.open]
@@ -132,7 +150,9 @@ def read_config(path: Path, ref: str) -> dict[str, Any]:
     """Parse config.json. Raises CorruptCheckpointError if it is missing, or no JSON object."""
     if not path.exists():
         raise CorruptCheckpointError(
-            f"{ref}: no config.json in {path.parent}; give a folder that save_pretrained wrote, or a Hub id"
+            f"{ref}: no config.json in {path.parent}; give a folder that save_pretrained wrote, or a Hub id; "
+            "attngeo score takes that of another model by $config",
+            "config",
         )
     return read_object(path, ref, check=_check_model_type)
 
@@ -202,15 +222,24 @@ def find_only_weights(folder: Path, ref: str) -> str:
             paths = (path for path in folder.glob(f"*{ending}") if path.is_file())
             names = sorted(path.name for path in paths if path.name not in kind.not_weights)
             if len(names) > 1:
+                require_format(names[0], ref)
                 refuse_shard(names[0], ref)
                 raise CorruptCheckpointError(
                     f"{ref}: {len(names)} files of weights in {folder} ({', '.join(names[:4])}); give one of them"
                 )
             if names:
                 return names[0]
+    refuse_other_folders(folder, ref)
     usual = ", ".join(usual_names())
     single = " or ".join(f"*{kind.suffixes[0]}" for kind in FORMATS if kind.open)
     raise CorruptCheckpointError(f"{ref}: no weights in {folder}, looked for {usual} and for a single {single}")
+
+
+def refuse_other_folders(folder: Path, ref: str) -> None:
+    """Raise UnsupportedModelError for a folder that holds a checkpoint of another kind, with what converts it."""
+    for name, patterns, advice in OTHER_FOLDERS:
+        if any(path for pattern in patterns for path in folder.glob(pattern)):
+            raise UnsupportedModelError(f"{ref}: folders of {name} are not supported; {advice}", "config")
 
 
 def refuse_shard(file: str, ref: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -52,30 +52,30 @@ class Repository:
         self.offline = access.offline or constants.is_offline_mode()
         self.at_once = 1 if self.offline or access.download else CONNECTIONS
 
-    def pin(self) -> Path:
+    def pin(self, *names: str) -> Path:
         """Take all files from one commit from now on, that of config.json. Returns the path of that file in the cache.
 
-        A GGUF file needs no config.json: any small file that repositories have will do. Raises CorruptCheckpointError
-        if the repository has none.
+        An adapter has a configuration of its own, and a GGUF file needs none: any small file that repositories have
+        will do. names: of the file, if it is another one. Raises CorruptCheckpointError if the repository has none.
         """
-        config = self.download("config.json")
-        if config is None and (self.ref.file or "").endswith(GGUF):
-            config = self.download(".gitattributes") or self.download("README.md")
-        if config is None:
-            raise CorruptCheckpointError(
-                f"{self.ref.text}: the repository has no config.json"
-                + ("; it has a PEFT adapter: download it, and give its folder" if self.has(ADAPTER) else "")
-            )
-        self.revision = config.parent.name
-        return config
+        usual = (".gitattributes", "README.md") if (self.ref.file or "").endswith(GGUF) else (ADAPTER,)
+        names = names or ("config.json", *usual)
+        path = next((path for name in names if (path := self.download(name)) is not None), None)
+        if path is None:
+            raise CorruptCheckpointError(f"{self.ref.text}: the repository has no {names[0]}")
+        self.revision = path.parent.name
+        return path
 
     def describe_commit(self) -> dict[str, str | None]:
         """What tells this commit from any other."""
         return {"hub": constants.ENDPOINT, "name": self.ref.name, "commit": self.revision, "file": self.ref.file}
 
-    def find_weights(self) -> tuple[str, Index | None]:
-        """The file of weights, or the index of several with what it says. Raises if there are none."""
-        names = usual_names() if self.ref.file is None else (self.ref.file,)
+    def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
+        """The file of weights, or the index of several with what it says. Raises if there are none.
+
+        names: that it may have, if it is not that of a model.
+        """
+        names = names or (usual_names() if self.ref.file is None else (self.ref.file,))
         for name in names:
             if is_index(name):
                 if (path := self.download(name)) is not None:

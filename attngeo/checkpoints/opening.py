@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -25,11 +25,22 @@ from attngeo.checkpoints.files import (
     read_config,
     read_index,
     read_object,
+    refuse_other_folders,
     refuse_shard,
     require_format,
     usual_names,
 )
-from attngeo.checkpoints.reference import ADAPTER, DEMOS, HubAccess, ModelRef, did_you_mean, is_adapter, locate_demo
+from attngeo.checkpoints.reference import (
+    ADAPTER,
+    DEMOS,
+    HubAccess,
+    ModelRef,
+    did_you_mean,
+    is_adapter,
+    local_path,
+    locate_demo,
+    split_weight,
+)
 from attngeo.checkpoints.store import (
     ByteSource,
     ModuleStore,
@@ -42,34 +53,43 @@ from attngeo.checkpoints.store import (
 )
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
 
+if TYPE_CHECKING:
+    from attngeo.checkpoints.hub import Repository
+
 log = logging.getLogger(__name__)
 
 
-def open_store(model: Any, hub: HubAccess = HubAccess()) -> TensorStore:
+def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | None = None) -> TensorStore:
     """Open the tensors of `model`: a reference (`org/name[@revision]`, folder, file, `demo:NAME`), or in memory.
 
-    hub: how a model on the Hub is read. A model in memory is one of transformers.
+    hub: how a model on the Hub is read. config: where its config.json is, if it is not beside its weights: a folder,
+    that file, or a model on the Hub. A model in memory is one of transformers.
     Raises ModelUnavailableError if the model cannot be found or reached, CheckpointError if it cannot be read,
     UsageError if `model` is neither.
     """
-    if hasattr(model, "state_dict") and hasattr(getattr(model, "config", None), "to_dict"):
+    in_memory = hasattr(model, "state_dict") and hasattr(getattr(model, "config", None), "to_dict")
+    if config is not None and (in_memory or str(getattr(model, "text", model)).endswith(GGUF)):
+        raise UsageError("models in memory and GGUF files have a configuration; leave out $config", "config")
+    if in_memory:
         return ModuleStore(model)
     if not isinstance(model, str | Path | ModelRef):
         raise UsageError(
             f"model is a {type(model).__name__}, expected a reference such as 'org/name' or a transformers model"
         )
     ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
+    fields = None if config is None else _read_other_config(config, hub)
+    store: FileStore | None = None
     match ref.kind:
         case "demo":
-            store = open_folder(_require_demo(ref.name), ref.text)
-        case "folder":
-            if is_adapter(Path(ref.name)):
-                return _open_adapter(Path(ref.name), ref.text, hub)
-            store = open_folder(Path(ref.name), ref.text)
+            store = open_folder(_require_demo(ref.name), ref.text, fields)
+        case "folder" if not is_adapter(Path(ref.name)):
+            store = open_folder(Path(ref.name), ref.text, fields)
         case "file":
-            store = open_file(Path(ref.name), ref.text)
+            store = open_file(Path(ref.name), ref.text, fields)
         case "hub":
-            store = _open_hub(ref, hub)
+            store = _open_hub(ref, hub, fields)
+    if store is None:
+        return _open_adapter(ref, hub)
     if not stated_quantisation(store.config):
         return store
     from attngeo.checkpoints.quantised.store import DecodingStore
@@ -77,28 +97,87 @@ def open_store(model: Any, hub: HubAccess = HubAccess()) -> TensorStore:
     return DecodingStore(store)
 
 
-def _open_adapter(folder: Path, ref: str, hub: HubAccess) -> TensorStore:
-    """A folder with an adapter of PEFT, and the base model that its configuration names.
+def open_adapted(
+    model: Any,
+    adapters: Sequence[str],
+    hub: HubAccess = HubAccess(),
+    *,
+    config: str | Path | None = None,
+    only_updates: bool = False,
+) -> TensorStore:
+    """Open the tensors of `model` as adapters of PEFT change them, one after the other.
+
+    adapters: folders or models on the Hub, with `=weight` after them if it is not 1. only_updates: see `AdapterStore`.
+    Raises as `open_store`, and CheckpointError for an adapter that does not fit.
+    """
+    with ExitStack() as opened:
+        store = open_store(model, hub, config)
+        opened.callback(store.close)
+        if adapters:
+            from attngeo.checkpoints.adapters import Adapter, AdapterStore
+
+            changes = []
+            for text in adapters:
+                name, weight = split_weight(text)
+                tensors, settings = _read_adapter(ModelRef.parse(name), hub)
+                opened.callback(tensors.close)
+                changes.append(Adapter(name, store, tensors, settings, weight))
+            store = AdapterStore(store.ref, store, changes, only_updates=only_updates)
+        opened.pop_all()
+    return store
+
+
+def _open_adapter(ref: ModelRef, hub: HubAccess) -> TensorStore:
+    """An adapter of PEFT, with the base model that its configuration names.
 
     Raises ModelNotFoundError if the base cannot be found, CheckpointError if either is broken.
     """
-    from attngeo.checkpoints.adapters import FILES, AdapterStore
+    from attngeo.checkpoints.adapters import Adapter, AdapterStore
 
-    settings = read_object(folder / ADAPTER, ref)
-    base = settings.get("base_model_name_or_path")
-    if not isinstance(base, str) or not base or is_adapter(Path(base)):
-        raise CorruptCheckpointError(f"{ref}: {ADAPTER} names the base {base!r:.80}, expected a model; correct it")
-    file = next((name for name in FILES if (folder / name).is_file()), None)
-    if file is None:
-        raise CorruptCheckpointError(f"{ref}: no weights of the adapter, looked for {' and '.join(FILES)}")
     with ExitStack() as opened:
-        tensors = FileStore(ref, {}, folder, file, lambda name: RegularFile(folder / name))
+        tensors, settings = _read_adapter(ref, hub)
         opened.callback(tensors.close)
+        base = settings.get("base_model_name_or_path")
+        if not isinstance(base, str) or not base or is_adapter(Path(base)):
+            raise CorruptCheckpointError(
+                f"{ref.text}: {ADAPTER} names the base {base!r:.80}, expected a model; correct it"
+            )
         store = open_store(base, hub)
         opened.callback(store.close)
-        changed = AdapterStore(ref, store, tensors, settings)
+        changed = AdapterStore(ref.text, store, [Adapter(ref.text, store, tensors, settings)])
         opened.pop_all()
     return changed
+
+
+def _read_adapter(ref: ModelRef, hub: HubAccess) -> tuple[TensorStore, dict[str, Any]]:
+    """The tensors of an adapter, and its configuration."""
+    from attngeo.checkpoints.adapters import FILES
+
+    if ref.kind == "hub":
+        from attngeo.checkpoints.hub import Repository
+
+        repository = Repository(ref, hub)
+        path = repository.pin(ADAPTER)
+        file, _ = repository.find_weights(FILES)
+        return FileStore(ref.text, {}, path.parent, file, _sources_of(repository)), read_object(path, ref.text)
+    folder = Path(ref.name)
+    if not (folder / ADAPTER).is_file():
+        raise CorruptCheckpointError(f"{ref.text}: no {ADAPTER} in it; give a folder that PEFT wrote, or a Hub id")
+    settings = read_object(folder / ADAPTER, ref.text)
+    present = next((name for name in FILES if (folder / name).is_file()), None)
+    if present is None:
+        raise CorruptCheckpointError(f"{ref.text}: no weights of the adapter, looked for {' and '.join(FILES)}")
+    return FileStore(ref.text, {}, folder, present, lambda name: RegularFile(folder / name)), settings
+
+
+def _read_other_config(config: str | Path, hub: HubAccess) -> dict[str, Any]:
+    """The configuration in a folder, in a file, or of a model on the Hub. Raises as `read_config`."""
+    path = local_path(config)
+    if not path.exists():
+        from attngeo.checkpoints.hub import Repository
+
+        path = Repository(ModelRef.parse(config), hub).pin("config.json")
+    return read_config(path / "config.json" if path.is_dir() else path, str(config))
 
 
 def _require_demo(name: str) -> Path:
@@ -113,10 +192,11 @@ def _require_demo(name: str) -> Path:
     return folder
 
 
-def _open_hub(ref: ModelRef, access: HubAccess) -> FileStore:
-    """Open a checkpoint on the Hub. Downloads config.json and the index; of the weights, ranges are read.
+def _open_hub(ref: ModelRef, access: HubAccess, config: dict[str, Any] | None = None) -> FileStore | None:
+    """Open a checkpoint on the Hub; None for an adapter. Downloads config.json and the index, and reads ranges.
 
-    access: whether only the cache is used, or each file of weights that is needed is downloaded into it.
+    access: whether only the cache is used, or each file of weights that is needed is downloaded into it. config: see
+    `open_folder`.
     Raises ModelNotFoundError, AccessError for a private or gated model, NetworkError, or CheckpointError.
     """
     from attngeo.checkpoints.hub import Repository
@@ -124,23 +204,31 @@ def _open_hub(ref: ModelRef, access: HubAccess) -> FileStore:
     if ref.file is not None:
         _check_name(ref.file, ref.text)
     repository = Repository(ref, access)
-    path = repository.pin()
-
-    def open_source(file: str) -> ByteSource:
-        source = repository.open(file)
-        return RegularFile(source) if isinstance(source, Path) else source
-
+    path = repository.pin() if config is None else repository.pin("config.json", ".gitattributes", "README.md")
+    if path.name == ADAPTER:
+        return None
+    open_source = _sources_of(repository)
     more: dict[str, Any] = {
         "revision": repository.revision, "other": repository.download, "offline": repository.offline,
         "at_once": repository.at_once,
     }  # fmt: skip
     if (ref.file or "").endswith(GGUF):
         return _open_gguf(ref.text, path.parent, repository.find_weights()[0], open_source, **more)
-    config = read_config(path, ref.text)
+    config = read_config(path, ref.text) if config is None else config
     main_file, index = repository.find_weights()
     count = 1 if index is None else len(index.files)
     log.info("%s: commit %s, weights in %d files", ref.text, repository.revision, count)
     return FileStore(ref.text, config, path.parent, main_file, open_source, index=index, **more)
+
+
+def _sources_of(repository: Repository) -> Callable[[str], ByteSource]:
+    """What opens a file of a repository: in the cache, or ranges of it."""
+
+    def open_source(file: str) -> ByteSource:
+        source = repository.open(file)
+        return RegularFile(source) if isinstance(source, Path) else source
+
+    return open_source
 
 
 def _check_name(file: str, ref: str) -> None:
@@ -319,28 +407,34 @@ class FileStore:
             file.close()
 
 
-def open_folder(folder: Path, ref: str) -> FileStore:
-    """Open the checkpoint in a folder. Raises CheckpointError if it is broken, or has no config.json."""
-    if not (folder / "config.json").is_file() and any(folder.glob(f"*{GGUF}")):
-        return open_file(folder / find_only_weights(folder, ref), ref)
-    if not (folder / "config.json").is_file() and (folder / "model/config.json").is_file():
-        raise CorruptCheckpointError(f"{ref}: no config.json in {folder}; give {folder / 'model'}, which has one")
-    config = read_config(folder / "config.json", ref)
+def open_folder(folder: Path, ref: str, config: dict[str, Any] | None = None) -> FileStore:
+    """Open the checkpoint in a folder. config: the fields of its config.json, None if that is in the folder.
+
+    Raises CheckpointError if it is broken, or has no config.json.
+    """
+    if config is None and not (folder / "config.json").is_file():
+        if any(folder.glob(f"*{GGUF}")):
+            return open_file(folder / find_only_weights(folder, ref), ref)
+        refuse_other_folders(folder, ref)
+        if (folder / "model/config.json").is_file():
+            raise CorruptCheckpointError(f"{ref}: no config.json in {folder}; give {folder / 'model'}, which has one")
+    config = read_config(folder / "config.json", ref) if config is None else config
     name = next((name for name in usual_names() if (folder / name).is_file()), None) or find_only_weights(folder, ref)
     return _open(folder, name, ref, config)
 
 
-def open_file(path: Path, ref: str) -> FileStore:
-    """Open the checkpoint in one file, or behind one index. Its config.json must be beside it.
+def open_file(path: Path, ref: str, config: dict[str, Any] | None = None) -> FileStore:
+    """Open the checkpoint in one file, or behind one index. config: see `open_folder`, or else beside the file.
 
     Raises CheckpointError without a config.json, and if the file is broken or of an unsupported format.
     """
     if path.name == "config.json":
-        return open_folder(path.parent, ref)
+        return open_folder(path.parent, ref, config)
     if path.suffix == GGUF:
         return _open_gguf(ref, path.parent, path.name, lambda file: RegularFile(path.with_name(file)))
     _check_name(path.name, ref)
-    return _open(path.parent, path.name, ref, read_config(path.with_name("config.json"), ref))
+    config = read_config(path.with_name("config.json"), ref) if config is None else config
+    return _open(path.parent, path.name, ref, config)
 
 
 def _open_gguf(ref: str, folder: Path, name: str, open_source: Callable[[str], ByteSource], **more: Any) -> FileStore:

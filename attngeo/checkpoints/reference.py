@@ -27,6 +27,8 @@ HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", re.ASCII)
 REVISION = re.compile(r"[\w][\w./-]*", re.ASCII)
 # A file of weights in a repository.
 HUB_FILE = re.compile(r"([\w][\w.-]*/[\w][\w.-]*)/([\w][\w.-]*(?:/[\w][\w.-]*)*)", re.ASCII)
+# The weight of an adapter.
+WEIGHT = re.compile(r"[+-]?\d{1,9}(?:\.\d{0,15})?(?:e[+-]?\d{1,2})?", re.ASCII)
 # The configuration of an adapter of PEFT.
 ADAPTER = "adapter_config.json"
 # Real checkpoints that Python packages contain: demo name → (package, folder inside it, command that installs it). The
@@ -182,6 +184,20 @@ class Identity(NamedTuple):
         return self.is_whole and (self.ref.kind == "hub" or identify(self.ref) == self)
 
 
+def split_weight(text: str) -> tuple[str, float]:
+    """The adapter that a text such as "org/name=0.5" names, and its weight, which is 1 if there is none.
+
+    >>> split_weight("./adapter=-0.5"), split_weight("org/name")
+    (('./adapter', -0.5), ('org/name', 1.0))
+    """
+    name, equals, weight = str(text).rpartition("=")
+    if not equals or local_path(text).exists():
+        return str(text), 1.0
+    if not WEIGHT.fullmatch(weight):
+        raise UsageError(f"$adapter ends in ={weight:.20}, expected a number, as in org/name=0.5", "adapter")
+    return name, float(weight)
+
+
 def is_adapter(folder: Path) -> bool:
     """Whether a folder holds an adapter of PEFT, and no model."""
     return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
@@ -213,11 +229,12 @@ def identify_path(path: Path) -> dict[str, Any] | None:
     return {"path": str(path.resolve()), "files": files} if files else None
 
 
-def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity:
+def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity | None:
     from attngeo.checkpoints.hub import Repository
 
     repository = Repository(ref, hub)
-    repository.pin()
+    if repository.pin().name == ADAPTER:
+        return None
     pinned = dataclasses.replace(ref, revision=repository.revision)
     return Identity(pinned, repository.describe_commit(), is_whole=not repository.offline)
 

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, create_model
 import attngeo
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
-from attngeo.checkpoints.reference import HubAccess, is_path, local_path
+from attngeo.checkpoints.reference import HubAccess, is_path, local_path, split_weight
 from attngeo.choices import one_of
 from attngeo.embeddings.opening import CBOW
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFoundError, OutputError
@@ -136,18 +136,29 @@ def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> Res
             names[resolve_reference(model, place.base)] = model
         except AttnGeoError as error:
             failures.append((model, error))
+    adapters = {_resolve_adapter(text, place.base): text for text in options.adapter}
+    config = None if options.config is None else resolve_reference(options.config, place.base)
+    chosen = options.replace(per_head=options.given.get("per_head", True), adapter=[*adapters], config=config)
     outcomes = score_models(
-        list(names), options.replace(per_head=options.given.get("per_head", True)), hub=place.hub,
+        list(names), chosen, hub=place.hub,
         results=ResultOptions(), study=place.study, progress=place.progress,
     ) if names else []  # fmt: skip
     failures += [(names[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
     frames = [_rename_models(outcome.result, names) for outcome in outcomes if outcome.result is not None]
     for frame in frames:
-        frame.attrs["memory"] = options.memory  # not the share of each of several processes
+        for path, text in adapters.items():
+            frame["note"] = frame["note"].str.replace(path, text, regex=False)
+        # As the recipe has them; memory is not the share of each of several processes.
+        frame.attrs |= {"memory": options.memory, "adapter": options.adapter, "config": options.config}
     answer = ResultsAnswer(pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), failures=failures)
     answer.origins = [origin for frame in frames for origin in ResultsAnswer.of(frame).origins]
     answer.failures.sort(key=lambda failure: models.index(failure[0]))
     return answer
+
+
+def _resolve_adapter(text: str, base: Path) -> str:
+    name, _ = split_weight(text)
+    return resolve_reference(name, base) + text.removeprefix(name)
 
 
 def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
@@ -318,6 +329,7 @@ def describe_files(text: str, base: Path) -> str:
     for prefix in PREFIXES:
         text = text.removeprefix(prefix)
     try:
+        text, _ = split_weight(text)  # of an adapter
         path = base / local_path(text)
         # A member of an archive changes with its archive.
         path = next((place for place in (path, *path.parents) if place.is_file()), path)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attngeo.bounds import in_utf8
-from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.opening import open_adapted, open_store
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Precision, whole
@@ -45,8 +45,10 @@ from attngeo.scores.weights import (
     projections,
     read,
     read_ahead,
+    require_updates,
     select,
     sites_of,
+    update_factors,
 )
 from attngeo.studies.results import Kept, KeptResult
 
@@ -74,8 +76,12 @@ def compute(
     started, device = time.perf_counter(), pick_device(options.device)
     if device.type == "mps" and options.precision == "float64":
         raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
-    with closing(open_store(model, hub)) as store, torch.inference_mode():
+    opened = open_adapted(
+        model, options.adapter, hub, config=options.config, only_updates=options.adapter_only
+    )  # fmt: skip
+    with closing(opened) as store, torch.inference_mode():
         sites, skipped = sites_of(store, options, lambda file: report(Progress("download", file)))
+        require_updates(store, sites)
         sites = select(sites, options.stack, options.layers, store.ref)
         about = _describe_making(store, sites, options, device) | {"skipped": skipped}
         if record is not None and not resume:
@@ -120,8 +126,12 @@ def _score_sites(
     log.info("%s: %s, on %s in %s", store.ref, what, device, options.precision)
     for site, tensors in read_ahead(store, sites, device=device, memory=options.memory, report=report):
         q, k, notes = projections(site, tensors, options, dtype=dtype, device=device, ref=store.ref)
+        notes += _option_notes(options)
+        if options.adapter_only and q.shape[-1] == k.shape[-1]:
+            scored = _score_rows(site, *update_factors(site, tensors, q, k, options, store.ref), notes, options)
+        else:
+            scored = score_site(site, q, k, notes, options)
         tensors.clear()
-        scored = score_site(site, q, k, [*notes, *_option_notes(options)], options)
         yield list(islice(scored, None if options.per_head else 1))
 
 
@@ -134,7 +144,9 @@ def _name_formats(store: TensorStore, site: AttentionSite) -> str:
 def _option_notes(options: ScoreOptions) -> list[str]:
     """Notes that tell rows from those with default options, in every file that they are written to."""
     plain = ScoreOptions()
-    notes = [] if options.convention == plain.convention else [f"{options.convention} convention"]
+    changed = "update alone" if options.adapter_only else "with the update"
+    notes = [f"{changed} of {', '.join(options.adapter)}"] if options.adapter else []
+    notes += [] if options.convention == plain.convention else [f"{options.convention} convention"]
     return notes if options.gamma == plain.gamma else [*notes, f"gamma {options.gamma:g}"]
 
 
@@ -146,22 +158,34 @@ def score_site(
     q, k: [heads, head_dim, d_model] and [key_heads, head_dim, d_model].
     """
     key_head = key_heads_of(site, options.convention)
-    common = {"stack": site.stack, "layer": site.layer, "d_model": site.d_model, "head_dim": site.head_dim}
     if q.shape[-1] != k.shape[-1]:
         note = f"M is not square: queries read {site.d_model} inputs, keys {site.key_width}"
-        empty = _empty([*notes, note])
-        yield common | {"head": None, "key_head": None} | empty
-        yield from (common | {"head": h, "key_head": key_head[h]} | empty for h in range(site.heads))
-        return
+        places, empty = _list_places(site, options), _empty([*notes, note])
+        return iter([place | empty for place in places])
     form = Form(q, k, list(enumerate(key_head)))
-    (left, left_factor), (right, right_factor) = map(rescale, layer_factors(form))
+    return _score_rows(site, form, layer_factors(form), notes, options)
+
+
+def _list_places(site: AttentionSite, options: ScoreOptions) -> list[dict[str, Any]]:
+    """What the rows of a site begin with: the layer, then each head."""
+    common = {"stack": site.stack, "layer": site.layer, "d_model": site.d_model, "head_dim": site.head_dim}
+    heads = [*enumerate(key_heads_of(site, options.convention))]
+    return [common | {"head": head, "key_head": key} for head, key in [(None, None), *heads]]
+
+
+def _score_rows(
+    site: AttentionSite, form: Form, layer: tuple[Tensor, Tensor], notes: list[str], options: ScoreOptions
+) -> Iterator[dict[str, Any]]:
+    """The rows of a site, from the forms of its heads and the factors of their sum."""
+    first, *heads = _list_places(site, options)
+    (left, left_factor), (right, right_factor) = map(rescale, layer)
     factor = float(left_factor) * float(right_factor)
-    yield common | {"head": None, "key_head": None} | score_form(form_statistics(left, right), factor, notes, options)
+    yield first | score_form(form_statistics(left, right), factor, notes, options)
     (left, left_divisors), (right, right_divisors) = rescale(form.left), rescale(form.right)
     left_factors, right_factors = left_divisors.tolist(), right_divisors.tolist()
-    for (head, key), statistics in zip(form.pairs, head_statistics(Form(left, right, form.pairs)), strict=True):
-        scores = score_form(statistics, left_factors[head] * right_factors[key], notes, options)
-        yield common | {"head": head, "key_head": key} | scores
+    statistics_of_heads = head_statistics(Form(left, right, form.pairs))
+    for place, (i, j), statistics in zip(heads, form.pairs, statistics_of_heads, strict=True):
+        yield place | score_form(statistics, left_factors[i] * right_factors[j], notes, options)
 
 
 def score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> dict[str, Any]:

@@ -72,7 +72,8 @@ def score(
     >>> round(frame.symmetry.item(), 4)
     0.4051
     """
-    report, identity = progress or ignore_progress, identify(model, hub)
+    report = progress or ignore_progress
+    identity = None if options.adapter or options.config else identify(model, hub)  # what they name may change
     record = None if identity is None else _find_record(identity, options)
     kept = None if record is None or results.fresh else record.load()
     if kept is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from attngeo.choices import Convention, Precision
 from attngeo.errors import UsageError
 from attngeo.layouts.config import MOST_LAYERS
-from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, device_option, option, parse_bytes
+from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, as_texts, device_option, option, parse_bytes
 
 if TYPE_CHECKING:
     from attngeo.geometry import FormStatistics
@@ -76,6 +76,15 @@ class ScoreOptions(Options):
     layers: Sequence[int] | None = option(
         None, "Score only these layers, for example 0-3,7", panel=INPUT, metavar="LIST", parse=check_layers
     )
+    adapter: Sequence[str] = option(
+        (), "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it; may be repeated",
+        panel=INPUT, metavar="REF", parse=as_texts, repeated=True,
+    )  # fmt: skip
+    adapter_only: bool = option(False, "Score what the adapters add to W_qk alone", panel=INPUT)
+    config: str | None = option(
+        None, "Where config.json is, if not beside the weights: a folder, a file or a model on the Hub",
+        panel=INPUT, metavar="REF", parse=str, advanced=True,
+    )  # fmt: skip
     gamma: float = option(2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION)
     convention: Convention = option(
         "corrected",
@@ -96,6 +105,12 @@ class ScoreOptions(Options):
         None, "Memory for the weights of layers in flight; at least one layer is read", panel=RUNNING, metavar="SIZE",
         shown_default="a quarter of what is free", least=1, parse=parse_bytes,
     )  # fmt: skip
+
+    def _check(self) -> None:
+        if self.adapter_only and not self.adapter:
+            raise UsageError(
+                "$adapter_only is about the update of adapters; name one with $adapter", "adapter_only", "adapter"
+            )
 
 
 class Chance(NamedTuple):

@@ -16,14 +16,15 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from attngeo.bounds import available_memory
+from attngeo.checkpoints.adapters import FACTORS, AdapterStore
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import TensorStore, count_rows_nbytes, float_shape
 from attngeo.choices import Convention
 from attngeo.devices import Sent, Transfer
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
-from attngeo.geometry import append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
-from attngeo.layouts.layout import AttentionSite, LatentLayout, Letter, Part, assemble, count_shared_rows
+from attngeo.geometry import Form, append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
+from attngeo.layouts.layout import AttentionSite, LatentLayout, Layout, Letter, Part, assemble, count_shared_rows
 from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling, rotates
 from attngeo.layouts.sites import find_sites
 from attngeo.options import takes
@@ -208,6 +209,59 @@ def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Parts)
     if site.is_cross:
         return parts | {"q": fold(parts["q"])}, ["gain folded into queries only: keys read another stack"]
     return {letter: fold(part) for letter, part in parts.items()}, ["input gain folded"]
+
+
+def require_updates(store: TensorStore, sites: Iterable[AttentionSite]) -> None:
+    """Raise UnsupportedModelError if the store has adapters, and one of them changes no weight of these sites."""
+    if isinstance(store, AdapterStore):
+        store.require_updates({name for site in sites for name in site.tensors.values()})
+
+
+def update_factors(
+    site: AttentionSite,
+    tensors: Mapping[str, Tensor],
+    q: Tensor,
+    k: Tensor,
+    options: ScoreOptions,
+    ref: str,
+) -> tuple[Form, tuple[Tensor, Tensor]]:
+    """What adapters add to the W_qk of each head, and the factors of the sum over all heads, of low rank.
+
+    tensors: of a site of an `AdapterStore` with `only_updates`. q, k: of the base, as `projections` gives them.
+
+    With ΔWq = Bq·Aq [head_dim, d_model] and so for keys, Δ(qᵀk) = Aqᵀ·(Bqᵀ·(k + Bk·Ak)) + (Bkᵀ·q)ᵀ·Ak, whose rank is at
+    most the sum of both. B passes what is done to outputs, such as rotations, and A what is done to inputs.
+    """
+    if not isinstance(site.layout, Layout):
+        raise UnsupportedModelError(
+            f"{ref}: {site.module}: latent attention multiplies several weights, so that an update has no low rank; "
+            "score without $adapter_only",
+            "adapter_only",
+        )
+    outputs, inputs = dict(tensors), dict[Letter, Part]()
+    for letter, width in (("q", site.d_model), ("k", site.key_width)):
+        name = site.tensors[letter]
+        weight, is_changed = tensors[name], name + FACTORS[0] in tensors
+        unchanged = weight[:1] if site.layout.holder(letter).transposed else weight[:, :1]
+        outputs[name] = tensors[name + FACTORS[0]] if is_changed else torch.zeros_like(unchanged)
+        inputs[letter] = Part((tensors[name + FACTORS[1]] if is_changed else weight.new_zeros(1, width)).to(q)[None])
+    up_q, up_k, _ = projections(
+        site, outputs, options.replace(with_bias=False, fold_norm=False), dtype=q.dtype, device=q.device, ref=ref
+    )
+    if options.fold_norm:
+        inputs, _ = _fold_norm(site, {name: tensor.to(q) for name, tensor in tensors.items()}, inputs)
+    with_bias = q.shape[-1] > inputs["q"].weight.shape[-1]
+    down_q, down_k = (
+        append_bias(part.weight, part.bias) if with_bias else part.weight for part in map(inputs.__getitem__, "qk")
+    )
+    key_head = key_heads_of(site, options.convention)
+    from_keys = up_q.mT @ (k + up_k @ down_k)[key_head]
+    from_queries = up_k[key_head].mT @ q
+    heads = len(key_head)
+    left = torch.cat([down_q.expand(heads, -1, -1), from_queries], 1)
+    right = torch.cat([from_keys, down_k.expand(heads, -1, -1)], 1)
+    layer = torch.cat([down_q[0], from_queries.sum(0)]), torch.cat([from_keys.sum(0), down_k[0]])
+    return Form(left, right, [(head, head) for head in range(heads)]), layer
 
 
 def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], part: Part, role: str) -> Part:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import peft
 import pytest
 import torch
+import transformers
 from conftest import Command
 from safetensors.torch import load_file, save_file
 from support.checkpoints import assert_refused, write_single
+from support.hub_server import Hub
+from support.measure import LargestTensor
 from support.packing import PACKINGS, pack_state
 from support.tiny_models import TINY_MODELS, build
 
 import attngeo
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, UsageError
+from attngeo.reporting.report import build_report
 
 # PEFT asks transformers for an attribute by its former name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
@@ -27,11 +32,7 @@ SCORES = ["symmetry", "directionality", "frobenius_norm"]
 LINEAR = ["q_proj", "k_proj"]
 
 
-def adapt(folder: Path, name: str, **options: Any) -> tuple[Path, Path]:
-    """An adapter of a tiny model, beside its base, with random updates; and the model that PEFT merges them into."""
-    torch.manual_seed(0)
-    build(TINY_MODELS[name]).save_pretrained(folder / "base")
-    model = peft.get_peft_model(build(TINY_MODELS[name]), peft.LoraConfig(**{"r": 3, "lora_alpha": 5} | options))
+def draw_updates(model: Any) -> None:
     for parameter_name, parameter in model.named_parameters():
         if "lora_" in parameter_name and "magnitude" not in parameter_name:
             with torch.no_grad():
@@ -39,6 +40,14 @@ def adapt(folder: Path, name: str, **options: Any) -> tuple[Path, Path]:
         elif "magnitude" in parameter_name:
             with torch.no_grad():
                 parameter.mul_(torch.rand_like(parameter) + 0.5)
+
+
+def adapt(folder: Path, name: str, **options: Any) -> tuple[Path, Path]:
+    """An adapter of a tiny model, beside its base, with random updates; and the model that PEFT merges them into."""
+    torch.manual_seed(0)
+    build(TINY_MODELS[name]).save_pretrained(folder / "base")
+    model = peft.get_peft_model(build(TINY_MODELS[name]), peft.LoraConfig(**{"r": 3, "lora_alpha": 5} | options))
+    draw_updates(model)
     model.save_pretrained(folder / "adapter")
     settings = json.loads((folder / "adapter/adapter_config.json").read_text())
     settings["base_model_name_or_path"] = str(folder / "base")
@@ -71,6 +80,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dora": ("llama", {"target_modules": LINEAR, "use_dora": True}),
     "fused": ("gpt_neox", {"target_modules": ["query_key_value"]}),
     "conv1d": ("gpt2", {"target_modules": ["c_attn"], "fan_in_fan_out": True}),
+    "fused, one after the other": ("phi3", {"target_modules": ["qkv_proj"]}),
     "conv1d-dora": ("gpt2", {"target_modules": ["c_attn"], "fan_in_fan_out": True, "use_dora": True}),
     "encoder": ("bert", {"target_modules": ["query", "key"]}),
     "whole modules": ("llama", {"target_modules": ["q_proj"], "modules_to_save": ["k_proj"]}),
@@ -81,6 +91,178 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_scores_are_those_of_the_merged_model(case: str, tmp_path: Path) -> None:
     name, options = CASES[case]
     assert_same(*adapt(tmp_path, name, **options))
+
+
+def dense_updates(base: Path, merged: Path, **options: Any) -> Iterator[tuple[int, int | None, torch.Tensor]]:
+    """The W_qk of a merged model less that of its base: layer, head and matrix; of no head for the sum of all."""
+    sites = [attngeo.attention_sites(folder, dtype=torch.float64, **options) for folder in (base, merged)]
+    for (site, *before), (_, *after) in zip(*sites, strict=True):
+        updates = [
+            sum(sign * (wq[head] @ wk[head * site.key_heads // site.heads].T) for sign, (wq, wk) in signed)
+            for head in range(site.heads)
+            for signed in [((-1, before), (1, after))]
+        ]
+        yield from ((site.layer, head, update) for head, update in [(None, sum(updates)), *enumerate(updates)])
+
+
+def assert_updates(frame: pd.DataFrame, base: Path, merged: Path, **options: Any) -> None:
+    """The rows are the scores of the difference of the merged model and its base."""
+    rows = frame.set_index(["layer", frame["head"].fillna(-1)])
+    for layer, head, update in dense_updates(base, merged, **options):
+        row = rows.loc[layer, -1 if head is None else head]
+        norm = float(update.norm())
+        assert row["symmetry"] == pytest.approx(float(update.flatten() @ update.T.flatten()) / norm**2, abs=1e-4)
+        assert row["frobenius_norm"] == pytest.approx(norm, rel=1e-4)
+        assert row["directionality"] == pytest.approx(
+            float(attngeo.geometry.directionality(update, torch.eye(len(update), dtype=update.dtype))), abs=1e-3
+        )
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "dora" not in case and case != "whole modules"])
+def test_an_update_alone_is_the_difference_of_the_merged_model_and_its_base(case: str, tmp_path: Path) -> None:
+    name, options = CASES[case]
+    adapter, merged = adapt(tmp_path, name, **options)
+    for variant in ({}, {"with_bias": True, "fold_norm": True}, {"rope_offset": 2}):
+        if "rope_offset" in variant and name in ("gpt2", "bert"):
+            continue
+        frame = attngeo.score(tmp_path / "base", adapter=[str(adapter)], adapter_only=True, per_head=True, **variant)
+        assert_updates(frame, tmp_path / "base", merged, **variant)
+
+
+def test_an_update_alone_never_becomes_a_matrix_of_all_inputs(tmp_path: Path) -> None:
+    width, rows, rank = 1024, 16, 2
+    config = {
+        "model_type": "llama", "hidden_size": width, "num_attention_heads": 2, "head_dim": rows // 2,
+        "num_hidden_layers": 1,
+    }  # fmt: skip
+    names = [f"model.layers.0.self_attn.{name}" for name in LINEAR]
+    base = write_single(tmp_path / "base", {f"{name}.weight": torch.randn(rows, width) for name in names}, config)
+    tensors = {f"base_model.model.{name}.lora_A.weight": torch.randn(rank, width) for name in names}
+    tensors |= {f"base_model.model.{name}.lora_B.weight": torch.randn(rows, rank) for name in names}
+    (tmp_path / "adapter").mkdir()
+    save_file(tensors, tmp_path / "adapter/adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": rank, "lora_alpha": 4}
+    (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(settings))
+    with LargestTensor() as largest:
+        attngeo.score(base, adapter=[str(tmp_path / "adapter")], adapter_only=True, per_head=True)
+    assert largest.numbers < width**2 / 8
+
+
+def adapt_twice(folder: Path, weights: list[float]) -> Path:
+    """Two adapters `one` and `two` of a tiny LLaMA, and the model into which PEFT merges their weighted sum."""
+    torch.manual_seed(0)
+    build(TINY_MODELS["llama"]).save_pretrained(folder / "base")
+    settings = [peft.LoraConfig(r=rank, lora_alpha=5, target_modules=LINEAR) for rank in (2, 3)]
+    model = peft.get_peft_model(build(TINY_MODELS["llama"]), settings[0], adapter_name="one")
+    model.add_adapter("two", settings[1])
+    draw_updates(model)
+    model.save_pretrained(folder)
+    model.add_weighted_adapter(["one", "two"], weights, "both", combination_type="cat")
+    model.set_adapter("both")
+    model.merge_and_unload().save_pretrained(folder / "merged")
+    return folder / "merged"
+
+
+def test_several_adapters_with_weights(tmp_path: Path, inside: Command) -> None:
+    merged = adapt_twice(tmp_path, [0.5, 2.0])
+    adapters = [f"{tmp_path / 'one'}=0.5", f"{tmp_path / 'two'}=2"]
+    expected = attngeo.score(merged, per_head=True)
+    scores = attngeo.score(tmp_path / "base", adapter=adapters, per_head=True)
+    np.testing.assert_allclose(scores[SCORES], expected[SCORES], rtol=1e-4, atol=2e-5)
+    assert_updates(
+        attngeo.score(tmp_path / "base", adapter=adapters, adapter_only=True, per_head=True), tmp_path / "base", merged
+    )
+    flags = [part for adapter in adapters for part in ("--adapter", adapter)]
+    run = inside("score", tmp_path / "base", *flags, "--per-head", "--format", "json")
+    assert run.returncode == 0, run.stderr
+    rows = json.loads(run.stdout)
+    assert [row["symmetry"] for row in rows] == pytest.approx(scores["symmetry"].tolist(), abs=1e-6)
+    assert rows[0]["format"] == "F32+lora"
+    assert "two=2" in rows[0]["note"]
+
+
+def test_adapters_on_the_hub_are_read_by_ranges(here: Hub, tmp_path: Path) -> None:
+    """By its own name, with the base that it names; and as an option."""
+    adapter, merged = adapt(tmp_path, "llama", target_modules=[*LINEAR, "down_proj", "up_proj", "gate_proj"], r=64)
+    here.repositories |= {"org/adapter": adapter, "org/base": tmp_path / "base"}
+    change_settings(base_model_name_or_path="org/base")(adapter)
+    size = (adapter / "adapter_model.safetensors").stat().st_size
+    expected = attngeo.score(merged)
+    for scores in (attngeo.score("org/adapter"), attngeo.score("org/base", adapter="org/adapter")):
+        np.testing.assert_allclose(scores[SCORES], expected[SCORES], rtol=1e-3, atol=1e-4)
+    assert 0 < here.sent["adapter_model.safetensors"] < 2 * 0.6 * size
+    with pytest.raises(CorruptCheckpointError, match=r"org/base: the repository has no adapter_config.json"):
+        attngeo.score("org/base", adapter="org/base")
+
+
+def test_a_recipe_scores_adapters_beside_it(tmp_path: Path) -> None:
+    adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
+    options = 'options = { adapter = ["adapter=0.5"], adapter_only = true, config = "base" }'
+    (tmp_path / "r.toml").write_text(
+        f'title = "T"\n[[results]]\nname = "a"\ncommand = "score"\nmodels = ["base"]\n{options}\n'
+        '[[section]]\ntitle = "Shown"\ntables = [{ of = "a" }]\n'
+    )
+    build_report(tmp_path / "r.toml", tmp_path / "out")
+    rows = pd.read_csv(tmp_path / "out/tables/a.csv")
+    expected = attngeo.score(tmp_path / "base", adapter=[f"{adapter}=0.5"], adapter_only=True, per_head=True)
+    np.testing.assert_allclose(rows["symmetry"], expected["symmetry"], atol=1e-6)
+    assert rows["note"].str.endswith("update alone of adapter=0.5").all()
+
+
+# What is wrong with --adapter → the adapter as it is written, its change, flags, error and facts of its message.
+Change = Callable[[Path], object]
+UNFIT: dict[str, tuple[str, Change, tuple[str, ...], type[AttnGeoError], tuple[str, ...]]] = {
+    "no number": ("adapter=x", bool, (), UsageError, ("--adapter", "=x", "number")),
+    "no adapter": ("base", bool, (), CorruptCheckpointError, ("adapter_config.json",)),
+    "another size": (
+        "adapter", lambda folder: save_wider(folder.parent / "base"), (), CorruptCheckpointError, ("A and B", "base")
+    ),
+    "another base": ("adapter", lambda folder: use_other_base(folder), (), CorruptCheckpointError, ("own base",)),
+    "values only": (
+        "adapter", lambda folder: rename_modules(folder), (), UnsupportedModelError, ("no queries or keys", "v_proj")
+    ),
+    "a changed base": (
+        "adapter", lambda folder: change_settings(init_lora_weights="pissa_niter_4")(folder), (),
+        UnsupportedModelError, ("pissa",),
+    ),
+    "dora alone": (
+        "adapter", lambda folder: change_settings(use_dora=True)(folder), ("--adapter-only",), UnsupportedModelError,
+        ("DoRA", "--adapter-only"),
+    ),
+    "dora with a weight": (
+        "adapter=2", lambda folder: change_settings(use_dora=True)(folder), (), UsageError, ("DoRA", "weight")
+    ),
+}  # fmt: skip
+
+
+def save_wider(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text()) | {"hidden_size": 128, "head_dim": 32}
+    transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**config)).save_pretrained(folder)
+
+
+def rename_modules(folder: Path) -> None:
+    """Updates of values alone."""
+    tensors = load_file(folder / "adapter_model.safetensors")
+    values = {name.replace("q_proj", "v_proj"): tensor for name, tensor in tensors.items() if "k_proj" not in name}
+    save_file(values, folder / "adapter_model.safetensors")
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_what_adapter_does_not_take(case: str, tmp_path: Path, inside: Command) -> None:
+    text, change, flags, error, facts = UNFIT[case]
+    adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
+    change(adapter)
+    run = inside("score", tmp_path / "base", "--adapter", tmp_path / text, *flags)
+    assert run.returncode == error.exit_code
+    assert len(run.stderr.splitlines()) == 1
+    for fact in facts:
+        assert fact in run.stderr
+
+
+def test_an_update_alone_requires_an_adapter(inside: Command) -> None:
+    run = inside("score", "demo:encoder", "--adapter-only")
+    assert run.returncode == UsageError.exit_code
+    assert "--adapter" in run.stderr
 
 
 def test_variants_and_the_base_s_own_format(tmp_path: Path, inside: Command) -> None:
@@ -100,9 +282,9 @@ def test_the_base_may_be_quantised(tmp_path: Path) -> None:
     write_single(tmp_path / "base", decoded, config)
     expected = attngeo.score(adapter)
     write_single(tmp_path / "base", stored, config | packing.config)
-    scores = attngeo.score(adapter)
-    assert set(scores["format"]) == {"fp8+lora"}
-    np.testing.assert_allclose(scores[SCORES], expected[SCORES], rtol=1e-5, atol=1e-6)
+    for scores in (attngeo.score(adapter), attngeo.score(tmp_path / "base", adapter=[str(adapter)])):
+        assert set(scores["format"]) == {"fp8+lora"}
+        np.testing.assert_allclose(scores[SCORES], expected[SCORES], rtol=1e-5, atol=1e-6)
 
 
 def test_another_base_gives_other_scores_at_once(tmp_path: Path) -> None:

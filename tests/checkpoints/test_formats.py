@@ -12,8 +12,10 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from support.checkpoints import weights, write_config, write_index, write_sharded, write_single
+from conftest import Command
+from safetensors.torch import load_file, save_file
+from support.checkpoints import assert_refused, weights, write_config, write_index, write_sharded, write_single
+from support.hub_server import Hub
 from torch import Tensor
 
 import attngeo
@@ -21,7 +23,7 @@ from attngeo.checkpoints import files
 from attngeo.checkpoints.files import FORMATS, Format
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import LARGE, ByteSource, Extent, TensorInfo, info_of
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError, UsageError
 
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 
@@ -221,3 +223,55 @@ def test_only_the_shards_that_are_needed_are_opened(tmp_path: Path) -> None:
     assert len(attngeo.score(folder)) == 2
     with pytest.raises(CorruptCheckpointError, match=r"model-00001-of-00003\.safetensors"):
         open_store(folder).read("model.embed_tokens.weight")
+
+
+@pytest.mark.parametrize("form", ["folder", "file", "hub"])
+def test_the_configuration_may_be_elsewhere(form: str, here: Hub, tmp_path: Path, inside: Command) -> None:
+    """Of one file, of a folder without a config.json, and of a repository without one."""
+    expected = attngeo.score(write_single(tmp_path / "model"))["symmetry"].tolist()
+    here.repositories |= {"org/model": tmp_path / "model", "org/bare": tmp_path / "bare"}
+    config = {"folder": tmp_path / "model", "file": tmp_path / "model/config.json", "hub": "org/model"}[form]
+    save_file(weights(), (tmp_path / "alone.safetensors"))
+    (tmp_path / "bare").mkdir()
+    save_file(weights(), tmp_path / "bare/model.safetensors")
+    (tmp_path / "bare/README.md").write_text("weights")
+    for model in (tmp_path / "alone.safetensors", tmp_path / "bare", "org/bare"):
+        assert attngeo.score(model, config=config)["symmetry"].tolist() == expected
+    if form != "hub":
+        run = inside("score", tmp_path / "alone.safetensors", "--config", config, "--format", "json")
+        assert [row["symmetry"] for row in json.loads(run.stdout)] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_configuration_that_is_not_there_or_not_needed(tmp_path: Path, inside: Command) -> None:
+    save_file(weights(), tmp_path / "alone.safetensors")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    for model, flags, code, fact in (
+        ("alone.safetensors", [], CorruptCheckpointError.exit_code, "--config"),
+        ("alone.safetensors", ["--config", tmp_path], CorruptCheckpointError.exit_code, "no config.json"),
+        ("alone.safetensors", ["--config", tmp_path / "none"], 3, str(tmp_path / "none")),
+        ("model.gguf", ["--config", tmp_path], UsageError.exit_code, "--config"),
+    ):
+        run = inside("score", tmp_path / model, *flags)
+        assert (run.returncode, len(run.stderr.splitlines())) == (code, 1), run.stderr
+        assert fact in run.stderr
+
+
+# Files of a folder → facts of the message that refuses it.
+FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "dcp": (("__0_0.distcp", "__1_0.distcp", ".metadata"), ("torch.distributed.checkpoint", "dcp_to_torch")),
+    "dcp of a step": (("step-10/__0_0.distcp",), ("dcp_to_torch",)),
+    "megatron": (("latest_checkpointed_iteration.txt", "iter_0000010/mp_rank_00/model_optim_rng.pt"), ("Megatron",)),
+    "deepspeed": (("global_step10/mp_rank_00_model_states.pt", "zero_to_fp32.py"), ("zero_to_fp32.py",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("has_config", [True, False])
+@pytest.mark.parametrize("case", FOLDERS)
+def test_folders_of_other_programs_are_refused(case: str, has_config: bool, tmp_path: Path, inside: Command) -> None:
+    names, facts = FOLDERS[case]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"0")
+    if has_config:
+        write_config(tmp_path)
+    assert_refused(inside("score", tmp_path), tmp_path, UnsupportedModelError, facts)

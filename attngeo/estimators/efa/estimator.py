@@ -214,7 +214,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         known_only: whether rows may lack what is modelled, as in `predict`; NaN for those that lack it.
         """
         total = np.zeros(len(data))
-        for model, sequences in zip(self._parts, self._read(data, fill=known_only), strict=True):
+        for model, sequences in zip(self._parts, self.read(data, fill=known_only), strict=True):
             log_prob = read_all(model, sequences, model.log_prob, self.options_).sum(-1)
             total += sequences.scatter(log_prob, len(data), sequences.known & sequences.asked)
         return pd.Series(total, index=data.index, name="log_prob")
@@ -260,7 +260,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         predicts nothing else in a sequence with a missing value. Values of a row are not predicted from each other, and
         not without an item.
         """
-        parts = self._read(data, fill=True)
+        parts = self.read(data, fill=True)
         found, columns = pd.DataFrame(index=data.index), [*self.options_.families]
         for model, sequences in zip(self._parts, parts, strict=True):
             if model.is_of_items:
@@ -277,7 +277,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         """The probability of each item at each row, given the others: [rows, items]. Missing items as in `predict`."""
         if self.part_ == "values":
             raise UsageError("the model is of values, which have no probability of each item; use predict")
-        chances = self._read_means(self._parts[0], self._read(data, fill=True)[0], len(data))
+        chances = self._read_means(self._parts[0], self.read(data, fill=True)[0], len(data))
         return pd.DataFrame(chances, index=data.index, columns=self.items_)
 
     def _read_means(
@@ -354,7 +354,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         """
         tables = [
             tabulate_attention(model.cpu().eval(), sequences, causal=self.options_.causal)
-            for model, sequences in zip(self._parts, self._read(data), strict=True)
+            for model, sequences in zip(self._parts, self.read(data), strict=True)
         ]
         if len(tables) > 1:
             tables = [rows.assign(part=shape.part) for rows, shape in zip(tables, self._shapes, strict=True)]
@@ -372,7 +372,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         of values.
         """
         tables: dict[str, pd.DataFrame] = {}
-        for model, sequences in zip(self._parts, self._read(data), strict=True):
+        for model, sequences in zip(self._parts, self.read(data), strict=True):
             vectors = read_all(model, sequences, model.read, self.options_)
             spread = sequences.scatter(vectors, len(data), sequences.known & sequences.asked)
             tables[model.shape.part] = pd.DataFrame(spread, index=data.index)
@@ -449,8 +449,8 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         """The sequences of a table as each part reads them; parameters as those of `TableReader.read`."""
         return [reader.read(data, source=source, fill=fill) for reader in self._readers]
 
-    def _read(self, data: pd.DataFrame, *, fill: bool = False) -> list[Sequences]:
-        """The same, with values that the model can have."""
+    def read(self, data: pd.DataFrame, *, fill: bool = False) -> list[Sequences]:
+        """The sequences of a table as each part reads them, with values that the model can have."""
         self._require_fit()
         parts = self._read_table(data, fill=fill)
         self._check(parts, TABLE)

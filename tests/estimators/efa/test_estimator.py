@@ -515,7 +515,7 @@ def test_what_a_model_was_not_fitted_to_is_refused() -> None:
         model.sample()
     with refuses(UsageError, "a factor model has no attention"):
         fit(frame, model="fm").attention_weights(frame)
-    with refuses(UsageError, "length is 9, expected a whole number from 1 to 4"):
+    with refuses(UsageError, "length is 9, expected at most 4"):
         fit(draw_table()).sample(sequences=2, length=9)
 
 
