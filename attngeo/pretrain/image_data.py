@@ -19,10 +19,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import ViTImageProcessorPil
 
+from attngeo.bounds import list_names
 from attngeo.checkpoints.reference import is_path
 from attngeo.errors import DataError, first_line
 from attngeo.pretrain.hub_data import explain_errors, open_builder
-from attngeo.pretrain.sources import HUB_REFERENCE, explain_no_path, list_names, resolve_path
+from attngeo.pretrain.sources import HUB_REFERENCE, explain_no_path, resolve_path
 
 CIFAR10 = "uoft-cs/cifar10"
 # Names of the split to test on, in the order in which they are tried.
@@ -106,7 +107,7 @@ def _open_hub(reference: str) -> dict[str, datasets.Dataset]:
 def _build_data(reference: str, splits: Mapping[str, datasets.Dataset], *, channels: int, seed: int) -> ImageData:
     if "train" not in splits:
         raise DataError(
-            f"{reference}: no split 'train'; its splits are {list_names(splits)}; choose one with {reference}#SPLIT"
+            f"{reference}: no split 'train'; its splits are {list_names([*splits])}; choose one with {reference}#SPLIT"
         )
     train, features = splits["train"], splits["train"].features
     image, label = _image_column(reference, features), _label_column(reference, features)
@@ -133,7 +134,7 @@ def _build_data(reference: str, splits: Mapping[str, datasets.Dataset], *, chann
 def _image_column(reference: str, features: Mapping[str, Any]) -> str:
     images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
     if not images:
-        raise DataError(f"{reference} holds no images; its columns are {list_names(features)}")
+        raise DataError(f"{reference} holds no images; its columns are {list_names([*features])}")
     return next((name for name in images if name in ("image", "img")), images[0])
 
 
@@ -145,7 +146,7 @@ def _label_column(reference: str, features: Mapping[str, Any]) -> str:
     columns = classes or plain
     if not columns:
         raise DataError(
-            f"{reference}: no column of labels, expected one named label; its columns are {list_names(features)}; a "
+            f"{reference}: no column of labels, expected one named label; its columns are {list_names([*features])}; a "
             "folder needs a sub-folder for each label"
         )
     return next((name for name in usual if name in columns), columns[0])

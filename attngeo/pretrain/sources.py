@@ -20,7 +20,7 @@ import lzma
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +37,7 @@ import huggingface_hub
 import pyarrow  # type: ignore[import-untyped]
 from pyarrow import parquet
 
+from attngeo.bounds import list_names
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
 from attngeo.pretrain.options import TEXT_DATA
@@ -70,8 +71,6 @@ Row = Mapping[str, Any]
 Reader = Callable[[IO[bytes], str], Iterator[Row]]
 # Rows of a Parquet file that are decoded at once.
 PARQUET_ROWS = 100
-# Names that a message lists.
-MOST_NAMES = 20
 # The kinds of a value. A column has the highest of those that occur in it: no strings, numbers as strings, or text.
 OTHER, NUMBERS, TEXT = range(3)
 NUMBER = re.compile(r"\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*")
@@ -221,7 +220,7 @@ def read_files(places: Sequence[Place], column: str) -> Iterator[str]:
                 if isinstance(text := row.get(column), str):
                     yield text
             if first is not None and not has_column:
-                raise DataError(f"{place} has no column {column!r}; its columns are {list_names(first)}")
+                raise DataError(f"{place} has no column {column!r}; its columns are {list_names([*first])}")
 
 
 def _read_rows(place: Place, column: str = "") -> Iterator[Row]:
@@ -293,14 +292,6 @@ def silence_libraries() -> Iterator[None]:
             library.enable_progress_bars()
         for log, level in levels:
             log.set_verbosity(level)
-
-
-def list_names(names: Iterable[str]) -> str:
-    """Names in one line: the first twenty, and the number of the others."""
-    listed = list(names)
-    others = len(listed) - MOST_NAMES
-    line = ", ".join(listed[:MOST_NAMES])
-    return f"{line} and {others} others" if others > 0 else line
 
 
 def _read_lines(file: IO[bytes], _column: str) -> Iterator[Row]:
@@ -409,7 +400,7 @@ def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") ->
         return texts[0]
     else:
         problem = "several columns hold text" if texts else "no column holds text"
-    raise DataError(f"{reference}: {problem}, its columns are {list_names(kinds)}; set $text_column", "text_column")
+    raise DataError(f"{reference}: {problem}, its columns are {list_names([*kinds])}; set $text_column", "text_column")
 
 
 def _classify(value: Any) -> int:

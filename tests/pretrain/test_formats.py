@@ -61,7 +61,7 @@ def test_every_kind_of_file(name: str, content: Any, expected: list[str], tmp_pa
         ("a.txt", "caf\xe9\n".encode("latin-1"), ["UTF-8", "0xe9"]),
         ("a.txt", "one\n".encode("utf-16"), ["UTF-8", "0xff"]),
         ("a.txt", b"text\nPK\x03\x04\0\0", ["NUL", "line 2"]),
-        ("a.txt", b"", ["empty", "data"]),
+        ("a.txt", b"", ["empty", "another one"]),
         ("a.txt.gz", gzip.compress(b"", mtime=0), ["empty"]),
         ("a.txt.gz", b"one", ["gzipped"]),
         ("a.txt.gz", gzip.compress(bytes(range(32, 126)), mtime=0)[:30], ["Compressed file ended"]),
@@ -129,8 +129,8 @@ def test_many_columns_are_not_all_listed(tmp_path: Path) -> None:
     path = write_file(tmp_path / "a.jsonl", json.dumps({f"c{n}": "some text" for n in range(500)}))
     with pytest.raises(DataError) as raised:
         open_text(str(path))
-    assert_states(str(raised.value), path, "c0", "c19", "480")
-    assert "c20" not in str(raised.value)
+    assert_states(str(raised.value), path, "c0", "c9", "490 others")
+    assert "c10" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

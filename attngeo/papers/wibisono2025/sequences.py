@@ -8,11 +8,13 @@ that are in 50,000 orders or more.
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from attngeo.bounds import check_small, require_memory
 from attngeo.errors import DataError
 from attngeo.papers.wibisono2025.files import (
     PUBLISHED_SEED,
@@ -40,6 +42,10 @@ PARTS = {"train": "data_train_final.csv", "test": "data_test_final.csv"}
 ITEM_NAMES = "items.csv"
 BASKETS = ("order_id", "product_id", "rank")
 FEWEST_ITEMS = 10
+# Of Instacart on Kaggle, of which the authors' tables are a part: least orders of a product, and most bytes of a file.
+RAW = {"train": "order_products__prior.csv", "test": "order_products__train.csv"}
+RAW_COLUMNS, RAW_NAMES = ("order_id", "product_id", "add_to_cart_order"), "products.csv"
+FEWEST_ORDERS, MOST_RAW_BYTES = 50_000, 2**31
 # Of the synthetic ratings.
 SYNTHETIC_MOVIES = 5
 # Of the known model, and of its sequences: those that train at most, that validate, and that test.
@@ -172,20 +178,54 @@ def read_instacart(path: str | Path) -> pd.DataFrame:
     """The rows of all baskets: sequence (an order), position, item (a product), part ("train" or "test").
 
     path: a folder with data_train_final.csv and data_test_final.csv, which gzip may have packed; or one of the two,
-    beside the other. Baskets of less than 10 items are left out. The numbers of items are those of the files.
-    Raises DataUnavailableError if a file is missing, DataError if it is not such a table.
+    beside the other. Without them, a folder with the files of Kaggle, order_products__prior.csv, which trains, and
+    order_products__train.csv: the products that are in 50,000 orders of the former are kept, in the order of a basket.
+    Baskets of less than 10 items are left out. The numbers of items are those of the files. Raises DataUnavailableError
+    if a file is missing, DataError if it is not such a table, and NotEnoughMemoryError.
     """
     folder = folder_of(path)
-    parts = [_read_baskets(find_file(folder, name)).assign(part=part) for part, name in PARTS.items()]
+    is_raw = _is_raw(folder)
+    files = {part: find_file(folder, name) for part, name in (RAW if is_raw else PARTS).items()}
+    if is_raw:
+        frames = _read_orders(files)
+    else:
+        frames = {
+            part: read_table(file, BASKETS, dtype=dict.fromkeys(BASKETS, "int64")) for part, file in files.items()
+        }
+    parts = [_list_baskets(files[part], frame).assign(part=part) for part, frame in frames.items()]
     both = set(parts[0]["sequence"]) & set(parts[1]["sequence"])
     if both:
-        names = " and in ".join(PARTS.values())
+        names = " and in ".join(file.name for file in files.values())
         raise DataError(f"{folder}: order {min(both)} is in {names}, expected it in one of them")
     return pd.concat(parts, ignore_index=True)
 
 
-def _read_baskets(path: Path) -> pd.DataFrame:
-    frame = read_table(path, BASKETS, dtype=dict.fromkeys(BASKETS, "int64"))
+def _is_raw(folder: Path) -> bool:
+    """Whether a folder has files of Kaggle, and none of the authors."""
+    return look_for(folder, *PARTS.values()) is None and look_for(folder, *RAW.values()) is not None
+
+
+def _read_orders(files: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
+    """The rows of the products that are in enough training orders, by part; ranks are those among such products."""
+    frames = {}
+    for part, file in files.items():
+        require_memory(check_small(file, MOST_RAW_BYTES), f"the table {file}")
+        with explaining(file, f"a table with {','.join(RAW_COLUMNS)}"):
+            frame = pd.read_csv(file, usecols=list(RAW_COLUMNS), dtype="int32", encoding="utf-8-sig")
+        frames[part] = frame[list(RAW_COLUMNS)].set_axis(list(BASKETS), axis=1)
+    counts = frames["train"]["product_id"].value_counts()
+    kept = counts.index[counts >= FEWEST_ORDERS]
+    if kept.empty:
+        raise DataError(f"{files['train']}: no product is in {FEWEST_ORDERS:,} orders; give the file of Kaggle whole")
+    for part, frame in frames.items():
+        rows = frame[frame["product_id"].isin(kept)].astype("int64")
+        ranks = rows.groupby("order_id")["rank"].rank("dense").astype("int64")  # equal ones are refused below
+        frames[part] = rows.assign(rank=ranks).reset_index(drop=True)
+    return frames
+
+
+def _list_baskets(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
+    """The baskets of a table with the columns `BASKETS`. path: of its file. Raises DataError."""
     require_once(path, frame, ["order_id", "product_id"])
     require_once(path, frame, ["order_id", "rank"])
     sizes = frame.groupby("order_id")["rank"].transform("size")
@@ -202,14 +242,18 @@ def _read_baskets(path: Path) -> pd.DataFrame:
 
 
 def read_item_names(path: str | Path) -> dict[int, str]:
-    """The names of the items, from a file items.csv with the columns item and name; none if it is not there.
+    """The names of the items, from a file items.csv with the columns item and name, or for the files of Kaggle from
+    products.csv; none if neither is there.
 
     path: a folder, or a file in it. Raises DataUnavailableError or DataError.
     """
-    file = look_for(folder_of(path), ITEM_NAMES)
+    folder = folder_of(path)
+    known, item, name = (RAW_NAMES, "product_id", "product_name") if _is_raw(folder) else (ITEM_NAMES, "item", "name")
+    file = look_for(folder, known)
     if file is None:
         return {}
-    frame = read_table(file, ("item", "name"), dtype={"item": "int64", "name": str}, na_filter=False)
+    frame = read_table(file, (item, name), dtype={item: "int64", name: str}, na_filter=False)
+    frame = frame.rename(columns={item: "item", name: "name"})
     require_once(file, frame, ["item"])
     nameless = frame.index[frame["name"].str.strip() == ""]
     if len(nameless):

@@ -13,6 +13,7 @@ from support.data import DATA, needs
 from support.messages import refuses
 
 from attngeo.errors import DataError, DataUnavailableError
+from attngeo.papers.wibisono2025 import sequences
 from attngeo.papers.wibisono2025.sequences import read_instacart, read_item_names, split_instacart
 
 FILES = ("data_train_final.csv", "data_test_final.csv")
@@ -65,6 +66,38 @@ def test_baskets_of_ten_are_kept_in_their_order(tmp_path: Path) -> None:
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
         (tmp_path / name).unlink()
     pd.testing.assert_frame_equal(read_instacart(tmp_path / f"{FILES[0]}.gz"), frame)
+
+
+def test_the_files_of_kaggle_are_filtered_as_the_authors_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of few orders are left out before the baskets of ten items are."""
+    monkeypatch.setattr(sequences, "FEWEST_ORDERS", 2)
+    kept = {"prior": [*make_rows(7, 12), *make_rows(3, 12), *make_rows(5, 9)], "train": make_rows(9, 11)}
+    (tmp_path / "final").mkdir()
+    (tmp_path / "raw").mkdir()
+    write(tmp_path / "final", kept["prior"], kept["train"])
+    for part, rows in kept.items():
+        # A rare product is first in order 7, and many are in order 5, which they do not fill up.
+        rare = [(7, 900, 1), *((5, 800 + at, 20 + at) for at in range(9))] if part == "prior" else [(9, 900, 7)]
+        lines = [f"{order},{item},{rank + (order == 7) + (order == 9 and rank > 6)},0" for order, item, rank in rows]
+        lines += [",".join(map(str, row)) + ",1" for row in rare]
+        text = "\n".join(["order_id,product_id,add_to_cart_order,reordered", *lines, ""])
+        (tmp_path / "raw" / f"order_products__{part}.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "raw" / "products.csv").write_text('product_id,product_name,aisle_id\n1,"Tea, green",3\n2,Limes,4\n')
+    frame = read_instacart(tmp_path / "raw")
+    pd.testing.assert_frame_equal(frame, read_instacart(tmp_path / "final"))
+    assert read_item_names(tmp_path / "raw") == {1: "Tea, green", 2: "Limes"}
+    assert frame.groupby("sequence").size().to_dict() == {3: 12, 7: 12, 9: 11}
+    monkeypatch.setattr(sequences, "FEWEST_ORDERS", 4)
+    with refuses(DataError, "order_products__prior.csv", 4):
+        read_instacart(tmp_path / "raw")
+    file = tmp_path / "raw" / "order_products__train.csv"
+    (tmp_path / "raw" / "order_products__train.csv.gz").unlink()
+    with refuses(DataUnavailableError, "order_products__train.csv"):
+        read_instacart(tmp_path / "raw")
+    for text in ("order_id,product_id\n1,2\n", "order_id,product_id,add_to_cart_order\n1,x,1\n", ""):
+        file.write_text(text)
+        with refuses(DataError, "order_products__train.csv"):
+            read_instacart(tmp_path / "raw")
 
 
 @pytest.mark.parametrize(
