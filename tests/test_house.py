@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST_LINES = 39_000
+MOST_LINES = 40_400
 MOST_MODULES = 190
 LEAST_MEDIAN = 190
 MOST_INNER_IMPORTS = 95
