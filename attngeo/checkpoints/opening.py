@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from attngeo.bounds import in_utf8
+from attngeo.checkpoints.adapters import FILES as ADAPTER_FILES, Adapter, AdapterStore
 from attngeo.checkpoints.files import (
     GGUF,
     THREADS,
@@ -114,8 +115,6 @@ def open_adapted(
         store = open_store(model, hub, config)
         opened.callback(store.close)
         if adapters:
-            from attngeo.checkpoints.adapters import Adapter, AdapterStore
-
             changes = []
             for text in adapters:
                 name, weight = split_weight(text)
@@ -132,8 +131,6 @@ def _open_adapter(ref: ModelRef, hub: HubAccess) -> TensorStore:
 
     Raises ModelNotFoundError if the base cannot be found, CheckpointError if either is broken.
     """
-    from attngeo.checkpoints.adapters import Adapter, AdapterStore
-
     with ExitStack() as opened:
         tensors, settings = _read_adapter(ref, hub)
         opened.callback(tensors.close)
@@ -151,22 +148,18 @@ def _open_adapter(ref: ModelRef, hub: HubAccess) -> TensorStore:
 
 def _read_adapter(ref: ModelRef, hub: HubAccess) -> tuple[TensorStore, dict[str, Any]]:
     """The tensors of an adapter, and its configuration."""
-    from attngeo.checkpoints.adapters import FILES
-
     if ref.kind == "hub":
-        from attngeo.checkpoints.hub import Repository
-
-        repository = Repository(ref, hub)
+        repository = _find_repository(ref, hub)
         path = repository.pin(ADAPTER)
-        file, _ = repository.find_weights(FILES)
+        file, _ = repository.find_weights(ADAPTER_FILES)
         return FileStore(ref.text, {}, path.parent, file, _sources_of(repository)), read_object(path, ref.text)
     folder = Path(ref.name)
     if not (folder / ADAPTER).is_file():
         raise CorruptCheckpointError(f"{ref.text}: no {ADAPTER} in it; give a folder that PEFT wrote, or a Hub id")
     settings = read_object(folder / ADAPTER, ref.text)
-    present = next((name for name in FILES if (folder / name).is_file()), None)
+    present = next((name for name in ADAPTER_FILES if (folder / name).is_file()), None)
     if present is None:
-        raise CorruptCheckpointError(f"{ref.text}: no weights of the adapter, looked for {' and '.join(FILES)}")
+        raise CorruptCheckpointError(f"{ref.text}: no weights of the adapter, looked for {' and '.join(ADAPTER_FILES)}")
     return FileStore(ref.text, {}, folder, present, lambda name: RegularFile(folder / name)), settings
 
 
@@ -174,9 +167,7 @@ def _read_other_config(config: str | Path, hub: HubAccess) -> dict[str, Any]:
     """The configuration in a folder, in a file, or of a model on the Hub. Raises as `read_config`."""
     path = local_path(config)
     if not path.exists():
-        from attngeo.checkpoints.hub import Repository
-
-        path = Repository(ModelRef.parse(config), hub).pin("config.json")
+        path = _find_repository(ModelRef.parse(config), hub).pin("config.json")
     return read_config(path / "config.json" if path.is_dir() else path, str(config))
 
 
@@ -199,11 +190,9 @@ def _open_hub(ref: ModelRef, access: HubAccess, config: dict[str, Any] | None = 
     `open_folder`.
     Raises ModelNotFoundError, AccessError for a private or gated model, NetworkError, or CheckpointError.
     """
-    from attngeo.checkpoints.hub import Repository
-
     if ref.file is not None:
         _check_name(ref.file, ref.text)
-    repository = Repository(ref, access)
+    repository = _find_repository(ref, access)
     path = repository.pin() if config is None else repository.pin("config.json", ".gitattributes", "README.md")
     if path.name == ADAPTER:
         return None
@@ -219,6 +208,12 @@ def _open_hub(ref: ModelRef, access: HubAccess, config: dict[str, Any] | None = 
     count = 1 if index is None else len(index.files)
     log.info("%s: commit %s, weights in %d files", ref.text, repository.revision, count)
     return FileStore(ref.text, config, path.parent, main_file, open_source, index=index, **more)
+
+
+def _find_repository(ref: ModelRef, access: HubAccess) -> Repository:
+    from attngeo.checkpoints.hub import Repository  # loads the Hub's client, which files on disk do not need
+
+    return Repository(ref, access)
 
 
 def _sources_of(repository: Repository) -> Callable[[str], ByteSource]:

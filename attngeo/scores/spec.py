@@ -80,7 +80,7 @@ class ScoreOptions(Options):
         (), "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it; may be repeated",
         panel=INPUT, metavar="REF", parse=as_texts, repeated=True,
     )  # fmt: skip
-    adapter_only: bool = option(False, "Score what the adapters add to W_qk alone", panel=INPUT)
+    adapter_only: bool = option(False, "Score what the adapters add to W_qk alone", panel=INPUT, advanced=True)
     config: str | None = option(
         None, "Where config.json is, if not beside the weights: a folder, a file or a model on the Hub",
         panel=INPUT, metavar="REF", parse=str, advanced=True,

@@ -45,6 +45,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "comparisons_output": "a file for other programs",
         "explain": "trains small models of its own; a recipe reads its file",
         "dimensions": "option of --explain",
+        "positions": "option of --explain",
     },
     "gradients": {
         "model": "key `models` of the results",
@@ -78,6 +79,9 @@ NOT_IN_RECIPES = {
     "attention": "writes what a saved model attends to; a recipe reads its file",
     "sample": "draws rows from a saved model",
     "similar": "one item by hand",
+    "bound": "reads a saved model of the user's own",
+    "compare": "reads two saved models of the user's own",
+    "impute": "writes the user's own table with its empty cells filled",
 }
 # Commands of `attngeo efa` whose results have another name in a recipe.
 RENAMED = {"efa": "run"}
