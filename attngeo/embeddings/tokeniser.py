@@ -22,7 +22,14 @@ from tokenizers import Tokenizer
 from attngeo.bounds import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
 from attngeo.checkpoints.store import TensorStore
 from attngeo.embeddings.embedding import MARKS
-from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, first_line
+from attngeo.errors import (
+    CorruptCheckpointError,
+    NetworkError,
+    UnsupportedModelError,
+    UsageError,
+    first_line,
+    require_extra,
+)
 
 COMPLETE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
@@ -97,6 +104,8 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
     complete = store.file(COMPLETE)
     if complete is not None:
         return _read_complete(complete, store.ref)
+    if store.format == "GGUF" and (store.folder / store.main_file).is_file():
+        return _read_gguf(store.folder, store.main_file, store.ref)
     vocabularies = [path for path in map(store.file, VOCABULARIES) if path is not None]
     if vocabularies:
         return _read_with_transformers(vocabularies, store)
@@ -113,6 +122,20 @@ def _read_complete(path: Path, ref: str) -> Tokeniser:
     except Exception as error:  # tokenizers raises bare Exceptions for what it cannot parse
         raise CorruptCheckpointError(
             f"{ref}: {path.name} is not a readable tokeniser ({first_line(error)}); download it again"
+        ) from None
+
+
+def _read_gguf(folder: Path, file: str, ref: str) -> Tokeniser:
+    """The tokeniser in the header of a GGUF file on this machine, which transformers converts."""
+    with require_extra():
+        import gguf  # noqa: F401 - transformers asks for it
+    from transformers import AutoTokenizer
+
+    try:
+        return take_tokeniser(AutoTokenizer.from_pretrained(folder, gguf_file=file, local_files_only=True))
+    except Exception as error:  # transformers raises any for what it does not know
+        raise UnsupportedModelError(
+            f"{ref}: transformers cannot convert the vocabulary in the file ({first_line(error)}); {ADVICE}"
         ) from None
 
 

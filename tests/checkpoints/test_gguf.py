@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ import torch
 from conftest import Command
 from support.checkpoints import assert_refused, write_single
 from support.hub_server import Hub
+from support.tiny_models import TINY_MODELS, build
 from torch import Tensor
 
 import attngeo
@@ -279,3 +281,105 @@ def test_other_formats_are_refused_with_the_conversion(tmp_path: Path, inside: C
         path = tmp_path / file
         path.write_bytes(b"0")
         assert_refused(inside("score", path), path, UnsupportedModelError, (fact,))
+
+
+def sort_heads(tensor: Tensor, heads: int, key_heads: int) -> Tensor:
+    """Groups of queries, one key and one value as llama.cpp's converter writes them: queries, then keys, then values."""
+    groups = tensor.reshape(key_heads, heads // key_heads + 2, -1, *tensor.shape[1:])
+    return torch.cat([groups[:, part].flatten(0, -tensor.ndim) for part in (slice(-2), slice(-2, -1), slice(-1, None))])
+
+
+# Tiny model → architecture, its names in the file by their names in the checkpoint, query heads and key heads.
+FUSED: dict[str, tuple[str, dict[str, str], int, int]] = {
+    "gpt2": ("gpt2", {"attn.c_attn": "attn_qkv", "ln_1": "attn_norm"}, 4, 4),
+    "gpt_neox": ("gptneox", {"attention.query_key_value": "attn_qkv", "input_layernorm": "attn_norm"}, 4, 4),
+    "bloom": ("bloom", {"self_attention.query_key_value": "attn_qkv", "input_layernorm": "attn_norm"}, 4, 4),
+    "falcon-new": (
+        "falcon",
+        {"self_attention.query_key_value": "attn_qkv", "ln_attn": "attn_norm_2", "ln_mlp": "attn_norm"}, 4, 2,
+    ),
+    "falcon-multi-query": (
+        "falcon", {"self_attention.query_key_value": "attn_qkv", "input_layernorm": "attn_norm"}, 4, 1
+    ),
+    "mpt": ("mpt", {"attn.Wqkv": "attn_qkv", "norm_1": "attn_norm"}, 4, 4),
+}  # fmt: skip
+
+
+def write_fused(path: Path, state: Mapping[str, Tensor], case: str, width: int, rotated: int | None) -> None:
+    architecture, names, heads, key_heads = FUSED[case]
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_embedding_length(width)
+    writer.add_block_count(2)
+    writer.add_head_count(heads)
+    if key_heads != heads:
+        writer.add_head_count_kv(key_heads)
+    if rotated is not None:
+        writer.add_rope_dimension_count(rotated)
+    for name, tensor in state.items():
+        match = re.fullmatch(r".*?\.(\d+)\.(.+)\.(weight|bias)", name)
+        if match is None or match[2] not in names:
+            continue
+        stored = tensor.float()
+        if names[match[2]] == "attn_qkv" and case not in ("gpt2", "mpt"):
+            stored = sort_heads(stored, heads, key_heads)
+        if case == "gpt2" and stored.ndim == 2:
+            stored = stored.T
+        writer.add_tensor(f"blk.{match[1]}.{names[match[2]]}.{match[3]}", stored.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("case", FUSED)
+def test_fused_tensors_are_read_in_the_order_of_the_file(case: str, tmp_path: Path) -> None:
+    model = randomise(build(TINY_MODELS[case]))
+    model.save_pretrained(tmp_path / "plain")
+    width = model.config.hidden_size
+    rotated = {"gpt_neox": width // 8, "falcon-new": width // 4, "falcon-multi-query": width // 4}.get(case)
+    write_fused(tmp_path / "model.gguf", model.state_dict(), case, width, rotated)
+    for options in ({}, {"with_bias": True, "fold_norm": True}, *([{"rope_offset": 3}] if rotated else [])):
+        scores, expected = (
+            attngeo.score(path, per_head=True, **options) for path in (tmp_path / "model.gguf", tmp_path / "plain")
+        )
+        assert len(scores) == len(expected) == 10
+        assert scores["key_head"].equals(expected["key_head"])
+        np.testing.assert_allclose(scores[SCORES[:2]], expected[SCORES[:2]], rtol=0, atol=2e-5)
+        np.testing.assert_allclose(scores[SCORES[2]], expected[SCORES[2]], rtol=1e-5)
+
+
+def randomise(model: Any) -> Any:
+    """Norms and biases are no ones and zeros any more."""
+    torch.manual_seed(3)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def test_both_stacks_and_cross_attention_of_t5(tmp_path: Path) -> None:
+    model = randomise(build(TINY_MODELS["t5"]))
+    model.save_pretrained(tmp_path / "plain")
+    config, writer = model.config, gguf.GGUFWriter(tmp_path / "model.gguf", "t5")
+    writer.add_embedding_length(config.d_model)
+    writer.add_block_count(config.num_layers)
+    writer.add_head_count(config.num_heads)
+    writer.add_key_length(config.d_kv)
+    names = {"layer.0.layer_norm": "attn_norm", "layer.1.layer_norm": "cross_attn_norm"} | {
+        f"layer.{place}.{module}.{letter}": f"{cross}attn_{letter}"
+        for cross, place, module in (("", 0, "SelfAttention"), ("cross_", 1, "EncDecAttention")) for letter in "qkvo"
+    }  # fmt: skip
+    for name, tensor in model.state_dict().items():
+        match = re.fullmatch(r"(enc|dec)oder\.block\.(\d+)\.(.+)\.weight", name)
+        if match is not None and match[3] in names and not (match[1] == "enc" and "layer.1" in match[3]):
+            writer.add_tensor(f"{match[1]}.blk.{match[2]}.{names[match[3]]}.weight", tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    for options in ({}, {"fold_norm": True}):
+        scores, expected = (
+            attngeo.score(path, per_head=True, **options) for path in (tmp_path / "model.gguf", tmp_path / "plain")
+        )
+        assert scores["stack"].tolist() == expected["stack"].tolist()
+        np.testing.assert_allclose(scores[SCORES[:2]], expected[SCORES[:2]], rtol=0, atol=2e-5)
