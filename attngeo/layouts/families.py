@@ -30,7 +30,7 @@ INPUT_NORM = ("input_layernorm",)
 C_ATTN_CROSS = Layout((make_linear("q_attn", "q", transposed=True), make_linear("c_attn", "kv", transposed=True)))
 C_ATTN = make_fused("c_attn", transposed=True)
 # What a GGUF file has in place of a tensor of another order: all queries, then all keys, then all values.
-SORTED = make_fused("attn_qkv")
+SORTED = make_fused("attn_qkv", when={"quantization_config": {"quant_method": "gguf"}})
 # SantaCoder, published as gpt2: queries, and the key and value that all heads share.
 Q_AND_KV_ATTN = Layout(
     (make_linear("q_attn", "q", transposed=True), make_linear("kv_attn", "kv", transposed=True)), key_heads="one"

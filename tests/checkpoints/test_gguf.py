@@ -284,7 +284,7 @@ def test_other_formats_are_refused_with_the_conversion(tmp_path: Path, inside: C
 
 
 def sort_heads(tensor: Tensor, heads: int, key_heads: int) -> Tensor:
-    """Groups of queries, one key and one value as llama.cpp's converter writes them: queries, then keys, then values."""
+    """Groups of queries, a key and a value as llama.cpp's converter writes them: all queries, all keys, all values."""
     groups = tensor.reshape(key_heads, heads // key_heads + 2, -1, *tensor.shape[1:])
     return torch.cat([groups[:, part].flatten(0, -tensor.ndim) for part in (slice(-2), slice(-2, -1), slice(-1, None))])
 
@@ -346,6 +346,12 @@ def test_fused_tensors_are_read_in_the_order_of_the_file(case: str, tmp_path: Pa
         assert scores["key_head"].equals(expected["key_head"])
         np.testing.assert_allclose(scores[SCORES[:2]], expected[SCORES[:2]], rtol=0, atol=2e-5)
         np.testing.assert_allclose(scores[SCORES[2]], expected[SCORES[2]], rtol=1e-5)
+    # No other kind of file has this order, even if a tensor is called so.
+    module = next(inner for inner, stored in FUSED[case][1].items() if stored == "attn_qkv")
+    named = {name.replace(module, f"{module.rpartition('.')[0]}.attn_qkv"): x for name, x in model.state_dict().items()}
+    foreign = write_single(tmp_path / "foreign", {name: x.clone() for name, x in named.items()}, model.config.to_dict())
+    with pytest.raises(UnsupportedModelError):
+        attngeo.score(foreign)
 
 
 def randomise(model: Any) -> Any:
