@@ -22,14 +22,7 @@ from tokenizers import Tokenizer
 from attngeo.bounds import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
 from attngeo.checkpoints.store import TensorStore
 from attngeo.embeddings.embedding import MARKS
-from attngeo.errors import (
-    CorruptCheckpointError,
-    NetworkError,
-    UnsupportedModelError,
-    UsageError,
-    first_line,
-    require_extra,
-)
+from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, first_line
 
 COMPLETE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
@@ -104,8 +97,8 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
     complete = store.file(COMPLETE)
     if complete is not None:
         return _read_complete(complete, store.ref)
-    if store.format == "GGUF" and (store.folder / store.main_file).is_file():
-        return _read_gguf(store.folder, store.main_file, store.ref)
+    if store.format == "GGUF":
+        return _read_gguf(store.folder, store)
     vocabularies = [path for path in map(store.file, VOCABULARIES) if path is not None]
     if vocabularies:
         return _read_with_transformers(vocabularies, store)
@@ -125,17 +118,25 @@ def _read_complete(path: Path, ref: str) -> Tokeniser:
         ) from None
 
 
-def _read_gguf(folder: Path, file: str, ref: str) -> Tokeniser:
-    """The tokeniser in the header of a GGUF file on this machine, which transformers converts."""
-    with require_extra():
-        import gguf  # noqa: F401 - transformers asks for it
-    from transformers import AutoTokenizer
+def _read_gguf(folder: Path, store: TensorStore) -> Tokeniser:
+    """The vocabulary in the header of a GGUF file, whose limits were checked when it was opened."""
+    from transformers import PreTrainedTokenizerFast
 
-    try:
-        return take_tokeniser(AutoTokenizer.from_pretrained(folder, gguf_file=file, local_files_only=True))
-    except Exception as error:  # transformers raises any for what it does not know
+    path = folder / store.main_file
+    if not path.is_file():
         raise UnsupportedModelError(
-            f"{ref}: transformers cannot convert the vocabulary in the file ({first_line(error)}); {ADVICE}"
+            f"{store.ref}: the vocabulary in a GGUF file is read from this machine only; add --download, or give the "
+            "checkpoint that the file was made from"
+        )
+    try:
+        with silence_transformers(logging.CRITICAL):
+            # AutoTokenizer would ask for an architecture that it knows.
+            read = PreTrainedTokenizerFast.from_pretrained(folder, gguf_file=path.name, local_files_only=True)
+            return take_tokeniser(read)
+    except Exception as error:  # anything, such as a KeyError for a file without a vocabulary
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else first_line(error)
+        raise UnsupportedModelError(
+            f"{store.ref}: transformers cannot convert the vocabulary in the file ({reason}); {ADVICE}"
         ) from None
 
 

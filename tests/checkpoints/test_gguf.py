@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,10 +20,13 @@ from conftest import Command
 from support.checkpoints import assert_refused, write_single
 from support.hub_server import Hub
 from support.tiny_models import TINY_MODELS, build
+from support.vectors import TEXT, byte_level, checkpoint, random_vectors, sentence_piece, write_questions
 from torch import Tensor
 
 import attngeo
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
+from attngeo.checkpoints.reference import HubAccess
+from attngeo.embeddings.opening import open_embedding
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, ShapeError, UnsupportedModelError
 
 WIDTH, HEADS, KEY_HEADS, HEAD = 256, 4, 2, 64
 CONFIG = {
@@ -389,3 +394,99 @@ def test_both_stacks_and_cross_attention_of_t5(tmp_path: Path) -> None:
         )
         assert scores["stack"].tolist() == expected["stack"].tolist()
         np.testing.assert_allclose(scores[SCORES[:2]], expected[SCORES[:2]], rtol=0, atol=2e-5)
+
+
+def write_vocabulary(path: Path, model: str, tokens: list[str] | None, rows: int, **lists: list[Any]) -> Path:
+    """A file with a table of embeddings and a vocabulary; lists: `scores`, `types` or `merges`."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_embedding_length(8)
+    writer.add_head_count(2)
+    writer.add_tokenizer_model(model)
+    if tokens is not None:
+        writer.add_token_list(tokens)
+    for name, values in lists.items():
+        getattr(writer, f"add_token_{name}")(values)
+    writer.add_tensor("token_embd.weight", random_vectors(rows, 8).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_byte_level(path: Path, original: Path) -> None:
+    """A byte-level vocabulary in a file, and the checkpoint with it."""
+    original.mkdir()
+    library = byte_level(original / "tokenizer.json")
+    tokens = [library.id_to_token(number) for number in range(library.get_vocab_size())]
+    checkpoint(original, len(tokens))
+    merges = [" ".join(pair) for pair in json.loads((original / "tokenizer.json").read_text())["model"]["merges"]]
+    types = [gguf.TokenType.CONTROL if token.startswith("<|") else gguf.TokenType.NORMAL for token in tokens]
+    write_vocabulary(path, "gpt2", tokens, len(tokens), merges=merges, types=types)
+
+
+def write_pieces(path: Path, original: Path, kind: str) -> None:
+    """The same for SentencePiece's."""
+    from sentencepiece import SentencePieceProcessor
+
+    pieces = sentence_piece(path.parent, kind)
+    library = SentencePieceProcessor(model_file=str(pieces))
+    count = library.get_piece_size()
+    flags = {"is_unknown": gguf.TokenType.UNKNOWN, "is_control": gguf.TokenType.CONTROL, "is_byte": gguf.TokenType.BYTE}
+    types = [
+        next((kind for flag, kind in flags.items() if getattr(library, flag)(number)), gguf.TokenType.NORMAL)
+        for number in range(count)
+    ]
+    checkpoint(original, count, model_type="llama" if kind == "bpe" else "t5")
+    shutil.copy(pieces, original / ("tokenizer.model" if kind == "bpe" else "spiece.model"))
+    tokens, scores = (list(map(read, range(count))) for read in (library.id_to_piece, library.get_score))
+    write_vocabulary(path, "llama" if kind == "bpe" else "t5", tokens, count, scores=scores, types=types)
+
+
+@pytest.mark.parametrize("kind", ["byte level", "bpe", "unigram"])
+def test_the_vocabulary_in_a_file_is_that_of_its_checkpoint(kind: str, tmp_path: Path, inside: Command) -> None:
+    path, original = tmp_path / "model.gguf", tmp_path / "original"
+    write_byte_level(path, original) if kind == "byte level" else write_pieces(path, original, kind)
+    stored, expected = open_embedding(path), open_embedding(original)
+    assert list(stored.labels) == list(expected.labels)
+    assert torch.equal(stored.is_word, expected.is_word)
+    assert stored.is_word.sum() >= 10
+    assert stored.pieces is not None
+    assert expected.pieces is not None
+    for word in (*TEXT.split(), "whiter", "été", "日"):
+        assert stored.pieces(word) == expected.pieces(word), word
+    questions = write_questions(tmp_path / "q.txt", {"own": ["king queen old city", "the of and old"]})
+    for command, *options in (["analogy", "--questions", questions], ["nearest", "king - the + of"]):
+        rows = []
+        for model in (path, original):
+            run = inside(command, model, *options, "--compose", "mean", "--format", "csv")
+            assert run.returncode == 0, run.stderr
+            rows.append(run.stdout.replace(str(model), "").splitlines())
+        assert rows[0] == rows[1]
+        assert len(rows[0]) > 1
+
+
+def test_a_vocabulary_that_cannot_be_read_is_refused(tmp_path: Path, inside: Command) -> None:
+    path, tokens = tmp_path / "model.gguf", ["<unk>", "▁king", "▁queen", "s"]
+    for model, given, error, fact in (
+        ("llama", None, UnsupportedModelError, "tokens"),
+        ("bert", tokens, UnsupportedModelError, "'bert'"),
+        ("llama", tokens, UnsupportedModelError, "scores"),
+        ("gpt2", tokens, UnsupportedModelError, "scores"),
+    ):
+        write_vocabulary(path, model, given, 4)
+        assert_refused(inside("nearest", path, "king"), path, error, (fact, "tokenizer.json"))
+    for rows, fact in ((3, "3 rows"), (40, "40 rows")):
+        write_vocabulary(path, "llama", tokens, rows, scores=[0.0, -1.0, -2.0, -3.0])
+        assert_refused(inside("nearest", path, "king"), path, ShapeError, (fact,))
+
+
+def test_a_vocabulary_on_the_hub_needs_the_file(here: Hub, tmp_path: Path) -> None:
+    folder = here.repositories["org/name"] = tmp_path / "remote"
+    folder.mkdir()
+    (folder / ".gitattributes").write_text("*.gguf filter=lfs")
+    write_byte_level(folder / "model.gguf", tmp_path / "original")
+    with pytest.raises(UnsupportedModelError, match="--download"):
+        open_embedding("org/name/model.gguf")
+    stored = open_embedding("org/name/model.gguf", hub=HubAccess(download=True))
+    assert list(stored.labels) == list(open_embedding(tmp_path / "original").labels)
