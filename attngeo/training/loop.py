@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from attngeo.devices import explain_memory, pick_device
 from attngeo.errors import InterruptedTrainingError, TrainingError, first_line
-from attngeo.options import takes_after_two
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.files import atomic_write
 from attngeo.training import TrainingOptions
@@ -67,9 +66,6 @@ class TensorBatches:
     def __init__(self, tensors: Sequence[Tensor], size: int, seed: int | None = None) -> None:
         self.tensors, self.size, self.seed = tuple(tensors), size, seed
 
-    def __len__(self) -> int:
-        return -(-len(self.tensors[0]) // self.size)
-
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of an epoch, from 0."""
         total = len(self.tensors[0])
@@ -109,11 +105,6 @@ class BestWeights:
             elif bool(better):
                 best.copy_(weight)
 
-    @property
-    def all_stopped(self) -> bool:
-        """Whether no model is left to train."""
-        return bool(self.stopped.all())
-
     def restore(self) -> None:
         """Give the model its best weights."""
         if self.weights:
@@ -144,18 +135,6 @@ class History:
     best_epoch: np.ndarray
 
 
-class TrainingKeywords(TrainingOptions):
-    """The keywords of `train`."""
-
-    options: TrainingOptions | None = None
-    validation: Batches | None = None
-    folder: str | Path | None = None
-    identity: str = ""
-    optimizer: torch.optim.Optimizer | None = None
-    progress: ProgressCallback = ignore_progress
-
-
-@takes_after_two(TrainingKeywords)
 def train(
     model: nn.Module,
     batches: Batches,
@@ -172,7 +151,6 @@ def train(
     model: `model(*batch)` is (sum of the losses, number of terms), each a scalar, or [models] for a batch of models,
         whose parameters and buffers all have that first dimension. They are trained independently.
     batches: the training data.
-    {options}
     validation: data whose mean loss is measured after each epoch.
     folder: for the state of an unfinished training. It is saved after epochs, at most 2% of the time, and a training
         that finds it resumes: it ends with the same numbers as one that was not interrupted.
@@ -239,7 +217,7 @@ class _Training:
         devices = [self.device.index or 0] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             self._resume()
-            while self.epoch < self.options.epochs and not (self.best is not None and self.best.all_stopped):
+            while self.epoch < self.options.epochs and not (self.best is not None and bool(self.best.stopped.all())):
                 torch.manual_seed(draw_generator(self.options.seed, self.epoch, 1).initial_seed())
                 self._run_epoch()
                 self.epoch += 1
