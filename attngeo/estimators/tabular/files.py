@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from sklearn.decomposition import PCA
 from sklearn.metrics import log_loss
 
 from attngeo.bounds import list_names
@@ -351,11 +352,7 @@ def tabulate_encodings(model: TableModel) -> pd.DataFrame:
     pairs = [(str(column.name), _name(value)) for column in columns for value in column.decode_all()]
     of_columns = np.repeat(model.feature_encodings_, [column.size for column in columns], axis=0)
     points = model.category_encodings_.to_numpy() + of_columns
-    points = points - points.mean(0)
-    directions = np.linalg.svd(points, full_matrices=False)[2][:2]
-    largest = np.take_along_axis(directions, np.abs(directions).argmax(1)[:, None], 1)
-    # An axis has no sign of its own: its largest number is positive.
-    placed = points @ (directions * np.sign(largest)).T
+    placed = PCA(2, svd_solver="full").fit_transform(points)  # with the largest number of each axis positive
     return pd.DataFrame(pairs, columns=["column", "value"]).assign(x=placed[:, 0], y=placed[:, 1])
 
 

@@ -60,14 +60,14 @@ def attention_of_places(factors: SpatialFactors) -> ValueAttention:
     assert isinstance(last, nn.Linear)
     size = last.out_features
     width = size + 1
-    shape = ValueShape(size=size, coordinates=first.in_features, hidden=first.out_features, head=None, head_scale=width)
+    shape = ValueShape(size=size, coordinates=first.in_features, hidden=first.out_features, head=None)
     attention = AttentionShape(width=width, kind="linear", residual=False, output=False)
     model = ValueAttention(shape, attention).to(last.weight)
     model.place.load_state_dict(factors.place.state_dict())
     layer = _clear(model)
     for weight in (layer.query.weight, layer.key.weight):
         weight[:size, :size] = torch.eye(size)
-    layer.value.weight[-1, -1] = 1
+    layer.value.weight[-1, -1] = width  # by which products of queries and keys are divided
     return model
 
 
@@ -77,7 +77,7 @@ def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
     _require_mean(factors)
     items, size = factors.center.weight.shape
     width = 2 * size + 1
-    shape = ValueShape(size=size, items=items, head=None, head_scale=width)
+    shape = ValueShape(size=size, items=items, head=None)
     attention = AttentionShape(width=width, kind="linear", residual=False, output=False)
     model = ValueAttention(shape, attention).to(factors.center.weight)
     assert model.center is not None
@@ -86,7 +86,7 @@ def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
     layer = _clear(model)
     layer.query.weight[:size, :size] = torch.eye(size)
     layer.key.weight[:size, size : 2 * size] = torch.eye(size)
-    layer.value.weight[-1, -1] = 1
+    layer.value.weight[-1, -1] = width  # by which products of queries and keys are divided
     return model
 
 
