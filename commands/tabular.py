@@ -63,8 +63,7 @@ def fit(
         attngeo tabular fit patients.csv controls.csv --save model
     """
     outputs = output or []
-    files = [*outputs, *([Path(options.encodings_output)] if options.encodings_output else [])]
-    check_outputs(files, inputs=[*train, *([options.test] if options.test else [])])
+    check_outputs(outputs, inputs=[*train, *([options.test] if options.test else [])])
     with hold_folders(Path(options.save) if options.save else None), Bar("fit", quiet=quiet, verbose=verbose) as bar:
         rows = models.fit_own_table(train, options, bar)
     deliver_rows(rows, outputs, format, _print_scores)

@@ -143,7 +143,6 @@ def train(
     validation: Batches | None = None,
     folder: str | Path | None = None,
     identity: str = "",
-    optimizer: torch.optim.Optimizer | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> History:
     """Train a model in place. It ends with the weights of the lowest validation loss, or the last ones without one.
@@ -155,15 +154,16 @@ def train(
     folder: for the state of an unfinished training. It is saved after epochs, at most 2% of the time, and a training
         that finds it resumes: it ends with the same numbers as one that was not interrupted.
     identity: names data and model. The state of another training is refused.
-    optimizer: of the model's parameters, with its moments; a new one by default.
     progress: called after each epoch.
 
     Raises TrainingError if a loss is not finite (it names the epoch and the batch), if the weights are not at the end,
     if no validation loss is finite, or if the state is of another training; InterruptedTrainingError at Ctrl-C, and
     KeyboardInterrupt if there is no `folder` for the state.
     """
-    optimizer = optimizer or make_optimizer(model, options)
     place, device = None if folder is None else Path(folder), pick_device(options.device)
+    optimizer = torch.optim.AdamW(  # which is Adam without a weight decay
+        model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
+    )
     training = _Training(model.to(device), batches, options, validation, place, identity, optimizer, device)
     try:
         return training.run(progress)
@@ -179,13 +179,6 @@ def train(
 def remove_state(folder: Path) -> None:
     """Remove the state of a training, which is no longer needed when the trained model is saved."""
     (folder / FILE).unlink(missing_ok=True)
-
-
-def make_optimizer(model: nn.Module, options: TrainingOptions) -> torch.optim.Optimizer:
-    """The optimizer of a training: AdamW, which is Adam without a weight decay."""
-    return torch.optim.AdamW(
-        model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
-    )
 
 
 @dataclass

@@ -26,10 +26,10 @@ from attngeo.estimators.efa.columns import (
     TEST,
     TRAINING,
     choose_parts,
+    learn_covariates,
     learn_items,
     require_frame,
 )
-from attngeo.estimators.efa.covariates import learn_covariates
 from attngeo.estimators.efa.families import ExponentialFamily
 from attngeo.estimators.efa.model import JointModel, PartModel, describe_data, make_families, make_model
 from attngeo.estimators.efa.networks import Batch

@@ -48,9 +48,9 @@ def fit_own_table(
     paths: str | Sequence[str], options: FitOptions, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:
     """The scores of `fit_table` for the rows of a file, or of several files with some columns in common; without a
-    target, those of `fit_columns`. The options say what is kept of the attention model.
+    target, those of `fit_columns`. The options say whether the attention model is kept.
 
-    Raises as `read_tables`, `fit_table`, `fit_columns`, `TableModel.save` and `write_table`.
+    Raises as `read_tables`, `fit_table`, `fit_columns` and `TableModel.save`.
     """
     tables = read_tables(paths, options)
     rows, model = (fit_columns if tables.train_y is None else fit_table)(tables, options, progress)
@@ -58,8 +58,6 @@ def fit_own_table(
         model.save(options.save)
         use = "impute" if tables.train_y is None else "predict"
         progress(Progress("note", f"{options.save}: saved; attngeo tabular {use} {options.save} ROWS.csv uses it"))
-    if options.encodings_output is not None:
-        write_table(tabulate_encodings(model), Path(options.encodings_output))
     return rows
 
 

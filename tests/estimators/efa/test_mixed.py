@@ -18,8 +18,7 @@ from support.sequences import make_efa, measure_fit
 
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, OutputError, TableError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.estimators.efa.columns import TRAINING
-from attngeo.estimators.efa.covariates import learn_covariates, read_covariates
+from attngeo.estimators.efa.columns import TRAINING, learn_covariates, read_covariates
 from attngeo.estimators.efa.prediction import rank_similar
 from attngeo.estimators.shared.saving import CONFIG
 
