@@ -42,9 +42,7 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
     plain: Tensor = base ** (-torch.arange(0, size // axes, 2, dtype=torch.float64) / (size // axes))
     kind, reason = _kind(rope), "unsupported"
     match kind:
-        case "axial" if axes > 1:
-            return plain.repeat(axes)
-        case "default" | "dynamic" | "mrope":
+        case "default" | "dynamic" | "mrope" | "axial" if axes > 1 or kind != "axial":
             return plain.repeat(axes)
         case _ if axes > 1:
             reason = "unsupported for rows and columns, which transformers does not scale"

@@ -381,7 +381,7 @@ def test_a_rotation_without_a_relative_offset_is_refused_with_the_reason(
 
 @pytest.mark.parametrize("kind", ["linear", "yarn", "longrope", "llama3", "proportional"])
 def test_a_scaling_of_rows_and_columns_is_refused(kind: str, tmp_path: Path, inside: Callable[..., Any]) -> None:
-    """transformers takes only the base of it."""
+    """Only the base of it counts in transformers."""
     rope = {
         "rope_type": kind, "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 32,
         "low_freq_factor": 1.0, "high_freq_factor": 4.0, **({"short_factor": [2.0, 3.0]} if kind == "longrope" else {}),
