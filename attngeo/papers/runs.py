@@ -1,7 +1,7 @@
 """The runs of a paper's experiments: each is computed once, and its table has the paper's numbers beside it.
 
-Numbers are kept under all that they depend on: the data, the seed, the options, the statements of the code that
-computes them, and the version of the package that it uses.
+Numbers are kept under all that they depend on: the data, the seed, the options, the code, and the version of the
+package that computes them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.provenance import digest_statements, machine, software
+from attngeo.provenance import machine, software
 from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 from attngeo.studies.results import KeptResult
@@ -57,11 +56,6 @@ def perform_runs(
 
 def _perform(run: ExperimentRun, progress: ProgressCallback, *, fresh: bool) -> Rows:
     return run.perform(progress, fresh=fresh)
-
-
-def version_of(module: str, package: str) -> dict[str, str]:
-    """What numbers depend on besides data, seed and options: the statements of the code, and a package's version."""
-    return {"code": digest_statements(module), package: version(package)}
 
 
 def answer_cases(
