@@ -51,7 +51,7 @@ HUB_REFERENCE = re.compile(
 BATCH_CHARACTERS = 1_000_000
 # A text of more bytes is streamed: it is read again in every epoch, and not held in memory.
 LARGEST_IN_MEMORY = 2_000_000_000
-# Rows of a table of `datasets` that are read at once, and rows of any table that tell which columns hold texts.
+# Rows of a table of `datasets` that are read at once, and rows of any table by which its columns are classified.
 TABLE_ROWS = 100
 EXPECTED = "a text file, a folder, org/name of the Hub, or one of austen, wikipedia, redpajama, jigsaw:PATH/train.csv"
 # The tokeniser of the data sets of Saponati et al. 2025.
@@ -71,6 +71,9 @@ Row = Mapping[str, Any]
 Reader = Callable[[IO[bytes], str], Iterator[Row]]
 # Rows of a Parquet file that are decoded at once.
 PARQUET_ROWS = 100
+# The kinds of a value. A column has the highest of those that occur in it: no strings, numbers as strings, or text.
+OTHER, NUMBERS, TEXT = range(3)
+NUMBER = re.compile(r"\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*")
 # A file of this machine or of the package, or the address of one.
 Place = Path | Traversable | str
 
@@ -378,19 +381,29 @@ def read_rows(file: IO[bytes], name: str, column: str = "") -> Iterator[Row]:
 
 
 def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") -> str:
-    """The column to train on: `column` if given, else "text", else the only column that holds texts.
+    """The column to train on: `column` if given, else "text", else the only column whose strings are not all numbers.
 
     reference: names the data set in messages. rows: the first rows of the table. Raises DataError if the column that
-    was asked for does not exist or holds no texts, or if none was asked for and several or none could be meant.
+    was asked for does not exist or holds no strings, or if none was asked for and several or none could be meant.
     """
-    names = [*dict.fromkeys(name for row in rows for name in row)]
-    texts = [name for name in names if any(isinstance(row.get(name), str) and row[name].strip() for row in rows)]
-    if (column or "text") in texts:
-        return column or "text"
+    kinds: dict[str, int] = {}
+    for row in rows:
+        for name, value in row.items():
+            kinds[name] = max(_classify(value), kinds.get(name, OTHER))
+    texts = [name for name, kind in kinds.items() if kind == TEXT]
+    wanted = column or "text"
+    if kinds.get(wanted, OTHER) != OTHER:
+        return wanted
     if column:
-        problem = f"column {column!r} holds no text" if column in names else f"there is no column {column!r}"
+        problem = f"column {column!r} holds no text" if column in kinds else f"there is no column {column!r}"
     elif len(texts) == 1:
         return texts[0]
     else:
         problem = "several columns hold text" if texts else "no column holds text"
-    raise DataError(f"{reference}: {problem}, its columns are {list_names(names)}; set $text_column", "text_column")
+    raise DataError(f"{reference}: {problem}, its columns are {list_names([*kinds])}; set $text_column", "text_column")
+
+
+def _classify(value: Any) -> int:
+    if not isinstance(value, str) or not value.strip():
+        return OTHER
+    return NUMBERS if NUMBER.fullmatch(value) else TEXT

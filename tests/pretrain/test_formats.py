@@ -133,17 +133,30 @@ def test_many_columns_are_not_all_listed(tmp_path: Path) -> None:
     assert "c10" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("values", "is_text"), [
-    (["one", "2"], True), (["1", None], True), (["", None], False), ([1, 2.0], False), ([["one"]], False),
-])  # fmt: skip
-def test_a_column_of_text_has_strings(values: list[Any], is_text: bool) -> None:
+@pytest.mark.parametrize(
+    ("values", "facts"),
+    [
+        (["one", "2"], None),
+        (["1", "one", 1], None),
+        (["1", " -2.5e3 ", "1,000"], "numbers"),
+        ([None, "3"], "numbers"),
+        (["", None], "other"),
+        ([1, 2.0], "other"),
+        ([["one"]], "other"),
+    ],
+)
+def test_a_column_of_text_has_strings_that_are_no_numbers(values: list[Any], facts: str | None) -> None:
+    """Those of numbers are for whom asks for them."""
     for ordered in (values, values[::-1]):
         rows = [{"a": value} for value in ordered]
-        if is_text:
-            assert choose_text_column("t", rows) == choose_text_column("t", rows, "a") == "a"
+        if facts is None:
+            assert choose_text_column("t", rows) == "a"
             continue
         with refuses(DataError, "no column holds text", "text_column"):
             choose_text_column("t", rows)
+        if facts == "numbers":
+            assert choose_text_column("t", rows, "a") == "a"
+            continue
         with refuses(DataError, "'a'", "holds no text"):
             choose_text_column("t", rows, "a")
 
@@ -151,6 +164,6 @@ def test_a_column_of_text_has_strings(values: list[Any], is_text: bool) -> None:
 def test_the_choice_without_a_name() -> None:
     assert choose_text_column("t", [{"title": "one", "text": "two"}]) == "text"
     assert choose_text_column("t", [{"id": "1", "text": "2"}]) == "text"
-    assert choose_text_column("t", [{"id": 1, "body": "two", "text": None}]) == "body"
+    assert choose_text_column("t", [{"id": "1", "body": "two", "text": None}]) == "body"
     with refuses(DataError, "several", "id, n", "text_column"):
-        choose_text_column("t", [{"id": "one", "n": "2"}])
+        choose_text_column("t", [{"id": "one", "n": "two"}])
