@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
@@ -22,8 +20,6 @@ from attngeo.options import takes_after_two
 from attngeo.progress import ProgressCallback, ignore_progress
 
 SIGNS = {"+": 1, "-": -1, "−": -1}
-# A sign inside a text without spaces.
-SIGN = re.compile(r"([+−-])")
 # Most frequent words among which a mistyped one is looked for.
 GUESSED_FROM = 100_000
 
@@ -33,24 +29,21 @@ class NearestKeywords(NearestOptions, HubAccess):
 
     options: NearestOptions | None = None
     hub: HubAccess | None = None
-    signs: Sequence[int] | None = None
     progress: ProgressCallback | None = None
 
 
 @takes_after_two(NearestKeywords)
 def nearest(
     model: Any,
-    words: str | Sequence[str],
+    words: str,
     options: NearestOptions,
     *,
-    signs: Sequence[int] | None = None,
     hub: HubAccess,
     progress: ProgressCallback | None = None,
 ) -> pd.DataFrame:
     """The words nearest to a sum of words, by cosine; the words of the sum are left out.
 
-    model: as for `attngeo.open_embedding`. words: the sum, such as "king - man + woman", with spaces around the signs;
-    or a list of its terms. signs: 1 or -1 for each term of a list, by default all 1.
+    model: as for `attngeo.open_embedding`. words: the sum, such as "king - man + woman", with spaces around the signs.
     {options}
     {hub}
     progress: called while the table is read.
@@ -62,7 +55,7 @@ def nearest(
     >>> attngeo.nearest("demo:minilm", "king - man + woman", top_k=1).word.item()
     'queen'
     """
-    terms, weights = _read_terms(words, signs)
+    terms, weights = parse_sum(words)
     pick_device(options.device)
     with torch.inference_mode():
         embedding = open_embedding(model, table=options.table, hub=hub, progress=progress or ignore_progress)
@@ -112,35 +105,17 @@ def parse_sum(text: str) -> tuple[list[str], list[int]]:
     return terms, [SIGNS[sign] for sign in signs]
 
 
-def _read_terms(words: str | Sequence[str], signs: Sequence[int] | None) -> tuple[list[str], tuple[int, ...]]:
-    if isinstance(words, str):
-        terms, parsed = parse_sum(words)
-        return terms, tuple(parsed if signs is None else signs)
-    chosen = tuple([1] * len(words) if signs is None else signs)
-    if not words or len(chosen) != len(words) or not {*chosen} <= {1, -1}:
-        raise UsageError(
-            f"{len(words)} words with the signs {list(chosen)}, expected at least one word, and 1 or -1 for each"
-        )
-    return list(words), chosen
-
-
 def _explain(word: str, lexicon: Lexicon) -> UsageError:
     """Why a word is unknown, and what would help."""
     embedding = lexicon.embedding
     problem = f"{embedding.ref} does not know {word!r}"
     if word in embedding.labels:
         return UsageError(f"{problem} as a whole word; try $candidates all", "candidates")
-    if _is_sum(word, lexicon):
-        return UsageError(f"{problem}; put spaces around the signs: {' '.join(SIGN.split(word))}")
+    if SIGNS.keys() & {*word}:
+        problem += "; put spaces around the signs of a sum"
     if close := get_close_matches(word, islice(lexicon.row_of, GUESSED_FROM), 1, cutoff=0.75):
         problem += f"; did you mean {close[0]!r}?"
     pieces = embedding.pieces(word) if embedding.pieces is not None else None
     if pieces and len(pieces) > 1:
         return UsageError(f"{problem}; $compose mean uses the mean of its {len(pieces)} tokens", "compose")
     return UsageError(problem)
-
-
-def _is_sum(word: str, lexicon: Lexicon) -> bool:
-    """Whether a word is a sum without spaces, and not a word with hyphens."""
-    terms = SIGN.split(word)[::2]
-    return len(terms) > 1 and all(terms) and ("+" in word or all(lexicon.row(term) is not None for term in terms))

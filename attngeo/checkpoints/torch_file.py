@@ -99,20 +99,16 @@ class TorchFile:
             }
             if not self._saved:
                 raise CorruptCheckpointError(f"{self._where}: holds no tensors, expected a state dict of name → tensor")
-            for storage in {saved.storage for saved in self._saved.values() if saved.storage}:
-                self._check_record(storage)
+            for record, _, nbytes in {saved.storage for saved in self._saved.values() if saved.storage}:
+                size = self._records.size(record)
+                if size is None:
+                    raise broken(self._where, f"it has no record {record[:80]!r}")
+                if size != nbytes:
+                    raise broken(self._where, f"{record[:80]!r} has {size:,} bytes, expected {nbytes:,}")
         except BaseException:
             self.close()
             raise
         self.tensors = {name: _describe(name, saved) for name, saved in self._saved.items()}
-
-    def _check_record(self, storage: SavedStorage) -> None:
-        """Raise CorruptCheckpointError unless the record exists and is as long as the pickle says."""
-        size = self._records.size(storage.record)
-        if size is None:
-            raise broken(self._where, f"it has no record {storage.record[:80]!r}")
-        if size != storage.nbytes:
-            raise broken(self._where, f"{storage.record[:80]!r} has {size:,} bytes, expected {storage.nbytes:,}")
 
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         """The tensor, or the given rows of its first dimension, in the file's dtype and in new memory.

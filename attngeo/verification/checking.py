@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attngeo.checkpoints.store import ModuleStore, TensorStore
+from attngeo.checkpoints.store import TensorStore
 from attngeo.layouts.config import is_in, pattern_of
 from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.spec import ScoreOptions
-from attngeo.scores.weights import key_heads_of, projections, read, sites_of
+from attngeo.scores.weights import key_heads_of, projections, read
 from attngeo.verification.recording import Report, Run, products_of_runs, record_products, vectors_of_runs
 
 # What is compared: queries and keys with their biases.
@@ -83,18 +83,6 @@ def _module_of(pattern: str) -> str:
     return ".".join(parts[: len(parts) - depth])
 
 
-def check_model(model: Any, run: Run) -> Findings:
-    """Check every attention site that attngeo finds in a model in memory.
-
-    run: runs the model, or parts of it one after the other, on inputs that reach every attention module; it must do the
-    same each time. Raises what `attention_sites` raises.
-    """
-    store = ModuleStore(model)
-    sites, skipped = sites_of(store, COMPARED)
-    expected = [Expectation(site, site.module, predict(store, site)) for site in sites]
-    return check_expectations(model, run, expected, skipped, lambda *_: None)
-
-
 def predict(store: TensorStore, site: AttentionSite, options: ScoreOptions = COMPARED) -> Prediction:
     """Queries and keys of a site for the vector that is the input of each run. Reads the weights of this site only.
 
@@ -120,8 +108,9 @@ def check_expectations(
 ) -> Findings:
     """Check what sites should multiply against what the model multiplies.
 
-    run: as for `check_model`. skipped: name pattern → reason, of the findings. report: is called
-    with the number of runs that are done, and that of all.
+    run: runs the model, or parts of it one after the other, on inputs that reach every attention module; it must do the
+    same each time. skipped: name pattern → reason, of the findings. report: is called with the number of runs that are
+    done, and that of all.
     """
     with record_products(model) as seen:
         run()
