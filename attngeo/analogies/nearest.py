@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
@@ -20,6 +21,8 @@ from attngeo.options import takes_after_two
 from attngeo.progress import ProgressCallback, ignore_progress
 
 SIGNS = {"+": 1, "-": -1, "−": -1}
+# A sign inside a text without spaces.
+SIGN = re.compile(r"([+−-])")
 # Most frequent words among which a mistyped one is looked for.
 GUESSED_FROM = 100_000
 
@@ -111,11 +114,17 @@ def _explain(word: str, lexicon: Lexicon) -> UsageError:
     problem = f"{embedding.ref} does not know {word!r}"
     if word in embedding.labels:
         return UsageError(f"{problem} as a whole word; try $candidates all", "candidates")
-    if SIGNS.keys() & {*word}:
-        problem += "; put spaces around the signs of a sum"
+    if _is_sum(word, lexicon):
+        return UsageError(f"{problem}; put spaces around the signs: {' '.join(SIGN.split(word))}")
     if close := get_close_matches(word, islice(lexicon.row_of, GUESSED_FROM), 1, cutoff=0.75):
         problem += f"; did you mean {close[0]!r}?"
     pieces = embedding.pieces(word) if embedding.pieces is not None else None
     if pieces and len(pieces) > 1:
         return UsageError(f"{problem}; $compose mean uses the mean of its {len(pieces)} tokens", "compose")
     return UsageError(problem)
+
+
+def _is_sum(word: str, lexicon: Lexicon) -> bool:
+    """Whether a word is a sum without spaces, and not a word with hyphens."""
+    terms = SIGN.split(word)[::2]
+    return len(terms) > 1 and all(terms) and ("+" in word or all(lexicon.row(term) is not None for term in terms))
