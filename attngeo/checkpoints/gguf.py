@@ -47,7 +47,8 @@ class GgufFamily(NamedTuple):
     """How llama.cpp stores a family.
 
     model_type: as transformers calls it. permuted: rotary pairs of queries and keys are neighbours. gain_offset: what
-    is added to the gains of norms. block: the name of a layer. names: of tensors in a layer, if they are unusual.
+    is added to the gains of norms. block: the name of a layer, of a stack if there are two. names: of tensors in a
+    layer, if they are unusual.
     """
 
     model_type: str
@@ -61,14 +62,36 @@ BERT = {
     "attn_q": "attention.self.query", "attn_k": "attention.self.key", "attn_v": "attention.self.value",
     "attn_output": "attention.output.dense",
 }  # fmt: skip
+T5 = {
+    f"{cross}attn_{letter}": f"layer.{place}.{module}.{letter}"
+    for cross, place, module in (("", 0, "SelfAttention"), ("cross_", 1, "EncDecAttention")) for letter in "qkvo"
+} | {"attn_norm": "layer.0.layer_norm", "cross_attn_norm": "layer.1.layer_norm"}  # fmt: skip
+
+
+def _fused(module: str, norm: str, **more: str) -> dict[str, str]:
+    """The names of a family whose queries, keys and values llama.cpp puts one after the other, heads unmixed."""
+    return {"attn_qkv": f"{module}.attn_qkv", "attn_norm": norm, **more}
+
+
 ARCHITECTURES: Mapping[str, GgufFamily] = {
     "bert": GgufFamily("bert", block="encoder.layer.{}", names=BERT),
+    "bloom": GgufFamily("bloom", block="transformer.h.{}", names=_fused("self_attention", "input_layernorm")),
     "command-r": GgufFamily("cohere"),
+    "falcon": GgufFamily(
+        "falcon", block="transformer.h.{}", names=_fused("self_attention", "input_layernorm", attn_norm_2="ln_attn")
+    ),
     "gemma": GgufFamily("gemma", gain_offset=1.0),
     "gemma2": GgufFamily("gemma2", gain_offset=1.0),
     "gemma3": GgufFamily("gemma3_text", gain_offset=1.0),
+    "gpt2": GgufFamily("gpt2", block="transformer.h.{}", names=_fused("attn", "ln_1")),
+    "gptneox": GgufFamily("gpt_neox", block="gpt_neox.layers.{}", names=_fused("attention", "input_layernorm")),
     "granite": GgufFamily("granite", permuted=True),
     "llama": GgufFamily("llama", permuted=True),  # and Mistral and Mixtral
+    "mpt": GgufFamily(
+        "mpt",
+        block="transformer.blocks.{}",
+        names=_fused("attn", "norm_1", attn_q_norm="attn.q_ln", attn_k_norm="attn.k_ln"),
+    ),
     "olmo2": GgufFamily("olmo2"),
     "phi3": GgufFamily("phi3"),
     "qwen2": GgufFamily("qwen2"),
@@ -76,6 +99,8 @@ ARCHITECTURES: Mapping[str, GgufFamily] = {
     "qwen3moe": GgufFamily("qwen3_moe"),
     "stablelm": GgufFamily("stablelm"),
     "starcoder2": GgufFamily("starcoder2"),
+    "t5": GgufFamily("t5", block="{}.block.{}", names=T5),
+    "t5encoder": GgufFamily("t5", block="{}.block.{}", names=T5),
 }
 NAMES = {
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
@@ -83,7 +108,7 @@ NAMES = {
     "attn_k_norm": "self_attn.k_norm", "attn_norm": "input_layernorm",
 }  # fmt: skip
 OUTSIDE = {"token_embd": "model.embed_tokens", "output": "lm_head", "output_norm": "model.norm"}
-BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+BLOCK = re.compile(r"(?:(enc|dec)\.)?blk\.(\d+)\.(\w+)\.(weight|bias)")
 # Field of config.json → key of the header, after the name of the architecture.
 FIELDS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -144,7 +169,7 @@ class GgufFile:
         width, rotated = config.get("head_dim"), self.metadata.get(f"{name}.rope.dimension_count")
         if not width and config.get("num_attention_heads"):
             width = config.get("hidden_size", 0) // config["num_attention_heads"]
-        if type(rotated) is int and width and 0 < rotated < width:
+        if type(rotated) is int and width and 0 < rotated <= width:
             config["partial_rotary_factor"] = rotated / width
         return config
 
@@ -170,8 +195,11 @@ class GgufFile:
         if stem in OUTSIDE:
             return f"{OUTSIDE[stem]}.{ending}"
         match = BLOCK.fullmatch(name)
-        inner = {**NAMES, **self.family.names}.get(match[2]) if match else None
-        return f"{self.family.block.format(match[1])}.{inner}.{match[3]}" if match and inner else name
+        inner = {**NAMES, **self.family.names}.get(match[3]) if match else None
+        if match is None or inner is None:
+            return name
+        place = [f"{match[1]}oder", match[2]] if match[1] else [match[2]]
+        return f"{self.family.block.format(*place)}.{inner}.{match[4]}"
 
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         """Rows of a tensor: of plain numbers in their dtype, of others their bytes, uint8 [rows, bytes of a row]."""

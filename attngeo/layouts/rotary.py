@@ -17,6 +17,8 @@ from attngeo.layouts.layout import Family
 CHOICES = ("position_embedding_type", "position_embeddings_type", "use_mem_rope", "use_rotary_embedding")
 # Names of the base in layers with a sliding window, before transformers 5.
 LOCAL_BASES = ("local_rope_theta", "rope_local_base_freq", "swa_rope_theta")
+# Names of the share of a head that rotates.
+FRACTIONS = ("partial_rotary_factor", "rotary_pct")
 # Fields that say which layers have such a window.
 WINDOWS = ("layer_types", "global_attn_every_n_layers", "_sliding_window_pattern", "sliding_window_pattern")
 
@@ -165,7 +167,7 @@ def _parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int
         if (name := next((name for name in LOCAL_BASES if name in stated), None)) is not None:
             rope["rope_theta"] = stated[name]
     elif not rope:
-        earlier = any(name in stated for name in ("rope_scaling", *names))
+        earlier = any(name in stated for name in ("rope_scaling", *FRACTIONS, *names))
         rope = dict((stated.get("rope_scaling") or {}) if earlier else usual)
     by_type = {name: value for name, value in rope.items() if isinstance(value, Mapping)}
     if by_type:
@@ -219,11 +221,10 @@ def _count_rotated(
     """The number of dimensions of a head that rotate."""
     if family.rotary is not None and family.rotary.tail:
         return _whole(fields["qk_rope_head_dim"])
-    names = ("partial_rotary_factor", "rotary_pct")
-    fractions = [known[name] for known in (rope, stated) for name in names if name in known]
+    fractions = [known[name] for known in (rope, stated) for name in FRACTIONS if name in known]
     if not fractions and "rotary_dim" in fields and "rope_parameters" not in fields:
         return _whole(fields["rotary_dim"])
-    fractions += [fields[name] for name in names if name in fields]
+    fractions += [fields[name] for name in FRACTIONS if name in fields]
     return int(head_dim * _real(fractions[0] if fractions else 1.0))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,10 +19,14 @@ import torch
 from conftest import Command
 from support.checkpoints import assert_refused, write_single
 from support.hub_server import Hub
+from support.tiny_models import TINY_MODELS, build
+from support.vectors import TEXT, byte_level, checkpoint, random_vectors, sentence_piece, write_questions
 from torch import Tensor
 
 import attngeo
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
+from attngeo.checkpoints.reference import HubAccess
+from attngeo.embeddings.opening import open_embedding
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, ShapeError, UnsupportedModelError
 
 WIDTH, HEADS, KEY_HEADS, HEAD = 256, 4, 2, 64
 CONFIG = {
@@ -279,3 +286,207 @@ def test_other_formats_are_refused_with_the_conversion(tmp_path: Path, inside: C
         path = tmp_path / file
         path.write_bytes(b"0")
         assert_refused(inside("score", path), path, UnsupportedModelError, (fact,))
+
+
+def sort_heads(tensor: Tensor, heads: int, key_heads: int) -> Tensor:
+    """Groups of queries, a key and a value as llama.cpp's converter writes them: all queries, all keys, all values."""
+    groups = tensor.reshape(key_heads, heads // key_heads + 2, -1, *tensor.shape[1:])
+    return torch.cat([groups[:, part].flatten(0, -tensor.ndim) for part in (slice(-2), slice(-2, -1), slice(-1, None))])
+
+
+# Tiny model → architecture, its names in the file by their names in the checkpoint, query heads and key heads.
+FUSED: dict[str, tuple[str, dict[str, str], int, int]] = {
+    "gpt2": ("gpt2", {"attn.c_attn": "attn_qkv", "ln_1": "attn_norm"}, 4, 4),
+    "gpt_neox": ("gptneox", {"attention.query_key_value": "attn_qkv", "input_layernorm": "attn_norm"}, 4, 4),
+    "bloom": ("bloom", {"self_attention.query_key_value": "attn_qkv", "input_layernorm": "attn_norm"}, 4, 4),
+    "falcon-new": (
+        "falcon",
+        {"self_attention.query_key_value": "attn_qkv", "ln_attn": "attn_norm_2", "ln_mlp": "attn_norm"}, 4, 2,
+    ),
+    "falcon-multi-query": (
+        "falcon", {"self_attention.query_key_value": "attn_qkv", "input_layernorm": "attn_norm"}, 4, 1
+    ),
+    "mpt": ("mpt", {"attn.Wqkv": "attn_qkv", "norm_1": "attn_norm"}, 4, 4),
+}  # fmt: skip
+
+
+def write_fused(path: Path, state: Mapping[str, Tensor], case: str, width: int, rotated: int | None) -> None:
+    architecture, names, heads, key_heads = FUSED[case]
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_embedding_length(width)
+    writer.add_block_count(2)
+    writer.add_head_count(heads)
+    if key_heads != heads:
+        writer.add_head_count_kv(key_heads)
+    if rotated is not None:
+        writer.add_rope_dimension_count(rotated)
+    for name, tensor in state.items():
+        match = re.fullmatch(r".*?\.(\d+)\.(.+)\.(weight|bias)", name)
+        if match is None or match[2] not in names:
+            continue
+        stored = tensor.float()
+        if names[match[2]] == "attn_qkv" and case not in ("gpt2", "mpt"):
+            stored = sort_heads(stored, heads, key_heads)
+        if case == "gpt2" and stored.ndim == 2:
+            stored = stored.T
+        writer.add_tensor(f"blk.{match[1]}.{names[match[2]]}.{match[3]}", stored.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("case", FUSED)
+def test_fused_tensors_are_read_in_the_order_of_the_file(case: str, tmp_path: Path) -> None:
+    model = randomise(build(TINY_MODELS[case]))
+    model.save_pretrained(tmp_path / "plain")
+    width = model.config.hidden_size
+    rotated = {"gpt_neox": width // 8, "falcon-new": width // 4, "falcon-multi-query": width // 4}.get(case)
+    write_fused(tmp_path / "model.gguf", model.state_dict(), case, width, rotated)
+    for options in ({}, {"with_bias": True, "fold_norm": True}, *([{"rope_offset": 3}] if rotated else [])):
+        scores, expected = (
+            attngeo.score(path, per_head=True, **options) for path in (tmp_path / "model.gguf", tmp_path / "plain")
+        )
+        assert len(scores) == len(expected) == 10
+        assert scores["key_head"].equals(expected["key_head"])
+        np.testing.assert_allclose(scores[SCORES[:2]], expected[SCORES[:2]], rtol=0, atol=2e-5)
+        np.testing.assert_allclose(scores[SCORES[2]], expected[SCORES[2]], rtol=1e-5)
+    # No other kind of file has this order, even if a tensor is called so.
+    module = next(inner for inner, stored in FUSED[case][1].items() if stored == "attn_qkv")
+    named = {name.replace(module, f"{module.rpartition('.')[0]}.attn_qkv"): x for name, x in model.state_dict().items()}
+    foreign = write_single(tmp_path / "foreign", {name: x.clone() for name, x in named.items()}, model.config.to_dict())
+    with pytest.raises(UnsupportedModelError):
+        attngeo.score(foreign)
+
+
+def randomise(model: Any) -> Any:
+    """Norms and biases are no ones and zeros any more."""
+    torch.manual_seed(3)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def test_both_stacks_and_cross_attention_of_t5(tmp_path: Path) -> None:
+    model = randomise(build(TINY_MODELS["t5"]))
+    model.save_pretrained(tmp_path / "plain")
+    config, writer = model.config, gguf.GGUFWriter(tmp_path / "model.gguf", "t5")
+    writer.add_embedding_length(config.d_model)
+    writer.add_block_count(config.num_layers)
+    writer.add_head_count(config.num_heads)
+    writer.add_key_length(config.d_kv)
+    names = {"layer.0.layer_norm": "attn_norm", "layer.1.layer_norm": "cross_attn_norm"} | {
+        f"layer.{place}.{module}.{letter}": f"{cross}attn_{letter}"
+        for cross, place, module in (("", 0, "SelfAttention"), ("cross_", 1, "EncDecAttention")) for letter in "qkvo"
+    }  # fmt: skip
+    for name, tensor in model.state_dict().items():
+        match = re.fullmatch(r"(enc|dec)oder\.block\.(\d+)\.(.+)\.weight", name)
+        if match is not None and match[3] in names and not (match[1] == "enc" and "layer.1" in match[3]):
+            writer.add_tensor(f"{match[1]}.blk.{match[2]}.{names[match[3]]}.weight", tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    for options in ({}, {"fold_norm": True}):
+        scores, expected = (
+            attngeo.score(path, per_head=True, **options) for path in (tmp_path / "model.gguf", tmp_path / "plain")
+        )
+        assert scores["stack"].tolist() == expected["stack"].tolist()
+        np.testing.assert_allclose(scores[SCORES[:2]], expected[SCORES[:2]], rtol=0, atol=2e-5)
+
+
+def write_vocabulary(path: Path, model: str, tokens: list[str] | None, rows: int, **lists: list[Any]) -> Path:
+    """A file with a table of embeddings and a vocabulary; lists: `scores`, `types` or `merges`."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_embedding_length(8)
+    writer.add_head_count(2)
+    writer.add_tokenizer_model(model)
+    if tokens is not None:
+        writer.add_token_list(tokens)
+    for name, values in lists.items():
+        getattr(writer, f"add_token_{name}")(values)
+    writer.add_tensor("token_embd.weight", random_vectors(rows, 8).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_byte_level(path: Path, original: Path) -> None:
+    """A byte-level vocabulary in a file, and the checkpoint with it."""
+    original.mkdir()
+    library = byte_level(original / "tokenizer.json")
+    tokens = [library.id_to_token(number) for number in range(library.get_vocab_size())]
+    checkpoint(original, len(tokens))
+    merges = [" ".join(pair) for pair in json.loads((original / "tokenizer.json").read_text())["model"]["merges"]]
+    types = [gguf.TokenType.CONTROL if token.startswith("<|") else gguf.TokenType.NORMAL for token in tokens]
+    write_vocabulary(path, "gpt2", tokens, len(tokens), merges=merges, types=types)
+
+
+def write_pieces(path: Path, original: Path, kind: str) -> None:
+    """The same for SentencePiece's."""
+    from sentencepiece import SentencePieceProcessor
+
+    pieces = sentence_piece(path.parent, kind)
+    library = SentencePieceProcessor(model_file=str(pieces))
+    count = library.get_piece_size()
+    flags = {"is_unknown": gguf.TokenType.UNKNOWN, "is_control": gguf.TokenType.CONTROL, "is_byte": gguf.TokenType.BYTE}
+    types = [
+        next((kind for flag, kind in flags.items() if getattr(library, flag)(number)), gguf.TokenType.NORMAL)
+        for number in range(count)
+    ]
+    checkpoint(original, count, model_type="llama" if kind == "bpe" else "t5")
+    shutil.copy(pieces, original / ("tokenizer.model" if kind == "bpe" else "spiece.model"))
+    tokens, scores = (list(map(read, range(count))) for read in (library.id_to_piece, library.get_score))
+    write_vocabulary(path, "llama" if kind == "bpe" else "t5", tokens, count, scores=scores, types=types)
+
+
+@pytest.mark.parametrize("kind", ["byte level", "bpe", "unigram"])
+def test_the_vocabulary_in_a_file_is_that_of_its_checkpoint(kind: str, tmp_path: Path, inside: Command) -> None:
+    path, original = tmp_path / "model.gguf", tmp_path / "original"
+    write_byte_level(path, original) if kind == "byte level" else write_pieces(path, original, kind)
+    stored, expected = open_embedding(path), open_embedding(original)
+    assert list(stored.labels) == list(expected.labels)
+    assert torch.equal(stored.is_word, expected.is_word)
+    assert stored.is_word.sum() >= 10
+    assert stored.pieces is not None
+    assert expected.pieces is not None
+    for word in (*TEXT.split(), "whiter", "été", "日"):
+        assert stored.pieces(word) == expected.pieces(word), word
+    questions = write_questions(tmp_path / "q.txt", {"own": ["king queen old city", "the of and old"]})
+    for command, *options in (["analogy", "--questions", questions], ["nearest", "king - the + of"]):
+        rows = []
+        for model in (path, original):
+            run = inside(command, model, *options, "--compose", "mean", "--format", "csv")
+            assert run.returncode == 0, run.stderr
+            rows.append(run.stdout.replace(str(model), "").splitlines())
+        assert rows[0] == rows[1]
+        assert len(rows[0]) > 1
+
+
+def test_a_vocabulary_that_cannot_be_read_is_refused(tmp_path: Path, inside: Command) -> None:
+    path, tokens = tmp_path / "model.gguf", ["<unk>", "▁king", "▁queen", "s"]
+    for model, given, error, fact in (
+        ("llama", None, UnsupportedModelError, "tokens"),
+        ("bert", tokens, UnsupportedModelError, "'bert'"),
+        ("llama", tokens, UnsupportedModelError, "scores"),
+        ("gpt2", tokens, UnsupportedModelError, "scores"),
+    ):
+        write_vocabulary(path, model, given, 4)
+        assert_refused(inside("nearest", path, "king"), path, error, (fact, "tokenizer.json"))
+    for rows, fact in ((3, "3 rows"), (40, "40 rows")):
+        write_vocabulary(path, "llama", tokens, rows, scores=[0.0, -1.0, -2.0, -3.0])
+        assert_refused(inside("nearest", path, "king"), path, ShapeError, (fact,))
+
+
+def test_a_vocabulary_on_the_hub_needs_the_file(here: Hub, tmp_path: Path) -> None:
+    folder = here.repositories["org/name"] = tmp_path / "remote"
+    folder.mkdir()
+    (folder / ".gitattributes").write_text("*.gguf filter=lfs")
+    write_byte_level(folder / "model.gguf", tmp_path / "original")
+    with pytest.raises(UnsupportedModelError, match="--download"):
+        open_embedding("org/name/model.gguf")
+    stored = open_embedding("org/name/model.gguf", hub=HubAccess(download=True))
+    assert list(stored.labels) == list(open_embedding(tmp_path / "original").labels)
