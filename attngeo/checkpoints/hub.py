@@ -51,7 +51,7 @@ class Repository:
 
     def __init__(self, ref: ModelRef, access: HubAccess) -> None:
         self.ref, self.revision, self.access = ref, ref.revision, access
-        self.offline = access.offline or constants.is_offline_mode()
+        self.endpoint, self.offline = constants.ENDPOINT, access.offline or constants.is_offline_mode()
         self.at_once = 1 if self.offline or access.download else CONNECTIONS
 
     def pin(self, *names: str) -> Path:

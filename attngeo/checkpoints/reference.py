@@ -230,15 +230,13 @@ def identify_path(path: Path) -> dict[str, Any] | None:
 
 
 def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity | None:
-    from huggingface_hub.constants import ENDPOINT
-
     from attngeo.checkpoints.hub import Repository
 
     repository = Repository(ref, hub)
     if repository.pin().name == ADAPTER:
         return None
     pinned = dataclasses.replace(ref, revision=repository.revision)
-    content = {"hub": ENDPOINT, "name": ref.name, "commit": repository.revision, "file": ref.file}
+    content = {"hub": repository.endpoint, "name": ref.name, "commit": repository.revision, "file": ref.file}
     return Identity(pinned, content, is_whole=not repository.offline)
 
 

@@ -359,6 +359,10 @@ def explain_nothing_found(
             understood.items(), key=lambda item: (item[1] in no_attention, item[0].count("."), item[0])
         )
         return UnsupportedModelError(f"{ref}: no attention that can be scored: {pattern}: {reason}")
+    if unread and not config.get("model_type"):
+        return UnsupportedModelError(
+            f"{ref}: {unread[0]} seems to hold queries, but config.json has no model_type and no number of heads"
+        )
     if unread:
         return UnsupportedModelError(
             f"{ref}: family {model_type!r} is not supported: no layout knows the form of {unread[0]}, which seems to "

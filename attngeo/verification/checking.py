@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -56,24 +56,13 @@ class SiteCheck:
 class Findings:
     """All sites of a model against the running model.
 
-    unexplained: name patterns of modules that attend and that no site explains. skipped: what attngeo
-    reports as left out, name pattern → reason.
+    unexplained: name patterns of modules that attend and that no site explains. unreported: those of them that are not
+    left out with a reason, either.
     """
 
     checks: list[SiteCheck]
-    unexplained: list[str] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def unreported(self) -> list[str]:
-        """The name patterns of modules that attend, and that are neither read nor left out.
-
-        What is left out is given as a module, or as a weight of one.
-        """
-        listed = [_module_of(name) for name in self.skipped]
-        return [
-            place for place in self.unexplained if not any(is_in(name, place) or is_in(place, name) for name in listed)
-        ]
+    unexplained: list[str]
+    unreported: list[str]
 
 
 def _module_of(pattern: str) -> str:
@@ -143,7 +132,9 @@ def check_expectations(
         for softmax, running in attending
         if softmax not in explained and not blamed & set(running) and not _projects_nothing(model, running[-1])
     }
-    return Findings(checks, sorted(unexplained), dict(skipped))
+    listed = [_module_of(name) for name in skipped]
+    reported = {place for place in unexplained if any(is_in(name, place) or is_in(place, name) for name in listed)}
+    return Findings(checks, sorted(unexplained), sorted(unexplained - reported))
 
 
 def _projects_nothing(model: Any, module: str) -> bool:
