@@ -99,8 +99,8 @@ class Packed:
     parts: role → the ends of the names that it may have; the first role is the one that has codes. optional: roles that
     may be missing. small: roles that are read to learn the shape. dtypes: of the codes. numbers: role → the dtypes that
     other tensors may have. bits: of one code; None if only the configuration states it. by_rows: whether rows of the
-    weight need the same rows of each tensor; otherwise they need all. An instance has a `format`, as tables show it, and
-    a `shape`.
+    weight need the same rows of each tensor; otherwise they need all. An instance has a `format`, as tables show it,
+    and a `shape`.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
