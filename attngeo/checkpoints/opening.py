@@ -89,7 +89,7 @@ def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | No
         case "hub":
             store = _open_hub(ref, hub, fields)
     if store is None:
-        return _open_adapter(ref, hub)
+        return _open_adapters([(ref, 1.0)], hub)
     if not stated_quantisation(store.config):
         return store
     from attngeo.checkpoints.quantised.store import DecodingStore
@@ -110,37 +110,38 @@ def open_adapted(
     adapters: folders or models on the Hub, with `=weight` after them if it is not 1. only_updates: see `AdapterStore`.
     Raises as `open_store`, and CheckpointError for an adapter that does not fit.
     """
-    with ExitStack() as opened:
-        store = open_store(model, hub, config)
-        opened.callback(store.close)
-        if adapters:
-            changes = []
-            for text in adapters:
-                name, weight = split_weight(text)
-                tensors, settings = _read_adapter(ModelRef.parse(name), hub)
-                opened.callback(tensors.close)
-                changes.append(Adapter(name, store, tensors, settings, weight))
-            store = AdapterStore(store.ref, store, changes, only_updates=only_updates)
-        opened.pop_all()
-    return store
+    named = [split_weight(text) for text in adapters]
+    if not named:
+        return open_store(model, hub, config)
+    return _open_adapters([(ModelRef.parse(name), weight) for name, weight in named], hub, model, config, only_updates)
 
 
-def _open_adapter(ref: ModelRef, hub: HubAccess) -> TensorStore:
-    """An adapter of PEFT, with the base model that its configuration names.
+def _open_adapters(
+    adapters: Sequence[tuple[ModelRef, float]],
+    hub: HubAccess,
+    model: Any = None,
+    config: str | Path | None = None,
+    only_updates: bool = False,
+) -> TensorStore:
+    """Adapters of PEFT, each with its weight, and their base. model: None for the base that the first one names.
 
-    Raises ModelNotFoundError if the base cannot be found, CheckpointError if either is broken.
+    Raises ModelNotFoundError if the base cannot be found, CheckpointError if one of them is broken.
     """
     with ExitStack() as opened:
-        tensors, settings = _read_adapter(ref, hub)
-        opened.callback(tensors.close)
-        base = settings.get("base_model_name_or_path")
-        if not isinstance(base, str) or not base or is_adapter(Path(base)):
+        parts = []
+        for ref, weight in adapters:
+            tensors, settings = _read_adapter(ref, hub)
+            opened.callback(tensors.close)
+            parts.append((ref.text, tensors, settings, weight))
+        base = parts[0][2].get("base_model_name_or_path") if model is None else model
+        if model is None and (not isinstance(base, str) or not base or is_adapter(Path(base))):
             raise CorruptCheckpointError(
-                f"{ref.text}: {ADAPTER} names the base {base!r:.80}, expected a model; correct it"
+                f"{parts[0][0]}: {ADAPTER} names the base {base!r:.80}, expected a model; correct it"
             )
-        store = open_store(base, hub)
+        store = open_store(base, hub, config)
         opened.callback(store.close)
-        changed = AdapterStore(ref.text, store, [Adapter(ref.text, store, tensors, settings)])
+        changes = [Adapter(name, store, *rest) for name, *rest in parts]
+        changed = AdapterStore(parts[0][0] if model is None else store.ref, store, changes, only_updates=only_updates)
         opened.pop_all()
     return changed
 
