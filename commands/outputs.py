@@ -75,13 +75,8 @@ def deliver_rows(
     if format is OutputFormat.table:
         print_table(frame)
     else:
-        print_rows(frame, format)
-
-
-def print_rows(frame: pd.DataFrame, format: OutputFormat) -> None:
-    """Print the rows on stdout, for programs or for a Markdown page."""
-    printers = {OutputFormat.csv: to_csv, OutputFormat.json: to_json, OutputFormat.markdown: to_markdown}
-    sys.stdout.write(printers[format](frame))
+        printers = {OutputFormat.csv: to_csv, OutputFormat.json: to_json, OutputFormat.markdown: to_markdown}
+        sys.stdout.write(printers[format](frame))
 
 
 MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:encoder, demo:decoder, demo:minilm"

@@ -11,7 +11,7 @@ import typer
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.choices import one_of
 from attngeo.figures.kinds import FIGURES, PlotOptions
-from attngeo.figures.save import ImageSize, save_figure
+from attngeo.figures.save import save_figure
 from attngeo.options import RESULTS
 
 from .declare import with_options
@@ -50,7 +50,6 @@ def plot(
         ),
     ] = None,
     options: PlotOptions = PlotOptions(),
-    size: ImageSize = ImageSize(),
     hub: HubAccess = HubAccess(),
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -77,7 +76,7 @@ def plot(
     with Bar(inputs[0], quiet=quiet, verbose=verbose) as progress:
         figure = draw_figure(kind, inputs, options=options, hub=hub, progress=progress)
     for path in files:
-        save_figure(figure, path, size=size)
+        save_figure(figure, path)
     if not output and not quiet:
         say(f"{files[0]}: written")
 

@@ -42,7 +42,7 @@ ModelsFile = Annotated[
     typer.Option(
         "--models",
         metavar="FILE",
-        help="Take also the models of a file, one on each line; - is stdin. Prints one line for each model",
+        help="Take also the models of a file, one on each line. Prints one line for each model",
         rich_help_panel=INPUT,
     ),
 ]

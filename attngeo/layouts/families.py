@@ -75,7 +75,8 @@ def _speech(name: str) -> Family:
 def _latent(name: str) -> Family:
     """Multi-head latent attention after an input norm."""
     return Family(
-        source=_file(name), layouts=(LatentLayout(),), pre_norm=INPUT_NORM, rotary=LATENT_TAIL,
+        source=_file(name), pre_norm=INPUT_NORM, rotary=LATENT_TAIL,
+        layouts=(LatentLayout(), LatentLayout(kv_b="k_b_proj.weight", keys_alone=True)),
         defaults={"rope_theta": 10_000.0},
     )  # fmt: skip
 

@@ -40,12 +40,12 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
     base = _real(rope["rope_theta"])
     axes = 2 if family.rotary and family.rotary.axes else 1
     plain: Tensor = base ** (-torch.arange(0, size // axes, 2, dtype=torch.float64) / (size // axes))
-    kind = _kind(rope)
+    kind, reason = _kind(rope), "unsupported"
     match kind:
-        case "axial" if axes > 1:
+        case "default" | "dynamic" | "mrope" | "axial" if axes > 1 or kind != "axial":
             return plain.repeat(axes)
-        case "default" | "dynamic" | "mrope":
-            return plain.repeat(axes)
+        case _ if axes > 1:
+            reason = "unsupported for rows and columns, which transformers does not scale"
         case "linear":
             return plain / _real(rope["factor"])
         case "proportional":  # the last pairs of a head stand still
@@ -62,7 +62,7 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
             if factors.shape != plain.shape:
                 raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
             return plain / factors
-    raise UnsupportedModelError(f"{ref}: rotary scaling {kind!r} is unsupported; leave out $rope_offset", "rope_offset")
+    raise UnsupportedModelError(f"{ref}: rotary scaling {kind!r} is {reason}; leave out $rope_offset", "rope_offset")
 
 
 def rotates(section: Mapping[str, Any], family: Family, layer: int) -> bool:

@@ -443,7 +443,9 @@ def _measure_latent(module: Module, heads: int, tensors: Mapping[str, str], shap
     rank, width = math.prod(shape_of(tensors["kv_norm"])), _out_in(tensors["kv_a"], shape_of, False, ref)[1]
     if shape_of(tensors["kv_a"])[0] == rank:  # some layers have no rotary embeddings
         nope, rope = nope + rope, 0
-    want: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width), "kv_b": (heads * (nope + value), rank)}
+    alone = isinstance(module.layout, LatentLayout) and module.layout.keys_alone
+    want: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width)}
+    want["kv_b"] = (heads * rank, nope) if alone else (heads * (nope + value), rank)
     if "q_a" in tensors and "q" in tensors:
         raise CorruptCheckpointError(
             f"{ref}: {module.name} has both {tensors['q']} and {tensors['q_a']}, expected one of them; "
