@@ -128,7 +128,7 @@ def _open_adapters(
     Raises ModelNotFoundError if the base cannot be found, CheckpointError if one of them is broken.
     """
     with ExitStack() as opened:
-        parts = []
+        parts: list[tuple[str, TensorStore, dict[str, Any], float]] = []
         for ref, weight in adapters:
             tensors, settings = _read_adapter(ref, hub)
             opened.callback(tensors.close)
@@ -140,7 +140,7 @@ def _open_adapters(
             )
         store = open_store(base, hub, config)
         opened.callback(store.close)
-        changes = [Adapter(name, store, *rest) for name, *rest in parts]
+        changes = [Adapter(name, store, tensors, settings, weight) for name, tensors, settings, weight in parts]
         changed = AdapterStore(parts[0][0] if model is None else store.ref, store, changes, only_updates=only_updates)
         opened.pop_all()
     return changed
