@@ -89,7 +89,7 @@ def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | No
         case "hub":
             store = _open_hub(ref, hub, fields)
     if store is None:
-        return _open_adapters([(ref, 1.0)], hub)
+        return _open_adapter(ref, hub)
     if not stated_quantisation(store.config):
         return store
     from attngeo.checkpoints.quantised.store import DecodingStore
@@ -110,38 +110,37 @@ def open_adapted(
     adapters: folders or models on the Hub, with `=weight` after them if it is not 1. only_updates: see `AdapterStore`.
     Raises as `open_store`, and CheckpointError for an adapter that does not fit.
     """
-    named = [split_weight(text) for text in adapters]
-    if not named:
-        return open_store(model, hub, config)
-    return _open_adapters([(ModelRef.parse(name), weight) for name, weight in named], hub, model, config, only_updates)
+    with ExitStack() as opened:
+        store = open_store(model, hub, config)
+        opened.callback(store.close)
+        if adapters:
+            changes = []
+            for text in adapters:
+                name, weight = split_weight(text)
+                tensors, settings = _read_adapter(ModelRef.parse(name), hub)
+                opened.callback(tensors.close)
+                changes.append(Adapter(name, store, tensors, settings, weight))
+            store = AdapterStore(store.ref, store, changes, only_updates=only_updates)
+        opened.pop_all()
+    return store
 
 
-def _open_adapters(
-    adapters: Sequence[tuple[ModelRef, float]],
-    hub: HubAccess,
-    model: Any = None,
-    config: str | Path | None = None,
-    only_updates: bool = False,
-) -> TensorStore:
-    """Adapters of PEFT, each with its weight, and their base. model: None for the base that the first one names.
+def _open_adapter(ref: ModelRef, hub: HubAccess) -> TensorStore:
+    """An adapter of PEFT, with the base model that its configuration names.
 
-    Raises ModelNotFoundError if the base cannot be found, CheckpointError if one of them is broken.
+    Raises ModelNotFoundError if the base cannot be found, CheckpointError if either is broken.
     """
     with ExitStack() as opened:
-        parts: list[tuple[str, TensorStore, dict[str, Any], float]] = []
-        for ref, weight in adapters:
-            tensors, settings = _read_adapter(ref, hub)
-            opened.callback(tensors.close)
-            parts.append((ref.text, tensors, settings, weight))
-        base = parts[0][2].get("base_model_name_or_path") if model is None else model
-        if model is None and (not isinstance(base, str) or not base or is_adapter(Path(base))):
+        tensors, settings = _read_adapter(ref, hub)
+        opened.callback(tensors.close)
+        base = settings.get("base_model_name_or_path")
+        if not isinstance(base, str) or not base or is_adapter(Path(base)):
             raise CorruptCheckpointError(
-                f"{parts[0][0]}: {ADAPTER} names the base {base!r:.80}, expected a model; correct it"
+                f"{ref.text}: {ADAPTER} names the base {base!r:.80}, expected a model; correct it"
             )
-        store = open_store(base, hub, config)
+        store = open_store(base, hub)
         opened.callback(store.close)
-        changes = [Adapter(name, store, tensors, settings, weight) for name, tensors, settings, weight in parts]
-        changed = AdapterStore(parts[0][0] if model is None else store.ref, store, changes, only_updates=only_updates)
+        changed = AdapterStore(ref.text, store, [Adapter(ref.text, store, tensors, settings)])
         opened.pop_all()
     return changed
 
