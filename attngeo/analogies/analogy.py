@@ -26,6 +26,12 @@ from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 
 log = logging.getLogger(__name__)
+
+# What makes more questions known.
+ADVICE = "try --case ignore, --compose mean or --candidates all"
+
+# A note warns if a smaller share of the questions is known.
+FEW = 0.1
 QUESTION_COLUMNS = (
     "model", "category", "type", "line", "a", "b", "c", "answer", "known", "common", "rank", "cosine", "top",
     "first_pair", "second_pair",
@@ -94,6 +100,7 @@ def analogy(
             frames.append(frame)
             notes += model_notes
     common = _find_common(frames)
+    notes += _note_few(frames, common)
     result = _summarise(frames, common, options)
     about = _describe_provenance(frames, question_set, options, notes)
     for part in result:
@@ -188,11 +195,22 @@ def _find_common(frames: Sequence[pd.DataFrame]) -> Any:
         common &= frame["known"].to_numpy()
     if not common.any():
         who = "no question is known to all models" if len(frames) > 1 else "the model knows no question"
-        counts = ", ".join(f"{frame.attrs['model']} knows {int(frame['known'].sum()):,}" for frame in frames)
-        raise QuestionError(
-            f"{who} ({counts} of {len(common):,}); try --case ignore, --compose mean or --candidates all"
-        )
+        raise QuestionError(f"{who} ({_count_known(frames)}); {ADVICE}")
     return common
+
+
+def _note_few(frames: Sequence[pd.DataFrame], common: Any) -> list[str]:
+    """A note if the results are about a small share of the questions."""
+    known, asked = int(common.sum()), len(common)
+    if known >= FEW * asked:
+        return []
+    who = "known to all models" if len(frames) > 1 else "known"
+    return [f"only {known:,} of {asked:,} questions are {who} ({_count_known(frames)}); {ADVICE}"]
+
+
+def _count_known(frames: Sequence[pd.DataFrame]) -> str:
+    counts = ", ".join(f"{frame.attrs['model']} knows {int(frame['known'].sum()):,}" for frame in frames)
+    return f"{counts} of {len(frames[0]):,}"
 
 
 def _describe_case(lexicon: Lexicon, questions: Sequence[Question], known: int) -> list[str]:
