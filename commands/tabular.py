@@ -22,7 +22,7 @@ from .messages import say
 from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
-from .tables import Cell, Terminal, format_mean, print_frame, print_table, show_number, show_text
+from .tables import Cell, Terminal, format_mean, is_missing, print_frame, print_table, show_number, show_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,8 +63,7 @@ def fit(
         attngeo tabular fit patients.csv controls.csv --save model
     """
     outputs = output or []
-    files = [*outputs, *([Path(options.encodings_output)] if options.encodings_output else [])]
-    check_outputs(files, inputs=[*train, *([options.test] if options.test else [])])
+    check_outputs(outputs, inputs=[*train, *([options.test] if options.test else [])])
     with hold_folders(Path(options.save) if options.save else None), Bar("fit", quiet=quiet, verbose=verbose) as bar:
         rows = models.fit_own_table(train, options, bar)
     deliver_rows(rows, outputs, format, _print_scores)
@@ -133,14 +132,10 @@ def _print_cells(filled: pd.DataFrame) -> None:
     """Print the cells that are filled in, in the order of the rows."""
     names = [name for name in filled.columns if f"p({name})" in filled.columns]
     cells = [
-        {"row": row, "column": name, "value": value, "probability": chance}
-        for row, *pairs in zip(
-            range(1, len(filled) + 1),
-            *(zip(filled[name], filled[f"p({name})"], strict=True) for name in names),
-            strict=True,
-        )
-        for name, (value, chance) in zip(names, pairs, strict=True)
-        if chance == chance
+        {"row": row, "column": name, "value": cell[name], "probability": cell[f"p({name})"]}
+        for row, cell in enumerate(filled.to_dict("records"), 1)
+        for name in names
+        if not is_missing(cell[f"p({name})"])
     ]
     columns = {"row": show_number("row", "d"), "column": show_text("column"), "value": show_text("value"),
                "probability": show_number("probability")}  # fmt: skip

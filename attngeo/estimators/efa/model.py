@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.spatial import distance_matrix
+from sklearn.metrics.pairwise import haversine_distances
 from torch import Tensor, nn
 
 from attngeo.bounds import require_memory
@@ -412,8 +414,7 @@ def measure_distances(places: np.ndarray, kind: str) -> np.ndarray:
     latitude and longitude in degrees. Raises TableError for degrees that no place has, UsageError for other dimensions.
     """
     if kind == "euclidean":
-        straight: np.ndarray = np.sqrt(((places[:, None] - places) ** 2).sum(-1))
-        return straight
+        return np.asarray(distance_matrix(places, places))
     if places.shape[1] != 2:
         raise UsageError(f"{places.shape[1]} coordinates, expected latitude and longitude; or set distance euclidean")
     for name, degrees, most in zip(("latitude", "longitude"), places.T, (90, 360), strict=True):
@@ -423,9 +424,4 @@ def measure_distances(places: np.ndarray, kind: str) -> np.ndarray:
                 f"a place has the {name} {wrong:g}, expected degrees from -{most} to {most}; name the columns of "
                 "latitude and longitude in this order, or set distance to euclidean"
             )
-    latitude, longitude = np.radians(places).T
-    between = [angles[:, None] - angles for angles in (latitude, longitude)]
-    cosines = np.cos(latitude)[:, None] * np.cos(latitude)
-    half: Any = np.sin(between[0] / 2) ** 2 + cosines * np.sin(between[1] / 2) ** 2
-    distances: np.ndarray = 2 * RADIUS * np.arcsin(np.sqrt(half))
-    return distances
+    return RADIUS * np.asarray(haversine_distances(np.radians(places)))

@@ -340,7 +340,7 @@ class FittingPlan:
 
     codes: [rows, K], the response is the last column; MISSING for a missing one. weights: of the rows. held_out: codes
     and weights of the rows that early stopping looks at. start: the network that is trained further, in place; a new
-    one if it is None. optimizer: of its weights.
+    one if it is None.
     """
 
     layout: CellLayout
@@ -351,7 +351,6 @@ class FittingPlan:
     training: TrainingOptions
     seed: int
     start: TableAttention | None = None
-    optimizer: torch.optim.Optimizer | None = None
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -359,10 +358,6 @@ class FittingPlan:
         shapes = [(codes.shape, int((codes >= 0).sum())) for codes in (self.codes, *(self.held_out or ())[:1])]
         options = self.options.replace(random_state=None)
         return self.layout, tuple(shapes), options, self.training, id(self.start) if self.start else None
-
-    def new_network(self) -> TableAttention:
-        """A network that is not trained."""
-        return TableAttention(self.layout, **self.options.sizes, generators=[draw_generator(self.seed)])
 
 
 class FittedTable(NamedTuple):
@@ -403,9 +398,7 @@ def _fit_group(plans: Sequence[FittingPlan], progress: ProgressCallback) -> list
         stacked = [torch.stack(tensors) for tensors in zip(*pairs, strict=True)]
         held_out = MaskedRows(first.layout, stacked[0], stacked[1], max(options.batch_size, 1024), device=device)
     with _limited_threads(codes.numel() // codes.shape[1] * options.batch_size * network.width):
-        history = train(
-            network, batches, options=first.training, validation=held_out, optimizer=first.optimizer, progress=progress
-        )
+        history = train(network, batches, first.training, validation=held_out, progress=progress)
     network.cpu()
     alone = len(plans) == 1
     return [
