@@ -35,6 +35,7 @@ from attngeo.layouts.families import (
     CHANGED_BY,
     CROSS_INPUT_NORMS,
     FAMILIES,
+    GGUF,
     LAYOUTS,
     NORMS_BY_TYPE,
     NOT_ATTENTION,
@@ -87,11 +88,8 @@ class Tower(NamedTuple):
     names: list[str]
 
 
-class Half(NamedTuple):
-    """A module that lacks its queries or its keys. missing: the name of the tensor."""
-
-    module: Module
-    missing: str
+# A module that lacks its queries or its keys, and the name of the tensor.
+Half = tuple[Module, str]
 
 
 def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) -> tuple[list[Module], dict[str, str]]:
@@ -124,7 +122,7 @@ def _match(part: Tower, names: Collection[str]) -> tuple[dict[str, Module], list
     family, section = part.family, part.section
     layouts = [
         layout
-        for layout in family.layouts
+        for layout in (*family.layouts, *(GGUF if section.get("quantization_config") == {"quant_method": "gguf"} else ()))
         if isinstance(layout, LatentLayout) or conditions_hold(layout.when, section, family)
     ] or RULES
     rule = f"family {part.model_type}" if part.model_type in FAMILIES else "rule"
@@ -141,7 +139,7 @@ def _match(part: Tower, names: Collection[str]) -> tuple[dict[str, Module], list
                 if join(path, partner) in names:
                     matched[path] = module
                 else:
-                    halves.append(Half(module, join(path, partner)))
+                    halves.append((module, join(path, partner)))
     return matched, halves
 
 
@@ -370,10 +368,6 @@ def explain_nothing_found(
         return UnsupportedModelError(
             f"{ref}: family {model_type!r} is not supported: no layout knows the form of {unread[0]}, which seems to "
             "hold queries; declare it in attngeo/layouts/families.py"
-        )
-    if model_type == "attngeo_efa":  # its models of attention have names that a rule reads
-        return UnsupportedModelError(
-            f"{ref}: a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
         )
     pairs = [(rule.q, rule.kv_a) if isinstance(rule, LatentLayout) else _weights(rule) for rule in RULES]
     looked_for = ", ".join("/".join(name.removesuffix(".weight") for name in pair) for pair in pairs)
