@@ -122,12 +122,12 @@ def _match(part: Tower, names: Collection[str]) -> tuple[dict[str, Module], list
     family, section = part.family, part.section
     layouts = [
         layout
-        for layout in (*family.layouts, *(GGUF if section.get("quantization_config") == {"quant_method": "gguf"} else ()))
+        for layout in family.layouts
         if isinstance(layout, LatentLayout) or conditions_hold(layout.when, section, family)
     ] or RULES
     rule = f"family {part.model_type}" if part.model_type in FAMILIES else "rule"
     by_ending = _index_endings(part.names)
-    for layout in layouts:
+    for layout in (*layouts, *(GGUF if section.get("quantization_config") == {"quant_method": "gguf"} else ())):
         pair = _weights(layout)[-2:]
         how = f"{rule}: {pair[0]} / {pair[1]}"
         for weight, partner in (pair, pair[::-1]):
