@@ -146,15 +146,11 @@ def _show_layers(row: dict[str, Any]) -> str:
 
 
 def _show_options(row: dict[str, Any]) -> str:
-    outdated = ["(outdated)"] if row["outdated"] else []
-    return " ".join([*_name_changed(row["entry"], row["options"]), *outdated])
-
-
-def _name_changed(entry: Entry, options: dict[str, Any]) -> list[str]:
-    """The options that tell a result from others of its name, as names and values."""
-    kind = entry.path.parent.name
+    """The options that tell a result from others of its name, as names and values; and whether it is outdated."""
+    kind, options = row["entry"].path.parent.name, row["options"]
     question = QUESTIONS.get(ANSWERED.get(kind, kind))
     fields = {} if question is None else question.make_options_class().model_fields
     usual = {name: field.default for name, field in fields.items() if name != "per_head"}  # which `score` always sets
-    changed = {name: options[name] for name in usual if name in options and options[name] != usual[name]}
-    return [name if value is True else f"{name}={value}" for name, value in changed.items()]
+    changed = {name: options[name] for name in usual if name in options and options[name] not in (usual[name], [])}
+    shown = [name if value is True else f"{name}={value}" for name, value in changed.items()]
+    return " ".join([*shown, *(["(outdated)"] if row["outdated"] else [])])

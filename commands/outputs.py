@@ -91,14 +91,17 @@ def complete_models(incomplete: str) -> list[str]:
     return [name for name in local_names() if incomplete and name.startswith(incomplete)]
 
 
-Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=complete_models)
-]
+def model_argument(help: str) -> Any:
+    """An argument that is a model, or several."""
+    return typer.Argument(metavar="MODEL", help=help, show_default=False, autocompletion=complete_models)
 
 
-def file_option(*flags: str, help: str) -> Any:
+Model = Annotated[str, model_argument(MODEL_HELP)]
+
+
+def file_option(*flags: str, help: str, show_default: bool | str = True) -> Any:
     """An option whose value is a file of results."""
-    return typer.Option(*flags, metavar="FILE", help=help, rich_help_panel=RESULTS)
+    return typer.Option(*flags, metavar="FILE", help=help, show_default=show_default, rich_help_panel=RESULTS)
 
 
 def folder_option(help: str, default: str) -> Any:

@@ -12,11 +12,10 @@ from attngeo.checkpoints.reference import HubAccess
 from attngeo.choices import one_of
 from attngeo.figures.kinds import FIGURES, PlotOptions
 from attngeo.figures.save import save_figure
-from attngeo.options import RESULTS
 
 from .declare import with_options
 from .messages import say
-from .outputs import Quiet, Verbose, check_outputs, complete_models
+from .outputs import Quiet, Verbose, check_outputs, complete_models, file_option
 from .progress import Bar
 
 INPUT_HELP = "File of score, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
@@ -40,13 +39,11 @@ def plot(
     ],
     output: Annotated[
         list[Path] | None,
-        typer.Option(
+        file_option(
             "-o",
             "--output",
-            metavar="FILE",
             help="Write the figure to a .html .json .png .svg or .pdf file; may be repeated",
             show_default="KIND.html in the working folder",
-            rich_help_panel=RESULTS,
         ),
     ] = None,
     options: PlotOptions = PlotOptions(),

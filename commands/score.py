@@ -120,8 +120,12 @@ def score(
     complaints = []
     if frames:
         _deliver([*frames.values()], outputs, format, options, quiet=quiet, summary_only=models_file is not None)
-        _draw([*frames.values()], figures)
-        complaints = _list_failed_checks(frames.values(), conditions) + _report_verified(verified, quiet=quiet)
+        figure = attngeo.plot("heatmap", [*frames.values()]) if figures else None
+        for path in figures:
+            attngeo.save_figure(figure, path)
+        summaries = [summarise(frame) for frame in frames.values()] if conditions else []
+        checked = [check for condition in conditions for rows in summaries for check in condition.outcomes(rows)]
+        complaints = [check.complaint for check in checked if check.failed] + _report_verified(verified, quiet=quiet)
     failures = [outcome.failure for outcome in (*outcomes, *verified) if outcome.failure is not None]
     for text in (*complaints, *map(describe_error, failures)):
         say(text)
@@ -191,23 +195,6 @@ def _report_verified(verified: list[RunOutcome[pd.DataFrame]], *, quiet: bool) -
     for text in [text for _, notes in described for text in notes if not quiet]:
         say(text)
     return [text for complaints, _ in described for text in complaints]
-
-
-def _list_failed_checks(frames: Iterable[pd.DataFrame], conditions: list[Condition]) -> list[str]:
-    """A line for each model that fails a condition."""
-    return [
-        outcome.complaint
-        for condition in conditions
-        for frame in frames
-        for outcome in condition.outcomes(summarise(frame))
-        if outcome.failed
-    ]
-
-
-def _draw(frames: list[pd.DataFrame], paths: list[Path]) -> None:
-    figure = attngeo.plot("heatmap", frames) if paths else None
-    for path in paths:
-        attngeo.save_figure(figure, path)
 
 
 def _deliver(

@@ -131,7 +131,7 @@ class FigureSpec:
         """What the option `score` may be."""
         if "score" not in self.options:
             return ()
-        return (*score_names(), LOSS) if self.draws_loss else score_names()
+        return drawable_scores() if self.draws_loss else score_names()
 
     def required_columns(self, options: PlotOptions) -> tuple[str, ...]:
         """The columns that the rows which are read must have, the drawn score's among them."""

@@ -353,7 +353,7 @@ def read_ahead(
             while (last := i + len(in_flight)) < len(sites) and (
                 not in_flight or (len(in_flight) <= ahead and sum(sizes[i : last + 1]) <= room)
             ):
-                in_flight.append(reader.submit(_load, store, sites[last], transfer))
+                in_flight.append(reader.submit(lambda site: transfer.send(read(store, site)), sites[last]))
             sent = in_flight.popleft().result()
             report(Progress("score", f"{site.stack} {site.layer}", done, total))
             yield site, transfer.receive(sent)
@@ -361,10 +361,6 @@ def read_ahead(
     finally:  # nobody waits for a slow server: the store is closed next, which ends what it still reads
         reader.shutdown(wait=store.lanes == 1, cancel_futures=True)
     report(Progress("score", "done", done, total))
-
-
-def _load(store: TensorStore, site: AttentionSite, transfer: Transfer) -> Sent:
-    return transfer.send(read(store, site))
 
 
 def _free_quarter(device: torch.device) -> int:

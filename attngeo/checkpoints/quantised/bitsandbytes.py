@@ -103,7 +103,7 @@ class Int8Rows(Packed):
     """Codes of 8 bits, and for each row the number that code 127 stands for (LLM.int8)."""
 
     parts: ClassVar = {"codes": (".weight",), "largest": (".SCB",)}
-    dtypes = ("I8",)
+    dtypes, by_rows = ("I8",), True
     numbers: ClassVar = {"largest": FLOAT_SCALES}
     bits = 8
 
@@ -111,10 +111,6 @@ class Int8Rows(Packed):
         super().__init__(pieces)
         self.shape, self.format = pieces.matrix("codes", self.dtypes), "bnb-int8"
         pieces.require_shape("largest", (self.shape[0],))
-
-    def needs(self, rows: slice) -> dict[str, slice]:
-        """The same rows."""
-        return dict.fromkeys(self.pieces.infos, rows)
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:  # noqa: ARG002 - it has these rows only
         """Rows of the weight; see `Packed`."""

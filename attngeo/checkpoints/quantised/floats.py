@@ -14,7 +14,6 @@ from typing import ClassVar
 from torch import Tensor
 
 from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, Packed, Pieces, exponents, fp4, nibbles
-from attngeo.checkpoints.store import TensorInfo
 
 FLOAT8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 EXPONENTS = ("U8", "F8_E8M0")
@@ -69,12 +68,9 @@ class Scaled(Packed):
         """The rows of the codes, and of the scales that their blocks have."""
         start, stop, _ = rows.indices(self.shape[0])
         blocks = slice(start // self.block[0], math.ceil(stop / self.block[0]))
-        needs = {role: blocks if info.shape[:1] == self.grid[:1] else slice(None) for role, info in self._scales()}
-        return {"weight": rows} | needs
-
-    def _scales(self) -> list[tuple[str, TensorInfo]]:
-        """The tensors of scales and zeros."""
-        return [(role, info) for role, info in self.pieces.infos.items() if role != "weight"]
+        first = {role: info.shape[:1] for role, info in self.pieces.infos.items()}
+        needs = {role: blocks if count == self.grid[:1] else slice(None) for role, count in first.items()}
+        return needs | {"weight": rows}
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""

@@ -21,6 +21,7 @@ class Ggml(Packed):
 
     parts: ClassVar = {"codes": (".weight",)}
     numbers: ClassVar = {}
+    by_rows = True
     dtypes = tuple(name for name, numbers, _ in DTYPES.values() if numbers > 1)
 
     def __init__(self, pieces: Pieces) -> None:
@@ -29,10 +30,6 @@ class Ggml(Packed):
         if len(info.shape) != 2:
             raise pieces.broken(f"it has shape {list(info.shape)}, expected a matrix")
         self.shape, self.format = (info.shape[0], info.shape[1]), info.dtype
-
-    def needs(self, rows: slice) -> dict[str, slice]:
-        """The same rows."""
-        return {"codes": rows}
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:  # noqa: ARG002 - it has these rows only
         """Rows of the weight; see `Packed`. Raises MissingPackageError without the gguf package."""

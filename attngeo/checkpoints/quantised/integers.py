@@ -79,7 +79,7 @@ class Awq(Packed):
         stated, self.format = str(pieces.settings.get("version", "gemm")).lower(), "awq-4bit"
         if pieces.integer("bits", 4) != 4 or stated not in ("gemm", "gemv"):
             raise pieces.unsupported(f"AWQ with {pieces.settings.get('bits')} bits in the format {stated!r:.40}")
-        self.size, self.is_gemm = pieces.integer("group_size", 128), stated == "gemm"
+        self.size, self.is_gemm, self.by_rows = pieces.integer("group_size", 128), stated == "gemm", stated == "gemv"
         first, words = pieces.matrix("codes", self.dtypes)
         self.shape = (8 * words, first) if self.is_gemm else (first, 8 * words)
         self.groups = pieces.count_groups(self.shape[1], self.size)
@@ -92,10 +92,6 @@ class Awq(Packed):
         pieces.require_shape("scales", (first, 8 * width))
         if 8 * width < self.groups:
             raise pieces.broken(f"it has {8 * width} scales a row, expected at least {self.groups}")
-
-    def needs(self, rows: slice) -> dict[str, slice]:
-        """All of them, or the same rows."""
-        return dict.fromkeys(self.pieces.infos, slice(None) if self.is_gemm else rows)
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
@@ -174,7 +170,7 @@ class Mlx(Packed):
     """Words of inputs, [outputs, words], and a scale and an offset for each group of a row: code · scale + offset."""
 
     parts: ClassVar = {"codes": (".weight",), "scales": (".scales",), "offsets": (".biases",)}
-    dtypes = ("U32",)
+    dtypes, by_rows = ("U32",), True
     numbers: ClassVar = {"scales": FLOAT_SCALES, "offsets": FLOAT_SCALES}
 
     def __init__(self, pieces: Pieces) -> None:
@@ -189,10 +185,6 @@ class Mlx(Packed):
             raise pieces.broken(f"{self.shape[1]} inputs are no groups of {size}")
         for role in ("scales", "offsets"):
             pieces.require_shape(role, (rows, groups))
-
-    def needs(self, rows: slice) -> dict[str, slice]:
-        """The same rows."""
-        return dict.fromkeys(self.pieces.infos, rows)
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:  # noqa: ARG002 - it has these rows only
         """Rows of the weight; see `Packed`."""

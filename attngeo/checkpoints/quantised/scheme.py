@@ -98,8 +98,9 @@ class Packed:
 
     parts: role → the ends of the names that it may have; the first role is the one that has codes. optional: roles that
     may be missing. small: roles that are read to learn the shape. dtypes: of the codes. numbers: role → the dtypes that
-    other tensors may have. bits: of one code; None if only the configuration states it. An instance has a `format`, as
-    tables show it, and a `shape`.
+    other tensors may have. bits: of one code; None if only the configuration states it. by_rows: whether rows of the
+    weight need the same rows of each tensor; otherwise they need all. An instance has a `format`, as tables show it,
+    and a `shape`.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -108,6 +109,7 @@ class Packed:
     dtypes: ClassVar[tuple[str, ...]]
     numbers: ClassVar[Mapping[str, tuple[str, ...]]]
     bits: ClassVar[int | None] = None
+    by_rows: bool = False
     format: str
     shape: tuple[int, int]
 
@@ -118,9 +120,9 @@ class Packed:
             if info is not None and info.dtype not in dtypes:
                 raise pieces.broken(f"{info.name} is {info.dtype}, expected {' or '.join(dtypes)}")
 
-    def needs(self, rows: slice) -> dict[str, slice]:  # noqa: ARG002 - some need fewer
-        """Role → the rows of its tensor that these rows of the weight need; by default all."""
-        return dict.fromkeys(self.pieces.infos, slice(None))
+    def needs(self, rows: slice) -> dict[str, slice]:
+        """Role → the rows of its tensor that these rows of the weight need."""
+        return dict.fromkeys(self.pieces.infos, rows if self.by_rows else slice(None))
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight, float32 [rows, inputs]. tensors: role → the rows that it `needs`.

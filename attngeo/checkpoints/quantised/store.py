@@ -16,7 +16,7 @@ from attngeo.checkpoints.quantised.floats import ModeloptFp4, PackedFp4, Scaled
 from attngeo.checkpoints.quantised.ggml import Ggml
 from attngeo.checkpoints.quantised.integers import Awq, CompressedIntegers, Gptq, Mlx
 from attngeo.checkpoints.quantised.scheme import Packed, Pieces
-from attngeo.checkpoints.store import FLOATS, TensorInfo, quantisation_settings, stated_quantisation
+from attngeo.checkpoints.store import FLOATS, TensorInfo, TensorStore, quantisation_settings, stated_quantisation
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ OTHER_CODES = (
 WEIGHT, MOST_SMALL = ".weight", 1 << 16
 
 
-class DecodingStore:
+class DecodingStore(TensorStore):
     """The tensors of another store, and in place of packed weights the numbers that they stand for, in float32.
 
     inner: the store that is decoded. Only what is asked for is read, and where a form allows, only its rows. Scales may
@@ -168,10 +168,6 @@ class DecodingStore:
         small = [part for part in stored if ends and part.endswith(ends) and part not in self._small]
         small = [part for part in small if self._inner.info(part).nbytes <= MOST_SMALL]
         self._small.update(self._inner.read_all(dict.fromkeys(small, slice(None))))
-
-    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """One tensor, or rows of its first dimension."""
-        return self.read_all({name: rows})[name]
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
         """Int8Rows of each of these tensors. Raises CorruptCheckpointError for scales that stand for no numbers."""
