@@ -117,7 +117,8 @@ def check_expectations(
     }
     for product in products_of_runs(model, run, widths, seen.products, report):
         attending.add((product.softmax, product.running))
-        for i in places[product.owner] if product.owner is not None else ():
+        owner = next((name for name in reversed(product.running) if name in widths), None)
+        for i in places[owner] if owner is not None else ():
             comparison = compare(expected[i].prediction, product.query, product.key)
             best[i] = min(best.get(i, comparison), comparison)
             if comparison[0] < TOLERANCE:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -23,67 +22,6 @@ INTEGERS = ("I32", "I64")
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """The tensors that make one weight, and what config.json states about them.
-
-    name: of the weight. settings: of its quantisation. infos: role → the stored tensor. read_stored:
-    the numbers of a small tensor by its name. where: the model, for errors.
-    """
-
-    name: str
-    settings: Mapping[str, Any]
-    infos: Mapping[str, TensorInfo]
-    read_stored: Callable[[str], Tensor]
-    where: str
-
-    def read(self, role: str) -> Tensor:
-        """The numbers of a small tensor, which tell the shape."""
-        return self.read_stored(self.infos[role].name)
-
-    def broken(self, problem: str) -> CorruptCheckpointError:
-        """The error about tensors that contradict one another."""
-        return CorruptCheckpointError(f"{self.where}: {self.name}: {problem}; download it again")
-
-    def unsupported(self, problem: str) -> UnsupportedModelError:
-        """The error about a form that is not decoded."""
-        return UnsupportedModelError(
-            f"{self.where}: {self.name}: {problem}, which is not supported; give the model without quantisation"
-        )
-
-    def integer(self, name: str, default: int | None = None) -> int:
-        """A setting that is a whole number. Raises CorruptCheckpointError for any other value."""
-        value = self.settings.get(name, default)
-        if type(value) is not int:
-            raise self.broken(f"the configuration states {name} = {value!r:.40}, expected a whole number")
-        return value
-
-    def matrix(self, role: str, dtypes: tuple[str, ...]) -> tuple[int, int]:
-        """The shape of a tensor. Raises CorruptCheckpointError if it is no matrix of these numbers."""
-        info = self.infos[role]
-        if info.dtype not in dtypes or len(info.shape) != 2 or 0 in info.shape:
-            raise self.broken(
-                f"{info.name} is {info.dtype} {list(info.shape)}, expected a matrix of {' or '.join(dtypes)}"
-            )
-        return info.shape[0], info.shape[1]
-
-    def require_shape(self, role: str, *expected: tuple[int, ...]) -> None:
-        """Raise CorruptCheckpointError if a tensor has none of these shapes. A role without a tensor passes."""
-        info = self.infos.get(role)
-        if info is not None and info.shape not in expected:
-            raise self.broken(
-                f"{info.name} has shape {list(info.shape)}, expected {' or '.join(str(list(x)) for x in expected)}"
-            )
-
-    def count_groups(self, columns: int, size: int) -> int:
-        """Groups of `size` columns; size -1 is one group. Raises CorruptCheckpointError for another size below 1."""
-        if size == -1:
-            return 1
-        if size < 1:
-            raise self.broken(f"the configuration states group_size = {size}, expected at least 1, or -1")
-        return math.ceil(columns / size)
-
-
 def stated_widths(settings: Mapping[str, Any]) -> list[int]:
     """The bits of codes that config.json states: for all layers, or for each of the groups of compressed-tensors."""
     groups = settings.get("config_groups")
@@ -94,7 +32,10 @@ def stated_widths(settings: Mapping[str, Any]) -> list[int]:
 
 
 class Packed:
-    """One weight in packed form, [outputs, inputs].
+    """One weight in packed form, [outputs, inputs]: the tensors that make it, and what config.json states about them.
+
+    name: of the weight. settings: of its quantisation. infos: role → the stored tensor. read_stored: the numbers of a
+    small tensor by its name. where: the model, for errors.
 
     parts: role → the ends of the names that it may have; the first role is the one that has codes. optional: roles that
     may be missing. small: roles that are read to learn the shape. dtypes: of the codes. numbers: role → the dtypes that
@@ -113,16 +54,76 @@ class Packed:
     format: str
     shape: tuple[int, int]
 
-    def __init__(self, pieces: Pieces) -> None:
-        self.pieces = pieces
+    def __init__(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        infos: Mapping[str, TensorInfo],
+        read_stored: Callable[[str], Tensor],
+        where: str,
+    ) -> None:
+        self.name, self.settings, self.infos, self._read_stored, self.where = name, settings, infos, read_stored, where
         for role, dtypes in self.numbers.items():
-            info = pieces.infos.get(role)
+            info = infos.get(role)
             if info is not None and info.dtype not in dtypes:
-                raise pieces.broken(f"{info.name} is {info.dtype}, expected {' or '.join(dtypes)}")
+                raise self.broken(f"{info.name} is {info.dtype}, expected {' or '.join(dtypes)}")
+        self._measure()
+
+    def _measure(self) -> None:
+        """Find the shape and the format.
+
+        Raises CorruptCheckpointError for tensors that contradict one another or the settings, UnsupportedModelError for
+        settings that are not decoded.
+        """
+        raise NotImplementedError
+
+    def read(self, role: str) -> Tensor:
+        """The numbers of a small tensor, which tell the shape."""
+        return self._read_stored(self.infos[role].name)
+
+    def broken(self, problem: str) -> CorruptCheckpointError:
+        """The error about tensors that contradict one another."""
+        return CorruptCheckpointError(f"{self.where}: {self.name}: {problem}; download it again")
+
+    def unsupported(self, problem: str) -> UnsupportedModelError:
+        """The error about a form that is not decoded."""
+        return UnsupportedModelError(
+            f"{self.where}: {self.name}: {problem}, which is not supported; give the model without quantisation"
+        )
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """A setting that is a whole number. Raises CorruptCheckpointError for any other value."""
+        value = self.settings.get(name, default)
+        if type(value) is not int:
+            raise self.broken(f"the configuration states {name} = {value!r:.40}, expected a whole number")
+        return value
+
+    def matrix(self, role: str) -> tuple[int, int]:
+        """The shape of a tensor. Raises CorruptCheckpointError if it is no matrix."""
+        info = self.infos[role]
+        if len(info.shape) != 2 or 0 in info.shape:
+            raise self.broken(f"{info.name} is {info.dtype} {list(info.shape)}, expected a matrix")
+        return info.shape[0], info.shape[1]
+
+    def require_shape(self, role: str, *expected: tuple[int, ...]) -> None:
+        """Raise CorruptCheckpointError if a tensor has none of these shapes. A role without a tensor passes."""
+        info = self.infos.get(role)
+        if info is not None and info.shape not in expected:
+            raise self.broken(
+                f"{info.name} has shape {list(info.shape)}, expected {' or '.join(str(list(x)) for x in expected)}"
+            )
+
+    def count_groups(self, columns: int, size: int) -> int:
+        """Groups of `size` columns; size -1 is one group. Raises CorruptCheckpointError for another size below 1."""
+        if size == -1:
+            return 1
+        if size < 1:
+            raise self.broken(f"the configuration states group_size = {size}, expected at least 1, or -1")
+        return math.ceil(columns / size)
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """Role → the rows of its tensor that these rows of the weight need."""
-        return dict.fromkeys(self.pieces.infos, rows if self.by_rows else slice(None))
+        return dict.fromkeys(self.infos, rows if self.by_rows else slice(None))
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight, float32 [rows, inputs]. tensors: role → the rows that it `needs`.
@@ -146,7 +147,7 @@ class Packed:
         """
         scales = scales.float()
         if not bool(scales.isfinite().all()):
-            raise self.pieces.broken("a scale is no finite number")
+            raise self.broken("a scale is no finite number")
         columns, count = codes.shape[1], scales.shape[1]
         if groups is None and columns % count == 0 and size in (-1, 0, columns // count):
             by_group = codes.reshape(len(codes), count, columns // count).float()
@@ -159,7 +160,7 @@ class Packed:
             groups = torch.arange(columns) // (size or math.ceil(columns / count))
         groups = groups.long()
         if len(groups) != columns or int(groups.min()) < 0 or int(groups.max()) >= count:
-            raise self.pieces.broken(f"its inputs are in groups that do not exist, expected groups 0 to {count - 1}")
+            raise self.broken(f"its inputs are in groups that do not exist, expected groups 0 to {count - 1}")
         return (codes.float() - (zeros[:, groups] if isinstance(zeros, Tensor) else zeros)) * scales[:, groups]
 
 
