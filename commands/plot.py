@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from attngeo.checkpoints.reference import HubAccess
-from attngeo.choices import one_of
+from attngeo.choices import DRAWING, one_of
 from attngeo.figures.kinds import FIGURES, PlotOptions
 from attngeo.figures.save import save_figure
 
@@ -19,6 +20,10 @@ from .outputs import Quiet, Verbose, check_outputs, complete_models, file_option
 from .progress import Bar
 
 INPUT_HELP = "File of score, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
+
+
+# Pixels of a side of a figure: a smaller one has no room for titles.
+PIXELS = partial(typer.Option, metavar="PIXELS", min=300, max=10_000, rich_help_panel=DRAWING)
 
 
 def complete_kinds(incomplete: str) -> list[str]:
@@ -46,6 +51,8 @@ def plot(
             show_default="KIND.html in the working folder",
         ),
     ] = None,
+    width: Annotated[int | None, PIXELS(help="Width", show_default="of the page; of images 1000")] = None,
+    height: Annotated[int | None, PIXELS(help="Height", show_default="of the figure, else 600")] = None,
     options: PlotOptions = PlotOptions(),
     hub: HubAccess = HubAccess(),
     quiet: Quiet = False,
@@ -72,6 +79,7 @@ def plot(
 
     with Bar(inputs[0], quiet=quiet, verbose=verbose) as progress:
         figure = draw_figure(kind, inputs, options=options, hub=hub, progress=progress)
+    figure.update_layout(width=width or figure.layout.width, height=height or figure.layout.height)
     for path in files:
         save_figure(figure, path)
     if not output and not quiet:

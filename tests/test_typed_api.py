@@ -34,7 +34,7 @@ attngeo.open_embedding("demo:minilm", table="middle")           # wrong: table
 attngeo.query_key_matrix("demo:minilm", layer=1, head=2).cells
 attngeo.query_key_matrix("demo:minilm", layer="first")          # wrong: layer
 figure = attngeo.plot("heatmap", rows, score="symmetry", where={"layer": 2})
-attngeo.save_figure(figure, "figure.html", width=600)
+attngeo.save_figure(figure.update_layout(width=600), "figure.html")
 attngeo.save_figure(figure, "figure.html", widht=600)           # wrong: widht
 compare(make_options("tiny"), "folder", compare=["default", "symmetric"], seeds=2, jobs=2)
 measure("demo:encoder", text="novel.txt", objective="clm", sequences=8).rows.attrs
