@@ -288,10 +288,15 @@ def learn_covariates(tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Kin
             found.append(Covariate(kind=kind, categories=tuple(categories)))
             continue
         numbers = _read_days(train[name], TRAINING) if kind == "time" else _read_all(train, name, TRAINING)
-        mean, deviation = float(numbers.mean()), float(numbers.std())
-        is_constant = deviation <= max(ROUNDING * abs(mean), 1 / LARGEST)
-        found.append(Covariate(kind=kind, scale=(mean, 1.0 if is_constant else deviation)))
+        mean, deviation = measure_scale(numbers)
+        found.append(Covariate(kind=kind, scale=(mean, deviation or 1.0)))
     return tuple(found)
+
+
+def measure_scale(numbers: np.ndarray) -> tuple[float, float]:
+    """Mean and deviation of numbers; 0 for equal ones, whose mean is rounded."""
+    mean, deviation = float(numbers.mean()), float(numbers.std())
+    return mean, 0.0 if deviation <= max(ROUNDING * abs(mean), 1 / LARGEST) else deviation
 
 
 def read_covariates(

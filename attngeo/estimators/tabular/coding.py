@@ -39,7 +39,7 @@ from attngeo.estimators.shared.saving import (
     read_tensors,
     write_model,
 )
-from attngeo.estimators.tabular.network import MISSING, CellLayout, TableAttention, list_weights
+from attngeo.estimators.tabular.network import MISSING, CellLayout, TableAttention, draw_start
 from attngeo.estimators.tabular.options import ClassifierOptions, Unseen
 from attngeo.schemas import Table
 
@@ -448,7 +448,7 @@ def read_classifier(folder: Path) -> tuple[SavedClassifier, TableCoding, TableAt
     tensors = read_tensors(folder)
 
     def plan() -> dict[str, Tensor]:
-        weights = list_weights(layout, **options.sizes)
+        weights = draw_start(layout, options.n_heads, options.head_size, options.feed_forward)
         return {name: _to_file(weight, weights[weight]) for name, weight in NAMES.items()}
 
     check_tensors(folder, tensors, plan)

@@ -135,7 +135,7 @@ class TableAttention(nn.Module):
         self.layout, self.heads, self.head_size = layout, heads, head_size
         self.shape = {"heads": heads, "head_size": head_size, "feed_forward": feed_forward}
         self.width = heads * head_size
-        starts = [_draw_start(layout, heads, head_size, feed_forward, generator) for generator in generators]
+        starts = [draw_start(layout, heads, head_size, feed_forward, generator) for generator in generators]
         self.weights = nn.ParameterDict(
             {name: nn.Parameter(torch.stack([start[name] for start in starts])) for name in starts[0]}
         )
@@ -229,13 +229,8 @@ def _pick(tables: Tensor, index: Tensor) -> Tensor:
     return tables.flatten(0, 1).index_select(0, numbers.flatten()).view(*index.shape, -1)
 
 
-def list_weights(layout: CellLayout, *, heads: int, head_size: int, feed_forward: int) -> dict[str, Tensor]:
-    """The parameters of one model where `torch.device("meta")` is: their names and shapes, without memory."""
-    return _draw_start(layout, heads, head_size, feed_forward, None)
-
-
-def _draw_start(
-    layout: CellLayout, heads: int, head_size: int, feed_forward: int, generator: torch.Generator | None
+def draw_start(
+    layout: CellLayout, heads: int, head_size: int, feed_forward: int, generator: torch.Generator | None = None
 ) -> dict[str, Tensor]:
     """The parameters of one model as Keras starts them: Glorot-uniform weights, zero biases, gains of 1.
 

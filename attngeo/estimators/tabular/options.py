@@ -78,8 +78,6 @@ def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
         if name not in METHOD_LABELS:
             advice = advise(name, METHOD_LABELS)
             raise UsageError(f"$methods has {name!r:.60}, which is no method; {advice}", "methods")
-    if not chosen:
-        raise UsageError(f"$methods is empty, expected some of: {', '.join(METHOD_LABELS)}", "methods")
     return chosen
 
 
