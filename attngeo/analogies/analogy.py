@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 
-from attngeo.analogies.lexicon import Lexicon, QuestionRows, Space, build_lexicon, describe_settings
+from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, describe_settings
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.analogies.probe import ask
 from attngeo.analogies.questions import Question, QuestionSet, as_questions
@@ -155,10 +155,12 @@ def _ask_one(
     frame.attrs = {"model": embedding.ref, "revision": embedding.revision, "candidates": len(lexicon.candidates)}
     frame["known"] = [row is not None for row in rows]
     if places:
-        terms, answers = _encode([row for row in rows if row is not None])
+        terms, answers = zip(*(row for row in rows if row is not None), strict=True)
+        most = max(map(len, answers))
         result = ask(
-            Space(lexicon, options), terms, answers, method=options.method, top_k=options.top_k,
-            memory=int(options.memory), progress=progress,
+            Space(lexicon, options), torch.tensor(terms),
+            torch.tensor([known + [-1] * (most - len(known)) for known in answers]),
+            method=options.method, top_k=options.top_k, memory=int(options.memory), progress=progress,
         )  # fmt: skip
         frame.loc[places, "rank"] = result.rank.tolist()
         frame.loc[places, "cosine"] = result.cosine.tolist()
@@ -167,25 +169,12 @@ def _ask_one(
 
 
 def _build_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
-    return pd.DataFrame({
-        "model": ref,
-        "category": [q.category for q in questions], "type": [q.type for q in questions],
-        "line": [q.line for q in questions],
-        "a": [q.a for q in questions], "b": [q.b for q in questions], "c": [q.c for q in questions],
-        "answer": ["/".join(q.answers) for q in questions],
-        "rank": pd.array([pd.NA] * len(questions), "Int64"), "cosine": float("nan"),
-        "top": pd.array([""] * len(questions), "str"),
-        "first_pair": [q.pairs[0] for q in questions], "second_pair": [q.pairs[1] for q in questions],
-    })  # fmt: skip
-
-
-def _encode(rows: Sequence[QuestionRows]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Questions as tensors of rows: a, b and c [n, 3], and answers [n, m]; missing answers are −1."""
-    most = max(len(row.answers) for row in rows)
-    return (
-        torch.tensor([[row.a, row.b, row.c] for row in rows]),
-        torch.tensor([row.answers + [-1] * (most - len(row.answers)) for row in rows]),
-    )
+    frame = pd.DataFrame(map(vars, questions))
+    return frame.assign(
+        model=ref, answer=frame["answers"].map("/".join), top="", cosine=float("nan"),
+        rank=pd.array([pd.NA] * len(questions), "Int64"),
+        first_pair=[q.pairs[0] for q in questions], second_pair=[q.pairs[1] for q in questions],
+    )  # fmt: skip
 
 
 def _find_common(frames: Sequence[pd.DataFrame]) -> Any:

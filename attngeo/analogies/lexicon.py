@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,15 +28,6 @@ DESCRIPTIONS = {
     "method": "{}", "table": "{} table", "candidates": "candidates: {}", "case": "case: {}", "compose": "compose: {}",
     "limit": "first {:,}", "centre": "centred", "remove_top": "top {} removed",
 }  # fmt: skip
-
-
-class QuestionRows(NamedTuple):
-    """The rows of the words of one question."""
-
-    a: int
-    b: int
-    c: int
-    answers: list[int]
 
 
 @dataclass(frozen=True)
@@ -65,13 +55,13 @@ class Lexicon:
         rows = len(self.embedding.labels)
         return in_utf8(self.embedding.labels[row] if row < rows else self.composed_words[row - rows])
 
-    def rows_of(self, question: Question) -> QuestionRows | None:
-        """The rows of a, b, c and of the known answers; None unless a, b, c and at least one answer are known."""
-        a, b, c = (self.row(word) for word in (question.a, question.b, question.c))
-        answers = [row for row in map(self.row, question.answers) if row is not None]
-        if a is None or b is None or c is None or not answers:
-            return None
-        return QuestionRows(a, b, c, answers)
+    def rows_of(self, question: Question) -> tuple[list[int], list[int]] | None:
+        """The rows of a, b, c, and of the known answers; None unless a, b, c and at least one answer are known."""
+        terms, answers = (
+            [row for row in map(self.row, words) if row is not None]
+            for words in ((question.a, question.b, question.c), question.answers)
+        )
+        return (terms, answers) if len(terms) == 3 and answers else None
 
 
 def build_lexicon(

@@ -261,13 +261,14 @@ class FileStore(TensorStore):
         self._place, self._index = place, index
         self._sources = {name: source for name, (source, _) in (opened or {}).items()}
         self._open = {name: file for name, (_, file) in (opened or {}).items()}
+        self._lanes = max((source.lanes for source in self._sources.values()), default=1)
         self._lock, self._closed = Lock(), False
         self._opening: defaultdict[str, Lock] = defaultdict(Lock)
 
     @property
     def lanes(self) -> int:
         """How many reads at once make it faster."""
-        return max((source.lanes for source in [*self._sources.values()]), default=1)
+        return self._lanes
 
     @property
     def names(self) -> Collection[str]:
@@ -331,6 +332,7 @@ class FileStore(TensorStore):
                         opened.close()
                         raise self._refuse(file)
                     self._sources[file], self._open[file] = source, opened
+                    self._lanes = max(self._lanes, source.lanes)
             return self._open[file]
 
     def _refuse(self, file: str) -> CorruptCheckpointError:

@@ -47,8 +47,6 @@ def train_cbow(path: Path, options: CbowOptions, *, progress: ProgressCallback =
     )  # fmt: skip
     model.build_vocab(_Sentences(path, options, progress))
     if not len(model.wv):
-        if not model.corpus_total_words:
-            raise DataError(f"{path}: the text has no words, expected a text to train on")
         raise DataError(
             f"{path}: none of its {model.corpus_total_words:,} words occurs {options.min_count} times; "
             "use a longer text, or a lower $min_count",

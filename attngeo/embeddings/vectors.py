@@ -400,10 +400,6 @@ def _measure_binary(stream: Stream) -> tuple[int, int, int]:
     """The number of vectors that the first line announces, their width, and the place of the first one."""
     line, _, _ = stream.head.partition(b"\n")
     header = HEADER.fullmatch(line)
-    if not stream.head:
-        raise CorruptCheckpointError(
-            f"{stream.ref}: the file is empty, expected a word and its numbers on each line; download it again"
-        )
     if header is None or not int(header[1]) or not int(header[2]):
         raise CorruptCheckpointError(
             f"{stream.ref}: no word vectors: it starts with {line[:40]!r}, expected a word and its numbers, or "

@@ -117,14 +117,9 @@ def _refuse_foreign(store: TensorStore) -> None:
     """Raise UnsupportedModelError for what transformers does not load without code of the Hub or quantised kernels."""
     ref, model_type = store.ref, str(store.config.get("model_type"))
     if model_type not in CONFIG_MAPPING:
-        if store.config.get("auto_map"):
-            raise UnsupportedModelError(
-                f"{ref}: model type {model_type!r} needs code from the Hub, which is not run; score it without "
-                "running it"
-            )
         raise UnsupportedModelError(
-            f"{ref}: transformers {transformers.__version__} has no model type {model_type!r}; score it without "
-            "running it, or install a version of transformers that has it"
+            f"{ref}: transformers {transformers.__version__} has no model type {model_type!r}, and code from the Hub "
+            "is not run; score it without running it, or install a version of transformers that has it"
         )
     if stated_quantisation(store.config):
         raise UnsupportedModelError(

@@ -33,7 +33,7 @@ def test_all_questions_against_gensim_and_the_product_alone(benchmark: Benchmark
     lexicon = build_lexicon(embedding, settings=ProbeSettings(candidates="all"))
     found = [rows for q in load_questions("google").questions if (rows := lexicon.rows_of(q)) is not None]
     unit = torch.nn.functional.normalize(embedding.matrix, dim=1)
-    a, b, c = torch.tensor([terms for *terms, _ in found]).T
+    a, b, c = torch.tensor([terms for terms, _ in found]).T
     targets = unit[b] + unit[c] - unit[a]
     assert len(targets) == 12154
 
