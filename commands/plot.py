@@ -51,8 +51,12 @@ def plot(
             show_default="KIND.html in the working folder",
         ),
     ] = None,
-    width: Annotated[int | None, PIXELS(help="Width", show_default="of the page; of images 1000")] = None,
-    height: Annotated[int | None, PIXELS(help="Height", show_default="of the figure, else 600")] = None,
+    width: Annotated[
+        int | None, PIXELS(help="Width of the figure", show_default="that of the page; 1000 of images")
+    ] = None,
+    height: Annotated[
+        int | None, PIXELS(help="Height of the figure", show_default="600, if the kind has no own")
+    ] = None,
     options: PlotOptions = PlotOptions(),
     hub: HubAccess = HubAccess(),
     quiet: Quiet = False,
