@@ -4,7 +4,7 @@
     attention_sites(model)             each attention site with its query and key weights
     verify(model)                      whether the weights that are read are those that the running model multiplies
     analogy(models)                    accuracy of embeddings at word analogies, and tests between models
-    nearest(model, words, signs=...)   the words nearest to a sum of words
+    nearest(model, words, ...)         the words nearest to a sum of words
     open_embedding(model)              a table of vectors: token embeddings, or a file of word vectors
     symmetry(wq, wk)                   the two scores of any pair of projections
     directionality(wq, wk)

@@ -55,7 +55,11 @@ def printable(text: object) -> str:
     'a\\x1b[31m\\u202eb\\n'
     """
     text = str(text)
-    return text if text.isprintable() else "".join(c if c.isprintable() else _write_escape(c) for c in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    )
 
 
 def list_names(names: Sequence[object]) -> str:
@@ -68,10 +72,6 @@ def list_names(names: Sequence[object]) -> str:
     """
     others = f" and {len(names) - MOST_LISTED:,} others" if len(names) > MOST_LISTED else ""
     return ", ".join(f"{printable(name):.{LONGEST_NAME}}" for name in names[:MOST_LISTED]) + others
-
-
-def _write_escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def in_utf8(text: str) -> str:

@@ -22,8 +22,6 @@ Candidates = Literal["words", "all"]
 # Case of words that are looked up, and the vector of a word of several tokens; see analogies.lexicon.
 Case = Literal["auto", "keep", "lower", "ignore"]
 Compose = Literal["none", "mean"]
-# Units that a bootstrap draws; see analogies.summary.
-Resample = Literal["pairs", "questions"]
 # Kind of training data, and objective: predict masked tokens, or the next one; see pretrain.
 Task = Literal["text", "image"]
 Objective = Literal["mlm", "clm"]

@@ -290,7 +290,7 @@ def _decorator(keywords: Any) -> Any:
     parts = {name: kind for name, field in keywords.model_fields.items() if (kind := _options_class(field.annotation))}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = _build_signature(function, keywords, parts)
+        signature = build_signature(function, keywords, parts)
 
         @wraps(function)
         def accept(*subjects: Any, **values: Any) -> Any:
@@ -323,7 +323,7 @@ def _options_class(hint: Any) -> type[Options] | None:
     )
 
 
-def _build_signature(function: Callable[..., Any], keywords: type[Options], parts: Parts) -> inspect.Signature:
+def build_signature(function: Callable[..., Any], keywords: type[Options], parts: Parts) -> inspect.Signature:
     """The function's signature with the keywords in place of its options."""
     kept = [parameter for name, parameter in inspect.signature(function).parameters.items()
             if name not in keywords.model_fields]  # fmt: skip

@@ -24,9 +24,9 @@ from .outputs import (
     RowsFormat,
     Verbose,
     check_outputs,
-    complete_models,
     deliver_rows,
     file_option,
+    model_argument,
 )
 from .progress import Bar
 from .tables import Cell, Terminal, format_number, is_missing, print_table, show_number, show_text
@@ -82,10 +82,7 @@ Explain = Annotated[
 @with_options
 def analogy(
     options: AnalogyOptions,
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False, autocompletion=complete_models),
-    ] = None,
+    models: Annotated[list[str] | None, model_argument(EMBEDDING_HELP)] = None,
     explain: Explain = None,
     training: ExplainOptions = ExplainOptions(),
     output: Output = None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,9 +12,10 @@ import typer
 from rich.filesize import decimal
 
 from attngeo.bounds import dump_json
+from attngeo.checkpoints.reference import identify_path
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
-from attngeo.provenance import digest_code, software
+from attngeo.provenance import is_current
 from attngeo.questions import QUESTIONS
 from attngeo.studies.results import VARIABLE, Entry, cache_folder, list_entries, remove
 
@@ -23,13 +23,8 @@ from .messages import say
 from .outputs import FindingsFormat, Quiet
 from .tables import Cell, print_table
 
-# Folder of the cache → the module that knows when its results are outdated, and which options are usual. Other folders
-# have the names of questions, and their results are of one version of all code.
-KINDS = {
-    "efa": "attngeo.papers.wibisono2025.experiments",
-    "scores": "attngeo.scores.score",
-    "tabular": "attngeo.papers.wibisono2023.tables",
-}
+# Folder of the cache → the question that its results answer, if that has another name.
+ANSWERED = {"scores": "score", "tabular": "simulate"}
 
 
 def cache(
@@ -98,11 +93,11 @@ def _is_chosen(entry: Entry, models: list[str], *, outdated: bool) -> bool:
 
 
 def _is_outdated(entry: Entry) -> bool:
-    """Whether a result is no answer any more; one of a kind that this version does not know is none."""
-    kind = entry.path.parent.name
-    if kind in KINDS:
-        return bool(import_module(KINDS[kind]).is_outdated(entry.about))
-    return kind not in QUESTIONS or entry.about.get("version") != {"code": digest_code(), **software()}
+    """Whether a result is no answer any more: it is of other code, or of files that have changed or are gone."""
+    content = entry.about.get("content")
+    if isinstance(content, dict) and "path" in content and identify_path(Path(str(content["path"]))) != content:
+        return True
+    return not is_current(entry.about.get("version"))
 
 
 def _text(entry: Entry, name: str) -> str:
@@ -151,16 +146,11 @@ def _show_layers(row: dict[str, Any]) -> str:
 
 
 def _show_options(row: dict[str, Any]) -> str:
-    outdated = ["(outdated)"] if row["outdated"] else []
-    return " ".join([*_name_changed(row["entry"], row["options"]), *outdated])
-
-
-def _name_changed(entry: Entry, options: dict[str, Any]) -> list[str]:
-    """The options that tell a result from others of its name, as names and values."""
-    kind, usual = entry.path.parent.name, dict[str, Any]()
-    if kind in KINDS:
-        usual = import_module(KINDS[kind]).list_usual_options(entry.about)
-    elif kind in QUESTIONS:
-        usual = {name: field.default for name, field in QUESTIONS[kind].make_options_class().model_fields.items()}
-    changed = {name: options[name] for name in usual if name in options and options[name] != usual[name]}
-    return [name if value is True else f"{name}={value}" for name, value in changed.items()]
+    """The options that tell a result from others of its name, as names and values; and whether it is outdated."""
+    kind, options = row["entry"].path.parent.name, row["options"]
+    question = QUESTIONS.get(ANSWERED.get(kind, kind))
+    fields = {} if question is None else question.make_options_class().model_fields
+    usual = {name: field.default for name, field in fields.items() if name != "per_head"}  # which `score` always sets
+    changed = {name: options[name] for name in usual if name in options and options[name] not in (usual[name], [])}
+    shown = [name if value is True else f"{name}={value}" for name, value in changed.items()]
+    return " ".join([*shown, *(["(outdated)"] if row["outdated"] else [])])

@@ -9,11 +9,10 @@ import typer
 
 from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import UsageError
-from attngeo.options import RESULTS
 
 from .declare import with_options
 from .messages import say
-from .outputs import Quiet, Verbose
+from .outputs import Quiet, Verbose, file_option
 from .progress import Bar
 
 
@@ -23,13 +22,8 @@ def cbow(
     options: CbowOptions,
     output: Annotated[
         Path,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            show_default=False,
-            help="File of the vectors: .txt or .vec for word2vec's text, .bin for its binary format",
-            rich_help_panel=RESULTS,
+        file_option(
+            "-o", "--output", help="File of the vectors: .txt or .vec for word2vec's text, .bin for its binary format"
         ),
     ],
     quiet: Quiet = False,

@@ -78,12 +78,11 @@ def fit(
         attngeo efa fit days.csv --coordinates lat --coordinates lon --lags yesterday
         attngeo efa fit films.csv --part both --value rating:poisson --value minutes:gaussian --covariates watched:time
     """
-    outputs = output or []
-    check_outputs(outputs, inputs=[path for path in (data, options.validation, options.test) if path])
+    check_outputs(output or [], inputs=[path for path in (data, options.validation, options.test) if path])
     save, resume = (None if folder is None else Path(folder) for folder in (options.save, options.resume))
     with hold_folders(save, resume), Bar("fit", quiet=quiet, verbose=verbose) as progress:
         rows = models.fit_own_sequences(data, options, progress)
-    deliver_rows(rows, outputs, format, _print_scores)
+    deliver_rows(rows, output or [], format, _print_scores)
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
@@ -120,9 +119,8 @@ def predict(
         attngeo efa predict model ratings.csv
         attngeo efa predict model baskets.parquet -o predicted.parquet
     """
-    outputs = output or []
-    check_outputs(outputs, inputs=[data])
-    deliver_rows(models.predict_file(model, data, options), outputs, format, print_frame)
+    check_outputs(output or [], inputs=[data])
+    deliver_rows(models.predict_file(model, data, options), output or [], format, print_frame)
 
 
 @with_options
@@ -141,11 +139,10 @@ def sample(
         attngeo efa sample model --sequences 10 --length 8
         attngeo efa sample model --data ratings.csv --seed 1 -o drawn.csv
     """
-    outputs = output or []
-    check_outputs(outputs, inputs=[options.data] if options.data else [])
+    check_outputs(output or [], inputs=[options.data] if options.data else [])
     loaded = estimators.ExponentialFamilyAttention.load(model)
     frame = None if options.data is None else models.read_like(loaded, options.data)
-    deliver_rows(loaded.sample(options=options, data=frame), outputs, format, print_frame)
+    deliver_rows(loaded.sample(options=options, data=frame), output or [], format, print_frame)
 
 
 def similar(
@@ -166,11 +163,10 @@ def similar(
         attngeo efa similar model Limes
         attngeo efa similar model 21903 --top 3 --format json
     """
-    outputs = output or []
-    check_outputs(outputs)
+    check_outputs(output or [])
     loaded = estimators.ExponentialFamilyAttention.load(model)
     frame = models.rank_similar(loaded.model_, loaded.items_, models.find_item(loaded, item), top)
-    deliver_rows(frame, outputs, format, print_frame)
+    deliver_rows(frame, output or [], format, print_frame)
 
 
 def compare(
@@ -190,9 +186,8 @@ def compare(
         attngeo efa compare model other test.csv
         attngeo efa compare model other test.csv --format json
     """
-    outputs = output or []
-    check_outputs(outputs, inputs=[data])
-    deliver_rows(models.compare_files(model, other, data), outputs, format, _print_relations)
+    check_outputs(output or [], inputs=[data])
+    deliver_rows(models.compare_files(model, other, data), output or [], format, _print_relations)
 
 
 def _print_relations(rows: pd.DataFrame) -> None:
@@ -244,10 +239,9 @@ def bound(
     """  # fmt: skip
     from attngeo.papers.wibisono2025.generalisation import bound_model
 
-    outputs = output or []
-    check_outputs(outputs, inputs=[data])
+    check_outputs(output or [], inputs=[data])
     loaded = estimators.ExponentialFamilyAttention.load(model)
-    deliver_rows(bound_model(loaded, models.read_like(loaded, data), failure), outputs, format, _print_bound)
+    deliver_rows(bound_model(loaded, models.read_like(loaded, data), failure), output or [], format, _print_bound)
 
 
 def _print_bound(rows: pd.DataFrame) -> None:
@@ -288,14 +282,13 @@ def attention(
         attngeo efa attention model baskets.csv -o weights.csv
         attngeo efa attention model temperatures.csv --places-output places.csv
     """
-    outputs = output or []
-    check_outputs([*outputs, *([places_output] if places_output else [])], inputs=[basket])
+    check_outputs([*(output or []), *([places_output] if places_output else [])], inputs=[basket])
     loaded = estimators.ExponentialFamilyAttention.load(model)
     rows = models.read_basket(loaded, basket)
     if places_output:
         write_table(models.tabulate_places(loaded, rows), places_output)
-    if outputs or not places_output:
-        deliver_rows(loaded.attention_weights(rows), outputs, format, _print_weights)
+    if output or not places_output:
+        deliver_rows(loaded.attention_weights(rows), output or [], format, _print_weights)
 
 
 def _print_weights(rows: pd.DataFrame) -> None:

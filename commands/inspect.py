@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -19,10 +18,10 @@ from attngeo.progress import ProgressCallback
 from attngeo.studies.engine import StudyOptions, run_study
 
 from .declare import with_options
-from .messages import TRACEBACK, describe_error, say
+from .messages import describe_error, say
 from .outputs import FindingsFormat, Quiet, Verbose
 from .progress import Bar
-from .study import SEVERAL_FAILED, Models, ModelsFile, list_all
+from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced
 from .tables import MISSING, Cell, Terminal, print_table, show_text
 
 if TYPE_CHECKING:
@@ -55,11 +54,11 @@ def inspect(
     listed = list_all(models, models_file, hub, command="inspect")
     alone = len(listed) == 1 and models_file is None
     with Bar(listed[0] if alone else "inspect", quiet=quiet, verbose=verbose) as progress:
-        outcomes = run_study(partial(_survey_one, hub=hub), listed, names=listed, options=study, progress=progress)
-    failures = [outcome for outcome in outcomes if outcome.failure is not None]
-    if failures and (alone or os.environ.get(TRACEBACK)):
-        assert failures[0].cause is not None
-        raise failures[0].cause
+        outcomes = run_study(
+            partial(_survey_one, hub=hub), listed, names=listed, options=study, progress=progress,
+            on_outcome=partial(raise_if_traced, alone=alone),
+        )  # fmt: skip
+    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     surveys = [outcome.result for outcome in outcomes if outcome.result is not None]
     names = [survey.pop("names") for survey in surveys]
     if format == "json":
@@ -68,9 +67,8 @@ def inspect(
         _print_findings(surveys[0], names[0], verbose=verbose)
     elif surveys:
         _print_costs(surveys)
-    for outcome in failures:
-        assert outcome.failure is not None
-        say(describe_error(outcome.failure))
+    for failure in failures:
+        say(describe_error(failure))
     if failures:
         raise typer.Exit(SEVERAL_FAILED)
 

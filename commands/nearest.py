@@ -11,16 +11,14 @@ from attngeo.checkpoints.reference import HubAccess
 
 from .declare import with_options
 from .messages import say
-from .outputs import EMBEDDING_HELP, OutputFormat, Quiet, RowsFormat, Verbose, complete_models, deliver_rows
+from .outputs import EMBEDDING_HELP, OutputFormat, Quiet, RowsFormat, Verbose, deliver_rows, model_argument
 from .progress import Bar
 from .tables import print_table, show_number, show_text
 
 
 @with_options
 def nearest(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help=EMBEDDING_HELP, show_default=False, autocompletion=complete_models)
-    ],
+    model: Annotated[str, model_argument(EMBEDDING_HELP)],
     words: Annotated[
         list[str],
         typer.Argument(

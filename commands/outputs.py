@@ -75,13 +75,8 @@ def deliver_rows(
     if format is OutputFormat.table:
         print_table(frame)
     else:
-        print_rows(frame, format)
-
-
-def print_rows(frame: pd.DataFrame, format: OutputFormat) -> None:
-    """Print the rows on stdout, for programs or for a Markdown page."""
-    printers = {OutputFormat.csv: to_csv, OutputFormat.json: to_json, OutputFormat.markdown: to_markdown}
-    sys.stdout.write(printers[format](frame))
+        printers = {OutputFormat.csv: to_csv, OutputFormat.json: to_json, OutputFormat.markdown: to_markdown}
+        sys.stdout.write(printers[format](frame))
 
 
 MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:encoder, demo:decoder, demo:minilm"
@@ -96,14 +91,17 @@ def complete_models(incomplete: str) -> list[str]:
     return [name for name in local_names() if incomplete and name.startswith(incomplete)]
 
 
-Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False, autocompletion=complete_models)
-]
+def model_argument(help: str) -> Any:
+    """An argument that is a model, or several."""
+    return typer.Argument(metavar="MODEL", help=help, show_default=False, autocompletion=complete_models)
 
 
-def file_option(*flags: str, help: str) -> Any:
+Model = Annotated[str, model_argument(MODEL_HELP)]
+
+
+def file_option(*flags: str, help: str, show_default: bool | str = True) -> Any:
     """An option whose value is a file of results."""
-    return typer.Option(*flags, metavar="FILE", help=help, rich_help_panel=RESULTS)
+    return typer.Option(*flags, metavar="FILE", help=help, show_default=show_default, rich_help_panel=RESULTS)
 
 
 def folder_option(help: str, default: str) -> Any:

@@ -11,12 +11,11 @@ import typer
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.choices import one_of
 from attngeo.figures.kinds import FIGURES, PlotOptions
-from attngeo.figures.save import ImageSize, save_figure
-from attngeo.options import RESULTS
+from attngeo.figures.save import save_figure
 
 from .declare import with_options
 from .messages import say
-from .outputs import Quiet, Verbose, check_outputs, complete_models
+from .outputs import Quiet, Verbose, check_outputs, complete_models, file_option
 from .progress import Bar
 
 INPUT_HELP = "File of score, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
@@ -40,17 +39,14 @@ def plot(
     ],
     output: Annotated[
         list[Path] | None,
-        typer.Option(
+        file_option(
             "-o",
             "--output",
-            metavar="FILE",
             help="Write the figure to a .html .json .png .svg or .pdf file; may be repeated",
             show_default="KIND.html in the working folder",
-            rich_help_panel=RESULTS,
         ),
     ] = None,
     options: PlotOptions = PlotOptions(),
-    size: ImageSize = ImageSize(),
     hub: HubAccess = HubAccess(),
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -77,7 +73,7 @@ def plot(
     with Bar(inputs[0], quiet=quiet, verbose=verbose) as progress:
         figure = draw_figure(kind, inputs, options=options, hub=hub, progress=progress)
     for path in files:
-        save_figure(figure, path, size=size)
+        save_figure(figure, path)
     if not output and not quiet:
         say(f"{files[0]}: written")
 

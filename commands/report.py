@@ -28,14 +28,14 @@ CHECK_FAILED = 1
 def report(
     recipe: Annotated[
         Path | None,
-        typer.Argument(metavar="RECIPE.toml", help="The recipe; with --init, the file to write", show_default=False),
+        typer.Argument(metavar="RECIPE.toml", help="The recipe", show_default=False),
     ] = None,
     output: Annotated[Path | None, folder_option("Folder of the report", "the recipe's name")] = None,
     start: Annotated[
         bool,
         typer.Option(
             "--init",
-            help="Write a recipe to start from to RECIPE.toml or -o, a new file; without them, print it",
+            help="Write a recipe to start from to -o, a new file; without it, print it",
             rich_help_panel=INPUT,
         ),
     ] = False,
@@ -86,19 +86,16 @@ def report(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _write_starter(recipe: Path | None, output: Path | None) -> None:
+def _write_starter(recipe: Path | None, path: Path | None) -> None:
     """Write the starter recipe to a new file, or print it. Raises OutputError, and UsageError if the file exists."""
     text = (files("attngeo.reporting") / "starter.toml").read_text("utf-8")
-    path = output or recipe
+    if recipe is not None:
+        raise UsageError(f"--init reads no recipe, got {recipe}; name the file to write by -o")
     if path is None:
         sys.stdout.write(text)
         return
-    if recipe is not None and output is not None:
-        raise UsageError(f"--init writes one file, got {recipe} and -o {output}; leave out one of them")
     check_writable(path, (".toml",))
     if path.exists():
-        raise UsageError(
-            f"{path} exists, and --init overwrites no file; name another file, or make its report without --init"
-        )
+        raise UsageError(f"{path} exists, and --init overwrites no file; name another file")
     with atomic_write(path) as partial:
         partial.write_text(text, "utf-8")

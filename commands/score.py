@@ -46,16 +46,6 @@ HALF_BAR = 5
 WIDTH_OF_BARS = 78
 # Places that a footnote names at most.
 MOST_PLACES = 6
-# How the title shows an option that is not at its default.
-DESCRIPTIONS = {
-    "adapter": "adapter {}",
-    "adapter_only": "update alone",
-    "with_bias": "with biases",
-    "fold_norm": "input gain folded",
-    "rope_offset": "rotary offset {}",
-    "precision": "{}",
-    "gamma": "gamma {}",
-}
 
 
 Plots = Annotated[
@@ -130,8 +120,12 @@ def score(
     complaints = []
     if frames:
         _deliver([*frames.values()], outputs, format, options, quiet=quiet, summary_only=models_file is not None)
-        _draw([*frames.values()], figures)
-        complaints = _list_failed_checks(frames.values(), conditions) + _report_verified(verified, quiet=quiet)
+        figure = attngeo.plot("heatmap", [*frames.values()]) if figures else None
+        for path in figures:
+            attngeo.save_figure(figure, path)
+        summaries = [summarise(frame) for frame in frames.values()] if conditions else []
+        checked = [check for condition in conditions for rows in summaries for check in condition.outcomes(rows)]
+        complaints = [check.complaint for check in checked if check.failed] + _report_verified(verified, quiet=quiet)
     failures = [outcome.failure for outcome in (*outcomes, *verified) if outcome.failure is not None]
     for text in (*complaints, *map(describe_error, failures)):
         say(text)
@@ -203,23 +197,6 @@ def _report_verified(verified: list[RunOutcome[pd.DataFrame]], *, quiet: bool) -
     return [text for complaints, _ in described for text in complaints]
 
 
-def _list_failed_checks(frames: Iterable[pd.DataFrame], conditions: list[Condition]) -> list[str]:
-    """A line for each model that fails a condition."""
-    return [
-        outcome.complaint
-        for condition in conditions
-        for frame in frames
-        for outcome in condition.outcomes(summarise(frame))
-        if outcome.failed
-    ]
-
-
-def _draw(frames: list[pd.DataFrame], paths: list[Path]) -> None:
-    figure = attngeo.plot("heatmap", frames) if paths else None
-    for path in paths:
-        attngeo.save_figure(figure, path)
-
-
 def _deliver(
     frames: list[pd.DataFrame],
     outputs: list[Path],
@@ -252,7 +229,10 @@ def _deliver(
 def _print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     """Print the layers (and heads) of one model, the quartiles of each stack, and on stderr the notes."""
     console = Terminal()
-    console.print(_describe_frame(frame), style="bold", highlight=False)
+    about = frame.attrs
+    precision = "" if about["precision"] == default_of(ScoreOptions, "precision") else about["precision"]
+    title = filter(None, [about["model"], frame["model_type"].iloc[0], about["convention"], precision])
+    console.print(printable(" · ".join(map(str, title))), style="bold", highlight=False)
     rows = frame if per_head else frame[frame["head"].isna()]
     rows = rows.assign(first=~rows["stack"].duplicated())
     columns: list[tuple[str, Cell]] = [
@@ -277,18 +257,6 @@ def _print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     if not quiet:
         for line in _list_footnotes(frame):
             sys.stderr.write(f"{printable(line)}\n")
-
-
-def _describe_frame(frame: pd.DataFrame) -> str:
-    about = frame.attrs
-    changed = [
-        text.format(", ".join(about[name]) if isinstance(about[name], tuple) else about[name])
-        for name, text in DESCRIPTIONS.items()
-        if about[name] != default_of(ScoreOptions, name) and name not in about["unused"]
-    ]
-    return printable(
-        " · ".join(map(str, filter(None, [about["model"], frame["model_type"].iloc[0], about["convention"], *changed])))
-    )
 
 
 def _show_score(row: dict[Any, Any], name: str, *, bars: bool) -> str:

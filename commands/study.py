@@ -19,7 +19,7 @@ from attngeo.studies.models import list_models
 from attngeo.studies.results import cache_folder
 
 from .messages import TRACEBACK, describe_error, say
-from .outputs import MODEL_HELP, OutputFormat, complete_models, deliver_rows
+from .outputs import MODEL_HELP, OutputFormat, deliver_rows, model_argument
 from .progress import Bar
 
 if TYPE_CHECKING:
@@ -30,19 +30,14 @@ SEVERAL_FAILED = 4
 
 Models = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="MODEL",
-        help=f"{MODEL_HELP}; or org/name@step* for all revisions of this pattern",
-        show_default=False,
-        autocompletion=complete_models,
-    ),
+    model_argument(f"{MODEL_HELP}; or org/name@step* for all revisions of this pattern"),
 ]
 ModelsFile = Annotated[
     str | None,
     typer.Option(
         "--models",
         metavar="FILE",
-        help="Take also the models of a file, one on each line; - is stdin. Prints one line for each model",
+        help="Take also the models of a file, one on each line. Prints one line for each model",
         rich_help_panel=INPUT,
     ),
 ]

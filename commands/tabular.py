@@ -22,7 +22,7 @@ from .messages import say
 from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
-from .tables import Cell, Terminal, format_mean, print_frame, print_table, show_number, show_text
+from .tables import Cell, Terminal, format_mean, is_missing, print_frame, print_table, show_number, show_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +32,7 @@ HELP = """Classify tables of categories with attention, and compare it with othe
 The paper is Wibisono and Wang 2023 (arXiv 2307.04057), section 3.
 """
 
+SavedModel = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo tabular fit --save wrote")]
 tabular = typer.Typer(name="tabular", help=HELP, cls=Group)
 
 
@@ -62,12 +63,10 @@ def fit(
         attngeo tabular fit train.csv --target y --methods atn --save model
         attngeo tabular fit patients.csv controls.csv --save model
     """
-    outputs = output or []
-    files = [*outputs, *([Path(options.encodings_output)] if options.encodings_output else [])]
-    check_outputs(files, inputs=[*train, *([options.test] if options.test else [])])
+    check_outputs(output or [], inputs=[*train, *([options.test] if options.test else [])])
     with hold_folders(Path(options.save) if options.save else None), Bar("fit", quiet=quiet, verbose=verbose) as bar:
         rows = models.fit_own_table(train, options, bar)
-    deliver_rows(rows, outputs, format, _print_scores)
+    deliver_rows(rows, output or [], format, _print_scores)
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
@@ -84,7 +83,7 @@ def _print_scores(rows: pd.DataFrame) -> None:
 @with_options
 def predict(
     options: PredictOptions,
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo tabular fit --save wrote")],
+    model: SavedModel,
     rows: Annotated[str, typer.Argument(metavar="ROWS", help="Rows to predict: a .csv, .tsv or .parquet file")],
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
@@ -99,17 +98,18 @@ def predict(
         attngeo tabular predict model rows.csv -o predicted.csv --unseen mask
         attngeo tabular predict model rows.csv --attention-output cells.csv
     """
-    outputs = output or []
-    files = [*outputs, *([Path(options.attention_output)] if options.attention_output else [])]
+    files = [*(output or []), *([Path(options.attention_output)] if options.attention_output else [])]
     check_outputs(files, inputs=[rows])
     predicted = models.predict_own_table(model, rows, options)
-    deliver_rows(predicted, outputs, format, lambda frame: print_frame(frame[["row", "prediction", "probability"]]))
+    deliver_rows(
+        predicted, output or [], format, lambda frame: print_frame(frame[["row", "prediction", "probability"]])
+    )
 
 
 @with_options
 def impute(
     options: RowsOptions,
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo tabular fit --save wrote")],
+    model: SavedModel,
     rows: Annotated[str, typer.Argument(metavar="ROWS", help="Rows with empty cells: a .csv, .tsv or .parquet file")],
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
@@ -124,23 +124,18 @@ def impute(
         attngeo tabular impute model rows.csv -o filled.csv
         attngeo tabular impute model rows.csv --missing unknown --format json
     """
-    outputs = output or []
-    check_outputs(outputs, inputs=[rows])
-    deliver_rows(models.impute_own_table(model, rows, options), outputs, format, _print_cells)
+    check_outputs(output or [], inputs=[rows])
+    deliver_rows(models.impute_own_table(model, rows, options), output or [], format, _print_cells)
 
 
 def _print_cells(filled: pd.DataFrame) -> None:
     """Print the cells that are filled in, in the order of the rows."""
     names = [name for name in filled.columns if f"p({name})" in filled.columns]
     cells = [
-        {"row": row, "column": name, "value": value, "probability": chance}
-        for row, *pairs in zip(
-            range(1, len(filled) + 1),
-            *(zip(filled[name], filled[f"p({name})"], strict=True) for name in names),
-            strict=True,
-        )
-        for name, (value, chance) in zip(names, pairs, strict=True)
-        if chance == chance
+        {"row": row, "column": name, "value": cell[name], "probability": cell[f"p({name})"]}
+        for row, cell in enumerate(filled.to_dict("records"), 1)
+        for name in names
+        if not is_missing(cell[f"p({name})"])
     ]
     columns = {"row": show_number("row", "d"), "column": show_text("column"), "value": show_text("value"),
                "probability": show_number("probability")}  # fmt: skip

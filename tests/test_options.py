@@ -15,7 +15,6 @@ from attngeo.embeddings.cbow import train_cbow
 from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import UnknownOptionError, UsageError
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.save import ImageSize
 from attngeo.gradients import measure
 from attngeo.gradients.options import GradientOptions
 from attngeo.options import PANELS, Options, option, options_of, parse_bytes, takes
@@ -24,7 +23,7 @@ from attngeo.scores.spec import ScoreOptions, parse_layers
 
 FUNCTIONS = {
     ScoreOptions: attngeo.score, AnalogyOptions: attngeo.analogy, NearestOptions: attngeo.nearest,
-    CbowOptions: train_cbow, PlotOptions: attngeo.plot, ImageSize: attngeo.save_figure,
+    CbowOptions: train_cbow, PlotOptions: attngeo.plot,
     ComparisonOptions: attngeo.pretrain.compare, GradientOptions: measure, HubAccess: attngeo.open_embedding,
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import pytest
 
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, Options, option
-from attngeo.provenance import digest_code, software
+from attngeo.provenance import describe_code
 from attngeo.questions import QUESTIONS, Question
 from attngeo.reporting.answers import ResultsAnswer, Workplace
 from attngeo.reporting.recipe import read_recipe
@@ -46,7 +46,7 @@ def play(options: ToyOptions, place: Workplace, *, animals: list[str]) -> Result
     rows = [{"method": animal, **row} for animal in animals]
     record = find_record("toy", {"animals": animals})
     if record is not None:
-        about = {"model": "bear", "version": {"code": digest_code(), **software()}, "options": dict(options)}
+        about = {"model": "bear", "version": describe_code("torch"), "options": dict(options)}
         record.keep([{"method": "bear", "accuracy": 0.3}], about)
     return ResultsAnswer.of(pd.DataFrame(rows, columns=list(COLUMNS)))
 

@@ -27,7 +27,7 @@ attngeo.verify("demo:minilm", retries=1)
 attngeo.verify("demo:minilm", retries="1")                      # wrong: retries
 attngeo.analogy(["demo:minilm"], method="3cosmul", draws=10).scores
 attngeo.analogy("demo:minilm", method="cos")                    # wrong: method
-attngeo.nearest("demo:minilm", ["king", "man"], signs=[1, -1], top_k=3)
+attngeo.nearest("demo:minilm", "king - man", top_k=3)
 attngeo.nearest("demo:minilm")                                  # wrong: Too few arguments
 attngeo.open_embedding("demo:minilm", table="output", offline=True)
 attngeo.open_embedding("demo:minilm", table="middle")           # wrong: table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
@@ -33,24 +32,21 @@ class NearestKeywords(NearestOptions, HubAccess):
 
     options: NearestOptions | None = None
     hub: HubAccess | None = None
-    signs: Sequence[int] | None = None
     progress: ProgressCallback | None = None
 
 
 @takes_after_two(NearestKeywords)
 def nearest(
     model: Any,
-    words: str | Sequence[str],
+    words: str,
     options: NearestOptions,
     *,
-    signs: Sequence[int] | None = None,
     hub: HubAccess,
     progress: ProgressCallback | None = None,
 ) -> pd.DataFrame:
     """The words nearest to a sum of words, by cosine; the words of the sum are left out.
 
-    model: as for `attngeo.open_embedding`. words: the sum, such as "king - man + woman", with spaces around the signs;
-    or a list of its terms. signs: 1 or -1 for each term of a list, by default all 1.
+    model: as for `attngeo.open_embedding`. words: the sum, such as "king - man + woman", with spaces around the signs.
     {options}
     {hub}
     progress: called while the table is read.
@@ -62,7 +58,7 @@ def nearest(
     >>> attngeo.nearest("demo:minilm", "king - man + woman", top_k=1).word.item()
     'queen'
     """
-    terms, weights = _read_terms(words, signs)
+    terms, weights = parse_sum(words)
     pick_device(options.device)
     with torch.inference_mode():
         embedding = open_embedding(model, table=options.table, hub=hub, progress=progress or ignore_progress)
@@ -110,18 +106,6 @@ def parse_sum(text: str) -> tuple[list[str], list[int]]:
     if not terms or len(signs) != len(terms) or not SIGNS.keys() >= {*signs} or SIGNS.keys() & {*terms}:
         raise UsageError(f"{text!r} is not a sum of words, expected for example king - man + woman")
     return terms, [SIGNS[sign] for sign in signs]
-
-
-def _read_terms(words: str | Sequence[str], signs: Sequence[int] | None) -> tuple[list[str], tuple[int, ...]]:
-    if isinstance(words, str):
-        terms, parsed = parse_sum(words)
-        return terms, tuple(parsed if signs is None else signs)
-    chosen = tuple([1] * len(words) if signs is None else signs)
-    if not words or len(chosen) != len(words) or not {*chosen} <= {1, -1}:
-        raise UsageError(
-            f"{len(words)} words with the signs {list(chosen)}, expected at least one word, and 1 or -1 for each"
-        )
-    return list(words), chosen
 
 
 def _explain(word: str, lexicon: Lexicon) -> UsageError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from attngeo.choices import Candidates, Case, Compose, Resample, Table
+from attngeo.choices import Candidates, Case, Compose, Table
 from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option, parse_bytes
 
 # Score of a candidate; see analogies.probe.
@@ -65,10 +65,6 @@ class AnalogyOptions(ProbeSettings):
     own: bool = option(
         False, "Report each model also on all questions that it knows, not only on the common ones", panel=COMPUTATION
     )
-    resample: Resample = option(
-        "pairs", "What the bootstrap draws: pairs of words, or questions as if they were independent",
-        advanced=True, panel=COMPUTATION,
-    )  # fmt: skip
     draws: int = option(
         2000,
         "Number of bootstrap draws; 0 for no intervals",

@@ -21,7 +21,7 @@ from torch import Tensor
 from attngeo.analogies.lexicon import Space, unit
 from attngeo.analogies.options import Method
 from attngeo.errors import UsageError
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.progress import Progress, ProgressCallback
 
 # Keeps 3CosMul's quotient finite: the value of Levy and Goldberg.
 EPSILON = 0.001
@@ -32,7 +32,6 @@ TIED = {torch.float64: 1e-10, torch.float32: 1e-5}
 # Questions and candidates that are processed at a time: what fits into caches, and what keeps a GPU busy.
 SHAPES = {"cpu": (256, 2048), "cuda": (4096, 16384), "mps": (2048, 8192)}
 FEWEST = 16
-DEFAULT_MEMORY = 1 << 30
 
 
 class CosAdd:
@@ -82,13 +81,12 @@ class CosMul:
 @dataclass(frozen=True)
 class ProbeResult:
     """For each question: the rank [n] of the best right answer among the candidates other than a, b and c (1 is best,
-    ties count against it), its cosine [n] with b + c − a, and the best candidates, rows and scores [n, k].
+    ties count against it), its cosine [n] with b + c − a, and the rows of the best candidates [n, k].
     """
 
     rank: Tensor
     cosine: Tensor
     top: Tensor
-    top_scores: Tensor
 
 
 def ask(
@@ -96,10 +94,10 @@ def ask(
     terms: Tensor,
     answers: Tensor,
     *,
-    method: Method = "3cosadd",
-    top_k: int = 5,
-    memory: int = DEFAULT_MEMORY,
-    progress: ProgressCallback = ignore_progress,
+    method: Method,
+    top_k: int,
+    memory: int,
+    progress: ProgressCallback,
 ) -> ProbeResult:
     """Answer every question. Raises UsageError.
 
@@ -117,13 +115,12 @@ def ask(
     cosines = scores if scorer is add else probe.scores_at(add, places)
     chosen = scores.argmax(1, keepdim=True)
     floor = best - TIED[scores.dtype]
-    counts, top, top_scores = probe.run(scorer, floor, progress)
+    counts, top = probe.run(scorer, floor, progress)
     right = _mark_distinct(places, possible) & (scores >= floor[:, None])
     return ProbeResult(
         rank=(counts - right.sum(1) + 1).cpu(),
         cosine=torch.where(possible.any(1), cosines.gather(1, chosen)[:, 0], torch.nan).cpu(),
         top=top.cpu(),
-        top_scores=top_scores.cpu(),
     )
 
 
@@ -179,7 +176,7 @@ class _Probe:
                     collected[start + here, columns] = scores[here, places[part][here, columns] - first]
         return collected
 
-    def run(self, scorer: CosAdd | CosMul, floor: Tensor, progress: ProgressCallback) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, scorer: CosAdd | CosMul, floor: Tensor, progress: ProgressCallback) -> tuple[Tensor, Tensor]:
         """Count candidates of at least `floor` [n], and find the best k. A question's own words are left out."""
         count, total = len(floor), len(self._space.candidates)
         counts = torch.zeros(count, dtype=torch.long, device=floor.device)
@@ -200,7 +197,7 @@ class _Probe:
                 merged = torch.cat([top_scores[part], values], 1).topk(self._top_k, 1)
                 top_scores[part] = merged.values
                 top[part] = torch.cat([top[part], where + first], 1).gather(1, merged.indices)
-        return counts, self._space.candidates.to(top.device)[top], top_scores
+        return counts, self._space.candidates.to(top.device)[top]
 
 
 def _mark_distinct(places: Tensor, possible: Tensor) -> Tensor:

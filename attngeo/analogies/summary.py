@@ -146,19 +146,15 @@ def resample_means(values: Array, first: Array, second: Array, options: AnalogyO
     The questions are those of one category. first, second: the names of their two pairs, [questions]. The sum over
     categories gives a type. key: number of the category, so that every model is resampled in the same way.
 
-    If options.resample is "questions", questions are drawn as if they were independent. They are not: each pair of
-    words makes many questions (Google's capitals of common countries are 23 pairs and 506 questions), and a model that
-    gets one pair wrong can get all of its questions wrong. "pairs" draws the pairs; the weight of a question is the
-    product of the draws of its two pairs (Davezies, D'Haultfœuille and Guyonvarch 2021, Annals of Statistics 49(2), for
-    data on pairs of units).
+    Questions are not independent: each pair of words makes many questions (Google's capitals of common countries are 23
+    pairs and 506 questions), and a model that gets one pair wrong can get all of its questions wrong. So pairs are
+    drawn; the weight of a question is the product of the draws of its two pairs (Davezies, D'Haultfœuille and
+    Guyonvarch 2021, Annals of Statistics 49(2), for data on pairs of units).
     """
     generator = np.random.default_rng([options.seed, key])
     count = len(values)
-    if options.resample == "questions":
-        units, places = count, np.arange(count)[None]
-    else:
-        names, inverse = np.unique(np.concatenate([first, second]), return_inverse=True)
-        units, places = len(names), inverse.reshape(2, count)
+    names, inverse = np.unique(np.concatenate([first, second]), return_inverse=True)
+    units, places = len(names), inverse.reshape(2, count)
     sums = np.empty((2, values.shape[1], options.draws))
     step = max(1, CHUNK // (8 * count))
     for start in range(0, options.draws, step):

@@ -151,7 +151,7 @@ class Adapter:
         return self._settings.get(usual)
 
 
-class AdapterStore:
+class AdapterStore(TensorStore):
     """The tensors of a base model, and in place of the weights that adapters change the changed ones, in float32.
 
     ref: its name. adapters: of this base; they change its weights one after the other. only_updates: see `read_all`.
@@ -234,10 +234,6 @@ class AdapterStore:
     def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
         """Open the base's files that hold these tensors. Calls `progress` with each file's name."""
         self._base.open(names, progress)
-
-    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """One tensor, or rows of its first dimension."""
-        return self.read_all({name: rows})[name]
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
         """Rows of each of these tensors after the updates.

@@ -47,7 +47,8 @@ class GgufFamily(NamedTuple):
     """How llama.cpp stores a family.
 
     model_type: as transformers calls it. permuted: rotary pairs of queries and keys are neighbours. gain_offset: what
-    is added to the gains of norms. block: the name of a layer. names: of tensors in a layer, if they are unusual.
+    is added to the gains of norms. block: the name of a layer, of a stack if there are two. names: of tensors in a
+    layer, if they are unusual.
     """
 
     model_type: str
@@ -61,21 +62,52 @@ BERT = {
     "attn_q": "attention.self.query", "attn_k": "attention.self.key", "attn_v": "attention.self.value",
     "attn_output": "attention.output.dense",
 }  # fmt: skip
+LATENT = {
+    "attn_q_a": "self_attn.q_a_proj", "attn_q_b": "self_attn.q_b_proj", "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj", "attn_k_b": "self_attn.k_b_proj",
+}  # fmt: skip
+T5 = {
+    f"{cross}attn_{letter}": f"layer.{place}.{module}.{letter}"
+    for cross, place, module in (("", 0, "SelfAttention"), ("cross_", 1, "EncDecAttention")) for letter in "qkvo"
+} | {"attn_norm": "layer.0.layer_norm", "cross_attn_norm": "layer.1.layer_norm"}  # fmt: skip
+
+
+def _fused(module: str, norm: str, **more: str) -> dict[str, str]:
+    """The names of a family whose queries, keys and values llama.cpp puts one after the other, heads unmixed."""
+    return {"attn_qkv": f"{module}.attn_qkv", "attn_norm": norm, **more}
+
+
 ARCHITECTURES: Mapping[str, GgufFamily] = {
     "bert": GgufFamily("bert", block="encoder.layer.{}", names=BERT),
+    "bloom": GgufFamily("bloom", block="transformer.h.{}", names=_fused("self_attention", "input_layernorm")),
     "command-r": GgufFamily("cohere"),
+    "deepseek2": GgufFamily("deepseek_v2", names=LATENT),
+    "falcon": GgufFamily(
+        "falcon", block="transformer.h.{}", names=_fused("self_attention", "input_layernorm", attn_norm_2="ln_attn")
+    ),
     "gemma": GgufFamily("gemma", gain_offset=1.0),
     "gemma2": GgufFamily("gemma2", gain_offset=1.0),
     "gemma3": GgufFamily("gemma3_text", gain_offset=1.0),
+    "gpt2": GgufFamily("gpt2", block="transformer.h.{}", names=_fused("attn", "ln_1")),
+    "gptneox": GgufFamily("gpt_neox", block="gpt_neox.layers.{}", names=_fused("attention", "input_layernorm")),
     "granite": GgufFamily("granite", permuted=True),
     "llama": GgufFamily("llama", permuted=True),  # and Mistral and Mixtral
+    "mpt": GgufFamily(
+        "mpt",
+        block="transformer.blocks.{}",
+        names=_fused("attn", "norm_1", attn_q_norm="attn.q_ln", attn_k_norm="attn.k_ln"),
+    ),
+    "nomic-bert": GgufFamily("nomic_bert", block="encoder.layers.{}", names={"attn_qkv": "attn.Wqkv"}),
     "olmo2": GgufFamily("olmo2"),
     "phi3": GgufFamily("phi3"),
     "qwen2": GgufFamily("qwen2"),
     "qwen3": GgufFamily("qwen3"),
     "qwen3moe": GgufFamily("qwen3_moe"),
-    "stablelm": GgufFamily("stablelm"),
+    "stablelm": GgufFamily("stablelm", names={f"attn_{x}_norm": f"self_attn.{x}_layernorm" for x in "qk"}),
     "starcoder2": GgufFamily("starcoder2"),
+    "t5": GgufFamily("t5", block="{}.block.{}", names=T5),
+    "t5encoder": GgufFamily("t5", block="{}.block.{}", names=T5),
 }
 NAMES = {
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
@@ -83,13 +115,19 @@ NAMES = {
     "attn_k_norm": "self_attn.k_norm", "attn_norm": "input_layernorm",
 }  # fmt: skip
 OUTSIDE = {"token_embd": "model.embed_tokens", "output": "lm_head", "output_norm": "model.norm"}
-BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+BLOCK = re.compile(r"(?:(enc|dec)\.)?blk\.(\d+)\.(\w+)\.(weight|bias)")
 # Field of config.json → key of the header, after the name of the architecture.
 FIELDS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
     "num_attention_heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv",
     "head_dim": "attention.key_length", "rope_theta": "rope.freq_base", "intermediate_size": "feed_forward_length",
 }  # fmt: skip
+# What the header says about the scaling of rotary embeddings, and tensors that divide their frequencies.
+SCALING = (
+    "type", "factor", "original_context_length", "attn_factor", "yarn_log_multiplier", "yarn_beta_fast",
+    "yarn_beta_slow",
+)  # fmt: skip
+FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
 
 
 class GgufFile:
@@ -115,17 +153,17 @@ class GgufFile:
                     f"{', '.join(ARCHITECTURES)}; give the checkpoint that the file was made from"
                 )
             self.family = ARCHITECTURES[name]
-            self.config = self._build_config(name, {entry.name for entry in entries})
             self._starts: dict[str, int] = {}
             self.tensors: dict[str, TensorInfo] = {}
             for entry in entries:
                 info = self._check(entry, source.size - start)
                 self._starts[info.name], self.tensors[info.name] = start + info.offset, info
+            self.config = self._build_config(name)
         except BaseException:
             self.close()
             raise
 
-    def _build_config(self, name: str, stored: set[str]) -> dict[str, Any]:
+    def _build_config(self, name: str) -> dict[str, Any]:
         """The fields of config.json that layouts read."""
         config: dict[str, Any] = {
             "model_type": self.family.model_type, "quantization_config": {"quant_method": "gguf"}
@@ -138,15 +176,42 @@ class GgufFile:
                     "the checkpoint that the file was made from"
                 )
             config |= {} if value is None else {field: value}
-        scaling = self.metadata.get(f"{name}.rope.scaling.type", "none")
-        if scaling != "none" or any(entry.startswith("rope_f") for entry in stored):
-            config["rope_scaling"] = {"rope_type": f"{scaling} of GGUF"}  # its numbers are not read
+        if scaling := self._read_scaling(f"{name}.rope"):
+            config["rope_scaling"] = scaling
         width, rotated = config.get("head_dim"), self.metadata.get(f"{name}.rope.dimension_count")
+        if name == "deepseek2":  # later files state the width of the latent, that all heads share, as that of a head
+            mla = "_mla" if f"{name}.attention.key_length_mla" in self.metadata else ""
+            stated = self.metadata.get(f"{name}.attention.key_length{mla}")
+            width = stated if type(stated) is int else None
+            config |= {
+                "head_dim": width, "v_head_dim": self.metadata.get(f"{name}.attention.value_length{mla}"),
+                "qk_rope_head_dim": rotated, "num_key_value_heads": config.get("num_attention_heads"),
+                "qk_nope_head_dim": width - rotated if width and type(rotated) is int else None,
+            }  # fmt: skip
         if not width and config.get("num_attention_heads"):
             width = config.get("hidden_size", 0) // config["num_attention_heads"]
-        if type(rotated) is int and width and 0 < rotated < width:
+        if type(rotated) is int and width and 0 < rotated <= width:
             config["partial_rotary_factor"] = rotated / width
         return config
+
+    def _read_scaling(self, key: str) -> dict[str, Any] | None:
+        """The scaling of rotary embeddings as config.json would state it; of an unknown kind if a number is missing."""
+        stated = {name: self.metadata.get(f"{key}.scaling.{name}") for name in SCALING}
+        factor = stated["factor"] or self.metadata.get(f"{key}.scale_linear")
+        kind = stated["type"] or ("linear" if factor else "none")
+        factors = next((info for name in FACTORS if (info := self.tensors.get(name))), None)
+        if factors and kind in ("none", "longrope") and factors.dtype == "F32" and factors.nbytes <= CHUNK:
+            numbers = self.read(factors.name).flatten().tolist()  # of LLaMA 3, too, whose frequencies are divided
+            return {"rope_type": "longrope", "short_factor": numbers, "attention_factor": stated["attn_factor"] or 1.0}
+        if kind == "linear" and factor and not factors:
+            return {"rope_type": kind, "factor": factor}
+        if kind == "yarn" and factor and stated["original_context_length"] and not factors:
+            # DeepSeek's two factors of attention are equal, and cancel.
+            scale = {"attention_factor": 1.0} if stated["yarn_log_multiplier"] else {}
+            pace = {f"beta_{name}": stated[f"yarn_beta_{name}"] for name in ("fast", "slow")}
+            trained = {"original_max_position_embeddings": stated["original_context_length"]}
+            return {"rope_type": kind, "factor": factor} | trained | pace | scale
+        return {"rope_type": f"{kind!s:.40} of GGUF"} if kind != "none" or factors else None
 
     def _check(self, entry: _Entry, room: int) -> TensorInfo:
         """The tensor of an entry. Raises CorruptCheckpointError if it does not fit into the file."""
@@ -154,15 +219,17 @@ class GgufFile:
         if entry.dtype not in DTYPES:
             return TensorInfo(name, f"GGML type {entry.dtype}", entry.shape, 0, entry.offset)
         dtype, numbers, nbytes = DTYPES[entry.dtype]
-        total = math.prod(entry.shape)
-        columns = entry.shape[-1] if entry.shape else 1
+        total, shape = math.prod(entry.shape), entry.shape
+        columns = shape[-1] if shape else 1
         size = total // numbers * nbytes
         if columns % numbers or entry.offset + size > room or name in self.tensors:
             raise CorruptCheckpointError(
                 f"{self._source.where}: tensor {entry.name!r:.80} ({dtype} {list(entry.shape)!s:.60}) at byte "
                 f"{entry.offset} does not fit into {room:,} bytes of data, or is there twice; download it again"
             )
-        return TensorInfo(name, dtype, entry.shape, size, entry.offset)
+        if entry.name.endswith("attn_k_b.weight") and len(shape) == 3:  # [heads, rank, width]
+            shape = (shape[0] * shape[1], columns)
+        return TensorInfo(name, dtype, shape, size, entry.offset)
 
     def _rename(self, name: str) -> str:
         """The name that transformers has for a tensor; the name in the file for what no layout reads."""
@@ -170,8 +237,11 @@ class GgufFile:
         if stem in OUTSIDE:
             return f"{OUTSIDE[stem]}.{ending}"
         match = BLOCK.fullmatch(name)
-        inner = {**NAMES, **self.family.names}.get(match[2]) if match else None
-        return f"{self.family.block.format(match[1])}.{inner}.{match[3]}" if match and inner else name
+        inner = {**NAMES, **self.family.names}.get(match[3]) if match else None
+        if match is None or inner is None:
+            return name
+        place = [f"{match[1]}oder", match[2]] if match[1] else [match[2]]
+        return f"{self.family.block.format(*place)}.{inner}.{match[4]}"
 
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         """Rows of a tensor: of plain numbers in their dtype, of others their bytes, uint8 [rows, bytes of a row]."""

@@ -44,12 +44,14 @@ from attngeo.errors import (
 class Repository:
     """One repository at one revision. Turns huggingface_hub's errors into attngeo's.
 
-    at_once: how many files are opened at a time.
+    at_once: how many files are opened at a time. path: the folder of its files in the cache, once it is pinned.
     """
+
+    path: Path
 
     def __init__(self, ref: ModelRef, access: HubAccess) -> None:
         self.ref, self.revision, self.access = ref, ref.revision, access
-        self.offline = access.offline or constants.is_offline_mode()
+        self.endpoint, self.offline = constants.ENDPOINT, access.offline or constants.is_offline_mode()
         self.at_once = 1 if self.offline or access.download else CONNECTIONS
 
     def pin(self, *names: str) -> Path:
@@ -63,12 +65,8 @@ class Repository:
         path = next((path for name in names if (path := self.download(name)) is not None), None)
         if path is None:
             raise CorruptCheckpointError(f"{self.ref.text}: the repository has no {names[0]}")
-        self.revision = path.parent.name
+        self.path, self.revision = path.parent, path.parent.name
         return path
-
-    def describe_commit(self) -> dict[str, str | None]:
-        """What tells this commit from any other."""
-        return {"hub": constants.ENDPOINT, "name": self.ref.name, "commit": self.revision, "file": self.ref.file}
 
     def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
         """The file of weights, or the index of several with what it says. Raises if there are none.

@@ -49,7 +49,6 @@ from attngeo.checkpoints.store import (
     TensorFile,
     TensorInfo,
     TensorStore,
-    count_rows_nbytes,
     stated_quantisation,
 )
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
@@ -152,7 +151,7 @@ def _read_adapter(ref: ModelRef, hub: HubAccess) -> tuple[TensorStore, dict[str,
         repository = _find_repository(ref, hub)
         path = repository.pin(ADAPTER)
         file, _ = repository.find_weights(ADAPTER_FILES)
-        return FileStore(ref.text, {}, path.parent, file, _sources_of(repository)), read_object(path, ref.text)
+        return FileStore(ref.text, {}, repository, file), read_object(path, ref.text)
     folder = Path(ref.name)
     if not (folder / ADAPTER).is_file():
         raise CorruptCheckpointError(f"{ref.text}: no {ADAPTER} in it; give a folder that PEFT wrote, or a Hub id")
@@ -160,7 +159,7 @@ def _read_adapter(ref: ModelRef, hub: HubAccess) -> tuple[TensorStore, dict[str,
     present = next((name for name in ADAPTER_FILES if (folder / name).is_file()), None)
     if present is None:
         raise CorruptCheckpointError(f"{ref.text}: no weights of the adapter, looked for {' and '.join(ADAPTER_FILES)}")
-    return FileStore(ref.text, {}, folder, present, lambda name: RegularFile(folder / name)), settings
+    return FileStore(ref.text, {}, Folder(folder), present), settings
 
 
 def _read_other_config(config: str | Path, hub: HubAccess) -> dict[str, Any]:
@@ -196,34 +195,16 @@ def _open_hub(ref: ModelRef, access: HubAccess, config: dict[str, Any] | None = 
     path = repository.pin() if config is None else repository.pin("config.json", ".gitattributes", "README.md")
     if path.name == ADAPTER:
         return None
-    open_source = _sources_of(repository)
-    more: dict[str, Any] = {
-        "revision": repository.revision, "other": repository.download, "offline": repository.offline,
-        "at_once": repository.at_once,
-    }  # fmt: skip
-    if (ref.file or "").endswith(GGUF):
-        return _open_gguf(ref.text, path.parent, repository.find_weights()[0], open_source, **more)
-    config = read_config(path, ref.text) if config is None else config
+    if config is None and not (ref.file or "").endswith(GGUF):
+        config = read_config(path, ref.text)
     main_file, index = repository.find_weights()
-    count = 1 if index is None else len(index.files)
-    log.info("%s: commit %s, weights in %d files", ref.text, repository.revision, count)
-    return FileStore(ref.text, config, path.parent, main_file, open_source, index=index, **more)
+    return _open_files(ref.text, repository, main_file, config or {}, index)
 
 
 def _find_repository(ref: ModelRef, access: HubAccess) -> Repository:
     from attngeo.checkpoints.hub import Repository  # loads the Hub's client, which files on disk do not need
 
     return Repository(ref, access)
-
-
-def _sources_of(repository: Repository) -> Callable[[str], ByteSource]:
-    """What opens a file of a repository: in the cache, or ranges of it."""
-
-    def open_source(file: str) -> ByteSource:
-        source = repository.open(file)
-        return RegularFile(source) if isinstance(source, Path) else source
-
-    return open_source
 
 
 def _check_name(file: str, ref: str) -> None:
@@ -234,41 +215,59 @@ def _check_name(file: str, ref: str) -> None:
             refuse_shard(file, ref)
 
 
-class FileStore:
+class Folder:
+    """A folder with the files of a checkpoint. Its attributes and methods are those of a `Repository`."""
+
+    revision, offline, at_once = None, False, 1
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def open(self, file: str) -> Path:
+        """The path of a file of weights."""
+        return self.path / file
+
+    def download(self, file: str) -> Path | None:
+        """The path of another file; None if there is no such file."""
+        return path if (path := self.path / file).is_file() else None
+
+
+def _open_source(place: Folder | Repository, file: str) -> ByteSource:
+    """A file of weights: on this machine, or ranges of it."""
+    source = place.open(file)
+    return RegularFile(source) if isinstance(source, Path) else source
+
+
+class FileStore(TensorStore):
     """A TensorStore over one file of weights, or over several with an index. A file is opened when it is first needed.
 
-    ref, config, folder, revision, offline: see `TensorStore`. main_file: the name of the one file, or of the index.
-    open_source: opens a file of weights by its name, or raises. index: which file holds which tensor; None for one
-    file. other: gives the path of any other file of the model, or None if there is no such file; by default those in
-    `folder`. at_once: how many files `open` opens at a time. opened: files that are open already.
+    ref, config: see `TensorStore`. place: where its files are. main_file: the name of the one file, or of the index.
+    index: which file holds which tensor; None for one file. opened: files that are open already.
     """
 
     def __init__(
         self,
         ref: str,
         config: Mapping[str, Any],
-        folder: Path,
+        place: Folder | Repository,
         main_file: str,
-        open_source: Callable[[str], ByteSource],
-        *,
         index: Index | None = None,
-        revision: str | None = None,
-        other: Callable[[str], Path | None] | None = None,
-        offline: bool = False,
-        at_once: int = 1,
         opened: Mapping[str, tuple[ByteSource, TensorFile]] | None = None,
     ) -> None:
-        self.ref, self.config, self.revision, self.offline = in_utf8(ref), config, revision, offline
+        self.ref, self.config, self.revision, self.offline = in_utf8(ref), config, place.revision, place.offline
         self._files = [main_file] if index is None else index.files
         self.main_file, self.format = main_file, require_format(self._files[0], ref).name
-        self.folder: Path | None = folder
-        self._open_source, self._index, self._at_once = open_source, index, at_once
-        self._other = other or (lambda name: path if (path := folder / name).is_file() else None)
+        self.folder = place.path
+        self._place, self._index = place, index
         self._sources = {name: source for name, (source, _) in (opened or {}).items()}
         self._open = {name: file for name, (_, file) in (opened or {}).items()}
-        self.lanes = max((source.lanes for source in self._sources.values()), default=1)
         self._lock, self._closed = Lock(), False
         self._opening: defaultdict[str, Lock] = defaultdict(Lock)
+
+    @property
+    def lanes(self) -> int:
+        """How many reads at once make it faster."""
+        return max((source.lanes for source in [*self._sources.values()]), default=1)
 
     @property
     def names(self) -> Collection[str]:
@@ -315,10 +314,6 @@ class FileStore:
                 f"{self.ref}: the index places tensor {name!r} in {file}, which does not hold it; download it again"
             ) from None
 
-    def fetched(self, reads: Mapping[str, slice]) -> int:
-        """Bytes of these rows in the files."""
-        return count_rows_nbytes({name: self.info(name) for name in reads}, reads)
-
     def _file(self, file: str) -> TensorFile:
         """A file, opened once; several threads may open several files."""
         with self._lock:
@@ -329,14 +324,13 @@ class FileStore:
             if file not in self._open:
                 opener = require_format(file, self.ref).open
                 assert opener is not None  # require_format has refused the others
-                source = self._open_source(file)
+                source = _open_source(self._place, file)
                 opened = opener(source)
                 with self._lock:
                     if self._closed:
                         opened.close()
                         raise self._refuse(file)
                     self._sources[file], self._open[file] = source, opened
-                    self.lanes = max(self.lanes, source.lanes)
             return self._open[file]
 
     def _refuse(self, file: str) -> CorruptCheckpointError:
@@ -350,18 +344,14 @@ class FileStore:
         files = sorted({self._places[name] for name in names})
         with ExitStack() as stack:
             openings: list[Callable[[], TensorFile]] = [partial(self._file, file) for file in files]
-            if self._at_once > 1 and len(files) > 1:
-                threads = ThreadPoolExecutor(self._at_once, thread_name_prefix=THREADS)
+            if self._place.at_once > 1 and len(files) > 1:
+                threads = ThreadPoolExecutor(self._place.at_once, thread_name_prefix=THREADS)
                 stack.callback(threads.shutdown, wait=False, cancel_futures=True)
                 openings = [threads.submit(opening).result for opening in openings]
             for file, wait in zip(files, openings, strict=True):
                 if progress is not None:
                     progress(file)
                 wait()
-
-    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """One tensor, or rows of its first dimension, in the checkpoint's dtype."""
-        return self.read_all({name: rows})[name]
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
         """Rows of each of these tensors; at once from each file that is remote."""
@@ -378,7 +368,7 @@ class FileStore:
 
     def file(self, name: str) -> Path | None:
         """The path of another file of the model, downloaded if needed; None if it is missing."""
-        return self._other(name)
+        return self._place.download(name)
 
     def download(self, progress: Callable[[str], None]) -> None:
         """Make every file of weights a whole file on this machine. Calls `progress` with each file's name."""
@@ -415,7 +405,7 @@ def open_folder(folder: Path, ref: str, config: dict[str, Any] | None = None) ->
             raise CorruptCheckpointError(f"{ref}: no config.json in {folder}; give {folder / 'model'}, which has one")
     config = read_config(folder / "config.json", ref) if config is None else config
     name = next((name for name in usual_names() if (folder / name).is_file()), None) or find_only_weights(folder, ref)
-    return _open(folder, name, ref, config)
+    return _open_local(folder / name, ref, config)
 
 
 def open_file(path: Path, ref: str, config: dict[str, Any] | None = None) -> FileStore:
@@ -425,38 +415,32 @@ def open_file(path: Path, ref: str, config: dict[str, Any] | None = None) -> Fil
     """
     if path.name == "config.json":
         return open_folder(path.parent, ref, config)
-    if path.suffix == GGUF:
-        return _open_gguf(ref, path.parent, path.name, lambda file: RegularFile(path.with_name(file)))
     _check_name(path.name, ref)
-    config = read_config(path.with_name("config.json"), ref) if config is None else config
-    return _open(path.parent, path.name, ref, config)
+    if config is None and path.suffix != GGUF:
+        config = read_config(path.with_name("config.json"), ref)
+    return _open_local(path, ref, config or {})
 
 
-def _open_gguf(ref: str, folder: Path, name: str, open_source: Callable[[str], ByteSource], **more: Any) -> FileStore:
-    """Open a GGUF file, which has its configuration, or the first file of several. Raises CheckpointError.
+def _open_local(path: Path, ref: str, config: Mapping[str, Any]) -> FileStore:
+    _check_name(path.name, ref)
+    index = read_index(path, ref) if is_index(path.name) else None
+    return _open_files(ref, Folder(path.parent), path.name, config, index)
 
-    more: further parameters of `FileStore`.
+
+def _open_files(
+    ref: str, place: Folder | Repository, name: str, config: Mapping[str, Any], index: Index | None
+) -> FileStore:
+    """Open a file of weights, or an index. A GGUF file, or the first file of several, has its own configuration.
+
+    Raises CheckpointError if it is broken.
     """
+    log.info("%s: %s in %s, %d files of weights", ref, name, place.path, 1 if index is None else len(index.files))
+    if not name.endswith(GGUF):
+        return FileStore(ref, config, place, name, index)
     from attngeo.checkpoints.gguf import GgufFile, read_splits
 
-    source = open_source(name)
-    first, index = GgufFile(source), None
+    source = _open_source(place, name)
+    first = GgufFile(source)
     if first.metadata.get("split.count", 1) != 1:
-        index = Index(read_splits(first, name, lambda file: GgufFile(open_source(file))), None)
-    return FileStore(ref, first.config, folder, name, open_source, index=index, opened={name: (source, first)}, **more)
-
-
-def _open(folder: Path, name: str, ref: str, config: Mapping[str, Any]) -> FileStore:
-    log.info("%s: %s in %s", ref, name, folder)
-    _check_name(name, ref)
-    index = read_index(folder / name, ref) if is_index(name) else None
-
-    def open_source(file: str) -> ByteSource:
-        if index is not None and not (folder / file).is_file():
-            present = sum((folder / shard).is_file() for shard in index.files)
-            raise CorruptCheckpointError(
-                f"{ref}: shard {file} is missing, {present} of {len(index.files)} shards found; download it again"
-            )
-        return RegularFile(folder / file)
-
-    return FileStore(ref, config, folder, name, open_source, index=index)
+        index = Index(read_splits(first, name, lambda file: GgufFile(_open_source(place, file))), None)
+    return FileStore(ref, first.config, place, name, index, opened={name: (source, first)})

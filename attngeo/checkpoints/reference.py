@@ -236,7 +236,8 @@ def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity | None:
     if repository.pin().name == ADAPTER:
         return None
     pinned = dataclasses.replace(ref, revision=repository.revision)
-    return Identity(pinned, repository.describe_commit(), is_whole=not repository.offline)
+    content = {"hub": repository.endpoint, "name": ref.name, "commit": repository.revision, "file": ref.file}
+    return Identity(pinned, content, is_whole=not repository.offline)
 
 
 def _list_files(folder: Path) -> list[list[Any]] | None:

@@ -62,18 +62,13 @@ class TensorInfo:
         return self.nbytes // self.shape[0] if self.shape and self.shape[0] else self.nbytes
 
 
-def info_of(name: str, tensor: Tensor) -> TensorInfo:
-    """The TensorInfo of a tensor in memory."""
-    return TensorInfo(name, DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape), tensor.nbytes)
-
-
 class TensorStore(Protocol):
     """A model's tensors: names and sizes are those after decoding, if a store decodes.
 
     ref: the model's name, as the user gave it. revision: the Hub's commit, None for other models. config: the parsed
     config.json. format: how the weights are stored, such as "safetensors", or "memory". folder: where config.json is,
     None for a model in memory. main_file: the name of the one file of weights, or of their index; "" in memory.
-    offline: whether downloads are forbidden.
+    offline: whether downloads are forbidden. What a class leaves out is as for a model in memory.
     """
 
     ref: str
@@ -87,7 +82,7 @@ class TensorStore(Protocol):
     @property
     def lanes(self) -> int:
         """How many reads at once make it faster."""
-        ...
+        return 1
 
     @property
     def names(self) -> Collection[str]:
@@ -113,31 +108,31 @@ class TensorStore(Protocol):
 
     def fetched(self, reads: Mapping[str, slice]) -> int:
         """Bytes that `read_all` reads from where they are stored. Reads at most headers."""
-        ...
+        return count_rows_nbytes({name: self.info(name) for name in reads}, reads)
 
-    def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
+    def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:  # noqa: ARG002
         """Open the files that hold these tensors. Calls `progress` with each file's name."""
-        ...
+        return
 
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         """One tensor, or rows of its first dimension, on the CPU in the checkpoint's dtype."""
-        ...
+        return self.read_all({name: rows})[name]
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
         """Rows of each of these tensors, in this order. Takes less time than one by one if they are far away."""
         ...
 
-    def file(self, name: str) -> Path | None:
+    def file(self, name: str) -> Path | None:  # noqa: ARG002
         """The path of another file of the model, such as its tokeniser, downloaded if needed; None if it is missing."""
-        ...
+        return None
 
-    def download(self, progress: Callable[[str], None]) -> None:
+    def download(self, progress: Callable[[str], None]) -> None:  # noqa: ARG002
         """Make every file of weights a whole file on this machine. Calls `progress` with each file's name."""
-        ...
+        return
 
     def close(self) -> None:
         """Close all open files."""
-        ...
+        return
 
 
 def count_rows_nbytes(infos: Mapping[str, TensorInfo], reads: Mapping[str, slice]) -> int:
@@ -148,12 +143,12 @@ def count_rows_nbytes(infos: Mapping[str, TensorInfo], reads: Mapping[str, slice
     )
 
 
-class ModuleStore:
+class ModuleStore(TensorStore):
     """A TensorStore over the parameters and buffers of a `transformers` model, under its own names for them."""
 
     revision: str | None = None
     folder: Path | None = None
-    main_file, format, offline, lanes = "", "memory", False, 1
+    main_file, format, offline = "", "memory", False
 
     def __init__(self, model: Any) -> None:
         self.ref = in_utf8(getattr(model, "name_or_path", "") or type(model).__name__)
@@ -180,37 +175,17 @@ class ModuleStore:
 
     def info(self, name: str) -> TensorInfo:
         """Shape, dtype and bytes of one tensor."""
-        return info_of(name, self._state[name])
-
-    def fetched(self, reads: Mapping[str, slice]) -> int:
-        """Bytes of these rows, although they are in memory already."""
-        return count_rows_nbytes({name: self.info(name) for name in reads}, reads)
-
-    def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
-        """Do nothing: the tensors are in memory."""
-
-    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """One tensor, or rows of it, detached and on the CPU. Raises CorruptCheckpointError for a meta tensor."""
         tensor = self._state[name]
-        if tensor.is_meta:
-            raise CorruptCheckpointError(
-                f"{self.ref}: {name} is on the meta device and has no values; load the weights"
-            )
-        return (tensor[rows] if tensor.ndim else tensor).detach().cpu()
+        return TensorInfo(name, DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape), tensor.nbytes)
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
-        """Rows of each of these tensors."""
-        return {name: self.read(name, rows) for name, rows in reads.items()}
-
-    def file(self, name: str) -> Path | None:  # noqa: ARG002 - the protocol's
-        """None: a model in memory has no files."""
-        return None
-
-    def download(self, progress: Callable[[str], None]) -> None:
-        """Do nothing: the tensors are in memory."""
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""
+        """Rows of each of these tensors, detached and on the CPU. Raises CorruptCheckpointError for a meta tensor."""
+        if meta := [name for name in reads if self._state[name].is_meta]:
+            raise CorruptCheckpointError(
+                f"{self.ref}: {meta[0]} is on the meta device and has no values; load the weights"
+            )
+        tensors = {name: (self._state[name], rows) for name, rows in reads.items()}
+        return {name: (x[rows] if x.ndim else x).detach().cpu() for name, (x, rows) in tensors.items()}
 
 
 def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:

@@ -55,24 +55,14 @@ OLD_VERSION, OLD_COUNT = 1001, 8
 
 
 class _Part(NamedTuple):
-    """Rows of a tensor: the numbers of a record from `first` to the last one that the rows need."""
+    """Rows of a tensor: the bytes of a record from `start` to the last one that the rows need."""
 
     record: str
     dtype: torch.dtype
-    first: int
-    numbers: int
+    start: int
+    nbytes: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-
-    @property
-    def start(self) -> int:
-        """The first byte in the record."""
-        return self.first * self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes in the record."""
-        return self.numbers * self.dtype.itemsize
 
 
 class TorchFile:
@@ -99,20 +89,16 @@ class TorchFile:
             }
             if not self._saved:
                 raise CorruptCheckpointError(f"{self._where}: holds no tensors, expected a state dict of name → tensor")
-            for storage in {saved.storage for saved in self._saved.values() if saved.storage}:
-                self._check_record(storage)
+            for record, _, nbytes in {saved.storage for saved in self._saved.values() if saved.storage}:
+                size = self._records.size(record)
+                if size is None:
+                    raise broken(self._where, f"it has no record {record[:80]!r}")
+                if size != nbytes:
+                    raise broken(self._where, f"{record[:80]!r} has {size:,} bytes, expected {nbytes:,}")
         except BaseException:
             self.close()
             raise
         self.tensors = {name: _describe(name, saved) for name, saved in self._saved.items()}
-
-    def _check_record(self, storage: SavedStorage) -> None:
-        """Raise CorruptCheckpointError unless the record exists and is as long as the pickle says."""
-        size = self._records.size(storage.record)
-        if size is None:
-            raise broken(self._where, f"it has no record {storage.record[:80]!r}")
-        if size != storage.nbytes:
-            raise broken(self._where, f"{storage.record[:80]!r} has {size:,} bytes, expected {storage.nbytes:,}")
 
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         """The tensor, or the given rows of its first dimension, in the file's dtype and in new memory.
@@ -121,20 +107,20 @@ class TorchFile:
         torch cannot compute with.
         """
         part = self._find_part(name, rows)
-        if part.numbers == 0:
+        if part.nbytes == 0:
             return torch.empty(part.shape, dtype=part.dtype)
-        if math.prod(part.shape) > part.numbers:
+        if math.prod(part.shape) > (numbers := part.nbytes // part.dtype.itemsize):
             raise CorruptCheckpointError(
-                f"{self._where}: {name} is {list(part.shape)}, but has only {part.numbers:,} numbers, which are "
+                f"{self._where}: {name} is {list(part.shape)}, but has only {numbers:,} numbers, which are "
                 "repeated; save it again after .contiguous()"
             )
-        numbers = self._source.read(self._records.find(part.record) + part.start, part.nbytes, name).view(part.dtype)
-        return numbers.as_strided(part.shape, part.strides).contiguous()
+        stored = self._source.read(self._records.find(part.record) + part.start, part.nbytes, name).view(part.dtype)
+        return stored.as_strided(part.shape, part.strides).contiguous()
 
     def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
         """The bytes of the file that `read` needs for these rows of these tensors."""
         parts = (self._find_part(name, rows) for name, rows in reads.items())
-        located = (self._records.locate(part.record, part.start, part.nbytes) for part in parts if part.numbers)
+        located = (self._records.locate(part.record, part.start, part.nbytes) for part in parts if part.nbytes)
         return [extent for extents in located for extent in extents]
 
     def _find_part(self, name: str, rows: slice) -> _Part:
@@ -149,7 +135,7 @@ class TorchFile:
             first, last, _ = rows.indices(shape[0])
             offset, shape = offset + first * strides[0], (max(last - first, 0), *shape[1:])
         count = 0 if 0 in shape else count_spanned(shape, strides)
-        return _Part(storage.record, dtype, offset, count, shape, strides)
+        return _Part(storage.record, dtype, offset * dtype.itemsize, count * dtype.itemsize, shape, strides)
 
     def close(self) -> None:
         """Close the file. A later `read` fails."""

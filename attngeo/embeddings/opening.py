@@ -1,25 +1,59 @@
-"""From a reference, or an object in memory, to its table of vectors."""
+"""From a reference, or an object in memory, to its table of vectors.
+
+The input embeddings of a model, or its unembedding, are found by the names of the known families.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from attngeo.checkpoints.files import is_weights
+from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import HubAccess, local_path
+from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Table
-from attngeo.embeddings.checkpoint import read_checkpoint
-from attngeo.embeddings.embedding import Embedding
+from attngeo.embeddings.embedding import Embedding, find_finite_rows, label_tokens
+from attngeo.embeddings.tokeniser import Tokeniser, read_tokeniser, take_tokeniser
 from attngeo.embeddings.vectors import PICKLE, ZIP, read_magic, read_vectors
-from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
+from attngeo.errors import (
+    CorruptCheckpointError,
+    ModelNotFoundError,
+    ShapeError,
+    UnsupportedModelError,
+    UsageError,
+)
 from attngeo.options import takes
-from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
 VECTOR_SUFFIXES = (".txt", ".vec", ".gz", ".zip", ".kv", ".model", ".bin")
 CBOW = "cbow:"
 FLOATS = ("f2", "f4", "f8")
+# How the known families name the tables; a prefix before the name is allowed. The first name that a model has counts.
+# The tests compare the choice with get_input_embeddings and get_output_embeddings of transformers for every family.
+TABLE_NAMES: Mapping[Table, tuple[str, ...]] = {
+    "input": (
+        "shared.weight", "word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "wte.weight",
+        "tokens_embed.weight", "embed_in.weight", "token_embedding.weight", "token_embeddings.weight",
+        "word_embedding.weight", "transformer.embeddings.weight", "backbone.embeddings.weight",
+        "rwkv.embeddings.weight", "transformer.w.weight",
+    ),
+    "output": (
+        "lm_head.weight", "embed_out.weight", "predictions.decoder.weight", "lm_head.decoder.weight",
+        "vocab_projector.weight", "lm_loss.weight", "pred_layer.proj.weight", "proj_out.weight", "output.weight",
+        "decoder.weight", "head.weight",
+    ),
+}  # fmt: skip
+NOT_TEXT = re.compile(r"(^|\.)(vision|visual|image|audio)[\w]*\.")
+# Tables are padded to round sizes. If fewer rows than this share have a token, the tokeniser is of another model.
+LEAST_COVERED_SHARE = 0.8
+SHOWN = 6
 
 
 class EmbeddingKeywords(HubAccess):
@@ -62,7 +96,7 @@ def open_embedding(
         return _take_vectors(train_cbow(local_path(text.removeprefix(CBOW)), progress=progress), text)
     file = _find_vectors_file(text)
     if file is None:
-        return read_checkpoint(model, table, tokeniser=tokeniser, hub=hub, progress=progress)
+        return _read_checkpoint(model, table, tokeniser, hub, progress)
     if table == "output":
         raise UsageError(f"{text}: a file of word vectors has one table only; leave out $table", "table")
     return read_vectors(*file, text, progress)
@@ -100,3 +134,102 @@ def _take_vectors(vectors: Any, ref: str) -> Embedding:
         )
     rows = np.ascontiguousarray(matrix[: len(labels)], matrix.dtype.newbyteorder("="))
     return Embedding.from_words(ref, rows, labels)
+
+
+def _read_checkpoint(model: Any, table: Table, tokeniser: Any, hub: HubAccess, progress: ProgressCallback) -> Embedding:
+    """The input embeddings, or the unembedding, of a checkpoint or of a transformers model in memory.
+
+    Reads this one tensor only. Raises ShapeError if the tokeniser belongs to another model.
+    """
+    with closing(open_store(model, hub)) as store:
+        name, notes = find_table(store, table)
+        rows = float_shape(store, name)[0]
+        vocabulary = read_tokeniser(store) if tokeniser is None else take_tokeniser(tokeniser)
+        notes += _check_match(vocabulary, rows, name, store)
+        store.open([name], lambda file: progress(Progress("download", file)))
+        progress(Progress("read", name, 0, store.info(name).nbytes))
+        matrix = store.read(name)
+        ref, revision = store.ref, store.revision
+    tokens = {number: text for number, text in vocabulary.tokens.items() if number < rows}
+    labels, words = label_tokens(tokens, vocabulary.special)
+    is_word, is_entry = torch.zeros(rows, dtype=torch.bool), torch.zeros(rows, dtype=torch.bool)
+    is_word[list(words)], is_entry[list(labels)] = True, True
+    finite = find_finite_rows(matrix)
+    if broken := int((is_entry & ~finite).sum()):
+        if broken == len(labels):
+            raise CorruptCheckpointError(f"{ref}: no row of {name} is finite; download it again")
+        notes.append(f"tokens with NaN or Inf in their vectors, left out: {broken:,}")
+    return Embedding(
+        ref, matrix, [labels.get(row, "") for row in range(rows)], is_word & finite, is_entry & finite,
+        revision=revision, pieces=vocabulary.pieces, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
+    """The name of the tensor, and notes about the choice.
+
+    The unembedding is a matrix with about as many rows as the input embeddings, or these if they are tied.
+    Raises UnsupportedModelError with the names that were looked for.
+    """
+    inputs = next(iter(_match_names(store, TABLE_NAMES["input"])), None) or _find_by_size(store)
+    if table == "output":
+        least = 0 if inputs is None else LEAST_COVERED_SHARE * store.info(inputs).shape[0]
+        for name in _match_names(store, TABLE_NAMES["output"]):
+            if store.info(name).shape[0] >= least:
+                return name, []
+        if inputs is not None and store.config.get("tie_word_embeddings") is not False:
+            return inputs, ["no unembedding of its own: tied to the input embeddings"]
+        raise UnsupportedModelError(
+            f"{store.ref}: no unembedding matrix, looked for {', '.join(TABLE_NAMES['output'])}; set $table to input",
+            "table",
+        )
+    if inputs is None:
+        hints = [name for name in store.names if "emb" in name]
+        hint = f"names with 'emb' found: {', '.join(hints[:SHOWN])}" if hints else "no tensor name contains 'emb'"
+        raise UnsupportedModelError(
+            f"{store.ref}: no token embeddings, looked for {', '.join(TABLE_NAMES['input'])}; {hint}"
+        )
+    return inputs, []
+
+
+def _match_names(store: TensorStore, names: tuple[str, ...]) -> list[str]:
+    """The two-dimensional tensors of these names, without those of vision or audio.
+
+    In the order of `names`; for one name, short prefixes come first, then those of an encoder.
+    """
+    tensors = sorted(store.names, key=lambda tensor: (tensor.count("."), "encoder" not in tensor, tensor))
+    return [
+        tensor
+        for name in names
+        for tensor in tensors
+        if (tensor == name or tensor.endswith(f".{name}")) and _is_table(store, tensor)
+    ]
+
+
+def _is_table(store: TensorStore, name: str) -> bool:
+    return not NOT_TEXT.search(name) and len(store.info(name).shape) == 2
+
+
+def _find_by_size(store: TensorStore) -> str | None:
+    """The table of an unknown family: the one tensor of embeddings with as many rows as config.json states tokens."""
+    size = store.config.get("vocab_size")
+    tables = (name for name in store.names if "emb" in name and _is_table(store, name))
+    sized = [name for name in tables if store.info(name).shape[0] == size]
+    return sized[0] if len(sized) == 1 else None
+
+
+def _check_match(tokeniser: Tokeniser, rows: int, name: str, store: TensorStore) -> list[str]:
+    """Raise ShapeError if the tokeniser cannot belong to this matrix; else return notes about smaller differences."""
+    mismatch = f"{store.ref}: the tokeniser does not match {name}"
+    expected = "expected the tokeniser that the model was trained with"
+    beyond = sorted(number for number in tokeniser.tokens if number >= rows)
+    if trained := [number for number in beyond if number not in tokeniser.added]:
+        raise ShapeError(
+            f"{mismatch}: the id of token {tokeniser.tokens[trained[0]]!r} is {trained[0]:,}, but the matrix has "
+            f"{rows:,} rows; {expected}"
+        )
+    named = len(tokeniser.tokens) - len(beyond)
+    if named < LEAST_COVERED_SHARE * rows:
+        raise ShapeError(f"{mismatch}: it has {named:,} tokens, but the matrix has {rows:,} rows; {expected}")
+    notes = [f"added tokens without a vector: {len(beyond):,}"] if beyond else []
+    return [*notes, f"rows without a token: {rows - named:,}"] if named < rows else notes

@@ -97,6 +97,8 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
     complete = store.file(COMPLETE)
     if complete is not None:
         return _read_complete(complete, store.ref)
+    if store.format == "GGUF":
+        return _read_gguf(store.folder, store)
     vocabularies = [path for path in map(store.file, VOCABULARIES) if path is not None]
     if vocabularies:
         return _read_with_transformers(vocabularies, store)
@@ -116,26 +118,49 @@ def _read_complete(path: Path, ref: str) -> Tokeniser:
         ) from None
 
 
+def _read_gguf(folder: Path, store: TensorStore) -> Tokeniser:
+    """The vocabulary in the header of a GGUF file, whose limits were checked when it was opened."""
+    path = folder / store.main_file
+    if not path.is_file():
+        raise UnsupportedModelError(
+            f"{store.ref}: the vocabulary in a GGUF file is read from this machine only; add --download, or give the "
+            "checkpoint that the file was made from"
+        )
+    try:
+        # AutoTokenizer would ask for an architecture that it knows.
+        return _load("PreTrainedTokenizerFast", folder, gguf_file=path.name)
+    except Exception as error:  # anything, such as a KeyError for a file without a vocabulary
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else first_line(error)
+        raise UnsupportedModelError(
+            f"{store.ref}: transformers cannot convert the vocabulary in the file ({reason}); {ADVICE}"
+        ) from None
+
+
 def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tokeniser:
     """The tokeniser in the folder of these files: the checkpoint's own, or the snapshot in the cache of the Hub."""
-    from transformers import AutoTokenizer
-
     for name in COMPANIONS:
         store.file(name)  # downloads it
     folder = vocabularies[0].parent
     if _names_code(folder, store.ref):
         raise UnsupportedModelError(f"{store.ref}: its tokeniser is code, which attngeo never runs; {ADVICE}")
     try:
-        with silence_transformers(logging.CRITICAL), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            # Without the last argument, a tokeniser that needs code of its own asks on the terminal.
-            return take_tokeniser(AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+        # Without the last argument, a tokeniser that needs code of its own asks on the terminal.
+        return _load("AutoTokenizer", folder, trust_remote_code=False)
     except Exception as error:  # the class that transformers chooses may raise anything
         names, family = ", ".join(path.name for path in vocabularies), store.config.get("model_type")
         raise UnsupportedModelError(
             f"{store.ref}: transformers cannot read {names} as a tokeniser of {family!r} "
             f"({_explain(error, vocabularies)}); {ADVICE}"
         ) from None
+
+
+def _load(loader: str, folder: Path, **more: Any) -> Tokeniser:
+    """The tokeniser that a class of transformers loads from a folder, in silence. It may raise anything."""
+    import transformers
+
+    with silence_transformers(logging.CRITICAL), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return take_tokeniser(getattr(transformers, loader).from_pretrained(folder, local_files_only=True, **more))
 
 
 def _names_code(folder: Path, ref: str) -> bool:

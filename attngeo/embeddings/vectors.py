@@ -323,34 +323,21 @@ def _split_blocks(stream: Stream) -> Iterator[list[bytes]]:
 
 
 def _add_lines(rows: RowCollector, lines: list[bytes], numbers: range) -> None:
-    """Add lines: at once those that stand together and are a word and numbers with single spaces between them."""
-    run: list[tuple[bytes, bytes, int]] = []
-    for number, line in zip(numbers, lines, strict=True):
-        word, _, text = line.strip(b"\r\n ").replace(b"\t", b" ").partition(b" ")
-        if word and text.count(b" ") == rows.width - 1:
-            run.append((word, text, number))
-        elif word or line.strip():
-            _add_run(rows, run)
-            run = []
-            _add_line(rows, line, number)
-    _add_run(rows, run)
-
-
-def _add_run(rows: RowCollector, run: list[tuple[bytes, bytes, int]]) -> None:
-    """Add lines at once: word, numbers as text and number of each; one by one if one of them has other text."""
-    if not run:
-        return
-    words, texts, numbers = zip(*run, strict=True)
+    """Add lines: at once if each is a word and numbers with single spaces between them, or else one by one."""
+    parts = [line.strip(b"\r\n ").replace(b"\t", b" ").partition(b" ") for line in lines]
+    words, texts = [word for word, _, _ in parts], [text for _, _, text in parts]
     try:
+        if not all(words) or {text.count(b" ") for text in texts} != {rows.width - 1}:
+            raise ValueError("odd lines")
         with np.errstate(over="ignore"):  # numbers beyond float32 become Inf, and their rows are left out
             frame = pd.read_csv(
                 io.BytesIO(b"\n".join(texts)), sep=" ", header=None, dtype=np.float32, quoting=3, na_filter=False
             )  # fmt: skip
-        if frame.shape != (len(run), rows.width):
+        if frame.shape != (len(lines), rows.width):
             raise ValueError("ragged")
     except ValueError:
-        for word, text, number in run:
-            _add_line(rows, word + b" " + text, number)
+        for number, line in zip(numbers, lines, strict=True):
+            _add_line(rows, line, number)
     else:
         rows.add(words, frame.to_numpy(), numbers)
 

@@ -65,7 +65,7 @@ def draw_encodings(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     """The encodings of categories in two dimensions, with one colour and symbol for each column; categories that are
     numbers are joined in their order.
 
-    rows: of `attngeo tabular fit --encodings-output`.
+    rows: of `tabulate_encodings`.
     """
     columns = list(rows.groupby("column", sort=False))
     colours = sample_colours(MODELS, len(columns), 0.1, 0.9)

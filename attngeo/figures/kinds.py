@@ -82,7 +82,7 @@ SOURCES = {
     "gradients": "attngeo gradients -o FILE", "pairs": "attngeo gradients --pairs-output FILE",
     "analogy": "attngeo analogy -o FILE", "explain": "attngeo analogy --explain CORPUS -o FILE",
     "simulate": "attngeo tabular simulate -o FILE", "cells": "attngeo tabular predict --attention-output FILE",
-    "encodings": "attngeo tabular fit --encodings-output FILE, or a folder of --save",
+    "encodings": "attngeo.estimators.tabular.files.tabulate_encodings, or a folder of tabular fit --save",
     "efa": "attngeo efa run -o FILE", "weights": "attngeo efa attention -o FILE",
     "vectors": "attngeo.estimators.efa.prediction.tabulate_vectors, or a folder of efa fit --save",
     "places": "attngeo efa attention --places-output FILE",
@@ -131,7 +131,7 @@ class FigureSpec:
         """What the option `score` may be."""
         if "score" not in self.options:
             return ()
-        return (*score_names(), LOSS) if self.draws_loss else score_names()
+        return drawable_scores() if self.draws_loss else score_names()
 
     def required_columns(self, options: PlotOptions) -> tuple[str, ...]:
         """The columns that the rows which are read must have, the drawn score's among them."""

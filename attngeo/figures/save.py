@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.errors import OutputError, first_line
-from attngeo.options import DRAWING, Options, option, takes_after_two
+from attngeo.errors import OutputError, first_line, require_extra
 from attngeo.tables.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
@@ -17,21 +16,6 @@ IMAGES = (".png", ".svg", ".pdf")
 SUFFIXES = (".html", ".json", *IMAGES)
 # Pixels of an image if the figure does not say; images are drawn at twice the size, for sharp screens and print.
 WIDTH, HEIGHT, SCALE = 1000, 600, 2
-# Pixels of a side of an image; a smaller one has no room for titles.
-SMALLEST, LARGEST = 300, 10_000
-
-
-class ImageSize(Options):
-    """Pixels of an image. Raises UsageError for a value outside its limits."""
-
-    width: int | None = option(
-        None, "Width of an image, which is drawn with twice as many pixels", panel=DRAWING, metavar="PIXELS",
-        shown_default="that of the figure, else 1000", least=SMALLEST, most=LARGEST,
-    )  # fmt: skip
-    height: int | None = option(
-        None, "Height of an image", panel=DRAWING, metavar="PIXELS", shown_default="that of the figure, else 600",
-        least=SMALLEST, most=LARGEST,
-    )  # fmt: skip
 
 
 def check_figure(path: Path) -> None:
@@ -47,30 +31,19 @@ def check_figure(path: Path) -> None:
             )
 
 
-class SizeKeywords(ImageSize):
-    """The keywords of `save_figure`."""
-
-    size: ImageSize | None = None
-
-
-@takes_after_two(SizeKeywords)
-def save_figure(figure: Figure, path: str | Path, size: ImageSize) -> None:
+def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
 
-    {size}
-
-    The default size is the figure's own, or 1000 × 600. The page contains plotly.js and opens offline. Images require
-    an installed Chromium or Chrome. The same figure gives the same page and the same JSON, byte for byte. Raises
-    OutputError, UsageError.
+    An image has the size of the figure's layout, by default 1000 × 600, and twice as many pixels. The page contains
+    plotly.js and opens offline. Images require an installed Chromium or Chrome. The same figure gives the same page and
+    the same JSON, byte for byte. Raises OutputError.
     """
     path = Path(path)
-    check_figure(path)
+    with require_extra():
+        check_figure(path)
     suffix = path.suffix.lower()
     if suffix in IMAGES:
-        content = _draw_image(
-            figure, suffix, path, size.width or figure.layout.width or WIDTH,
-            size.height or figure.layout.height or HEIGHT,
-        )  # fmt: skip
+        content = _draw_image(figure, suffix, path)
     elif suffix == ".json":
         content = (figure.to_json() + "\n").encode()
     else:
@@ -90,9 +63,10 @@ def build_page(figure: Figure) -> str:
     )
 
 
-def _draw_image(figure: Figure, suffix: str, path: Path, width: int, height: int) -> bytes:
+def _draw_image(figure: Figure, suffix: str, path: Path) -> bytes:
     import kaleido
 
+    width, height = figure.layout.width or WIDTH, figure.layout.height or HEIGHT
     options = {"format": suffix.removeprefix("."), "width": width, "height": height, "scale": SCALE}
     try:
         return bytes(kaleido.calc_fig_sync(figure, opts=options))

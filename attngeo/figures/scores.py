@@ -6,8 +6,6 @@ Functions take rows of `attngeo.score(model, per_head=True)`, of one model or of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -62,7 +60,8 @@ WHOLE = -1
 def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """One score as a map of layers × heads, with the whole layers beside it; one panel for each stack and model.
 
-    White is the chance level; the colours end at the value that is furthest from it. Missing scores are grey.
+    White is the chance level; the colours end at the value that is furthest from it, rounded up to a tenth. Missing
+    scores are grey.
     """
     score, panels = options.score, split_panels(rows)
     heights = [max(panel.rows["layer"].nunique() * CELL_HEIGHT, LEAST_HEIGHT) for panel in panels]
@@ -75,7 +74,9 @@ def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     for row, panel in enumerate(panels, 1):
         _add_map(figure, panel, score, row)
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    middle, reach = chance_of(score), _furthest(rows[score], chance_of(score))
+    middle = chance_of(score)
+    largest = float((rows[score] - middle).abs().max())
+    reach = math.ceil(largest * 10) / 10 if largest > 0 else 1.0
     figure.update_layout(
         coloraxis={
             "colorscale": SIGNED, "cmin": middle - reach, "cmax": middle + reach,
@@ -108,12 +109,6 @@ def _add_map(figure: go.Figure, panel: Panel, score: str, row: int) -> None:
     if not heads.empty:
         figure.update_xaxes(title="head", showgrid=False, **choose_ticks(heads.columns), row=row, col=2)
     figure.update_yaxes(title="layer", **choose_ticks(table.index), row=row, col=1)
-
-
-def _furthest(values: pd.Series, middle: float) -> float:
-    """The largest distance from the middle, rounded up to a tenth; 1 if there is no value."""
-    largest = (values - middle).abs().max()
-    return math.ceil(float(largest) * 10) / 10 if largest > 0 else 1.0
 
 
 def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
@@ -294,16 +289,12 @@ def draw_matrix(cells: pd.DataFrame, norms: pd.DataFrame, options: PlotOptions) 
     figure.update_xaxes(title="norm", rangemode="tozero", row=2, col=2)
     figure.update_layout(height=720)
     outliers = norms[norms["outlier"]]["axis"].value_counts()
+    name = f"layer {about['layer']}" if about["head"] is None else f"head {about['head']} of layer {about['layer']}"
     return finish_figure(
-        figure, f"{escape_name(about['model'])}: |W_qk| of {_name_matrix(about)} ({escape_name(about['stack'])})",
+        figure, f"{escape_name(about['model'])}: |W_qk| of {name} ({escape_name(about['stack'])})",
         f"outliers: {outliers.get('row', 0)} rows and {outliers.get('column', 0)} columns with a norm above "
         f"mean + {about['gamma']:g}·std",
     )  # fmt: skip
-
-
-def _name_matrix(about: Mapping[Any, Any]) -> str:
-    """Which matrix of the model it is."""
-    return f"layer {about['layer']}" if about["head"] is None else f"head {about['head']} of layer {about['layer']}"
 
 
 def _add_margin(figure: go.Figure, norms: pd.DataFrame, axis: str, place: dict[str, int]) -> None:

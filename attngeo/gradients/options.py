@@ -15,16 +15,12 @@ PAIR_COLUMNS = (
 )  # fmt: skip
 
 
-def chance_columns() -> tuple[str, ...]:
-    """The columns of scores of shuffled gradients."""
-    return tuple(f"{name}_chance" for name in score_names())
-
-
 def gradient_columns() -> tuple[str, ...]:
-    """The columns of the table of updates, in their order."""
+    """The columns of the table of updates, in their order; `NAME_chance` is the score of shuffled gradients."""
     return (
         "model", "revision", "model_type", "objective", "stack", "layer", "head", "key_head", "d_model",
-        *score_names(), *chance_columns(), "frobenius_norm", *SPREADS, *TOKENS, "loss", "note",
+        *score_names(), *(f"{name}_chance" for name in score_names()), "frobenius_norm", *SPREADS, *TOKENS, "loss",
+        "note",
     )  # fmt: skip
 
 

@@ -69,7 +69,8 @@ class LatentLayout:
 
     Wq = q_a·diag(q_norm)·q_b, or `q` alone in a model without a query latent. Wk = kv_a·diag(kv_norm)·(the key part of
     kv_b). The rows of `kv_a` after the latent are a rotary key that all heads share; `k_rope_norm` normalises it.
-    scaled: the normalised latents are multiplied by sqrt(d_model / rank).
+    scaled: the normalised latents are multiplied by sqrt(d_model / rank). keys_alone: kv_b is the transposed key part
+    of each head, [heads · rank, width], as in GGUF files.
     Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1.
     """
 
@@ -84,6 +85,7 @@ class LatentLayout:
     kv_b: str = "kv_b_proj.weight"
     k_rope_norm: str = "k_rope_only_layernorm.weight"
     scaled: bool = False
+    keys_alone: bool = False
 
 
 # The fields of LatentLayout that name tensors.
@@ -201,12 +203,12 @@ def cut(x: Tensor, slots: str, letter: Letter, sizes: Sizes, blocks: int = 1) ->
 
 
 def latent_weights(
-    tensors: Mapping[str, Tensor], *, heads: int, nope_dim: int, rope_dim: int, bias: bool, scaled: bool = False
+    tensors: Mapping[str, Tensor], layout: LatentLayout, *, heads: int, nope_dim: int, rope_dim: int, bias: bool
 ) -> tuple[Tensor, Tensor]:
     """The q and k of multi-head latent attention, [heads, nope_dim + rope_dim, d_model] each.
 
     tensors: field of LatentLayout → tensor, in the dtype to compute in. nope_dim, rope_dim: number of dimensions of a
-    head without and with rotary embeddings. scaled: see `LatentLayout`. bias: return the biases that result from those
+    head without and with rotary embeddings. bias: return the biases that result from those
     of the down-projections instead, [heads, nope_dim + rope_dim] each.
     """
 
@@ -221,8 +223,10 @@ def latent_weights(
         q = tensors["q"] if not bias else tensors["q"].new_zeros(len(tensors["q"]))
     else:
         q = (tensors["q_b"] * tensors["q_norm"]) @ down("q_a", slice(None))
-    up = tensors["kv_b"].reshape(heads, -1, rank)[:, :nope_dim] * tensors["kv_norm"]
-    if scaled:
+    stored = tensors["kv_b"]
+    up = stored.view(heads, rank, -1).mT if layout.keys_alone else stored.reshape(heads, -1, rank)[:, :nope_dim]
+    up = up * tensors["kv_norm"]
+    if layout.scaled:
         up = up * (tensors["kv_a"].shape[1] / rank) ** 0.5
     nope = up @ down("kv_a", slice(0, rank))
     rope = down("kv_a", slice(rank, rank + rope_dim))
@@ -355,11 +359,10 @@ def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter,
     by_role = {role: tensors[name] for role, name in site.tensors.items()}
     rope_dim = count_shared_rows(site, tensors)
     sizes = {"heads": site.heads, "nope_dim": site.head_dim - rope_dim, "rope_dim": rope_dim}
-    scaled = site.layout.scaled
-    q, k = latent_weights(by_role, **sizes, bias=False, scaled=scaled)
+    q, k = latent_weights(by_role, site.layout, **sizes, bias=False)
     q_bias = k_bias = None
     if "q_a_bias" in by_role or "kv_a_bias" in by_role:
-        q_bias, k_bias = latent_weights(by_role, **sizes, bias=True, scaled=scaled)
+        q_bias, k_bias = latent_weights(by_role, site.layout, **sizes, bias=True)
     return {"q": Part(q, q_bias, gains["q"]), "k": Part(k, k_bias, gains["k"])}
 
 

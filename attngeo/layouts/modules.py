@@ -87,11 +87,8 @@ class Tower(NamedTuple):
     names: list[str]
 
 
-class Half(NamedTuple):
-    """A module that lacks its queries or its keys. missing: the name of the tensor."""
-
-    module: Module
-    missing: str
+# A module that lacks its queries or its keys, and the name of the tensor.
+Half = tuple[Module, str]
 
 
 def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) -> tuple[list[Module], dict[str, str]]:
@@ -141,7 +138,7 @@ def _match(part: Tower, names: Collection[str]) -> tuple[dict[str, Module], list
                 if join(path, partner) in names:
                     matched[path] = module
                 else:
-                    halves.append(Half(module, join(path, partner)))
+                    halves.append((module, join(path, partner)))
     return matched, halves
 
 
@@ -370,10 +367,6 @@ def explain_nothing_found(
         return UnsupportedModelError(
             f"{ref}: family {model_type!r} is not supported: no layout knows the form of {unread[0]}, which seems to "
             "hold queries; declare it in attngeo/layouts/families.py"
-        )
-    if model_type == "attngeo_efa":  # its models of attention have names that a rule reads
-        return UnsupportedModelError(
-            f"{ref}: a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
         )
     pairs = [(rule.q, rule.kv_a) if isinstance(rule, LatentLayout) else _weights(rule) for rule in RULES]
     looked_for = ", ".join("/".join(name.removesuffix(".weight") for name in pair) for pair in pairs)

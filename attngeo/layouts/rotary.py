@@ -17,6 +17,8 @@ from attngeo.layouts.layout import Family
 CHOICES = ("position_embedding_type", "position_embeddings_type", "use_mem_rope", "use_rotary_embedding")
 # Names of the base in layers with a sliding window, before transformers 5.
 LOCAL_BASES = ("local_rope_theta", "rope_local_base_freq", "swa_rope_theta")
+# Names of the share of a head that rotates.
+FRACTIONS = ("partial_rotary_factor", "rotary_pct")
 # Fields that say which layers have such a window.
 WINDOWS = ("layer_types", "global_attn_every_n_layers", "_sliding_window_pattern", "sliding_window_pattern")
 
@@ -38,12 +40,12 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
     base = _real(rope["rope_theta"])
     axes = 2 if family.rotary and family.rotary.axes else 1
     plain: Tensor = base ** (-torch.arange(0, size // axes, 2, dtype=torch.float64) / (size // axes))
-    kind = _kind(rope)
+    kind, reason = _kind(rope), "unsupported"
     match kind:
-        case "axial" if axes > 1:
+        case "default" | "dynamic" | "mrope" | "axial" if axes > 1 or kind != "axial":
             return plain.repeat(axes)
-        case "default" | "dynamic" | "mrope":
-            return plain.repeat(axes)
+        case _ if axes > 1:
+            reason = "unsupported for rows and columns, which transformers does not scale"
         case "linear":
             return plain / _real(rope["factor"])
         case "proportional":  # the last pairs of a head stand still
@@ -60,7 +62,7 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
             if factors.shape != plain.shape:
                 raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
             return plain / factors
-    raise UnsupportedModelError(f"{ref}: rotary scaling {kind!r} is unsupported; leave out $rope_offset", "rope_offset")
+    raise UnsupportedModelError(f"{ref}: rotary scaling {kind!r} is {reason}; leave out $rope_offset", "rope_offset")
 
 
 def rotates(section: Mapping[str, Any], family: Family, layer: int) -> bool:
@@ -165,7 +167,7 @@ def _parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int
         if (name := next((name for name in LOCAL_BASES if name in stated), None)) is not None:
             rope["rope_theta"] = stated[name]
     elif not rope:
-        earlier = any(name in stated for name in ("rope_scaling", *names))
+        earlier = any(name in stated for name in ("rope_scaling", *FRACTIONS, *names))
         rope = dict((stated.get("rope_scaling") or {}) if earlier else usual)
     by_type = {name: value for name, value in rope.items() if isinstance(value, Mapping)}
     if by_type:
@@ -219,11 +221,10 @@ def _count_rotated(
     """The number of dimensions of a head that rotate."""
     if family.rotary is not None and family.rotary.tail:
         return _whole(fields["qk_rope_head_dim"])
-    names = ("partial_rotary_factor", "rotary_pct")
-    fractions = [known[name] for known in (rope, stated) for name in names if name in known]
+    fractions = [known[name] for known in (rope, stated) for name in FRACTIONS if name in known]
     if not fractions and "rotary_dim" in fields and "rope_parameters" not in fields:
         return _whole(fields["rotary_dim"])
-    fractions += [fields[name] for name in names if name in fields]
+    fractions += [fields[name] for name in FRACTIONS if name in fields]
     return int(head_dim * _real(fractions[0] if fractions else 1.0))
 
 

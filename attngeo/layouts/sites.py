@@ -85,16 +85,20 @@ def find_sites(
     skipped |= find_absent_layers(modules, names) | unread
     prepare([name for candidate in candidates for name in candidate.tensors.values()])
     sites, errors = [], []
-    for candidate in candidates:
-        module = candidate.module
+    for stack, layer, module, tensors in candidates:
         try:
-            sites.append(_make_site(candidate, parts, shape_of, ref))
+            sizes = measure(module, _stated_heads(module, layer, ref), tensors, shape_of, ref)
         except (ShapeError, CorruptCheckpointError) as error:
             if module.family.source and module.certain:
                 raise
             # A rule found it. The rest of the model may be what it seems.
             errors.append(error)
             skipped.setdefault(module.template, str(error).removeprefix(f"{ref}: "))
+        else:
+            sites.append(AttentionSite(
+                stack, layer, module.name, module.layout, module.family, module.section, tensors, sizes, module.rule,
+                parts, _notes(module, tensors),
+            ))  # fmt: skip
     if errors and not sites:
         raise errors[0]
     return sites, dict(sorted(skipped.items()))
@@ -114,15 +118,6 @@ def _list_candidates(
                 module = _recognise_head_norm(plain, names)
                 candidates.append(_Candidate(stack, layer, module, _find_tensors(module, names, parts)))
     return candidates, unread
-
-
-def _make_site(candidate: _Candidate, parts: str, shape_of: ShapeOf, ref: str) -> AttentionSite:
-    stack, layer, module, tensors = candidate
-    return AttentionSite(
-        stack, layer, module.name, module.layout, module.family, module.section, tensors,
-        measure(module, _stated_heads(module, layer, ref), tensors, shape_of, ref), module.rule, parts,
-        _notes(module, tensors),
-    )  # fmt: skip
 
 
 def _explain_unread(module: Module, layer: int) -> dict[str, str]:
@@ -328,7 +323,12 @@ def _check_description(module: Module, sizes: Sizes, ref: str) -> None:
     bridges = {word for word in BRIDGES if word in module.name.lower() and word not in (module.tower or "")}
     if bridges and not any("head" in name and word in name for name in module.section for word in bridges):
         raise ShapeError(f"{ref}: {module.name}: config.json states no number of heads for the {min(bridges)}")
-    widths = _stated_widths(module.section)
+    stated = (
+        value if isinstance(value, list) else [value]
+        for name, value in module.section.items()
+        if isinstance(name, str) and WIDTH.search(name) and not NO_WIDTH.search(name)
+    )
+    widths = [number for numbers in stated for number in numbers if type(number) is int and number > 0]
     if sizes.widths["q"] in list_numbers({**module.family.defaults, **module.section}, HEAD_DIM) or not widths:
         return
     if not any(sizes.d_model == width << stage for width in widths for stage in range(STAGES)):
@@ -336,16 +336,6 @@ def _check_description(module: Module, sizes: Sizes, ref: str) -> None:
             f"{ref}: {module.name} has an input width of {sizes.d_model}, and config.json states heads for a width of "
             f"{', '.join(map(str, widths[:3]))} only; it does not describe this part"
         )
-
-
-def _stated_widths(section: Mapping[str, Any]) -> list[int]:
-    """All numbers in a section of the configuration that may be the width of a stack."""
-    values = [
-        value if isinstance(value, list) else [value]
-        for name, value in section.items()
-        if isinstance(name, str) and WIDTH.search(name) and not NO_WIDTH.search(name)
-    ]
-    return [number for numbers in values for number in numbers if type(number) is int and number > 0]
 
 
 def _measure_separate(
@@ -443,7 +433,9 @@ def _measure_latent(module: Module, heads: int, tensors: Mapping[str, str], shap
     rank, width = math.prod(shape_of(tensors["kv_norm"])), _out_in(tensors["kv_a"], shape_of, False, ref)[1]
     if shape_of(tensors["kv_a"])[0] == rank:  # some layers have no rotary embeddings
         nope, rope = nope + rope, 0
-    want: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width), "kv_b": (heads * (nope + value), rank)}
+    alone = isinstance(module.layout, LatentLayout) and module.layout.keys_alone
+    want: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width)}
+    want["kv_b"] = (heads * rank, nope) if alone else (heads * (nope + value), rank)
     if "q_a" in tensors and "q" in tensors:
         raise CorruptCheckpointError(
             f"{ref}: {module.name} has both {tensors['q']} and {tensors['q_a']}, expected one of them; "

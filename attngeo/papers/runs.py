@@ -1,7 +1,7 @@
 """The runs of a paper's experiments: each is computed once, and its table has the paper's numbers beside it.
 
-Numbers are kept under all that they depend on: the data, the seed, the options, the statements of the code that
-computes them, and the version of the package that it uses.
+Numbers are kept under all that they depend on: the data, the seed, the options, the code, and the version of the
+package that computes them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.provenance import digest_statements, machine, software
+from attngeo.provenance import machine, software
 from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 from attngeo.studies.results import KeptResult
@@ -31,37 +30,25 @@ Outcome = RunOutcome[Rows]
 Answer = tuple[Rows, Mapping[str, Any]]
 
 
-class ExperimentRun(Protocol):
-    """One run of an experiment."""
-
-    @property
-    def name(self) -> str:
-        """The run, for people."""
-
-    def perform(self, progress: ProgressCallback, *, fresh: bool = False) -> Rows:
-        """The rows of its table, kept from before or else computed. fresh: compute them again."""
-
-
 def perform_runs(
-    runs: Sequence[ExperimentRun],
+    runs: Sequence[Any],
     *,
     results: ResultOptions = ResultOptions(),
     study: StudyOptions = StudyOptions(),
     progress: ProgressCallback = ignore_progress,
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """The rows of each run, or its error. Parameters and errors are those of `run_study`."""
+    """The rows of each run, or its error. Parameters and errors are those of `run_study`.
+
+    runs: with a `name`, for people, and `perform(progress, fresh=…)`, which returns the rows of the run's table.
+    """
     function, names = partial(_perform, fresh=results.fresh), [run.name for run in runs]
     return run_study(function, runs, names=names, options=study, progress=progress, on_outcome=on_outcome)
 
 
-def _perform(run: ExperimentRun, progress: ProgressCallback, *, fresh: bool) -> Rows:
-    return run.perform(progress, fresh=fresh)
-
-
-def version_of(module: str, package: str) -> dict[str, str]:
-    """What numbers depend on besides data, seed and options: the statements of the code, and a package's version."""
-    return {"code": digest_statements(module), package: version(package)}
+def _perform(run: Any, progress: ProgressCallback, *, fresh: bool) -> Rows:
+    rows: Rows = run.perform(progress, fresh=fresh)
+    return rows
 
 
 def answer_cases(

@@ -129,10 +129,6 @@ class Statement:
     function: Callable[..., Residuals]
     arguments: Mapping[str, Any]
 
-    def evaluate(self, seed: int = 0) -> Residuals:
-        """The residuals for a seed."""
-        return self.function(seed, **self.arguments)
-
 
 def statement(
     name: str, paper: str, place: str, claim: str, tolerance: float = ROUNDING, **arguments: Any
@@ -208,7 +204,7 @@ def check_statements(
     for done, name in enumerate(chosen):
         progress(Progress("verify", name, done, len(chosen), "steps"))
         claimed = load_statement(name)
-        residuals = claimed.evaluate(options.seed)
+        residuals = claimed.function(options.seed, **claimed.arguments)
         holds = residuals.worst <= claimed.tolerance
         rows.append(
             (name, f"{claimed.paper}, {claimed.place}", f"{claimed.claim}: {residuals.computed}", claimed.tolerance,

@@ -38,7 +38,7 @@ class ImageData:
     """Labelled images to train and to test on, as tables of `datasets`.
 
     Their columns are "image" and "label", which was called `column`. labels: names of the labels, in the order of their
-    numbers. numbers: from values of the label column to numbers. channels: 1 for grey images, 3 for RGB.
+    numbers. channels: 1 for grey images, 3 for RGB.
     """
 
     name: str
@@ -46,7 +46,6 @@ class ImageData:
     test: datasets.Dataset
     column: str
     labels: list[str]
-    numbers: Mapping[Any, int]
     channels: int
 
 
@@ -115,20 +114,15 @@ def _build_data(reference: str, splits: Mapping[str, datasets.Dataset], *, chann
     test = next((rows for rows in tests if _all_label(rows, label)), None)
     if not _all_label(train, label):
         raise DataError(f"{reference}: some images to train on have no {label}; leave them out")
-    if isinstance(features[label], datasets.ClassLabel):
-        labels = list(features[label].names)
-        numbers = {number: number for number in range(len(labels))}
-    else:
-        values = sorted({*train.unique(label), *(test.unique(label) if test is not None else ())})
-        labels, numbers = list(map(str, values)), {value: number for number, value in enumerate(values)}
+    labels = list(features[label].names)
     if len(labels) < 2:
-        raise DataError(f"{reference}: all images have the label {labels[0]!r}, expected at least two labels")
+        raise DataError(f"{reference}: its labels are {list_names(labels)}, expected at least two")
     if test is None:
         train, test = _hold_out(train, seed)
     train, test = (
         rows.select_columns([image, label]).rename_columns({image: "image", label: "label"}) for rows in (train, test)
     )
-    return ImageData(reference, train, test, label, labels, numbers, channels)
+    return ImageData(reference, train, test, label, labels, channels)
 
 
 def _image_column(reference: str, features: Mapping[str, Any]) -> str:
@@ -140,22 +134,19 @@ def _image_column(reference: str, features: Mapping[str, Any]) -> str:
 
 def _label_column(reference: str, features: Mapping[str, Any]) -> str:
     """`label` or `labels`, otherwise the first column of labels; in cifar100, that is the finer of two."""
-    usual = ("label", "labels")
-    classes = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
-    plain = [name for name in usual if getattr(features.get(name), "dtype", "") in ("int32", "int64", "string")]
-    columns = classes or plain
+    columns = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     if not columns:
         raise DataError(
-            f"{reference}: no column of labels, expected one named label; its columns are {list_names([*features])}; a "
-            "folder needs a sub-folder for each label"
+            f"{reference}: no column of labels, expected one of the type ClassLabel; its columns are "
+            f"{list_names([*features])}; a folder needs a sub-folder for each label"
         )
-    return next((name for name in usual if name in columns), columns[0])
+    return next((name for name in ("label", "labels") if name in columns), columns[0])
 
 
 def _all_label(rows: datasets.Dataset, column: str) -> bool:
     """Whether each row has a label; data sets with secret labels have -1 or nothing instead."""
     values = rows.unique(column)
-    return None not in values and not (isinstance(rows.features[column], datasets.ClassLabel) and -1 in values)
+    return None not in values and -1 not in values
 
 
 def _hold_out(rows: datasets.Dataset, seed: int) -> tuple[datasets.Dataset, datasets.Dataset]:
@@ -220,7 +211,7 @@ class ImageSplit(Dataset[tuple[Tensor, int]]):
             raise DataError(
                 f"{self._data.name}: {place} cannot be decoded ({first_line(error)}); replace it, or leave it out"
             ) from error
-        return list(zip(pixels, [self._data.numbers[label] for label in rows["label"]], strict=True))
+        return list(zip(pixels, rows["label"], strict=True))
 
 
 class ShuffledImages(Dataset[dict[str, Any]]):

@@ -14,6 +14,7 @@ from torch import Tensor
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.store import TensorStore
+from attngeo.choices import whole
 from attngeo.errors import ShapeError, UnsupportedModelError, UsageError
 from attngeo.layouts.layout import AttentionSite, LatentLayout, Letter, Part, assemble, number_outputs, output_axis
 from attngeo.pretrain.options import INITS
@@ -40,7 +41,7 @@ def initialise(
     *,
     stack: str | None = None,
     layers: Iterable[int] | None = None,
-    seed: int | torch.Generator | None = None,
+    seed: int | None = None,
 ) -> list[str]:
     """Set the query and key weights of a transformers model in memory; returns the names of the changed parameters.
 
@@ -88,7 +89,8 @@ def initialise(
             sites = [site for site in sites if site.d_model == site.key_width]
             make = partial(_make_symmetric, store.ref)
             if init == "identity":
-                make = partial(_make_identity, store.ref, _make_generator(seed))
+                generator = None if seed is None else torch.Generator().manual_seed(whole("seed", seed, 0))
+                make = partial(_make_identity, store.ref, generator)
         else:
             source = opened.enter_context(closing(open_store(_parse_checkpoint(init))))
             matches = {(site.stack, site.layer): site for site in sites_of(source)[0]}
@@ -136,14 +138,6 @@ def _parse_checkpoint(init: Any, option: str = "init") -> Any:
             option,
         )
     return reference
-
-
-def _make_generator(seed: int | torch.Generator | None) -> torch.Generator | None:
-    if seed is None or isinstance(seed, torch.Generator):
-        return seed
-    if type(seed) is not int:
-        raise UsageError(f"$seed is {seed!r}, expected an integer or a torch.Generator", "seed")
-    return torch.Generator().manual_seed(seed)
 
 
 def _number_outputs(site: AttentionSite, tensors: Tensors) -> dict[Letter, Part]:
@@ -229,8 +223,7 @@ def _draw_factors(
 
     Uses the eigenvectors of the Gram matrix: much faster than an SVD, and as exact for the largest values.
     """
-    source = generator.device if generator else torch.device("cpu")
-    z = torch.randn(width, width, generator=generator, device=source, dtype=torch.float64).to(device)
+    z = torch.randn(width, width, generator=generator, dtype=torch.float64).to(device)
     m = ALPHA / math.sqrt(width) * z + BETA * torch.eye(width).to(z)
     squares, v = torch.linalg.eigh(m.T @ m)
     top = min(rank, width)

@@ -57,6 +57,9 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
     model = build_model(config, options.objective)
     check_length(model, options.seq_len)
     changed = initialise(model, options.init, seed=options.seed)
+    about = {"name": text.name, "vocabulary": len(tokeniser)}
+    if isinstance(data, ShuffledSequences):
+        about |= {"tokens": data.distinct_tokens, "epochs": round(data.epochs, 3)}
     masked = options.objective == "mlm"
     collator = SeededMaskingCollator(
         tokeniser, mlm=masked, mlm_probability=options.mlm_probability, mask_seed=options.seed, packed=options.pack
@@ -70,16 +73,9 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
         steps=options.steps,
         warmup=options.warmup,
         changed=changed,
-        about=_describe_data(text.name, data, len(tokeniser)),
+        about=about,
         count_rates=partial(_count_tokens, data, options.seq_len),
     )
-
-
-def _describe_data(name: str, data: ShuffledSequences | StreamedSequences, vocabulary: int) -> dict[str, Any]:
-    known: dict[str, Any] = {}
-    if isinstance(data, ShuffledSequences):
-        known = {"tokens": data.distinct_tokens, "epochs": round(data.epochs, 3)}
-    return {"name": name, "vocabulary": vocabulary, **known}
 
 
 def _count_tokens(

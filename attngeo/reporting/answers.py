@@ -85,9 +85,10 @@ class ResultsAnswer:
     failures: list[tuple[str, AttnGeoError]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, rows: pd.DataFrame) -> ResultsAnswer:
-        """The answer that is one table."""
-        return cls(rows, [{str(name): value for name, value in rows.attrs.items()}])
+    def of(cls, *parts: pd.DataFrame) -> ResultsAnswer:
+        """The answer whose table is these together."""
+        rows = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+        return cls(rows, [{str(name): value for name, value in part.attrs.items()} for part in parts])
 
 
 def _refuse_repeated(models: list[str]) -> list[str]:
@@ -136,7 +137,10 @@ def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> Res
             names[resolve_reference(model, place.base)] = model
         except AttnGeoError as error:
             failures.append((model, error))
-    adapters = {_resolve_adapter(text, place.base): text for text in options.adapter}
+    adapters = {}
+    for text in options.adapter:
+        name, _ = split_weight(text)
+        adapters[resolve_reference(name, place.base) + text.removeprefix(name)] = text
     config = None if options.config is None else resolve_reference(options.config, place.base)
     chosen = options.replace(per_head=options.given.get("per_head", True), adapter=[*adapters], config=config)
     outcomes = score_models(
@@ -150,15 +154,9 @@ def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> Res
             frame["note"] = frame["note"].str.replace(path, text, regex=False)
         # As the recipe has them; memory is not the share of each of several processes.
         frame.attrs |= {"memory": options.memory, "adapter": options.adapter, "config": options.config}
-    answer = ResultsAnswer(pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), failures=failures)
-    answer.origins = [origin for frame in frames for origin in ResultsAnswer.of(frame).origins]
-    answer.failures.sort(key=lambda failure: models.index(failure[0]))
+    answer = ResultsAnswer.of(*frames)
+    answer.failures = sorted(failures, key=lambda failure: models.index(failure[0]))
     return answer
-
-
-def _resolve_adapter(text: str, base: Path) -> str:
-    name, _ = split_weight(text)
-    return resolve_reference(name, base) + text.removeprefix(name)
 
 
 def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
@@ -182,8 +180,7 @@ def measure_gradients(options: GradientOptions, place: Workplace, *, models: Mod
     ]
     for frame in frames:
         frame.attrs["text"] = options.text
-    rows = pd.concat([_rename_models(frame, names) for frame in frames], ignore_index=True)
-    return ResultsAnswer(rows, [origin for frame in frames for origin in ResultsAnswer.of(frame).origins])
+    return ResultsAnswer.of(*(_rename_models(frame, names) for frame in frames))
 
 
 def check_all(options: TheoryOptions, place: Workplace, *, statements: Statements = ()) -> ResultsAnswer:
@@ -274,10 +271,6 @@ def _check_inputs(folder: Path, files: str) -> None:
             f"{folder}: the training files have changed since these runs; delete the folder to train again, or delete "
             f"only {INPUTS} in it if the data are the same"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
     with atomic_write(path) as partial_path:
         partial_path.write_text(digest, "utf-8")
 

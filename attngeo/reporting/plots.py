@@ -128,18 +128,12 @@ def read_tables(
     if spec.source == "score":
         refuse_repeated(rows)
         beside = [filter_rows(published_scores(), of_published, "the table of published models")] if spec.beside else []
-        return [_choose_stack(rows, options.stack), *beside]
+        if options.stack is not None:
+            rows = rows[rows["stack"] == one_of("stack", options.stack, rows["stack"].unique())]
+        return [rows, *beside]
     if spec.source == "simulate" and "data" not in rows:
         require_columns(rows, METHOD_SETTING, name_input(sources[0]), "attngeo tabular simulate")
     return [rows]
-
-
-def _choose_stack(rows: pd.DataFrame, stack: str | None) -> pd.DataFrame:
-    """The rows of one stack, or all. Raises UsageError if there is no such stack."""
-    if stack is None:
-        return rows
-    one_of("stack", stack, rows["stack"].unique())
-    return rows[rows["stack"] == stack]
 
 
 def _read_rows(source: Any, spec: FigureSpec, options: PlotOptions) -> pd.DataFrame:

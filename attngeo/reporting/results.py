@@ -122,10 +122,6 @@ def _load_or_ask(request: Request, place: Workplace) -> ResultsAnswer:
         request.options, replace(place, name=request.name, inputs=inputs), **request.subjects
     )
     if not answer.failures:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"{path.parent} cannot be written ({error.strerror or error})") from None
         kept = answer.rows.copy(deep=False)
         kept.attrs = {"origins": answer.origins}
         with atomic_write(path) as partial_path:

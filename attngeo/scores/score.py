@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from attngeo.bounds import available_memory, in_utf8
-from attngeo.checkpoints.reference import HubAccess, Identity, identify, identify_path
-from attngeo.options import default_of, options_of, takes
+from attngeo.checkpoints.reference import HubAccess, Identity, identify
+from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.provenance import digest_code, software
+from attngeo.provenance import describe_code
 from attngeo.scores.spec import ResultOptions, ScoreOptions, score_names, z_columns
 from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 from attngeo.studies.results import Kept, KeptResult, find_record
 
 INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
 # What the scores of a content with some options depend on besides: the code, as it is when it is imported, and torch.
-VERSION = {"code": digest_code(), **{name: software()[name] for name in ("attngeo", "torch")}}
+VERSION = describe_code("torch")
 # What is kept about scores for the store alone: the `attrs` of a table are without it.
 OWN_ENTRIES = ("made", "layers", "options", "content", "version")
 
@@ -84,22 +83,6 @@ def score(
     else:
         report(Progress("kept", f"scores of {kept.about['made']} from the result store"))
     return _build_frame(kept, options, kept.about["model"] if identity is None else in_utf8(identity.ref.text))
-
-
-def is_outdated(about: Mapping[str, Any]) -> bool:
-    """Whether scores that are kept are no answer any more, from what is kept about them.
-
-    They are of other code, or of files on this machine that have changed or are gone.
-    """
-    content = about.get("content")
-    if about.get("version") != VERSION or not isinstance(content, dict):
-        return True
-    return "path" in content and identify_path(Path(str(content["path"]))) != content
-
-
-def list_usual_options(_about: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults; without per_head, which the command always sets."""
-    return {name: default_of(ScoreOptions, name) for name in options_of(ScoreOptions) if name != "per_head"}
 
 
 def _find_record(identity: Identity, options: ScoreOptions) -> KeptResult | None:

@@ -107,19 +107,6 @@ def sites_of(
     )  # fmt: skip
 
 
-def list_unused(sites: Iterable[AttentionSite], options: ScoreOptions) -> list[str]:
-    """The options that change no site, because the model lacks biases, norms or rotary embeddings."""
-    sites = list(sites)
-    roles = {role for site in sites for role in site.tensors}
-    used = {
-        # The shift of a folded normalisation becomes a bias, too.
-        "with_bias": any(role.endswith("_bias") for role in roles),
-        "fold_norm": "pre_norm" in roles,
-        "rope_offset": any(site.rotary is not None for site in sites),
-    }
-    return [name for name, has_effect in used.items() if getattr(options, name) and not has_effect]
-
-
 def select(
     sites: list[AttentionSite], stack: str | None, layers: Iterable[int] | None, ref: str
 ) -> list[AttentionSite]:
@@ -261,7 +248,7 @@ def update_factors(
     left = torch.cat([down_q.expand(heads, -1, -1), from_queries], 1)
     right = torch.cat([from_keys, down_k.expand(heads, -1, -1)], 1)
     layer = torch.cat([down_q[0], from_queries.sum(0)]), torch.cat([from_keys.sum(0), down_k[0]])
-    return Form(left, right, [(head, head) for head in range(heads)]), layer
+    return Form(left, right, list(range(heads))), layer
 
 
 def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], part: Part, role: str) -> Part:
@@ -366,7 +353,7 @@ def read_ahead(
             while (last := i + len(in_flight)) < len(sites) and (
                 not in_flight or (len(in_flight) <= ahead and sum(sizes[i : last + 1]) <= room)
             ):
-                in_flight.append(reader.submit(_load, store, sites[last], transfer))
+                in_flight.append(reader.submit(lambda site: transfer.send(read(store, site)), sites[last]))
             sent = in_flight.popleft().result()
             report(Progress("score", f"{site.stack} {site.layer}", done, total))
             yield site, transfer.receive(sent)
@@ -374,10 +361,6 @@ def read_ahead(
     finally:  # nobody waits for a slow server: the store is closed next, which ends what it still reads
         reader.shutdown(wait=store.lanes == 1, cancel_futures=True)
     report(Progress("score", "done", done, total))
-
-
-def _load(store: TensorStore, site: AttentionSite, transfer: Transfer) -> Sent:
-    return transfer.send(read(store, site))
 
 
 def _free_quarter(device: torch.device) -> int:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from attngeo.bounds import MOST_BYTES, read_small_text
+from attngeo.bounds import read_small_text
 from attngeo.checkpoints.reference import HUB_ID, HubAccess, ModelRef, local_path
 from attngeo.errors import AttnGeoError, DataUnavailableError, ModelNotFoundError, UsageError
 
-STDIN = "-"
 # A comment is a whole line, or begins after a space: a path may contain the character.
 COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 GLOB = re.compile(r"[*?[]")
@@ -29,8 +27,8 @@ def list_models(
 
     references: as `attngeo.score` takes them, or `org/name@glob`, for example `org/name@step*`: every branch and tag
     that matches, in the order of the numbers in their names. file: UTF-8 with one reference a line; blank lines and
-    comments after `#` are ignored, and so is a model that is listed before. "-" reads stdin. Relative paths are
-    relative to the current folder. hub: how the Hub is asked for revisions.
+    comments after `#` are ignored, and so is a model that is listed before. Relative paths are relative to
+    the current folder. hub: how the Hub is asked for revisions.
 
     Raises UsageError for a line that cannot be a model and for a file without models, DataUnavailableError if the file
     cannot be read, ModelNotFoundError for a glob that matches nothing or a repository that does not exist, and other
@@ -39,32 +37,26 @@ def list_models(
     models = [model for reference in references for model in _expand(reference, hub)]
     if file is None:
         return models
-    name = "stdin" if str(file) == STDIN else str(file)
-    lines = [COMMENT.sub("", line).strip() for line in _read_text(file, name).splitlines()]
+    lines = [COMMENT.sub("", line).strip() for line in _read_text(file).splitlines()]
     if not any(lines):
-        raise UsageError(f"{name}: no models, expected one reference on each line")
+        raise UsageError(f"{file}: no models, expected one reference on each line")
     listed = [
         model
         for number, line in enumerate(lines, 1)
         if line
-        for model in _expand(line, hub, where=f"{name}:{number}: ")
+        for model in _expand(line, hub, where=f"{file}:{number}: ")
     ]
     return [*models, *(model for model in dict.fromkeys(listed) if model not in models)]
 
 
-def _read_text(file: str | Path, name: str) -> str:
-    """The text of a file of models, or of stdin. Raises DataUnavailableError or UsageError."""
+def _read_text(file: str | Path) -> str:
+    """The text of a file of models. Raises DataUnavailableError or UsageError."""
     try:
-        if str(file) != STDIN:
-            return read_small_text(Path(file), encoding="utf-8-sig")
-        content = sys.stdin.buffer.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-        return content.decode("utf-8-sig")
+        return read_small_text(Path(file), encoding="utf-8-sig")
     except OSError as error:
-        raise DataUnavailableError(f"{name}: the list of models cannot be read ({error.strerror})") from None
+        raise DataUnavailableError(f"{file}: the list of models cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise UsageError(f"{name}: expected UTF-8 text with one model on each line, but {error}") from None
+        raise UsageError(f"{file}: expected UTF-8 text with one model on each line, but {error}") from None
 
 
 def _expand(text: str, hub: HubAccess, where: str = "") -> list[str]:

@@ -160,7 +160,6 @@ def _write_file(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> No
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     text = json.dumps(about)
     table = table.replace_schema_metadata({ABOUT: text, CHECKSUM: _hash(table.to_pylist(), text)})
-    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as partial:
         parquet.write_table(table, partial)
 

@@ -41,12 +41,14 @@ def check_writable(path: Path, suffixes: Collection[str]) -> None:
 def atomic_write(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder, which is renamed to `path` if the block succeeds. Raises OutputError.
 
+    The folder is created if it is missing.
     The old file stays until the new one is complete. If the block fails, the temporary file is removed.
     """
     # A random name, because processes in two containers, or threads of one process, have the same id.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     name = str(partial)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
         partial.replace(path)
     except BaseException as error:

@@ -94,7 +94,11 @@ def _set_types(frame: pd.DataFrame, path: str, numbers: Collection[str]) -> pd.D
     """The frame with typed columns, the same from every format; columns of unknown name are text."""
     columns = {}
     for name in frame.columns:
-        values, kind = frame[name], _type_of(str(name), numbers)
+        values, kind = frame[name], TEXTS
+        if name in WHOLE_NUMBERS:
+            kind = WHOLE
+        elif name in REAL_NUMBERS or name in numbers:
+            kind = NUMBERS
         if name in NAMES and values.isna().any():
             raise DataError(f"{path}: a row has no {name}, expected a {name} in every row")
         try:
@@ -123,12 +127,6 @@ def _to_numbers(values: pd.Series, kind: str) -> pd.Series:
     if kind is WHOLE and numbers.dtype.kind == "f" and (numbers.abs() >= LARGEST_EXACT).any():
         raise ValueError(f"{numbers.abs().max():.4g} is too large")
     return numbers.astype("Int64" if kind is WHOLE else "float64")
-
-
-def _type_of(name: str, numbers: Collection[str]) -> str:
-    if name in WHOLE_NUMBERS:
-        return WHOLE
-    return NUMBERS if name in REAL_NUMBERS or name in numbers else TEXTS
 
 
 def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.DataFrame:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from attngeo.devices import explain_memory, pick_device
 from attngeo.errors import InterruptedTrainingError, TrainingError, first_line
-from attngeo.options import takes_after_two
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.files import atomic_write
 from attngeo.training import TrainingOptions
@@ -67,9 +66,6 @@ class TensorBatches:
     def __init__(self, tensors: Sequence[Tensor], size: int, seed: int | None = None) -> None:
         self.tensors, self.size, self.seed = tuple(tensors), size, seed
 
-    def __len__(self) -> int:
-        return -(-len(self.tensors[0]) // self.size)
-
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of an epoch, from 0."""
         total = len(self.tensors[0])
@@ -109,11 +105,6 @@ class BestWeights:
             elif bool(better):
                 best.copy_(weight)
 
-    @property
-    def all_stopped(self) -> bool:
-        """Whether no model is left to train."""
-        return bool(self.stopped.all())
-
     def restore(self) -> None:
         """Give the model its best weights."""
         if self.weights:
@@ -144,18 +135,6 @@ class History:
     best_epoch: np.ndarray
 
 
-class TrainingKeywords(TrainingOptions):
-    """The keywords of `train`."""
-
-    options: TrainingOptions | None = None
-    validation: Batches | None = None
-    folder: str | Path | None = None
-    identity: str = ""
-    optimizer: torch.optim.Optimizer | None = None
-    progress: ProgressCallback = ignore_progress
-
-
-@takes_after_two(TrainingKeywords)
 def train(
     model: nn.Module,
     batches: Batches,
@@ -164,7 +143,6 @@ def train(
     validation: Batches | None = None,
     folder: str | Path | None = None,
     identity: str = "",
-    optimizer: torch.optim.Optimizer | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> History:
     """Train a model in place. It ends with the weights of the lowest validation loss, or the last ones without one.
@@ -172,20 +150,20 @@ def train(
     model: `model(*batch)` is (sum of the losses, number of terms), each a scalar, or [models] for a batch of models,
         whose parameters and buffers all have that first dimension. They are trained independently.
     batches: the training data.
-    {options}
     validation: data whose mean loss is measured after each epoch.
     folder: for the state of an unfinished training. It is saved after epochs, at most 2% of the time, and a training
         that finds it resumes: it ends with the same numbers as one that was not interrupted.
     identity: names data and model. The state of another training is refused.
-    optimizer: of the model's parameters, with its moments; a new one by default.
     progress: called after each epoch.
 
     Raises TrainingError if a loss is not finite (it names the epoch and the batch), if the weights are not at the end,
     if no validation loss is finite, or if the state is of another training; InterruptedTrainingError at Ctrl-C, and
     KeyboardInterrupt if there is no `folder` for the state.
     """
-    optimizer = optimizer or make_optimizer(model, options)
     place, device = None if folder is None else Path(folder), pick_device(options.device)
+    optimizer = torch.optim.AdamW(  # which is Adam without a weight decay
+        model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
+    )
     training = _Training(model.to(device), batches, options, validation, place, identity, optimizer, device)
     try:
         return training.run(progress)
@@ -201,13 +179,6 @@ def train(
 def remove_state(folder: Path) -> None:
     """Remove the state of a training, which is no longer needed when the trained model is saved."""
     (folder / FILE).unlink(missing_ok=True)
-
-
-def make_optimizer(model: nn.Module, options: TrainingOptions) -> torch.optim.Optimizer:
-    """The optimizer of a training: AdamW, which is Adam without a weight decay."""
-    return torch.optim.AdamW(
-        model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
-    )
 
 
 @dataclass
@@ -239,7 +210,7 @@ class _Training:
         devices = [self.device.index or 0] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             self._resume()
-            while self.epoch < self.options.epochs and not (self.best is not None and self.best.all_stopped):
+            while self.epoch < self.options.epochs and not (self.best is not None and bool(self.best.stopped.all())):
                 torch.manual_seed(draw_generator(self.options.seed, self.epoch, 1).initial_seed())
                 self._run_epoch()
                 self.epoch += 1

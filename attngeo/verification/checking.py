@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attngeo.checkpoints.store import ModuleStore, TensorStore
+from attngeo.checkpoints.store import TensorStore
 from attngeo.layouts.config import is_in, pattern_of
 from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.spec import ScoreOptions
-from attngeo.scores.weights import key_heads_of, projections, read, sites_of
+from attngeo.scores.weights import key_heads_of, projections, read
 from attngeo.verification.recording import Report, Run, products_of_runs, record_products, vectors_of_runs
 
 # What is compared: queries and keys with their biases.
@@ -56,24 +56,13 @@ class SiteCheck:
 class Findings:
     """All sites of a model against the running model.
 
-    unexplained: name patterns of modules that attend and that no site explains. skipped: what attngeo
-    reports as left out, name pattern → reason.
+    unexplained: name patterns of modules that attend and that no site explains. unreported: those of them that are not
+    left out with a reason, either.
     """
 
     checks: list[SiteCheck]
-    unexplained: list[str] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def unreported(self) -> list[str]:
-        """The name patterns of modules that attend, and that are neither read nor left out.
-
-        What is left out is given as a module, or as a weight of one.
-        """
-        listed = [_module_of(name) for name in self.skipped]
-        return [
-            place for place in self.unexplained if not any(is_in(name, place) or is_in(place, name) for name in listed)
-        ]
+    unexplained: list[str]
+    unreported: list[str]
 
 
 def _module_of(pattern: str) -> str:
@@ -81,18 +70,6 @@ def _module_of(pattern: str) -> str:
     parts = pattern.split(".")
     depth = 2 if parts[-1] in ("weight", "bias") else 1 if parts[-1].endswith(("_weight", "_bias")) else 0
     return ".".join(parts[: len(parts) - depth])
-
-
-def check_model(model: Any, run: Run) -> Findings:
-    """Check every attention site that attngeo finds in a model in memory.
-
-    run: runs the model, or parts of it one after the other, on inputs that reach every attention module; it must do the
-    same each time. Raises what `attention_sites` raises.
-    """
-    store = ModuleStore(model)
-    sites, skipped = sites_of(store, COMPARED)
-    expected = [Expectation(site, site.module, predict(store, site)) for site in sites]
-    return check_expectations(model, run, expected, skipped, lambda *_: None)
 
 
 def predict(store: TensorStore, site: AttentionSite, options: ScoreOptions = COMPARED) -> Prediction:
@@ -120,8 +97,9 @@ def check_expectations(
 ) -> Findings:
     """Check what sites should multiply against what the model multiplies.
 
-    run: as for `check_model`. skipped: name pattern → reason, of the findings. report: is called
-    with the number of runs that are done, and that of all.
+    run: runs the model, or parts of it one after the other, on inputs that reach every attention module; it must do the
+    same each time. skipped: name pattern → reason, of the findings. report: is called with the number of runs that are
+    done, and that of all.
     """
     with record_products(model) as seen:
         run()
@@ -139,7 +117,8 @@ def check_expectations(
     }
     for product in products_of_runs(model, run, widths, seen.products, report):
         attending.add((product.softmax, product.running))
-        for i in places[product.owner] if product.owner is not None else ():
+        owner = next((name for name in reversed(product.running) if name in widths), None)
+        for i in places[owner] if owner is not None else ():
             comparison = compare(expected[i].prediction, product.query, product.key)
             best[i] = min(best.get(i, comparison), comparison)
             if comparison[0] < TOLERANCE:
@@ -154,7 +133,9 @@ def check_expectations(
         for softmax, running in attending
         if softmax not in explained and not blamed & set(running) and not _projects_nothing(model, running[-1])
     }
-    return Findings(checks, sorted(unexplained), dict(skipped))
+    listed = [_module_of(name) for name in skipped]
+    reported = {place for place in unexplained if any(is_in(name, place) or is_in(place, name) for name in listed)}
+    return Findings(checks, sorted(unexplained), sorted(unexplained - reported))
 
 
 def _projects_nothing(model: Any, module: str) -> bool:

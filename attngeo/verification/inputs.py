@@ -123,11 +123,6 @@ def _make_decoder_ids(source: Source) -> list[Any]:
     return options
 
 
-def _make_positions(_: Source) -> list[Any]:
-    places = torch.arange(TOKENS)[None]
-    return [places, places.expand(3, 1, TOKENS), None]
-
-
 # Images and videos, as pixels or as patches
 
 
@@ -159,8 +154,6 @@ def _make_pixels(source: Source) -> list[Any]:
     options.append(source.noise(1, frames, *shapes[0]))
     options.append(source.noise(1, 1, *shapes[0]))
     options += [source.noise(1, *shape) for shape in shapes[1:]]
-    options.append(source.noise(1, shapes[0][0], frames, *shapes[0][1:]))
-    options.append(source.noise(1, frames, *shapes[1]))
     return [option for option in options if option is not None]
 
 
@@ -189,8 +182,7 @@ def _make_square_patches(source: Source) -> Tensor | None:
 
 def _make_patch_places(_: Source) -> list[Any]:
     places = torch.arange(PATCHES)
-    both = torch.stack([places % GRID[2], places // GRID[2]], -1)
-    return [both[None], both]
+    return [torch.stack([places % GRID[2], places // GRID[2]], -1)[None]]
 
 
 def _make_placed_patches(source: Source) -> list[Any]:
@@ -201,7 +193,7 @@ def _make_placed_patches(source: Source) -> list[Any]:
 
 def _make_pixel_mask(source: Source) -> list[Any]:
     side = _list_shapes(source)[0][1]
-    return [torch.ones(1, side, side, dtype=torch.long), torch.ones(1, 4, 4, dtype=torch.bool), None]
+    return [torch.ones(1, side, side, dtype=torch.long)]
 
 
 # Sound: spectra, waves and codes
@@ -218,7 +210,7 @@ def _make_features(source: Source) -> list[Any]:
         lengths.insert(0, 2 * window)
     options: list[Any] = []
     for length in lengths:
-        options += [source.noise(1, length, mel), source.noise(1, mel, length), source.noise(mel, length)]
+        options += [source.noise(1, length, mel), source.noise(1, mel, length)]
     options.insert(1, source.noise(1, 64, source.width))
     options.insert(1, source.noise(1, 64, source.integer("input_size", default=mel)))
     options.append(source.noise(1, 1, 64, mel))
@@ -229,15 +221,14 @@ def _make_waves(source: Source) -> list[Any]:
     mel = source.integer("num_mel_bins", default=80)
     length = source.integer("max_length", default=64)
     return [
-        source.noise(1, 1600), source.noise(1, 1, 1600), source.noise(1, length, mel), source.noise(1, 64, mel),
-        source.noise(1, 7680), source.noise(1, 1, 9600), source.noise(1, 16000), source.noise(1, 1, 32000),
+        source.noise(1, 1600), source.noise(1, 1, 1600), source.noise(1, length, mel), source.noise(1, 7680),
+        source.noise(1, 1, 9600),
     ]  # fmt: skip
 
 
 def _make_codes(source: Source) -> list[Any]:
     books = source.integer("num_quantizers", "num_codebooks", "n_codebooks", default=4)
-    shapes = (1, books, TOKENS), (books, 1, TOKENS), (1, TOKENS), (1, TOKENS, books)
-    return [source.whole(0, 16, *shape) for shape in shapes]
+    return [source.whole(0, 16, 1, books, TOKENS), source.whole(0, 16, 1, TOKENS, books)]
 
 
 # Time series
@@ -248,7 +239,7 @@ def _make_past(source: Source) -> list[Any]:
     lags = source.first("lags_sequence", default=None)
     length = context + (max(lags) if isinstance(lags, list) else 0)
     channels = source.integer("num_input_channels", "input_size", default=1)
-    return [source.noise(1, length, channels), source.noise(1, length), source.noise(1, length, 1)]
+    return [source.noise(1, length, channels), source.noise(1, length)]
 
 
 def _make_past_times(source: Source) -> list[Any]:
@@ -285,8 +276,8 @@ def _make_states(source: Source, width: int) -> list[Any]:
 
 def _make_context(source: Source) -> list[Any]:
     width = source.integer("encoder_hidden_size", "cross_attention_hidden_size", "encoder_width", default=0)
-    widths = (_key_width(source, "cross|encoder_attn|enc_dec|EncDec"), width, _key_width(source), source.width)
-    return [source.noise(1, 5, width) for width in dict.fromkeys(widths) if width] + [source.noise(5, source.width)]
+    of_keys = _key_width(source, "cross|encoder_attn|enc_dec|EncDec")
+    return [source.noise(1, 5, of_keys or width or _key_width(source) or source.width)]
 
 
 def _key_width(source: Source, within: str = "") -> int:
@@ -304,10 +295,7 @@ def _make_rotations(source: Source) -> list[Any]:
         if isinstance(size, int):
             break
     size = size if isinstance(size, int) else source.integer("head_dim", default=16)
-    shapes = ((1, TOKENS, size), (TOKENS, size), (1, TOKENS, size // 2), (TOKENS, size // 2), (16, size))
-    pairs = [(torch.ones(*shape), torch.zeros(*shape)) for shape in shapes]
-    biases = [source.noise(1, tokens, source.width) for tokens in (2 * TOKENS - 1, TOKENS)]
-    return [*pairs, None, torch.zeros(TOKENS, size // 2), *biases]
+    return [(torch.ones(*shape), torch.zeros(*shape)) for shape in ((1, TOKENS, size), (TOKENS, size))]
 
 
 Maker = Callable[[Source], list[Any]]
@@ -320,29 +308,13 @@ MAKERS: dict[str, Maker] = {
         ("input_ids", _make_ids),
         ("decoder_input_ids", _make_decoder_ids),
         ("attention_mask", lambda _: [None, torch.ones(1, TOKENS, dtype=torch.long)]),
-        (
-            "mask key_padding_mask",
-            lambda _: [
-                torch.ones(1, TOKENS, dtype=torch.bool),
-                torch.ones(1, 5, dtype=torch.bool),
-                torch.ones(1, 12),
-                None,
-            ],
-        ),
+        ("mask", lambda _: [torch.ones(1, 12)]),
         ("image_attention_mask", lambda _: [torch.ones(1, TOKENS, 1, dtype=torch.long)]),
-        ("position_ids", _make_positions),
-        ("token_type_ids mm_token_type_ids", lambda _: [torch.zeros(1, TOKENS, dtype=torch.long)]),
         (
             "task_inputs",
             lambda source: [source.whole(TOKENS_FROM, TOKENS_TO, 1, source.integer("task_seq_len", default=TOKENS))],
         ),
-        (
-            "bbox",
-            lambda source: [
-                source.whole(0, 50, 1, TOKENS, 4).sort(-1).values,
-                source.noise(1, TOKENS, 4).sigmoid().sort(-1).values,
-            ],
-        ),
+        ("bbox", lambda source: [source.whole(0, 50, 1, TOKENS, 4).sort(-1).values]),
         ("pixel_values", _make_pixels),
         ("pixel_values_videos pixel_values_video video videos", _make_videos),
         ("pixel_position_ids image_position_ids patch_positions", _make_patch_places),
@@ -351,14 +323,11 @@ MAKERS: dict[str, Maker] = {
         ("grid_thw image_grid_thw grid_ths grid_thws", lambda _: [torch.tensor([GRID])]),
         (
             "grid_hw image_grid_hw grid_hws image_grid_hws spatial_shapes tgt_sizes image_sizes",
-            lambda _: [torch.tensor([GRID[1:]]), [GRID[1:]]],
+            lambda _: [torch.tensor([GRID[1:]])],
         ),
-        ("merge_sizes", lambda _: [torch.tensor([1]), torch.tensor([2])]),
+        ("merge_sizes", lambda _: [torch.tensor([1])]),
         ("input_features audio_features spectrogram audio_mel", _make_features),
-        (
-            "audio_mel_mask input_features_mask audio_mask",
-            lambda _: [torch.ones(1, 64, dtype=torch.bool), torch.zeros(1, 64, dtype=torch.bool)],
-        ),
+        ("audio_mel_mask input_features_mask audio_mask", lambda _: [torch.ones(1, 64, dtype=torch.bool)]),
         ("input_values audio_values waveform padding_values audio", _make_waves),
         ("audio_codes codes audio_input_ids", _make_codes),
         ("past_values", _make_past),
@@ -385,15 +354,9 @@ MAKERS: dict[str, Maker] = {
             "position_embeddings_vision",
             _make_rotations,
         ),
-        (
-            "cu_seqlens cu_seq_lens cu_seqlens_q",
-            lambda _: [torch.tensor([0, TOKENS], dtype=torch.int32), torch.tensor([0, 16], dtype=torch.int32)],
-        ),
+        ("cu_seqlens cu_seq_lens cu_seqlens_q", lambda _: [torch.tensor([0, TOKENS], dtype=torch.int32)]),
         ("max_seqlen", lambda _: [TOKENS]),
-        ("height width H W h w", lambda _: [4]),
         ("size spatial_shape hw input_dimensions image_size", lambda _: [(4, 4)]),
-        ("num_frames layer_idx batch_size", lambda _: [1]),
-        ("output_attentions use_cache output_hidden_states interpolate_pos_encoding", lambda _: [False]),
     )
     for name in names.split()
 }

@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -37,7 +37,8 @@ PRODUCTS = {ATEN.bmm.default: (0, 1), ATEN.baddbmm.default: (1, 2), ATEN.mm.defa
 class Product:
     """One product of queries and keys: query [n, tokens, width], key [n or fewer, tokens, width].
 
-    n is the batch size times the number of heads, and of windows if the model attends in windows. running: names of the
+    n is the batch size times the number of heads, and of windows if the model attends in windows. In front of it may
+    be the number of runs. running: names of the
     modules that were running, the outermost first. number: how many products came before it. softmax: a number that
     products share if their sum went through the same softmax. Factors that were not kept are on the meta device.
     """
@@ -297,24 +298,9 @@ Run = Callable[[], None]
 Report = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class Aligned:
-    """One product in all runs: query, key [runs, n, tokens, width]. running, softmax: as in `Product`.
-
-    owner: the innermost module that was running and that is to be checked, None for a product of another module, whose
-    factors are on the meta device.
-    """
-
-    query: Tensor
-    key: Tensor
-    running: tuple[str, ...]
-    softmax: int
-    owner: str | None
-
-
 def products_of_runs(
     model: Any, run: Run, widths: Mapping[str, set[int]], first: Iterable[Product], report: Report
-) -> Iterator[Aligned]:
+) -> Iterator[Product]:
     """Run the model RUNS times on known inputs and yield each product once, with its factors in all runs.
 
     widths: module to check → the widths of its inputs. first: the products of a run without known inputs. report: is
@@ -340,7 +326,7 @@ def products_of_runs(
         ):
             run()
         by_run.append(recording.products)
-    yield from _align(by_run, widths)
+    yield from _align(by_run)
 
 
 def vectors_of_runs() -> Iterator[Vectors]:
@@ -348,7 +334,7 @@ def vectors_of_runs() -> Iterator[Vectors]:
     return map(random_vectors, range(RUNS))
 
 
-def _align(by_run: list[list[Product]], modules: Collection[str]) -> Iterator[Aligned]:
+def _align(by_run: list[list[Product]]) -> Iterator[Product]:
     """The products that every run computed. If the length of a sequence depends on the input, its start is kept."""
     numbered: list[dict[tuple[tuple[str, ...], int], Product]] = []
     for products in by_run:
@@ -365,5 +351,4 @@ def _align(by_run: list[list[Product]], modules: Collection[str]) -> Iterator[Al
                 torch.stack([x[:, : min(other.shape[1] for other in factors)].float() for x in factors])
                 for factors in ([one.query for one in same], [one.key for one in same])
             )
-            owner = next((name for name in reversed(first.running) if name in modules), None)
-            yield Aligned(query, key, first.running, first.softmax, owner)
+            yield replace(first, query=query, key=key)

@@ -21,7 +21,7 @@ def test_values_that_are_no_choice_are_refused(kind: type[ProbeSettings]) -> Non
             with refuses(UsageError, name, "'no'", *choices):
                 kind(**{name: "no"})
     common = {"table", "candidates", "case", "compose"}
-    assert checked == common | ({"method", "resample"} if kind is AnalogyOptions else set())
+    assert checked == common | ({"method"} if kind is AnalogyOptions else set())
 
 
 @pytest.mark.parametrize(

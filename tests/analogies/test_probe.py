@@ -196,11 +196,11 @@ def test_the_best_candidates_are_gensims() -> None:
 
 def test_nearest_is_gensims_most_similar() -> None:
     x, labels = np.random.default_rng(4).standard_normal((200, 12)), words(200)
-    got = attngeo.nearest(table(x, labels), ["aaa", "aab", "aac", "aad"], signs=[1, -1, 1, 1], normalise=True, top_k=6)
+    got = attngeo.nearest(table(x, labels), "aaa - aab + aac + aad", normalise=True, top_k=6)
     expected = keyed(labels, x).most_similar(["aaa", "aac", "aad"], ["aab"], topn=8)
     assert_alike(got["word"].tolist(), expected)
     assert got["cosine"].tolist() == pytest.approx([value for _, value in expected[:6]], abs=1e-5)
-    one = attngeo.nearest(table(x, labels), ["aaa"], top_k=3)
+    one = attngeo.nearest(table(x, labels), "aaa", top_k=3)
     assert_alike(one["word"].tolist(), keyed(labels, x).most_similar("aaa", topn=5))
 
 
@@ -242,8 +242,4 @@ def test_impossible_questions_are_refused() -> None:
     with refuses(UsageError, "table"):
         attngeo.analogy([embedding, embedding], questions=asked, top_k=1)
     with refuses(UsageError, "table", "'king'"):
-        attngeo.nearest(embedding, ["king"])
-    with refuses(UsageError, 1, [2]):
-        attngeo.nearest(embedding, ["aaa"], signs=[2])
-    with refuses(UsageError, 2, [1]):
-        attngeo.nearest(embedding, ["aaa", "aab"], signs=[1])
+        attngeo.nearest(embedding, "king")

@@ -54,30 +54,17 @@ def test_holm_rejects_step_by_step(p_values: list[float], alpha: float) -> None:
     assert {place for place, p in enumerate(holm(p_values)) if p <= alpha} == rejected
 
 
-def test_an_interval_over_questions_is_the_binomials() -> None:
-    ranks = np.where(np.random.default_rng(0).random(len(QUESTIONS)) < 0.7, 1, 9)
-    row = summarise_answers(frame(ranks), options=AnalogyOptions(resample="questions", draws=4000)).iloc[-1]
-    share = (ranks == 1).mean()
-    half = 1.96 * math.sqrt(share * (1 - share) / len(ranks))
-    assert row["accuracy"] == share
-    assert row["accuracy_low"] == pytest.approx(share - half, abs=0.01)
-    assert row["accuracy_high"] == pytest.approx(share + half, abs=0.01)
-
-
-def test_intervals_cover_the_truth_only_if_pairs_are_drawn() -> None:
+def test_intervals_cover_the_truth() -> None:
     """A question is right where both its pairs are good, which each is with probability 0.8: the truth is 0.64."""
     generator = np.random.default_rng(1)
-    covered = {"pairs": 0, "questions": 0}
+    covered = 0
     for _ in range(200):
         good = dict(zip(PAIRS, generator.random(len(PAIRS)) < 0.8, strict=True))
         correct = np.array([[float(good[a] and good[b])] for a, b in QUESTIONS])
         first, second = (np.array(names) for names in zip(*QUESTIONS, strict=True))
-        for resample in covered:
-            sums = resample_means(correct, first, second, AnalogyOptions(resample=resample, draws=300), 0)  # type: ignore[arg-type]
-            low, high = interval(sums[:, 0])
-            covered[resample] += low <= 0.64 <= high
-    assert covered["pairs"] >= 170
-    assert covered["questions"] <= 100
+        low, high = interval(resample_means(correct, first, second, AnalogyOptions(draws=300), 0)[:, 0])
+        covered += low <= 0.64 <= high
+    assert covered >= 170
 
 
 def test_no_draws_give_no_interval() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from support.check_model import check_model
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import ModuleStore, TensorStore
@@ -17,7 +18,7 @@ from attngeo.errors import AttnGeoError
 from attngeo.layouts.config import pattern_of
 from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.weights import sites_of
-from attngeo.verification.checking import COMPARED, Findings, Prediction, check_model, difference_of, predict
+from attngeo.verification.checking import COMPARED, Findings, Prediction, difference_of, predict
 from attngeo.verification.recording import Product, record_products
 from attngeo.verification.running import run_drives
 from census.build import CannotBuild, Specimen, build

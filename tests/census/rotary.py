@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from attngeo.layouts.layout import AttentionSite, Rotary
 from attngeo.layouts.rotary import rotary_frequencies
 from attngeo.scores.weights import sites_of
 from attngeo.verification.checking import COMPARED, TOLERANCE, compare, predict
-from attngeo.verification.recording import Aligned, products_of_runs, record_products
+from attngeo.verification.recording import Product, products_of_runs, record_products
 from attngeo.verification.running import Drive, run_drives
 from census.build import Specimen
 
@@ -58,7 +58,7 @@ class Turned:
     """One site, and the products of the running model that may be its own."""
 
     site: AttentionSite
-    products: list[Aligned]
+    products: list[Product]
 
     def fits(self, store: ModuleStore, rotary: Rotary | None) -> bool:
         """Whether the weights, rotated so, give what ran at each offset that the sequence has: at two or more."""
@@ -75,14 +75,14 @@ class Turned:
         return _fits(store, self.site, later, 0, 0)
 
 
-def _pair_tokens(product: Aligned) -> Iterator[Aligned]:
+def _pair_tokens(product: Product) -> Iterator[Product]:
     """Each query with each key alone: the census does not know which patches are neighbours."""
     for query in product.query[:, :, :PATCHES].split(1, 2):
         for key in product.key[:, :, :PATCHES].split(1, 2):
             yield replace(product, query=query, key=key)
 
 
-def _fits(store: ModuleStore, site: AttentionSite, products: Iterable[Aligned], offset: int, tokens: int) -> bool:
+def _fits(store: ModuleStore, site: AttentionSite, products: Iterable[Product], offset: int, tokens: int) -> bool:
     """Whether one of the products is that of a query so many tokens after its key, as predicted at this offset."""
     try:
         expected = predict(store, site, COMPARED.model_copy(update={"rope_offset": offset}))
@@ -129,7 +129,7 @@ def _record(specimen: Specimen, model: torch.nn.Module) -> list[Turned]:
         run()
     widths = {site.module: {site.d_model, site.key_width} for site in sites if site.module in seen.ran}
     products = list(products_of_runs(model, run, widths, seen.products, lambda *_: None))
-    return [Turned(site, [product for product in products if product.owner == site.module]) for site in sites]
+    return [Turned(site, [p for p in products if _owner(p.running, widths) == site.module]) for site in sites]
 
 
 def _place_tokens(model: torch.nn.Module, drive: Drive) -> Drive:
@@ -177,3 +177,8 @@ def _judge(specimen: Specimen, rotary: Rotary, kind: str, pairs: int) -> bool | 
     except Exception:
         return None
     return all(one.fits(ModuleStore(model), rotary) for one in turned)
+
+
+def _owner(running: Iterable[str], modules: Collection[str]) -> str | None:
+    """The innermost of these modules that was running."""
+    return next((name for name in reversed([*running]) if name in modules), None)

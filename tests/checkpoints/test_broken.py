@@ -87,7 +87,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str,
     "a missing shard": (
         lambda f: (write_sharded(f) / "model-00002-of-00003.safetensors").unlink(),
         CorruptCheckpointError,
-        ("model-00002-of-00003.safetensors", "2 of 3"),
+        ("model-00002-of-00003.safetensors", "no such file"),
     ),
     "a shard that is a folder": (
         lambda f: [
@@ -95,7 +95,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str,
             (f / "model-00002-of-00003.safetensors").mkdir(),
         ],
         CorruptCheckpointError,
-        ("model-00002-of-00003.safetensors", "2 of 3"),
+        ("model-00002-of-00003.safetensors", "no such file"),
     ),
     "a folder for a file": (
         lambda f: (write_config(f) / "model.safetensors").mkdir(),

@@ -22,7 +22,7 @@ import attngeo
 from attngeo.checkpoints import files
 from attngeo.checkpoints.files import FORMATS, Format
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.store import LARGE, ByteSource, Extent, TensorInfo, info_of
+from attngeo.checkpoints.store import LARGE, ByteSource, Extent, TensorInfo
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError, UsageError
 
 Q0 = "model.layers.0.self_attn.q_proj.weight"
@@ -170,7 +170,7 @@ class ToyFile:
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        return {name: info_of(name, tensor) for name, tensor in self._entries.items()}
+        return {name: TensorInfo(name, "F32", (*x.shape,), x.nbytes) for name, x in self._entries.items()}
 
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         return self._entries[name][rows]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,10 +19,14 @@ import torch
 from conftest import Command
 from support.checkpoints import assert_refused, write_single
 from support.hub_server import Hub
+from support.tiny_models import TINY_MODELS, build
+from support.vectors import TEXT, byte_level, checkpoint, random_vectors, sentence_piece, write_questions
 from torch import Tensor
 
 import attngeo
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
+from attngeo.checkpoints.reference import HubAccess
+from attngeo.embeddings.opening import open_embedding
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, ShapeError, UnsupportedModelError
 
 WIDTH, HEADS, KEY_HEADS, HEAD = 256, 4, 2, 64
 CONFIG = {
@@ -279,3 +286,365 @@ def test_other_formats_are_refused_with_the_conversion(tmp_path: Path, inside: C
         path = tmp_path / file
         path.write_bytes(b"0")
         assert_refused(inside("score", path), path, UnsupportedModelError, (fact,))
+
+
+def sort_heads(tensor: Tensor, heads: int, key_heads: int) -> Tensor:
+    """Groups of queries, a key and a value as llama.cpp's converter writes them: all queries, all keys, all values."""
+    groups = tensor.reshape(key_heads, heads // key_heads + 2, -1, *tensor.shape[1:])
+    return torch.cat([groups[:, part].flatten(0, -tensor.ndim) for part in (slice(-2), slice(-2, -1), slice(-1, None))])
+
+
+# Tiny model → architecture, its names in the file by their names in the checkpoint, query heads and key heads.
+FUSED: dict[str, tuple[str, dict[str, str], int, int]] = {
+    "gpt2": ("gpt2", {"attn.c_attn": "attn_qkv", "ln_1": "attn_norm"}, 4, 4),
+    "gpt_neox": ("gptneox", {"attention.query_key_value": "attn_qkv", "input_layernorm": "attn_norm"}, 4, 4),
+    "bloom": ("bloom", {"self_attention.query_key_value": "attn_qkv", "input_layernorm": "attn_norm"}, 4, 4),
+    "falcon-new": (
+        "falcon",
+        {"self_attention.query_key_value": "attn_qkv", "ln_attn": "attn_norm_2", "ln_mlp": "attn_norm"}, 4, 2,
+    ),
+    "falcon-multi-query": (
+        "falcon", {"self_attention.query_key_value": "attn_qkv", "input_layernorm": "attn_norm"}, 4, 1
+    ),
+    "mpt": ("mpt", {"attn.Wqkv": "attn_qkv", "norm_1": "attn_norm"}, 4, 4),
+}  # fmt: skip
+
+
+def write_tensors(path: Path, architecture: str, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value in values.items():
+        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
+        add(f"{architecture}.{key}", value)
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor.float().contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def rename(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """Tensors of layers by their names in a file; names: those inside a layer, without the ending."""
+    matches = {name: re.fullmatch(r".*?\.(\d+)\.(.+)\.(weight|bias)", name) for name in state}
+    return {
+        f"blk.{match[1]}.{names[match[2]]}.{match[3]}": state[name]
+        for name, match in matches.items()
+        if match is not None and match[2] in names
+    }
+
+
+def assert_equal_scores(folder: Path, count: int, offset: int = 0) -> None:
+    """model.gguf has the scores of the checkpoint `plain`, as they are and with biases, norms and an offset."""
+    for options in ({}, {"with_bias": True, "fold_norm": True}, *([{"rope_offset": offset}] if offset else [])):
+        scores, expected = (
+            attngeo.score(path, per_head=True, **options) for path in (folder / "model.gguf", folder / "plain")
+        )
+        assert len(scores) == len(expected) == count
+        assert scores["stack"].tolist() == expected["stack"].tolist()
+        assert scores["key_head"].equals(expected["key_head"])
+        np.testing.assert_allclose(scores[SCORES[:2]], expected[SCORES[:2]], rtol=0, atol=2e-5)
+        np.testing.assert_allclose(scores[SCORES[2]], expected[SCORES[2]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", FUSED)
+def test_fused_tensors_are_read_in_the_order_of_the_file(case: str, tmp_path: Path) -> None:
+    model = randomise(build(TINY_MODELS[case]))
+    model.save_pretrained(tmp_path / "plain")
+    architecture, names, heads, key_heads = FUSED[case]
+    width = model.config.hidden_size
+    rotated = {"gpt_neox": width // 8, "falcon-new": width // 4, "falcon-multi-query": width // 4}.get(case)
+    values = {"embedding_length": width, "block_count": 2, "attention.head_count": heads}
+    values |= {} if key_heads == heads else {"attention.head_count_kv": key_heads}
+    values |= {"rope.dimension_count": rotated} if rotated else {}
+    tensors = rename(model.state_dict(), names)
+    for name in tensors:
+        if "attn_qkv" in name and case not in ("gpt2", "mpt"):
+            tensors[name] = sort_heads(tensors[name], heads, key_heads)
+        elif name.endswith("attn_qkv.weight") and case == "gpt2":
+            tensors[name] = tensors[name].T
+    write_tensors(tmp_path / "model.gguf", architecture, values, tensors)
+    assert_equal_scores(tmp_path, 10, offset=3 if rotated else 0)
+    # No other kind of file has this order, even if a tensor is called so.
+    module = next(inner for inner, stored in FUSED[case][1].items() if stored == "attn_qkv")
+    named = {name.replace(module, f"{module.rpartition('.')[0]}.attn_qkv"): x for name, x in model.state_dict().items()}
+    foreign = write_single(tmp_path / "foreign", {name: x.clone() for name, x in named.items()}, model.config.to_dict())
+    with pytest.raises(UnsupportedModelError):
+        attngeo.score(foreign)
+
+
+def randomise(model: Any) -> Any:
+    """Norms and biases are no ones and zeros any more."""
+    torch.manual_seed(3)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def test_both_stacks_and_cross_attention_of_t5(tmp_path: Path) -> None:
+    model = randomise(build(TINY_MODELS["t5"]))
+    model.save_pretrained(tmp_path / "plain")
+    config = model.config
+    values = {
+        "embedding_length": config.d_model, "block_count": config.num_layers, "attention.head_count": config.num_heads,
+        "attention.key_length": config.d_kv,
+    }  # fmt: skip
+    names = {"layer.0.layer_norm": "attn_norm", "layer.1.layer_norm": "cross_attn_norm"} | {
+        f"layer.{place}.{module}.{letter}": f"{cross}attn_{letter}"
+        for cross, place, module in (("", 0, "SelfAttention"), ("cross_", 1, "EncDecAttention")) for letter in "qkvo"
+    }  # fmt: skip
+    tensors = {
+        f"{stack}.{name}": tensor
+        for stack in ("enc", "dec")
+        for name, tensor in rename(
+            {name: tensor for name, tensor in model.state_dict().items() if name.startswith(f"{stack}oder")}, names
+        ).items()
+        if stack == "dec" or "cross" not in name
+    }
+    write_tensors(tmp_path / "model.gguf", "t5", values, tensors)
+    assert_equal_scores(tmp_path, 5 * (config.num_layers + 2 * config.num_decoder_layers))
+
+
+SEPARATE = {
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+}  # fmt: skip
+COMMON = {"embedding_length": 32, "block_count": 2, "attention.head_count": 4}
+GROUPED = COMMON | {"attention.head_count_kv": 2}
+# Tiny model → architecture, its names in the file by their names in the checkpoint, and the header.
+OTHERS: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
+    "stablelm": ("stablelm", SEPARATE, GROUPED | {"rope.dimension_count": 2}),
+    "cohere": ("command-r", SEPARATE, GROUPED | {"rope.freq_base": 500_000.0, "rope.scaling.type": "none"}),
+    "cohere-qk-norm": (
+        "command-r", SEPARATE | {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"},
+        GROUPED | {"rope.freq_base": 500_000.0},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_separate_tensors_of_other_families(case: str, tmp_path: Path) -> None:
+    architecture, names, values = OTHERS[case]
+    model = randomise(build(TINY_MODELS[case]))
+    model.save_pretrained(tmp_path / "plain")
+    write_tensors(tmp_path / "model.gguf", architecture, values, rename(model.state_dict(), names))
+    assert_equal_scores(tmp_path, 10, offset=3)
+
+
+def test_norms_of_heads_in_one_tensor(tmp_path: Path) -> None:
+    """llama.cpp stacks those of StableLM, which has one norm for each head."""
+    model = randomise(build(TINY_MODELS["stablelm-qk-norm"]))
+    model.save_pretrained(tmp_path / "plain")
+    state = model.state_dict()
+    tensors = rename(state, SEPARATE)
+    for layer in range(2):
+        for letter, heads in (("q", 4), ("k", 2)):
+            norms = f"model.layers.{layer}.self_attn.{letter}_layernorm.norms"
+            gains = torch.stack([state[f"{norms}.{head}.weight"] for head in range(heads)])
+            tensors[f"blk.{layer}.attn_{letter}_norm.weight"] = gains
+    write_tensors(tmp_path / "model.gguf", "stablelm", GROUPED | {"rope.dimension_count": 2}, tensors)
+    assert_equal_scores(tmp_path, 10, offset=3)
+
+
+def test_nomic_bert(tmp_path: Path) -> None:
+    from transformers import NomicBertConfig, NomicBertModel
+
+    torch.manual_seed(0)
+    model = randomise(NomicBertModel(NomicBertConfig(**TINY_MODELS["bert"].config)))
+    model.save_pretrained(tmp_path / "plain")
+    tensors = {
+        f"blk.{layer}.attn_qkv.weight": torch.cat(
+            [model.state_dict()[f"layers.{layer}.self_attn.{letter}_proj.weight"] for letter in "qkv"]
+        )
+        for layer in range(2)
+    }
+    write_tensors(tmp_path / "model.gguf", "nomic-bert", COMMON | {"rope.freq_base": 1000.0}, tensors)
+    assert_equal_scores(tmp_path, 10, offset=3)
+
+
+LATENT = SEPARATE | {
+    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_b_proj": "attn_q_b", "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["earlier", "absorbed"])
+@pytest.mark.parametrize("case", ["deepseek_v2", "deepseek_v2-lite", "deepseek_v3"])
+def test_latent_attention(case: str, form: str, tmp_path: Path) -> None:
+    """Keys of heads and values in one tensor, or apart, the keys transposed."""
+    model = randomise(build(TINY_MODELS[case]))
+    model.save_pretrained(tmp_path / "plain")
+    tensors, config = rename(model.state_dict(), LATENT), model.config
+    nope, rope, value = config.qk_nope_head_dim, config.qk_rope_head_dim, config.v_head_dim
+    sizes = {"attention.key_length": nope + rope, "attention.value_length": value, "rope.dimension_count": rope}
+    sizes |= {"attention.head_count_kv": 4}
+    if form == "absorbed":
+        sizes = {f"{name}_mla" if "length" in name else name: size for name, size in sizes.items()} | {
+            "attention.key_length": config.kv_lora_rank + rope, "attention.value_length": config.kv_lora_rank,
+            "attention.head_count_kv": 1,
+        }  # fmt: skip
+        for layer in range(2):
+            both = tensors.pop(f"blk.{layer}.attn_kv_b.weight").view(4, nope + value, -1)
+            tensors[f"blk.{layer}.attn_k_b.weight"] = both[:, :nope].mT
+            tensors[f"blk.{layer}.attn_v_b.weight"] = both[:, nope:]
+    write_tensors(tmp_path / "model.gguf", "deepseek2", COMMON | sizes, tensors)
+    assert_equal_scores(tmp_path, 10, offset=3)
+
+
+# What config.json states of a LLaMA with heads of 64 → what the header states, and tensors.
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+SHORT = [1.0 + place / 8 for place in range(HEAD // 2)]
+
+
+def divide_llama3() -> Tensor:
+    """By what LLaMA 3 divides its frequencies, as transformers computes them."""
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    fields = {name: value for name, value in CONFIG.items() if name != "rope_theta"}
+    turning = [
+        LlamaRotaryEmbedding(LlamaConfig(**fields, rope_parameters={"rope_theta": 5000.0, **rope})).inv_freq
+        for rope in ({"rope_type": "default"}, LLAMA3)
+    ]
+    return turning[0] / turning[1]
+
+
+SCALED: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[], dict[str, Tensor]]]] = {
+    "linear": ({"rope_type": "linear", "factor": 4.0}, {"type": "linear", "factor": 4.0}, dict),
+    "yarn": (
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 16},
+        {"type": "yarn", "factor": 4.0, "original_context_length": 64, "yarn_beta_fast": 16.0}, dict,
+    ),
+    "llama3": (LLAMA3, {}, lambda: {"rope_freqs.weight": divide_llama3()}),
+    "longrope": (
+        {
+            "rope_type": "longrope", "short_factor": SHORT, "long_factor": SHORT, "attention_factor": 1.5,
+            "original_max_position_embeddings": 64,
+        },
+        {"attn_factor": 1.5},
+        lambda: {"rope_factors_long.weight": torch.ones(HEAD // 2), "rope_factors_short.weight": torch.tensor(SHORT)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_the_scaling_of_rotary_embeddings(kind: str, tmp_path: Path) -> None:
+    stated, header, factors = SCALED[kind]
+    state = draw_state()
+    write_single(tmp_path / "plain", state, CONFIG | {"model_type": "qwen2", "rope_scaling": stated})
+    values = KEYS | {"rope.freq_base": 5000.0} | {f"rope.scaling.{name}": value for name, value in header.items()}
+    tensors = factors() | rename(state, NAMES)
+    write_tensors(tmp_path / "model.gguf", "qwen2", values, tensors)
+    assert_equal_scores(tmp_path, 10, offset=3)
+
+
+def test_a_scaling_of_some_dimensions_counts_without_an_offset(tmp_path: Path) -> None:
+    """Phi-4-mini's: the rotating dimensions of queries and keys are multiplied."""
+    state = draw_state()
+    stated = SCALED["longrope"][0] | {"short_factor": SHORT[: HEAD // 4], "long_factor": SHORT[: HEAD // 4]}
+    plain = CONFIG | {"model_type": "qwen2", "rope_scaling": stated, "partial_rotary_factor": 0.5}
+    write_single(tmp_path / "plain", state, plain)
+    values = KEYS | {"rope.freq_base": 5000.0, "rope.scaling.attn_factor": 1.5, "rope.dimension_count": HEAD // 2}
+    tensors = {"rope_factors_short.weight": torch.tensor(SHORT[: HEAD // 4])} | rename(state, NAMES)
+    write_tensors(tmp_path / "model.gguf", "qwen2", values, tensors)
+    assert_equal_scores(tmp_path, 10, offset=3)
+
+
+def write_vocabulary(path: Path, model: str, tokens: list[str] | None, rows: int, **lists: list[Any]) -> Path:
+    """A file with a table of embeddings and a vocabulary; lists: `scores`, `types` or `merges`."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_embedding_length(8)
+    writer.add_head_count(2)
+    writer.add_tokenizer_model(model)
+    if tokens is not None:
+        writer.add_token_list(tokens)
+    for name, values in lists.items():
+        getattr(writer, f"add_token_{name}")(values)
+    writer.add_tensor("token_embd.weight", random_vectors(rows, 8).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_byte_level(path: Path, original: Path) -> None:
+    """A byte-level vocabulary in a file, and the checkpoint with it."""
+    original.mkdir()
+    library = byte_level(original / "tokenizer.json")
+    tokens = [library.id_to_token(number) for number in range(library.get_vocab_size())]
+    checkpoint(original, len(tokens))
+    merges = [" ".join(pair) for pair in json.loads((original / "tokenizer.json").read_text())["model"]["merges"]]
+    types = [gguf.TokenType.CONTROL if token.startswith("<|") else gguf.TokenType.NORMAL for token in tokens]
+    write_vocabulary(path, "gpt2", tokens, len(tokens), merges=merges, types=types)
+
+
+def write_pieces(path: Path, original: Path, kind: str) -> None:
+    """The same for SentencePiece's."""
+    from sentencepiece import SentencePieceProcessor
+
+    pieces = sentence_piece(path.parent, kind)
+    library = SentencePieceProcessor(model_file=str(pieces))
+    count = library.get_piece_size()
+    flags = {"is_unknown": gguf.TokenType.UNKNOWN, "is_control": gguf.TokenType.CONTROL, "is_byte": gguf.TokenType.BYTE}
+    types = [
+        next((kind for flag, kind in flags.items() if getattr(library, flag)(number)), gguf.TokenType.NORMAL)
+        for number in range(count)
+    ]
+    checkpoint(original, count, model_type="llama" if kind == "bpe" else "t5")
+    shutil.copy(pieces, original / ("tokenizer.model" if kind == "bpe" else "spiece.model"))
+    tokens, scores = (list(map(read, range(count))) for read in (library.id_to_piece, library.get_score))
+    write_vocabulary(path, "llama" if kind == "bpe" else "t5", tokens, count, scores=scores, types=types)
+
+
+@pytest.mark.parametrize("kind", ["byte level", "bpe", "unigram"])
+def test_the_vocabulary_in_a_file_is_that_of_its_checkpoint(kind: str, tmp_path: Path, inside: Command) -> None:
+    path, original = tmp_path / "model.gguf", tmp_path / "original"
+    write_byte_level(path, original) if kind == "byte level" else write_pieces(path, original, kind)
+    stored, expected = open_embedding(path), open_embedding(original)
+    assert list(stored.labels) == list(expected.labels)
+    assert torch.equal(stored.is_word, expected.is_word)
+    assert stored.is_word.sum() >= 10
+    assert stored.pieces is not None
+    assert expected.pieces is not None
+    for word in (*TEXT.split(), "whiter", "été", "日"):
+        assert stored.pieces(word) == expected.pieces(word), word
+    questions = write_questions(tmp_path / "q.txt", {"own": ["king queen old city", "the of and old"]})
+    for command, *options in (["analogy", "--questions", questions], ["nearest", "king - the + of"]):
+        rows = []
+        for model in (path, original):
+            run = inside(command, model, *options, "--compose", "mean", "--format", "csv")
+            assert run.returncode == 0, run.stderr
+            rows.append(run.stdout.replace(str(model), "").splitlines())
+        assert rows[0] == rows[1]
+        assert len(rows[0]) > 1
+
+
+def test_a_vocabulary_that_cannot_be_read_is_refused(tmp_path: Path, inside: Command) -> None:
+    path, tokens = tmp_path / "model.gguf", ["<unk>", "▁king", "▁queen", "s"]
+    for model, given, error, fact in (
+        ("llama", None, UnsupportedModelError, "tokens"),
+        ("bert", tokens, UnsupportedModelError, "'bert'"),
+        ("llama", tokens, UnsupportedModelError, "scores"),
+        ("gpt2", tokens, UnsupportedModelError, "scores"),
+    ):
+        write_vocabulary(path, model, given, 4)
+        assert_refused(inside("nearest", path, "king"), path, error, (fact, "tokenizer.json"))
+    for rows, fact in ((3, "3 rows"), (40, "40 rows")):
+        write_vocabulary(path, "llama", tokens, rows, scores=[0.0, -1.0, -2.0, -3.0])
+        assert_refused(inside("nearest", path, "king"), path, ShapeError, (fact,))
+
+
+def test_a_vocabulary_on_the_hub_needs_the_file(here: Hub, tmp_path: Path) -> None:
+    folder = here.repositories["org/name"] = tmp_path / "remote"
+    folder.mkdir()
+    (folder / ".gitattributes").write_text("*.gguf filter=lfs")
+    write_byte_level(folder / "model.gguf", tmp_path / "original")
+    with pytest.raises(UnsupportedModelError, match="--download"):
+        open_embedding("org/name/model.gguf")
+    stored = open_embedding("org/name/model.gguf", hub=HubAccess(download=True))
+    assert list(stored.labels) == list(open_embedding(tmp_path / "original").labels)

@@ -49,7 +49,6 @@ def test_a_value_that_the_class_refuses_is_a_usage_error(inside: Command) -> Non
         (["analogy", "demo:minilm", "--memory", "much"], ["--memory is", "much"]),
         (["nearest", "demo:minilm", "king", "--remove-top", "-1"], ["--remove-top is", "-1"]),
         (["cbow", "text.txt", "-o", "v.vec", "--window", "0"], ["--window is", "0", "1"]),
-        (["plot", "layers", "demo:minilm", "-o", "a.html", "--width", "100"], ["--width is", "100", "300", "10,000"]),
     ):
         run = inside(*arguments)
         assert run.returncode == 2, arguments

@@ -18,6 +18,8 @@ from support.checkpoints import CONFIG, write_single
 
 import attngeo as library
 from attngeo.bounds import in_utf8
+from attngeo.estimators import AttentionClassifier
+from attngeo.estimators.tabular.files import tabulate_encodings
 from attngeo.reporting.report import build_report
 from attngeo.tables.write import SUFFIXES, to_markdown, write_table
 
@@ -297,8 +299,9 @@ def test_hostile_categories_are_classified_and_drawn(
     rows.to_csv(data, index=False)
     fit = ["tabular", "fit", data, "--target", columns[1], "--epochs", 1, "--device", "cpu"]
     encodings, cells = tmp_path / "encodings.csv", tmp_path / "cells.parquet"
-    done = inside(*fit, "--methods", "atn,lr", "--save", model, "--encodings-output", encodings)
+    done = inside(*fit, "--methods", "atn,lr", "--save", model)
     assert done.returncode == 0, done.stderr
+    write_table(tabulate_encodings(AttentionClassifier.load(model)), encodings)
     assert_plain(done.stdout + done.stderr + encodings.read_text("utf-8"))
     shown("tabular", "predict", model, data)
     done = inside("tabular", "predict", model, data, "--attention-output", cells)

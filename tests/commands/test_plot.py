@@ -67,7 +67,6 @@ BAD = [
     ),
     (["plot", "heatmap", "none.csv", "-o", "a.html"], 3, "none.csv"),
     (["plot", "heatmap", "demo:none", "-o", "a.html"], 3, "demo:none"),
-    (["plot", "heatmap", "demo:minilm", "-o", "a.png", "--width", "5"], 2, "--width is 5"),
     (["plot", "matrix", "demo:minilm", "--head", "99", "-o", "a.html"], 2, "head 99"),
     (["plot", "heatmap", "demo:minilm", "--where", "layer", "-o", "a.html"], 2, "COLUMN=VALUE"),
     (["plot", "matrix", "demo:minilm", "--where", "layer=1", "-o", "a.html"], 2, "matrix"),

@@ -49,12 +49,13 @@ def test_checks_and_missing_models_decide_the_exit_code(
 
 
 def test_a_starter_is_written_to_the_named_file_once(inside: Run, tmp_path: Path) -> None:
-    assert inside("report", "r.toml", "--init", cwd=tmp_path).returncode == 0
+    assert inside("report", "--init", "-o", "r.toml", cwd=tmp_path).returncode == 0
     text = (tmp_path / "r.toml").read_text()
     assert text == inside("report", "--init").stdout
-    assert_fails(inside("report", "r.toml", "--init", cwd=tmp_path), UsageError.exit_code, "r.toml", "--init")
-    twice = inside("report", "a.toml", "--init", "-o", "b.toml", cwd=tmp_path)
-    assert_fails(twice, UsageError.exit_code, "a.toml", "b.toml")
+    again = inside("report", "--init", "-o", "r.toml", cwd=tmp_path)
+    assert_fails(again, UsageError.exit_code, "r.toml", "--init")
+    named = inside("report", "a.toml", "--init", "-o", "b.toml", cwd=tmp_path)
+    assert_fails(named, UsageError.exit_code, "a.toml", "-o")
     assert [path.name for path in tmp_path.iterdir()] == ["r.toml"]
     assert (tmp_path / "r.toml").read_text() == text
 

@@ -183,18 +183,6 @@ def test_variants_change_the_matrix(inside: Command, saved: Callable[[str], Path
     assert_states(inside("score", folder, "--rope-offset", "5").stderr, "rotary", 5)
 
 
-def test_a_title_names_only_what_changed_the_matrix(inside: Command, saved: Callable[[str], Path]) -> None:
-    """BERT has biases, but no normalisation before attention and no rotary embeddings; GPT-NeoX has all of them."""
-    options = ["--with-bias", "--fold-norm", "--rope-offset", "5"]
-    models = ("demo:minilm", saved("gpt_neox"))
-    titles = [inside("score", model, *options, COLUMNS="300").stdout.splitlines()[0] for model in models]
-    assert [["bias" in title, "gain" in title, "offset 5" in title] for title in titles] == [
-        [True, False, False], [True, True, True],
-    ]  # fmt: skip
-    frame = library.score("demo:minilm", with_bias=True, fold_norm=True, rope_offset=5, layers=[0])
-    assert frame.attrs["unused"] == ["fold_norm", "rope_offset"]
-
-
 USAGE: dict[str, tuple[list[str], list[object]]] = {
     "no model": ([], ["MODEL"]),
     "an unknown convention": (["demo:minilm", "--convention", "printed"], ["'printed'", "corrected", "published"]),

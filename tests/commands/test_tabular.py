@@ -17,6 +17,7 @@ from support.messages import assert_fails, assert_states
 
 from attngeo.estimators import AttentionClassifier
 from attngeo.estimators.tabular.baselines import BASELINES
+from attngeo.estimators.tabular.files import tabulate_encodings
 from attngeo.papers.wibisono2023 import data as data_sets
 from attngeo.papers.wibisono2023.tables import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
 
@@ -152,9 +153,9 @@ def test_fit_save_predict(inside: Command, table: Path, tmp_path: Path) -> None:
 
 def test_what_a_model_has_learned_is_drawn(inside: Command, table: Path, tmp_path: Path) -> None:
     """From files and from the saved model."""
-    outputs = ["--save", "model", "--encodings-output", "e.csv"]
-    run = inside("tabular", "fit", table, *FAST, "--methods", "atn", *outputs, "-q", cwd=tmp_path)
+    run = inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", "model", "-q", cwd=tmp_path)
     assert (run.returncode, run.stderr) == (0, "")
+    tabulate_encodings(AttentionClassifier.load(tmp_path / "model")).to_csv(tmp_path / "e.csv", index=False)
     for given, picture in (("model", "model.json"), ("e.csv", "file.json")):
         drawn = inside("plot", "encodings", given, "-o", picture, cwd=tmp_path)
         assert (drawn.returncode, drawn.stderr) == (0, "")
@@ -265,7 +266,6 @@ def test_bad_input_ends_with_one_line_and_its_exit_code(inside: Command, table: 
     assert_fails(inside(*fit, tmp_path / "real.csv", *FAST), 4, "continuous", "qcut")
     assert_fails(inside(*fit, tmp_path / "named.csv", *FAST), 4, "classes", 120)
     assert_fails(inside(*fit, table, *FAST, "--methods", "lr", "--save", tmp_path / "m"), 2, "atn")
-    assert_fails(inside(*fit, table, *FAST, "--methods", "lr", "--encodings-output", tmp_path / "e.csv"), 2, "atn")
     assert_fails(inside(*fit, table, *FAST, "--save", tmp_path), 2, tmp_path)
     assert_fails(inside(*fit, table, *FAST, "--heads", "0"), 2, "heads", 1)
     assert_fails(inside(*fit, table, *FAST, "-o", table), 2, table)

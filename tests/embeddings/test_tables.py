@@ -13,7 +13,7 @@ from support.tiny_models import TINY_MODELS
 from support.vectors import random_vectors
 
 from attngeo.checkpoints.opening import open_store
-from attngeo.embeddings.checkpoint import Table, find_table
+from attngeo.embeddings.opening import Table, find_table
 from attngeo.errors import UnsupportedModelError
 
 NO_TEXT = {

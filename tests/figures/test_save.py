@@ -20,7 +20,7 @@ STARTS = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 def test_images_are_drawn_by_a_browser(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"figure.{kind}"
-    save_figure(plot("layers", "demo:minilm"), path, width=500, height=300)
+    save_figure(plot("layers", "demo:minilm").update_layout(width=500, height=300), path)
     content = path.read_bytes()
     assert content.startswith(STARTS[kind])
     if kind == "png":

@@ -379,6 +379,21 @@ def test_a_rotation_without_a_relative_offset_is_refused_with_the_reason(
     assert inside("score", folder, "--format", "csv").returncode == 0
 
 
+@pytest.mark.parametrize("kind", ["linear", "yarn", "longrope", "llama3", "proportional"])
+def test_a_scaling_of_rows_and_columns_is_refused(kind: str, tmp_path: Path, inside: Callable[..., Any]) -> None:
+    """Only the base of it counts in transformers."""
+    rope = {
+        "rope_type": kind, "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 32,
+        "low_freq_factor": 1.0, "high_freq_factor": 4.0, **({"short_factor": [2.0, 3.0]} if kind == "longrope" else {}),
+    }  # fmt: skip
+    config = {"model_type": "llama4_vision_model", "num_attention_heads": 4, "rope_parameters": rope}
+    folder = write_single(tmp_path, QK, config)
+    assert_fails(inside("score", folder, "--rope-offset", "2"), 4, folder, kind, "rows and columns", "--rope-offset")
+    assert inside("score", folder, "--format", "csv").returncode == 0
+    write_single(tmp_path, QK, config | {"rope_parameters": rope | {"rope_type": "default"}})
+    assert inside("score", folder, "--rope-offset", "2").returncode == 0
+
+
 def test_the_offset_of_a_layer_that_does_not_rotate_is_noted(tmp_path: Path) -> None:
     tensors = QK | {name.replace(".0.", ".1."): tensor.clone() for name, tensor in QK.items()}
     config = {"model_type": "cohere2", "num_attention_heads": 4, "head_dim": 8, "rope_theta": 1e4}

@@ -120,8 +120,8 @@ def test_images_whose_labels_are_secret_are_not_tested_on(hub: Callable[[Any], N
     assert len(open_images("org/name:config@v1").test) == 4
 
 
-def test_labels_may_be_words_in_a_split_of_any_name(hub: Callable[[Any], None]) -> None:
-    hub(hub_set({"small": ["dog", "cat"], "test": ["eel"]}, datasets.Value("string")))
+def test_a_split_of_any_name(hub: Callable[[Any], None]) -> None:
+    hub(hub_set({"small": ["dog", "cat"], "test": ["eel"]}, datasets.ClassLabel(names=["cat", "dog", "eel"])))
     data = open_images("org/name#small")
     assert data.labels == ["cat", "dog", "eel"]
     assert [ImageSplit(data, split, make_processor(8, 3))[0][1] for split in ("train", "test")] == [1, 2]
@@ -138,8 +138,11 @@ def test_data_sets_of_other_kinds(hub: Callable[[Any], None]) -> None:
     hub(hub_set({"train": [0, -1]}, classes))
     with pytest.raises(DataError, match="no label"):
         open_images("org/name")
-    hub(hub_set({"train": [3, 3]}, datasets.Value("int64")))
-    with pytest.raises(DataError, match="'3'"):
+    hub(hub_set({"train": [0, 0]}, datasets.ClassLabel(names=["cat"])))
+    with pytest.raises(DataError, match=r"cat.*at least two"):
+        open_images("org/name")
+    hub(hub_set({"train": ["cat", "dog"]}, datasets.Value("string")))
+    with pytest.raises(DataError, match=r"ClassLabel.* image, label"):
         open_images("org/name")
 
 

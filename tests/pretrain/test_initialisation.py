@@ -367,7 +367,6 @@ def test_the_seed_decides_the_start(fresh: Build) -> None:
         return torch.as_tensor(model.bert.encoder.layer[0].attention.self.query.weight.detach())
 
     assert torch.equal(start(5), start(5))
-    assert torch.equal(start(5), start(torch.Generator().manual_seed(5)))
     assert not torch.allclose(start(5), start(6))
     torch.manual_seed(5)
     assert torch.equal(start(None), start(5))

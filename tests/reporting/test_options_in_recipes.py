@@ -60,11 +60,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "fresh": "attngeo cache clear removes what a report would take from the result store",
         "save": "writes models; a report has a folder of its own",
     },
-    "plot": {
-        "inputs": "key `of` or `model` of a figure",
-        "width": "figures of a page have the width of the window",
-        "height": "figures of a page have the height that they need",
-    },
+    "plot": {"inputs": "key `of` or `model` of a figure"},
 }
 # Commands that answer one question on the terminal, or are about recipes themselves.
 NOT_IN_RECIPES = {

@@ -423,6 +423,7 @@ class TestCommand:
         table = inside("cache", "list", cwd=kept)
         for text in ("gamma=3", "2 of 6", "demo:encoder"):
             assert text in table.stdout
+        assert "adapter" not in table.stdout  # which is at its default
         assert max(map(len, table.stdout.splitlines())) <= 80
         assert_states(table.stderr, "3 results", kept)
 

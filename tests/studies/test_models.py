@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,14 +46,6 @@ def test_a_file_has_comments_blank_lines_and_duplicates(tmp_path: Path) -> None:
     ]  # fmt: skip
     (tmp_path / "a#b").mkdir()
     assert list_models(file=write(tmp_path, f"{tmp_path}/a#b\n")) == [f"{tmp_path}/a#b"]
-
-
-def test_stdin_is_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"org/a\norg/b\n")))
-    assert list_models(file="-") == ["org/a", "org/b"]
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x" * (MOST_BYTES + 1))))
-    with refuses(UsageError, "stdin", f"{MOST_BYTES:,}"):
-        list_models(file="-")
 
 
 @pytest.mark.usefixtures("hub")

@@ -26,7 +26,7 @@ SCORE = {
 ANALOGY = {
     "table": "output", "candidates": "all", "case": "keep", "compose": "mean", "limit": 500, "normalise": True,
     "centre": False, "remove_top": 2, "questions": "google", "keep_duplicates": True, "method": "3cosmul", "top_k": 3,
-    "own": True, "resample": "questions", "draws": 100, "seed": 1, "published": False, "memory": "2GB",
+    "own": True, "draws": 100, "seed": 1, "published": False, "memory": "2GB",
 }  # fmt: skip
 TEXT = {
     "compare": ["default", "symmetric"], "objectives": ["mlm"], "seeds": 2, "model": "bert-mini", "steps": 40,

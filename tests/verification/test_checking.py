@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from support import check_model as in_memory
+from support.check_model import check_model
 from support.running_model import inputs_for
 from support.tiny_models import TINY_MODELS
 from torch import Tensor
@@ -18,7 +20,7 @@ from torch import Tensor
 from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.layout import make_fused
 from attngeo.verification import checking
-from attngeo.verification.checking import Findings, check_model
+from attngeo.verification.checking import Findings
 
 Build = Callable[[str], Any]
 
@@ -88,13 +90,13 @@ def test_a_family_that_is_declared_wrongly_differs(
 
 
 def test_attention_that_is_not_read_is_reported(built: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = checking.sites_of
+    original = in_memory.sites_of
 
     def leave_out_vision(*args: Any) -> Any:
         sites, skipped = original(*args)
         return [site for site in sites if site.stack != "vision"], skipped
 
-    monkeypatch.setattr(checking, "sites_of", leave_out_vision)
+    monkeypatch.setattr(in_memory, "sites_of", leave_out_vision)
     assert check("clip", built).unexplained == ["vision_model.encoder.layers.#.self_attn"]
 
 

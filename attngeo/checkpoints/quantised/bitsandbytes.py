@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, Packed, Pieces, nibbles
+from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, Packed, nibbles
 
 STATE = ".weight.quant_state.bitsandbytes__"
 
@@ -37,29 +37,28 @@ class Blocks(Packed):
     }  # fmt: skip
     bits = 4
 
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__(pieces)
+    def _measure(self) -> None:
         state = self._read_state()
-        self.format = f"bnb-{pieces.infos['state'].name.rpartition('__')[2]}"
+        self.format = f"bnb-{self.infos['state'].name.rpartition('__')[2]}"
         self.shape = tuple(state["shape"])
         self.block, self.nested_block = state["blocksize"], state.get("nested_blocksize", 0)
         self.offset = float(state.get("nested_offset", 0.0))
         numbers = math.prod(self.shape)
-        if pieces.infos["codes"].nbytes != math.ceil(numbers / 2):
-            raise pieces.broken(f"{pieces.infos['codes'].nbytes} bytes hold no {numbers} numbers of 4 bits")
+        if self.infos["codes"].nbytes != math.ceil(numbers / 2):
+            raise self.broken(f"{self.infos['codes'].nbytes} bytes hold no {numbers} numbers of 4 bits")
         blocks = math.ceil(numbers / self.block)
-        pieces.require_shape("scales", (blocks,))
-        pieces.require_shape("table", (16,))
-        self.is_nested = pieces.infos["scales"].dtype == "U8"
+        self.require_shape("scales", (blocks,))
+        self.require_shape("table", (16,))
+        self.is_nested = self.infos["scales"].dtype == "U8"
         if self.is_nested:
-            if not {"nested_scales", "nested_table"} <= pieces.infos.keys() or not self.nested_block:
-                raise pieces.broken("its scales are packed, and what they are packed with is missing")
-            pieces.require_shape("nested_scales", (math.ceil(blocks / self.nested_block),))
-            pieces.require_shape("nested_table", (256,))
+            if not {"nested_scales", "nested_table"} <= self.infos.keys() or not self.nested_block:
+                raise self.broken("its scales are packed, and what they are packed with is missing")
+            self.require_shape("nested_scales", (math.ceil(blocks / self.nested_block),))
+            self.require_shape("nested_table", (256,))
 
     def _read_state(self) -> dict[str, Any]:
         """What the file states about the packing. Raises CorruptCheckpointError if it makes no sense."""
-        raw = self.pieces.read("state")
+        raw = self.read("state")
         try:
             state = json.loads(bytes(raw.view(torch.uint8).flatten().tolist()))
             shape, sizes = state["shape"], [state["blocksize"], state.get("nested_blocksize", 1)]
@@ -68,15 +67,15 @@ class Blocks(Packed):
                 return dict(state)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             pass
-        raise self.pieces.broken(f"{self.pieces.infos['state'].name} is no description of a packed matrix")
+        raise self.broken(f"{self.infos['state'].name} is no description of a packed matrix")
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The bytes of the codes, and all scales."""
         span = slice(None)
-        if self.pieces.infos["codes"].shape == (math.ceil(math.prod(self.shape) / 2), 1):
+        if self.infos["codes"].shape == (math.ceil(math.prod(self.shape) / 2), 1):
             start, stop = self._span(rows)
             span = slice(start // 2, math.ceil(stop / 2))
-        return {role: span if role == "codes" else slice(None) for role in self.pieces.infos if role != "state"}
+        return {role: span if role == "codes" else slice(None) for role in self.infos if role != "state"}
 
     def _span(self, rows: slice) -> tuple[int, int]:
         """The numbers of these rows, counted row after row."""
@@ -103,18 +102,13 @@ class Int8Rows(Packed):
     """Codes of 8 bits, and for each row the number that code 127 stands for (LLM.int8)."""
 
     parts: ClassVar = {"codes": (".weight",), "largest": (".SCB",)}
-    dtypes = ("I8",)
+    dtypes, by_rows = ("I8",), True
     numbers: ClassVar = {"largest": FLOAT_SCALES}
     bits = 8
 
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__(pieces)
-        self.shape, self.format = pieces.matrix("codes", self.dtypes), "bnb-int8"
-        pieces.require_shape("largest", (self.shape[0],))
-
-    def needs(self, rows: slice) -> dict[str, slice]:
-        """The same rows."""
-        return dict.fromkeys(self.pieces.infos, rows)
+    def _measure(self) -> None:
+        self.shape, self.format = self.matrix("codes"), "bnb-int8"
+        self.require_shape("largest", (self.shape[0],))
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:  # noqa: ARG002 - it has these rows only
         """Rows of the weight; see `Packed`."""

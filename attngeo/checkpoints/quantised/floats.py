@@ -13,8 +13,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, Packed, Pieces, exponents, fp4, nibbles
-from attngeo.checkpoints.store import TensorInfo
+from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, Packed, exponents, fp4, nibbles
 
 FLOAT8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 EXPONENTS = ("U8", "F8_E8M0")
@@ -34,18 +33,17 @@ class Scaled(Packed):
     numbers: ClassVar = {"scale": (*FLOAT_SCALES, *EXPONENTS), "zero": (*FLOAT_SCALES, "I8", "U8")}
     bits = 8
 
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__(pieces)
-        self.shape = rows, columns = pieces.matrix("weight", self.dtypes)
-        scale, is_integer = pieces.infos["scale"], pieces.infos["weight"].dtype == "I8"
+    def _measure(self) -> None:
+        self.shape = rows, columns = self.matrix("weight")
+        scale, is_integer = self.infos["scale"], self.infos["weight"].dtype == "I8"
         self.format = "int8" if is_integer else "fp8"
         self.block = self._find_block(rows, columns)
         self.grid = math.ceil(rows / self.block[0]), math.ceil(columns / self.block[1])
-        pieces.require_shape("zero", self.grid, scale.shape)
+        self.require_shape("zero", self.grid, scale.shape)
 
     def _find_block(self, rows: int, columns: int) -> tuple[int, int]:
         """Rows and columns that share a scale, from the shape of the scales and what config.json states."""
-        shape, dtype = self.pieces.infos["scale"].shape, self.pieces.infos["scale"].dtype
+        shape, dtype = self.infos["scale"].shape, self.infos["scale"].dtype
         if math.prod(shape) == 1:
             return rows, columns
         if shape in ((rows,), (rows, 1)):
@@ -53,28 +51,25 @@ class Scaled(Packed):
         if dtype in EXPONENTS and shape == (rows, math.ceil(columns / 32)):
             self.format = "mxfp8"
             return 1, 32
-        stated = self.pieces.settings.get("weight_block_size")
+        stated = self.settings.get("weight_block_size")
         sides = stated if isinstance(stated, list) and len(stated) == 2 else [BLOCK, BLOCK]
         if not all(type(side) is int and side > 0 for side in sides):
-            raise self.pieces.broken(f"the configuration states weight_block_size = {stated!r:.40}, expected two sides")
+            raise self.broken(f"the configuration states weight_block_size = {stated!r:.40}, expected two sides")
         blocks = math.ceil(rows / sides[0]), math.ceil(columns / sides[1])
         if shape == blocks:
             return sides[0], sides[1]
         if len(shape) == 2 and shape[0] == rows and columns % shape[1] == 0:  # groups of a row
             return 1, columns // shape[1]
-        self.pieces.require_shape("scale", blocks, (rows, 1), (1,))
+        self.require_shape("scale", blocks, (rows, 1), (1,))
         raise AssertionError  # the shape is none of these
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The rows of the codes, and of the scales that their blocks have."""
         start, stop, _ = rows.indices(self.shape[0])
         blocks = slice(start // self.block[0], math.ceil(stop / self.block[0]))
-        needs = {role: blocks if info.shape[:1] == self.grid[:1] else slice(None) for role, info in self._scales()}
-        return {"weight": rows} | needs
-
-    def _scales(self) -> list[tuple[str, TensorInfo]]:
-        """The tensors of scales and zeros."""
-        return [(role, info) for role, info in self.pieces.infos.items() if role != "weight"]
+        first = {role: info.shape[:1] for role, info in self.infos.items()}
+        needs = {role: blocks if count == self.grid[:1] else slice(None) for role, count in first.items()}
+        return needs | {"weight": rows}
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
@@ -106,20 +101,19 @@ class PackedFp4(Packed):
     # The stated scale of all numbers divides the other scales.
     divides = True
 
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__(pieces)
-        rows, width = pieces.matrix("weight", self.dtypes)
+    def _measure(self) -> None:
+        rows, width = self.matrix("weight")
         self.shape = rows, 2 * width
-        self.format = "mxfp4" if pieces.infos["scale"].dtype in EXPONENTS else "nvfp4"
+        self.format = "mxfp4" if self.infos["scale"].dtype in EXPONENTS else "nvfp4"
         size = 32 if self.format == "mxfp4" else 16
-        pieces.require_shape("scale", (rows, math.ceil(2 * width / size)))
-        pieces.require_shape("overall", (1,), ())
-        if (self.format == "nvfp4") != ("overall" in pieces.infos):
-            raise pieces.broken(f"{self.format}, whose scale of all numbers is missing, or one too many")
+        self.require_shape("scale", (rows, math.ceil(2 * width / size)))
+        self.require_shape("overall", (1,), ())
+        if (self.format == "nvfp4") != ("overall" in self.infos):
+            raise self.broken(f"{self.format}, whose scale of all numbers is missing, or one too many")
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The same rows of codes and scales."""
-        return {role: slice(None) if role == "overall" else rows for role in self.pieces.infos}
+        return {role: slice(None) if role == "overall" else rows for role in self.infos}
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:  # noqa: ARG002 - it has these rows only
         """Rows of the weight; see `Packed`."""

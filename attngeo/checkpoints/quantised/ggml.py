@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attngeo.checkpoints.gguf import DTYPES
-from attngeo.checkpoints.quantised.scheme import Packed, Pieces
+from attngeo.checkpoints.quantised.scheme import Packed
 from attngeo.checkpoints.store import TensorInfo
 from attngeo.errors import require_extra
 
@@ -21,18 +21,11 @@ class Ggml(Packed):
 
     parts: ClassVar = {"codes": (".weight",)}
     numbers: ClassVar = {}
+    by_rows = True
     dtypes = tuple(name for name, numbers, _ in DTYPES.values() if numbers > 1)
 
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__(pieces)
-        info = pieces.infos["codes"]
-        if len(info.shape) != 2:
-            raise pieces.broken(f"it has shape {list(info.shape)}, expected a matrix")
-        self.shape, self.format = (info.shape[0], info.shape[1]), info.dtype
-
-    def needs(self, rows: slice) -> dict[str, slice]:
-        """The same rows."""
-        return {"codes": rows}
+    def _measure(self) -> None:
+        self.shape, self.format = self.matrix("codes"), self.infos["codes"].dtype
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:  # noqa: ARG002 - it has these rows only
         """Rows of the weight; see `Packed`. Raises MissingPackageError without the gguf package."""
@@ -42,7 +35,7 @@ class Ggml(Packed):
         with np.errstate(all="ignore"):
             numbers = torch.from_numpy(gguf.dequantize(tensors["codes"].contiguous().numpy(), kind))
         if not math.isfinite(float(numbers.sum())):
-            raise self.pieces.broken("a scale is no finite number")
+            raise self.broken("a scale is no finite number")
         return numbers
 
     @classmethod

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, INTEGERS, WORDS, Packed, Pieces, stated_widths, unpack
+from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, INTEGERS, WORDS, Packed, stated_widths, unpack
 
 # Where AWQ's kernel for matrices has the eight columns of a word, by the place of their four bits.
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -28,24 +28,23 @@ class Gptq(Packed):
     dtypes = WORDS
     numbers: ClassVar = {"zeros": WORDS, "scales": FLOAT_SCALES, "groups": INTEGERS}
 
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__(pieces)
-        self.width = pieces.integer("bits")
+    def _measure(self) -> None:
+        self.width = self.integer("bits")
         if self.width not in (2, 3, 4, 8):
-            raise pieces.unsupported(f"GPTQ with {self.width} bits")
-        stated = pieces.settings.get("checkpoint_format", "gptq")
+            raise self.unsupported(f"GPTQ with {self.width} bits")
+        stated = self.settings.get("checkpoint_format", "gptq")
         if stated not in ("gptq", "gptq_v2"):
-            raise pieces.unsupported(f"GPTQ in the format {stated!r:.40}")
-        words, outputs = pieces.matrix("codes", self.dtypes)
+            raise self.unsupported(f"GPTQ in the format {stated!r:.40}")
+        words, outputs = self.matrix("codes")
         inputs = words * 32 // self.width
         self.shape, self.format = (outputs, inputs), f"gptq-{self.width}bit"
-        self.size = pieces.integer("group_size", -1)
-        groups = pieces.count_groups(inputs, self.size)
-        pieces.require_shape("scales", (groups, outputs))
-        pieces.require_shape("zeros", (groups, math.ceil(outputs * self.width / 32)))
-        pieces.require_shape("groups", (inputs,))
-        if "groups" not in pieces.infos and pieces.settings.get("desc_act"):
-            raise pieces.broken("its inputs are in an order of their own (desc_act), and the tensor .g_idx is missing")
+        self.size = self.integer("group_size", -1)
+        groups = self.count_groups(inputs, self.size)
+        self.require_shape("scales", (groups, outputs))
+        self.require_shape("zeros", (groups, math.ceil(outputs * self.width / 32)))
+        self.require_shape("groups", (inputs,))
+        if "groups" not in self.infos and self.settings.get("desc_act"):
+            raise self.broken("its inputs are in an order of their own (desc_act), and the tensor .g_idx is missing")
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
@@ -59,10 +58,10 @@ class Gptq(Packed):
 
     def _is_less_one(self, stored: Tensor) -> bool:
         """Whether zeros are stored less one. Some files state version 1 and are of version 2: symmetric ones tell."""
-        stated = self.pieces.settings.get("checkpoint_format", "gptq") == "gptq"
+        stated = self.settings.get("checkpoint_format", "gptq") == "gptq"
         middle = 2 ** (self.width - 1)
         least, most = (int(x) for x in stored.aminmax())
-        is_plain = self.pieces.settings.get("sym") and least == most and most in (middle - 1, middle)
+        is_plain = self.settings.get("sym") and least == most and most in (middle - 1, middle)
         return most == middle - 1 if is_plain else bool(stated)
 
 
@@ -74,28 +73,23 @@ class Awq(Packed):
     numbers: ClassVar = {"zeros": WORDS, "scales": FLOAT_SCALES}
     bits = 4
 
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__(pieces)
-        stated, self.format = str(pieces.settings.get("version", "gemm")).lower(), "awq-4bit"
-        if pieces.integer("bits", 4) != 4 or stated not in ("gemm", "gemv"):
-            raise pieces.unsupported(f"AWQ with {pieces.settings.get('bits')} bits in the format {stated!r:.40}")
-        self.size, self.is_gemm = pieces.integer("group_size", 128), stated == "gemm"
-        first, words = pieces.matrix("codes", self.dtypes)
+    def _measure(self) -> None:
+        stated, self.format = str(self.settings.get("version", "gemm")).lower(), "awq-4bit"
+        if self.integer("bits", 4) != 4 or stated not in ("gemm", "gemv"):
+            raise self.unsupported(f"AWQ with {self.settings.get('bits')} bits in the format {stated!r:.40}")
+        self.size, self.is_gemm, self.by_rows = self.integer("group_size", 128), stated == "gemm", stated == "gemv"
+        first, words = self.matrix("codes")
         self.shape = (8 * words, first) if self.is_gemm else (first, 8 * words)
-        self.groups = pieces.count_groups(self.shape[1], self.size)
+        self.groups = self.count_groups(self.shape[1], self.size)
         if self.is_gemm:
-            pieces.require_shape("scales", (self.groups, self.shape[0]))
-            pieces.require_shape("zeros", (self.groups, words))
+            self.require_shape("scales", (self.groups, self.shape[0]))
+            self.require_shape("zeros", (self.groups, words))
             return
-        _, width = pieces.matrix("zeros", WORDS)  # padded to what the kernel reads at once
-        pieces.require_shape("zeros", (first, width))
-        pieces.require_shape("scales", (first, 8 * width))
+        _, width = self.matrix("zeros")  # padded to what the kernel reads at once
+        self.require_shape("zeros", (first, width))
+        self.require_shape("scales", (first, 8 * width))
         if 8 * width < self.groups:
-            raise pieces.broken(f"it has {8 * width} scales a row, expected at least {self.groups}")
-
-    def needs(self, rows: slice) -> dict[str, slice]:
-        """All of them, or the same rows."""
-        return dict.fromkeys(self.pieces.infos, slice(None) if self.is_gemm else rows)
+            raise self.broken(f"it has {8 * width} scales a row, expected at least {self.groups}")
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
@@ -123,38 +117,37 @@ class CompressedIntegers(Packed):
     dtypes = WORDS
     numbers: ClassVar = {"zeros": WORDS, "scales": FLOAT_SCALES, "groups": INTEGERS, "shape": INTEGERS}
 
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__(pieces)
-        rows, words = pieces.matrix("codes", self.dtypes)
-        stated = pieces.read("shape").flatten().tolist()
+    def _measure(self) -> None:
+        rows, words = self.matrix("codes")
+        stated = self.read("shape").flatten().tolist()
         if len(stated) != 2 or stated[0] != rows or not 0 < stated[1] <= 32 * words:
-            raise pieces.broken(f"its stated shape is {stated!r:.60}, and {rows} rows of {words} words are stored")
+            raise self.broken(f"its stated shape is {stated!r:.60}, and {rows} rows of {words} words are stored")
         self.shape = rows, int(stated[1])
         self.width, self.padded = self._find_width(words, self.shape[1])
         self.format = f"int{self.width}"
-        scales = pieces.infos["scales"].shape
+        scales = self.infos["scales"].shape
         is_matrix = len(scales) == 2 and scales[0] == rows and scales[1] > 0
         if math.prod(scales) != 1 and not (is_matrix and self.shape[1] % scales[1] == 0):
-            pieces.require_shape("scales", (rows, 1), (1,))
-        if "zeros" in pieces.infos:
+            self.require_shape("scales", (rows, 1), (1,))
+        if "zeros" in self.infos:
             in_word = 32 // self.width if self.padded else 32 / self.width
-            pieces.require_shape("zeros", (math.ceil(rows / in_word), scales[-1] if scales else 1))
+            self.require_shape("zeros", (math.ceil(rows / in_word), scales[-1] if scales else 1))
 
     def _find_width(self, words: int, columns: int) -> tuple[int, bool]:
         """The bits of a code, and whether words are padded: what config.json states and the width of rows allow."""
-        stated = stated_widths(self.pieces.settings)
+        stated = stated_widths(self.settings)
         for bits in stated:
             if words == math.ceil(columns * bits / 32):
                 return bits, False
             if words == math.ceil(columns / (32 // bits)):
                 return bits, True
-        raise self.pieces.broken(f"{words} words hold no {columns} numbers of {stated!r:.60} bits")
+        raise self.broken(f"{words} words hold no {columns} numbers of {stated!r:.60} bits")
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The same rows of codes and scales."""
-        first = len(self.pieces.infos["scales"].shape) == 2 and self.pieces.infos["scales"].shape[0] == self.shape[0]
+        first = len(self.infos["scales"].shape) == 2 and self.infos["scales"].shape[0] == self.shape[0]
         cut = {"codes": rows} | ({"scales": rows} if first else {})
-        return {role: cut.get(role, slice(None)) for role in self.pieces.infos}
+        return {role: cut.get(role, slice(None)) for role in self.infos}
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
@@ -174,25 +167,20 @@ class Mlx(Packed):
     """Words of inputs, [outputs, words], and a scale and an offset for each group of a row: code · scale + offset."""
 
     parts: ClassVar = {"codes": (".weight",), "scales": (".scales",), "offsets": (".biases",)}
-    dtypes = ("U32",)
+    dtypes, by_rows = ("U32",), True
     numbers: ClassVar = {"scales": FLOAT_SCALES, "offsets": FLOAT_SCALES}
 
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__(pieces)
-        self.width, size = pieces.integer("bits"), pieces.integer("group_size")
-        rows, words = pieces.matrix("codes", self.dtypes)
-        if pieces.settings.get("mode", "affine") != "affine" or not 1 <= self.width <= 8:
-            raise pieces.unsupported(f"MLX with {self.width} bits in the mode {pieces.settings.get('mode')!r:.40}")
+    def _measure(self) -> None:
+        self.width, size = self.integer("bits"), self.integer("group_size")
+        rows, words = self.matrix("codes")
+        if self.settings.get("mode", "affine") != "affine" or not 1 <= self.width <= 8:
+            raise self.unsupported(f"MLX with {self.width} bits in the mode {self.settings.get('mode')!r:.40}")
         self.shape, self.format = (rows, words * 32 // self.width), f"mlx-{self.width}bit"
-        groups = pieces.count_groups(self.shape[1], size)
+        groups = self.count_groups(self.shape[1], size)
         if self.shape[1] % groups:
-            raise pieces.broken(f"{self.shape[1]} inputs are no groups of {size}")
+            raise self.broken(f"{self.shape[1]} inputs are no groups of {size}")
         for role in ("scales", "offsets"):
-            pieces.require_shape(role, (rows, groups))
-
-    def needs(self, rows: slice) -> dict[str, slice]:
-        """The same rows."""
-        return dict.fromkeys(self.pieces.infos, rows)
+            self.require_shape(role, (rows, groups))
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:  # noqa: ARG002 - it has these rows only
         """Rows of the weight; see `Packed`."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -23,23 +22,64 @@ INTEGERS = ("I32", "I64")
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """The tensors that make one weight, and what config.json states about them.
+def stated_widths(settings: Mapping[str, Any]) -> list[int]:
+    """The bits of codes that config.json states: for all layers, or for each of the groups of compressed-tensors."""
+    groups = settings.get("config_groups")
+    tables = [table for table in groups.values() if isinstance(table, Mapping)] if isinstance(groups, Mapping) else []
+    weights = [table["weights"] for table in tables if isinstance(table.get("weights"), Mapping)]
+    stated = [settings.get("bits"), *(table.get("num_bits") for table in weights)]
+    return [bits for bits in stated if type(bits) is int and 1 <= bits <= 8]
 
-    name: of the weight. settings: of its quantisation. infos: role → the stored tensor. read_stored:
-    the numbers of a small tensor by its name. where: the model, for errors.
+
+class Packed:
+    """One weight in packed form, [outputs, inputs]: the tensors that make it, and what config.json states about them.
+
+    name: of the weight. settings: of its quantisation. infos: role → the stored tensor. read_stored: the numbers of a
+    small tensor by its name. where: the model, for errors.
+
+    parts: role → the ends of the names that it may have; the first role is the one that has codes. optional: roles that
+    may be missing. small: roles that are read to learn the shape. dtypes: of the codes. numbers: role → the dtypes that
+    other tensors may have. bits: of one code; None if only the configuration states it. by_rows: whether rows of the
+    weight need the same rows of each tensor; otherwise they need all. An instance has a `format`, as tables show it,
+    and a `shape`.
     """
 
-    name: str
-    settings: Mapping[str, Any]
-    infos: Mapping[str, TensorInfo]
-    read_stored: Callable[[str], Tensor]
-    where: str
+    parts: ClassVar[Mapping[str, tuple[str, ...]]]
+    optional: ClassVar[frozenset[str]] = frozenset()
+    small: ClassVar[tuple[str, ...]] = ()
+    dtypes: ClassVar[tuple[str, ...]]
+    numbers: ClassVar[Mapping[str, tuple[str, ...]]]
+    bits: ClassVar[int | None] = None
+    by_rows: bool = False
+    format: str
+    shape: tuple[int, int]
+
+    def __init__(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        infos: Mapping[str, TensorInfo],
+        read_stored: Callable[[str], Tensor],
+        where: str,
+    ) -> None:
+        self.name, self.settings, self.infos, self._read_stored, self.where = name, settings, infos, read_stored, where
+        for role, dtypes in self.numbers.items():
+            info = infos.get(role)
+            if info is not None and info.dtype not in dtypes:
+                raise self.broken(f"{info.name} is {info.dtype}, expected {' or '.join(dtypes)}")
+        self._measure()
+
+    def _measure(self) -> None:
+        """Find the shape and the format.
+
+        Raises CorruptCheckpointError for tensors that contradict one another or the settings, UnsupportedModelError for
+        settings that are not decoded.
+        """
+        raise NotImplementedError
 
     def read(self, role: str) -> Tensor:
         """The numbers of a small tensor, which tell the shape."""
-        return self.read_stored(self.infos[role].name)
+        return self._read_stored(self.infos[role].name)
 
     def broken(self, problem: str) -> CorruptCheckpointError:
         """The error about tensors that contradict one another."""
@@ -58,13 +98,11 @@ class Pieces:
             raise self.broken(f"the configuration states {name} = {value!r:.40}, expected a whole number")
         return value
 
-    def matrix(self, role: str, dtypes: tuple[str, ...]) -> tuple[int, int]:
-        """The shape of a tensor. Raises CorruptCheckpointError if it is no matrix of these numbers."""
+    def matrix(self, role: str) -> tuple[int, int]:
+        """The shape of a tensor. Raises CorruptCheckpointError if it is no matrix."""
         info = self.infos[role]
-        if info.dtype not in dtypes or len(info.shape) != 2 or 0 in info.shape:
-            raise self.broken(
-                f"{info.name} is {info.dtype} {list(info.shape)}, expected a matrix of {' or '.join(dtypes)}"
-            )
+        if len(info.shape) != 2 or 0 in info.shape:
+            raise self.broken(f"{info.name} is {info.dtype} {list(info.shape)}, expected a matrix")
         return info.shape[0], info.shape[1]
 
     def require_shape(self, role: str, *expected: tuple[int, ...]) -> None:
@@ -83,44 +121,9 @@ class Pieces:
             raise self.broken(f"the configuration states group_size = {size}, expected at least 1, or -1")
         return math.ceil(columns / size)
 
-
-def stated_widths(settings: Mapping[str, Any]) -> list[int]:
-    """The bits of codes that config.json states: for all layers, or for each of the groups of compressed-tensors."""
-    groups = settings.get("config_groups")
-    tables = [table for table in groups.values() if isinstance(table, Mapping)] if isinstance(groups, Mapping) else []
-    weights = [table["weights"] for table in tables if isinstance(table.get("weights"), Mapping)]
-    stated = [settings.get("bits"), *(table.get("num_bits") for table in weights)]
-    return [bits for bits in stated if type(bits) is int and 1 <= bits <= 8]
-
-
-class Packed:
-    """One weight in packed form, [outputs, inputs].
-
-    parts: role → the ends of the names that it may have; the first role is the one that has codes. optional: roles that
-    may be missing. small: roles that are read to learn the shape. dtypes: of the codes. numbers: role → the dtypes that
-    other tensors may have. bits: of one code; None if only the configuration states it. An instance has a `format`, as
-    tables show it, and a `shape`.
-    """
-
-    parts: ClassVar[Mapping[str, tuple[str, ...]]]
-    optional: ClassVar[frozenset[str]] = frozenset()
-    small: ClassVar[tuple[str, ...]] = ()
-    dtypes: ClassVar[tuple[str, ...]]
-    numbers: ClassVar[Mapping[str, tuple[str, ...]]]
-    bits: ClassVar[int | None] = None
-    format: str
-    shape: tuple[int, int]
-
-    def __init__(self, pieces: Pieces) -> None:
-        self.pieces = pieces
-        for role, dtypes in self.numbers.items():
-            info = pieces.infos.get(role)
-            if info is not None and info.dtype not in dtypes:
-                raise pieces.broken(f"{info.name} is {info.dtype}, expected {' or '.join(dtypes)}")
-
-    def needs(self, rows: slice) -> dict[str, slice]:  # noqa: ARG002 - some need fewer
-        """Role → the rows of its tensor that these rows of the weight need; by default all."""
-        return dict.fromkeys(self.pieces.infos, slice(None))
+    def needs(self, rows: slice) -> dict[str, slice]:
+        """Role → the rows of its tensor that these rows of the weight need."""
+        return dict.fromkeys(self.infos, rows if self.by_rows else slice(None))
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight, float32 [rows, inputs]. tensors: role → the rows that it `needs`.
@@ -144,7 +147,7 @@ class Packed:
         """
         scales = scales.float()
         if not bool(scales.isfinite().all()):
-            raise self.pieces.broken("a scale is no finite number")
+            raise self.broken("a scale is no finite number")
         columns, count = codes.shape[1], scales.shape[1]
         if groups is None and columns % count == 0 and size in (-1, 0, columns // count):
             by_group = codes.reshape(len(codes), count, columns // count).float()
@@ -157,7 +160,7 @@ class Packed:
             groups = torch.arange(columns) // (size or math.ceil(columns / count))
         groups = groups.long()
         if len(groups) != columns or int(groups.min()) < 0 or int(groups.max()) >= count:
-            raise self.pieces.broken(f"its inputs are in groups that do not exist, expected groups 0 to {count - 1}")
+            raise self.broken(f"its inputs are in groups that do not exist, expected groups 0 to {count - 1}")
         return (codes.float() - (zeros[:, groups] if isinstance(zeros, Tensor) else zeros)) * scales[:, groups]
 
 

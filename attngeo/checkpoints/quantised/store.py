@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -15,8 +15,8 @@ from attngeo.checkpoints.quantised.bitsandbytes import Blocks, Int8Rows
 from attngeo.checkpoints.quantised.floats import ModeloptFp4, PackedFp4, Scaled
 from attngeo.checkpoints.quantised.ggml import Ggml
 from attngeo.checkpoints.quantised.integers import Awq, CompressedIntegers, Gptq, Mlx
-from attngeo.checkpoints.quantised.scheme import Packed, Pieces
-from attngeo.checkpoints.store import FLOATS, TensorInfo, quantisation_settings, stated_quantisation
+from attngeo.checkpoints.quantised.scheme import Packed
+from attngeo.checkpoints.store import FLOATS, TensorInfo, TensorStore, quantisation_settings, stated_quantisation
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ OTHER_CODES = (
 WEIGHT, MOST_SMALL = ".weight", 1 << 16
 
 
-class DecodingStore:
+class DecodingStore(TensorStore):
     """The tensors of another store, and in place of packed weights the numbers that they stand for, in float32.
 
     inner: the store that is decoded. Only what is asked for is read, and where a form allows, only its rows. Scales may
@@ -113,8 +113,9 @@ class DecodingStore:
             infos = {role: self._inner.info(stored) for role, stored in by_role.items() if not lacking or role == codes}
             if codes in infos and infos[codes].dtype in kind.dtypes:
                 if not lacking:
-                    settings = self._settings_of(name)
-                    return kind(Pieces(name, settings, infos, self._read_small, self.ref))
+                    special = self._settings.get(name.removesuffix(WEIGHT))  # MLX names layers that have their own
+                    settings = {**self._settings, **special} if isinstance(special, Mapping) else self._settings
+                    return kind(name, settings, infos, self._read_small, self.ref)
                 missing = missing or " or ".join(kind.parts[min(lacking)])
         if WEIGHT in pieces and (not missing or self._inner.info(pieces[WEIGHT]).dtype in FLOATS):
             return None
@@ -124,11 +125,6 @@ class DecodingStore:
             f"{self.ref}: {stored} is {self._inner.info(stored).dtype}, packed by {self.method}, {problem}; "
             "download it again"
         )
-
-    def _settings_of(self, name: str) -> Mapping[str, Any]:
-        """The settings of a weight: MLX states those of some layers by their names."""
-        special = self._settings.get(name.removesuffix(WEIGHT))
-        return {**self._settings, **special} if isinstance(special, Mapping) else self._settings
 
     def _read_small(self, stored: str) -> Tensor:
         nbytes = self._inner.info(stored).nbytes
@@ -152,7 +148,7 @@ class DecodingStore:
         packed = self._find(name)
         if packed is None:
             return {self._plain(name): rows}
-        return {packed.pieces.infos[role].name: part for role, part in packed.needs(rows).items()}
+        return {packed.infos[role].name: part for role, part in packed.needs(rows).items()}
 
     def fetched(self, reads: Mapping[str, slice]) -> int:
         """Bytes that `read_all` reads of the files."""
@@ -169,10 +165,6 @@ class DecodingStore:
         small = [part for part in small if self._inner.info(part).nbytes <= MOST_SMALL]
         self._small.update(self._inner.read_all(dict.fromkeys(small, slice(None))))
 
-    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """One tensor, or rows of its first dimension."""
-        return self.read_all({name: rows})[name]
-
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
         """Int8Rows of each of these tensors. Raises CorruptCheckpointError for scales that stand for no numbers."""
         needs = {name: self._needs(name, rows) for name, rows in reads.items()}
@@ -185,7 +177,7 @@ class DecodingStore:
                 continue
             count = len(range(packed.shape[0])[rows]) * packed.shape[1]
             require_memory(8 * count, f"{self.ref}: decoding {name}")  # the codes in bytes and the numbers
-            roles = {role: stored[packed.pieces.infos[role].name] for role in packed.needs(rows)}
+            roles = {role: stored[packed.infos[role].name] for role in packed.needs(rows)}
             tensors[name] = packed.decode(roles, rows)
         return tensors
 

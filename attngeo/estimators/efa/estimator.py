@@ -26,10 +26,10 @@ from attngeo.estimators.efa.columns import (
     TEST,
     TRAINING,
     choose_parts,
+    learn_covariates,
     learn_items,
     require_frame,
 )
-from attngeo.estimators.efa.covariates import learn_covariates
 from attngeo.estimators.efa.families import ExponentialFamily
 from attngeo.estimators.efa.model import JointModel, PartModel, describe_data, make_families, make_model
 from attngeo.estimators.efa.networks import Batch
@@ -227,22 +227,17 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     def measure(self, data: pd.DataFrame, train: pd.DataFrame) -> Measured:
         """How probable the rows of a table are, beside what is known without a context from training rows."""
         self._require_fit()
-        return _take_last(self._measure(self._read_table(data), self._read_table(train)))
+        return [*self._measure(self._read_table(data), self._read_table(train)).values()][-1]
 
-    def measure_fit(self, **tables: pd.DataFrame) -> dict[str, Measured]:
-        """The same of the rows that trained ("train"), of those that did not ("held-out", or else "validation"), of
-        those given as "test", and of further tables by name. Raises UsageError for a model that was loaded, and so
-        has no rows.
+    def measure_columns(self) -> dict[str, dict[tuple[str, str], Measured]]:
+        """The same of the rows that trained ("train"), of those that did not ("held-out", or else "validation") and of
+        those given as "test": by part, "items" or "values", and column of values; of "all" last, if there is more than
+        one. Raises UsageError for a model that was loaded, and so has no rows.
         """
-        return {name: _take_last(measured) for name, measured in self.measure_columns(**tables).items()}
-
-    def measure_columns(self, **tables: pd.DataFrame) -> dict[str, dict[tuple[str, str], Measured]]:
-        """The same by part, "items" or "values", and column of values; of "all" last, if there is more than one."""
         self._require_fit()
         if not hasattr(self, "_tables"):
             raise UsageError("the model has no training rows; call fit, or measure with a training table")
-        sequences = self._tables | {name: self._read_table(table, source=name) for name, table in tables.items()}
-        return {name: self._measure(rows, self._tables["train"]) for name, rows in sequences.items()}
+        return {name: self._measure(rows, self._tables["train"]) for name, rows in self._tables.items()}
 
     def _measure(self, data: list[Sequences], train: list[Sequences]) -> dict[tuple[str, str], Measured]:
         found: dict[tuple[str, str], Measured] = {}
@@ -459,10 +454,6 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     def _check(self, parts: list[Sequences], source: str) -> None:
         for model, sequences in zip(self._parts, parts, strict=True):
             model.check(sequences, [*self.options_.families], source)
-
-
-def _take_last(measured: dict[tuple[str, str], Measured]) -> Measured:
-    return [*measured.values()][-1]
 
 
 def _pick_best(model: PartModel, batch: Batch) -> Tensor:

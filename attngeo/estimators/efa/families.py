@@ -119,7 +119,7 @@ class Gaussian(ExponentialFamily):
     def __init__(self, variance: float | None = 1.0) -> None:
         super().__init__()
         self.log_variance = nn.Parameter(torch.zeros(())) if variance is None else None
-        self._variance = 1.0 if variance is None else _check_positive("variance", variance)
+        self._variance = 1.0 if variance is None else real("variance", variance, 1 / LARGEST, LARGEST)
         self.text = "gaussian" if self.log_variance is not None else f"gaussian:{self._variance!r}"
 
     def variance_as(self, like: Tensor) -> Tensor:
@@ -247,7 +247,7 @@ class NegativeBinomial(ExponentialFamily):
 
     def __init__(self, total_count: float) -> None:
         super().__init__()
-        self.total_count = _check_positive("total_count", total_count)
+        self.total_count = real("total_count", total_count, 1 / LARGEST, LARGEST)
         self.text = f"negative-binomial:{self.total_count!r}"
 
     def log_partition(self, natural: Tensor) -> Tensor:
@@ -283,7 +283,7 @@ class Gamma(ExponentialFamily):
 
     def __init__(self, concentration: float) -> None:
         super().__init__()
-        self.concentration = _check_positive("concentration", concentration)
+        self.concentration = real("concentration", concentration, 1 / LARGEST, LARGEST)
         self.text = f"gamma:{self.concentration!r}"
 
     def log_partition(self, natural: Tensor) -> Tensor:
@@ -411,9 +411,3 @@ def parse_family(text: str, option: str = "family") -> ExponentialFamily:
         kind = "whole number" if family.convert is int else "number"
         raise UsageError(f"{said}, expected a {kind} after the colon", option) from None
     return family.make(parameter)
-
-
-def _check_positive(name: str, value: float) -> float:
-    if not 1 / LARGEST <= value <= LARGEST:
-        raise UsageError(f"${name} is {value!r}, expected a positive number from {1 / LARGEST:g} to {LARGEST:g}", name)
-    return float(value)

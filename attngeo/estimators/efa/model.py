@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.spatial import distance_matrix
+from sklearn.metrics.pairwise import haversine_distances
 from torch import Tensor, nn
 
 from attngeo.bounds import require_memory
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.attention import AttentionShape, MaskedAttention, measure_lengths
-from attngeo.estimators.efa.columns import TABLE, TRAINING
+from attngeo.estimators.efa.columns import TABLE, TRAINING, measure_scale
 from attngeo.estimators.efa.families import FAMILIES, Categorical, ExponentialFamily, Gaussian, parse_family
 from attngeo.estimators.efa.networks import (
     Batch,
@@ -43,9 +45,8 @@ NO_CONTEXTS = "a factor model of values has no vectors of contexts; give models 
 PADDED = 2**12
 # Coordinates of one place in two tables differ by less than this share of the largest one in their column.
 SAME_PLACE = 1e-6
-# Deviations of numbers as shares of their mean: of equal ones, whose mean is rounded, and of such whose differences
-# single precision rounds by a hundredth or more.
-ROUNDING, TOO_CLOSE = 2.0**-48, 2.0**-17
+# The deviation, as a share of their mean, of numbers whose differences single precision rounds by a hundredth or more.
+TOO_CLOSE = 2.0**-17
 # Radius of the Earth in km.
 RADIUS = 6371.0
 
@@ -298,25 +299,19 @@ def _list_places(sequences: Sequences) -> tuple[tuple[float, ...], ...]:
 def _measure_scales(numbers: Tensor, columns: Sequence[str]) -> list[tuple[float, float]]:
     """Mean and deviation of each of n numbers, [rows, n]; a deviation of 0 counts as 1.
 
-    Sums are around a mean: squares of large numbers are not subtracted. Raises TableError for numbers that are too
-    close to each other for single precision, in which models compute.
+    Raises TableError for numbers that are too close to each other for single precision, in which models compute.
     """
-    numbers = numbers.double()
-    around = numbers.mean(0)
-    moved = numbers - around
-    mean, square = moved.sum(0) / len(numbers), moved.square().sum(0) / len(numbers)
-    deviations = (square - mean.square()).clamp(min=0).sqrt()
     scales = []
-    for name, center, deviation in zip(columns, (around + mean).tolist(), deviations.tolist(), strict=True):
-        is_constant = deviation <= ROUNDING * abs(center)
-        if not is_constant and deviation < TOO_CLOSE * abs(center):
+    for name, column in zip(columns, numbers.double().numpy().T, strict=True):
+        center, deviation = measure_scale(column)
+        if 0 < deviation < TOO_CLOSE * abs(center):
             raise TableError(
                 f"column {name!r} has a mean of {center:g} and a deviation of {deviation:g}, which single "
                 "precision cannot tell apart; subtract a constant from the column, in all tables",
                 table=TRAINING,
                 column=name,
             )
-        scales.append((center, 1.0 if is_constant else deviation))
+        scales.append((center, deviation or 1.0))
     return scales
 
 
@@ -412,8 +407,7 @@ def measure_distances(places: np.ndarray, kind: str) -> np.ndarray:
     latitude and longitude in degrees. Raises TableError for degrees that no place has, UsageError for other dimensions.
     """
     if kind == "euclidean":
-        straight: np.ndarray = np.sqrt(((places[:, None] - places) ** 2).sum(-1))
-        return straight
+        return np.asarray(distance_matrix(places, places))
     if places.shape[1] != 2:
         raise UsageError(f"{places.shape[1]} coordinates, expected latitude and longitude; or set distance euclidean")
     for name, degrees, most in zip(("latitude", "longitude"), places.T, (90, 360), strict=True):
@@ -423,9 +417,4 @@ def measure_distances(places: np.ndarray, kind: str) -> np.ndarray:
                 f"a place has the {name} {wrong:g}, expected degrees from -{most} to {most}; name the columns of "
                 "latitude and longitude in this order, or set distance to euclidean"
             )
-    latitude, longitude = np.radians(places).T
-    between = [angles[:, None] - angles for angles in (latitude, longitude)]
-    cosines = np.cos(latitude)[:, None] * np.cos(latitude)
-    half: Any = np.sin(between[0] / 2) ** 2 + cosines * np.sin(between[1] / 2) ** 2
-    distances: np.ndarray = 2 * RADIUS * np.arcsin(np.sqrt(half))
-    return distances
+    return RADIUS * np.asarray(haversine_distances(np.radians(places)))

@@ -155,7 +155,7 @@ class ValueShape:
     whole numbers from 0, the sum over columns; values lose their fractions, and others have the nearest vector) or
     "network" (of all columns, and of which a position has). positions: the longest sequence, or 0. join: units of a
     hidden layer through which each token goes first, to `size`; 0 for none. head: hidden units of λ2; None reads the
-    last d_y numbers of the vector, times `head_scale`.
+    last d_y numbers of the vector.
     """
 
     size: int = 32
@@ -171,7 +171,6 @@ class ValueShape:
     positions: int = 0
     join: int = 0
     head: tuple[int, ...] | None = ()
-    head_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.items and not self.coordinates:
@@ -250,8 +249,7 @@ class ValueAttention(nn.Module):
 
     def decode(self, vectors: Tensor) -> Tensor:
         """λ2 of the vectors of masked positions, [..., n]: [..., columns]."""
-        read = vectors[..., -self.shape.columns :] * self.shape.head_scale
-        raw: Tensor = read if self.head is None else self.head(vectors)
+        raw: Tensor = vectors[..., -self.shape.columns :] if self.head is None else self.head(vectors)
         return raw
 
     def forward(self, batch: Batch) -> Tensor:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -73,7 +72,7 @@ def draw_items(model: PartModel, batch: Batch, *, causal: bool, sweeps: int, see
         torch.manual_seed(seed)
         items = torch.randint(0, model.shape.items, batch.known.shape)
         others = replace(batch, items=items)
-        for position in _visit(items.shape[1], 1 if causal else sweeps):
+        for position in [*range(items.shape[1])] * (1 if causal else sweeps):
             items[:, position] = model.change(model.natural_at(position, others), "sample")
     return items
 
@@ -95,7 +94,7 @@ def draw_values(model: PartModel, batch: Batch, *, causal: bool, sweeps: int, se
                 start = model.natural_at(position, replace(batch, known=alone, values=values))
                 values[:, position] = _draw(model, start, known[:, position])
         others = replace(batch, values=values)
-        for position in _visit(length, 1 if causal else sweeps):
+        for position in [*range(length)] * (1 if causal else sweeps):
             values[:, position] = _draw(model, model.natural_at(position, others), known[:, position])
     return values
 
@@ -110,11 +109,6 @@ def _draw(model: PartModel, natural: Tensor, known: Tensor) -> Tensor:
         )
     drawn = model.change(natural[known], "sample").float()
     return torch.zeros(natural.shape).masked_scatter(known[:, None], drawn)
-
-
-def _visit(length: int, sweeps: int) -> Iterator[int]:
-    """The positions, once for each sweep."""
-    return chain.from_iterable(repeat(range(length), sweeps))
 
 
 @torch.no_grad()

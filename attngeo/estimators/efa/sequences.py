@@ -20,15 +20,18 @@ from torch import Tensor
 from attngeo.errors import TableError
 from attngeo.estimators.efa.columns import (
     TABLE,
+    Covariate,
+    MeanAndDeviation,
+    Number,
     check_columns,
     code_sequences,
     code_values,
     rank_positions,
+    read_covariates,
     read_numbers,
     require_frame,
     show_name,
 )
-from attngeo.estimators.efa.covariates import Covariate, MeanAndDeviation, Number, read_covariates
 from attngeo.estimators.efa.families import ExponentialFamily
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import EfaOptions

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from attngeo.errors import UnknownOptionError
-from attngeo.options import OPTIMISATION, Options, advise, describe_options, device_option, option
+from attngeo.options import OPTIMISATION, Options, advise, build_signature, describe_options, device_option, option
 from attngeo.training import TrainingOptions
 
 Keywords = ParamSpec("Keywords")
@@ -48,12 +48,7 @@ def takes_keywords(
                 )
             vars(self).update(defaults | values)
 
-        keywords = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation)
-            for name, field in options.model_fields.items()
-        ]
-        subject = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        init.__signature__ = inspect.Signature([subject, *keywords])  # type: ignore[attr-defined]
+        init.__signature__ = build_signature(function, options, {})  # type: ignore[attr-defined]
         init.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("{options}", describe_options(options))
         return init
 

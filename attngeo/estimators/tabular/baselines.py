@@ -83,11 +83,6 @@ def stages_of_forest(forest: Any, x: np.ndarray) -> Iterator[np.ndarray]:
         yield forest.classes_.take(np.argmax(total / count, axis=1))
 
 
-def stages_of_boosting(boosting: Any, x: Any) -> Iterator[np.ndarray]:
-    """The predictions after 1, 2, … stages of gradient boosting."""
-    yield from boosting.staged_predict(x)
-
-
 BASELINES: dict[str, Baseline] = {
     "lr": Baseline(lambda seed: LogisticRegression(random_state=seed, max_iter=2000)),
     "rf": Baseline(
@@ -98,7 +93,7 @@ BASELINES: dict[str, Baseline] = {
     "gb": Baseline(
         lambda seed: GradientBoostingClassifier(random_state=seed),
         {"learning_rate": (0.01, 0.1, 1), "n_estimators": (50, 100, 200), "max_depth": (1, 3, 5)},
-        stages=stages_of_boosting,
+        stages=GradientBoostingClassifier.staged_predict,
         sparse=True,  # its trees pass over the ones of a column, not over all of its rows: a third less time
     ),
     "mlp": Baseline(

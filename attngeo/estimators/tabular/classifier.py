@@ -43,7 +43,6 @@ from attngeo.estimators.tabular.network import MISSING, CellLayout, FittedTable,
 from attngeo.estimators.tabular.options import ClassifierOptions
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
-from attngeo.training.loop import make_optimizer
 
 # Rows that are read at once.
 CHUNK = 4096
@@ -68,10 +67,9 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
     network_: TableAttention
     train_loss_: np.ndarray
     validation_loss_: np.ndarray
-    # The seed of a model, the data sets that it was trained on so far, and the optimizer for the next one.
+    # The seed of a model, and the data sets that it was trained on so far.
     _seed: int
     _data_sets: int
-    _optimizer: torch.optim.Optimizer | None
 
     @takes_keywords(ClassifierKeywords)
     def __init__(self) -> None:
@@ -204,7 +202,6 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         self.coding_ = coding
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._data_sets = 0
-        self._optimizer = None
         return rows
 
     def _plan(
@@ -250,7 +247,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         model.set_params(device=usable_device(model.device))
         model.coding_, model.network_ = coding, network
         model.n_iter_, model.missing_texts = saved.epochs, saved.missing
-        model._seed, model._data_sets, model._optimizer = saved.seed, saved.data_sets, None
+        model._seed, model._data_sets = saved.seed, saved.data_sets
         model.train_loss_ = model.validation_loss_ = np.empty(0)
         model.n_features_in_ = len(coding.names)
         if all(isinstance(name, str) for name in coding.names):
@@ -268,11 +265,6 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         self.network_ = fitted.network
         self.train_loss_, self.validation_loss_ = fitted.train, fitted.validation
         self.n_iter_ = len(fitted.train)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the moments of the optimizer."""
-        state: dict[str, Any] = super().__getstate__()
-        return {**state, "_optimizer": None} if "_optimizer" in state else state
 
 
 class AttentionClassifier(
@@ -332,8 +324,8 @@ class AttentionClassifier(
         """Train further, for one epoch or more, on rows with the columns, categories and classes of the first call.
 
         classes: all labels, at the first call, if they are not all in y. Later rows may have no label, and values that
-        the first ones have not are errors or missing, as `unseen` says. If it fails or is interrupted, the model stays
-        as it was.
+        the first ones have not are errors or missing, as `unseen` says. Each call starts Adam anew, as after `load`. If
+        it fails or is interrupted, the model stays as it was.
         """
         draft = self._draft()
         options = draft._check_options()
@@ -341,14 +333,11 @@ class AttentionClassifier(
         if hasattr(self, "network_"):
             validate_data(draft, X, skip_check_array=True, reset=False)
             rows = read_training_rows(read_table(X), y, sample_weight, unlabelled=True)
-            network, optimizer = deepcopy((self.network_, self._optimizer))  # trained in place
-            plan = draft._plan(rows, options, training, draft._seed + draft._data_sets)
+            network = deepcopy(self.network_)  # trained in place
         else:
-            rows = draft._learn(X, y, sample_weight, options, classes)
-            plan = draft._plan(rows, options, training, draft._seed)
-            network, optimizer = plan.new_network(), None
-        draft._optimizer = optimizer or make_optimizer(network, training)
-        draft._take(fit_plans([replace(plan, start=network, optimizer=draft._optimizer)])[0])
+            rows, network = draft._learn(X, y, sample_weight, options, classes), None
+        plan = draft._plan(rows, options, training, draft._seed + draft._data_sets)
+        draft._take(fit_plans([replace(plan, start=network)])[0])
         draft._data_sets += 1
         self.__dict__ = draft.__dict__
         return self

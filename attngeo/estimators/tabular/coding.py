@@ -39,7 +39,7 @@ from attngeo.estimators.shared.saving import (
     read_tensors,
     write_model,
 )
-from attngeo.estimators.tabular.network import MISSING, CellLayout, TableAttention, list_weights
+from attngeo.estimators.tabular.network import MISSING, CellLayout, TableAttention, draw_start
 from attngeo.estimators.tabular.options import ClassifierOptions, Unseen
 from attngeo.schemas import Table
 
@@ -106,10 +106,6 @@ def _as_array(values: Any) -> Any:
     return values
 
 
-def _number_rows(labels: Any) -> pd.Series[Any]:
-    return pd.Series(column_or_1d(np.asarray(_as_array(labels)), warn=True))
-
-
 def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Series[Any]:
     """The response of each row; missing for an unlabelled one. unlabelled: whether all may be.
 
@@ -117,7 +113,8 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
     """
     if labels is None:
         raise TableError("requires y to be passed, but the target y is None")
-    series = labels if isinstance(labels, pd.Series) else _number_rows(labels)
+    is_series = isinstance(labels, pd.Series)
+    series: pd.Series[Any] = labels if is_series else pd.Series(column_or_1d(np.asarray(_as_array(labels)), warn=True))
     if len(series) != rows:
         raise TableError(f"y has {len(series)} labels, expected one for each of the {rows} rows")
     series = series.reset_index(drop=True)
@@ -232,7 +229,7 @@ def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bi
     if isinstance(column.dtype, pd.CategoricalDtype):
         used = set(column.dropna().unique())
         return ColumnCoding(name, tuple(value for value in column.dtype.categories if value in used))
-    if _is_number(column):
+    if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
         numbers, known = _to_numbers(column), column.notna().to_numpy()
         numbers, weights = numbers[known], weights[known]
         distinct = np.unique(numbers)
@@ -257,10 +254,6 @@ def _cut(name: Hashable, numbers: np.ndarray, weights: np.ndarray, bins: int) ->
     codes = np.searchsorted(edges, numbers, side="left")
     medians = [float(np.median(numbers[codes == code])) for code in range(len(edges) + 1)]
     return ColumnCoding(name, tuple(medians), tuple(edges.tolist()))
-
-
-def _is_number(column: pd.Series[Any]) -> bool:
-    return pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype)
 
 
 def _to_numbers(column: pd.Series[Any]) -> np.ndarray:
@@ -455,7 +448,7 @@ def read_classifier(folder: Path) -> tuple[SavedClassifier, TableCoding, TableAt
     tensors = read_tensors(folder)
 
     def plan() -> dict[str, Tensor]:
-        weights = list_weights(layout, **options.sizes)
+        weights = draw_start(layout, options.n_heads, options.head_size, options.feed_forward)
         return {name: _to_file(weight, weights[weight]) for name, weight in NAMES.items()}
 
     check_tensors(folder, tensors, plan)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from sklearn.decomposition import PCA
 from sklearn.metrics import log_loss
 
 from attngeo.bounds import list_names
@@ -47,9 +48,9 @@ def fit_own_table(
     paths: str | Sequence[str], options: FitOptions, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:
     """The scores of `fit_table` for the rows of a file, or of several files with some columns in common; without a
-    target, those of `fit_columns`. The options say what is kept of the attention model.
+    target, those of `fit_columns`. The options say whether the attention model is kept.
 
-    Raises as `read_tables`, `fit_table`, `fit_columns`, `TableModel.save` and `write_table`.
+    Raises as `read_tables`, `fit_table`, `fit_columns` and `TableModel.save`.
     """
     tables = read_tables(paths, options)
     rows, model = (fit_columns if tables.train_y is None else fit_table)(tables, options, progress)
@@ -57,8 +58,6 @@ def fit_own_table(
         model.save(options.save)
         use = "impute" if tables.train_y is None else "predict"
         progress(Progress("note", f"{options.save}: saved; attngeo tabular {use} {options.save} ROWS.csv uses it"))
-    if options.encodings_output is not None:
-        write_table(tabulate_encodings(model), Path(options.encodings_output))
     return rows
 
 
@@ -351,11 +350,7 @@ def tabulate_encodings(model: TableModel) -> pd.DataFrame:
     pairs = [(str(column.name), _name(value)) for column in columns for value in column.decode_all()]
     of_columns = np.repeat(model.feature_encodings_, [column.size for column in columns], axis=0)
     points = model.category_encodings_.to_numpy() + of_columns
-    points = points - points.mean(0)
-    directions = np.linalg.svd(points, full_matrices=False)[2][:2]
-    largest = np.take_along_axis(directions, np.abs(directions).argmax(1)[:, None], 1)
-    # An axis has no sign of its own: its largest number is positive.
-    placed = points @ (directions * np.sign(largest)).T
+    placed = PCA(2, svd_solver="full").fit_transform(points)  # with the largest number of each axis positive
     return pd.DataFrame(pairs, columns=["column", "value"]).assign(x=placed[:, 0], y=placed[:, 1])
 
 

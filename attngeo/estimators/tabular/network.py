@@ -135,7 +135,7 @@ class TableAttention(nn.Module):
         self.layout, self.heads, self.head_size = layout, heads, head_size
         self.shape = {"heads": heads, "head_size": head_size, "feed_forward": feed_forward}
         self.width = heads * head_size
-        starts = [_draw_start(layout, heads, head_size, feed_forward, generator) for generator in generators]
+        starts = [draw_start(layout, heads, head_size, feed_forward, generator) for generator in generators]
         self.weights = nn.ParameterDict(
             {name: nn.Parameter(torch.stack([start[name] for start in starts])) for name in starts[0]}
         )
@@ -229,13 +229,8 @@ def _pick(tables: Tensor, index: Tensor) -> Tensor:
     return tables.flatten(0, 1).index_select(0, numbers.flatten()).view(*index.shape, -1)
 
 
-def list_weights(layout: CellLayout, *, heads: int, head_size: int, feed_forward: int) -> dict[str, Tensor]:
-    """The parameters of one model where `torch.device("meta")` is: their names and shapes, without memory."""
-    return _draw_start(layout, heads, head_size, feed_forward, None)
-
-
-def _draw_start(
-    layout: CellLayout, heads: int, head_size: int, feed_forward: int, generator: torch.Generator | None
+def draw_start(
+    layout: CellLayout, heads: int, head_size: int, feed_forward: int, generator: torch.Generator | None = None
 ) -> dict[str, Tensor]:
     """The parameters of one model as Keras starts them: Glorot-uniform weights, zero biases, gains of 1.
 
@@ -340,7 +335,7 @@ class FittingPlan:
 
     codes: [rows, K], the response is the last column; MISSING for a missing one. weights: of the rows. held_out: codes
     and weights of the rows that early stopping looks at. start: the network that is trained further, in place; a new
-    one if it is None. optimizer: of its weights.
+    one if it is None.
     """
 
     layout: CellLayout
@@ -351,7 +346,6 @@ class FittingPlan:
     training: TrainingOptions
     seed: int
     start: TableAttention | None = None
-    optimizer: torch.optim.Optimizer | None = None
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -359,10 +353,6 @@ class FittingPlan:
         shapes = [(codes.shape, int((codes >= 0).sum())) for codes in (self.codes, *(self.held_out or ())[:1])]
         options = self.options.replace(random_state=None)
         return self.layout, tuple(shapes), options, self.training, id(self.start) if self.start else None
-
-    def new_network(self) -> TableAttention:
-        """A network that is not trained."""
-        return TableAttention(self.layout, **self.options.sizes, generators=[draw_generator(self.seed)])
 
 
 class FittedTable(NamedTuple):
@@ -403,9 +393,7 @@ def _fit_group(plans: Sequence[FittingPlan], progress: ProgressCallback) -> list
         stacked = [torch.stack(tensors) for tensors in zip(*pairs, strict=True)]
         held_out = MaskedRows(first.layout, stacked[0], stacked[1], max(options.batch_size, 1024), device=device)
     with _limited_threads(codes.numel() // codes.shape[1] * options.batch_size * network.width):
-        history = train(
-            network, batches, options=first.training, validation=held_out, optimizer=first.optimizer, progress=progress
-        )
+        history = train(network, batches, first.training, validation=held_out, progress=progress)
     network.cpu()
     alone = len(plans) == 1
     return [

@@ -78,8 +78,6 @@ def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
         if name not in METHOD_LABELS:
             advice = advise(name, METHOD_LABELS)
             raise UsageError(f"$methods has {name!r:.60}, which is no method; {advice}", "methods")
-    if not chosen:
-        raise UsageError(f"$methods is empty, expected some of: {', '.join(METHOD_LABELS)}", "methods")
     return chosen
 
 
@@ -131,10 +129,6 @@ class FitOptions(ClassifierOptions):
     save: str | None = option(
         None, "Save the attention model to a new folder, for attngeo tabular predict", panel=RESULTS, metavar="FOLDER"
     )
-    encodings_output: str | None = option(
-        None, "Write the encodings of categories in two dimensions, for attngeo plot encodings", panel=RESULTS,
-        metavar="FILE",
-    )  # fmt: skip
 
     def _check(self) -> None:
         object.__setattr__(self, "methods", self.method_names)
@@ -144,9 +138,8 @@ class FitOptions(ClassifierOptions):
                 "methods",
                 "target",
             )
-        for name in ("save", "encodings_output"):
-            if OURS not in self.method_names and getattr(self, name) is not None:
-                raise UsageError(f"${name} requires {OURS} among the methods; others cannot be saved or drawn", name)
+        if OURS not in self.method_names and self.save is not None:
+            raise UsageError(f"$save requires {OURS} among the methods; others cannot be saved", "save")
 
     @property
     def method_names(self) -> tuple[str, ...]:

@@ -339,7 +339,7 @@ def check_corollary_s1_12(seed: int = 0, *, draws: int = DRAWS) -> Residuals:
     updates = draw_updates(np.random.default_rng(seed), bidirectional=True, draws=draws)
     columns, rows = (updates**2).sum(1), (updates**2).sum(2)
     same = [measure_log_ratio(columns[:, k], rows[:, k]) for k in range(columns.shape[1])]
-    column, row = (_square_deviations(np.sqrt(norms)) for norms in (columns, rows))
+    column, row = ((norms - norms.mean(0)) ** 2 for norms in (np.sqrt(columns), np.sqrt(rows)))
     every = [measure_log_ratio(column[:, k], row[:, m]) for k in range(column.shape[1]) for m in range(column.shape[1])]
     worst, printed = max(same, key=lambda effect: abs(effect.mean)), max(every, key=lambda effect: abs(effect.mean))
     return Residuals(
@@ -347,11 +347,6 @@ def check_corollary_s1_12(seed: int = 0, *, draws: int = DRAWS) -> Residuals:
         tuple(effect.miss() for effect in same),
         tuple(effect.miss() for effect in every),
     )
-
-
-def _square_deviations(values: Array) -> Array:
-    deviations: Array = (values - values.mean(0)) ** 2
-    return deviations
 
 
 @statement("theorem-2.4-pairs", SAPONATI, "Theorem 2.4, (19, 20)", "gradient = sum of the parts of pairs")

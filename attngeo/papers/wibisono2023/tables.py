@@ -17,11 +17,11 @@ import numpy as np
 import pandas as pd
 
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS
-from attngeo.options import default_of
-from attngeo.papers.runs import Answer, Outcome, Rows as RunRows, answer_cases, build_frame, version_of
+from attngeo.papers.runs import Answer, Outcome, Rows as RunRows, answer_cases, build_frame
 from attngeo.papers.wibisono2023.data import AutoMpg, Rows, ShiftedTable, seeds_of_data_sets, simulate
 from attngeo.papers.wibisono2023.options import FIRST_SEED, AutoMpgOptions, SimulateOptions
 from attngeo.progress import Progress, ProgressCallback
+from attngeo.provenance import describe_code
 from attngeo.studies.results import KeptResult, find_record
 from attngeo.tables.read import require_columns
 
@@ -61,19 +61,13 @@ class PredictedClasses:
 class Method:
     """A method. predict: problems of one shape → a prediction for each.
 
-    module, package: predictions depend on the statements of the module and of those that it imports, and on the version
-    of the package. together: whether problems are solved faster at once than one after the other.
+    package: what computes them; predictions depend on its version. together: whether problems are solved faster at once
+    than one after the other.
     """
 
     predict: Callable[[Sequence[Problem], ProgressCallback], list[PredictedClasses]]
-    module: str
     package: str
     together: bool = False
-
-    @property
-    def version(self) -> dict[str, str]:
-        """What predictions depend on besides the data set and the seed."""
-        return version_of(self.module, self.package)
 
 
 def predict_by_baseline(name: str, problems: Sequence[Problem], progress: ProgressCallback) -> list[PredictedClasses]:
@@ -111,12 +105,8 @@ def predict_by_attention(problems: Sequence[Problem], progress: ProgressCallback
 
 
 METHODS: dict[str, Method] = {
-    **{
-        name: Method(partial(predict_by_baseline, name), "attngeo.estimators.tabular.baselines", "scikit-learn")
-        for name in METHOD_LABELS
-        if name != OURS
-    },
-    OURS: Method(predict_by_attention, __name__, "torch", together=True),
+    **{name: Method(partial(predict_by_baseline, name), "scikit-learn") for name in METHOD_LABELS if name != OURS},
+    OURS: Method(predict_by_attention, "torch", together=True),
 }
 
 
@@ -172,20 +162,9 @@ class MethodRun:
         digest = hashlib.sha256()
         for values in (*problem.table.train, *problem.table.test):
             digest.update(f"{values.shape}".encode() + np.ascontiguousarray(values, dtype="<i8").tobytes())
-        version = METHODS[self.method].version
+        version = describe_code(METHODS[self.method].package)
         depends_on = {"rows": digest.hexdigest(), "seed": problem.seed, "method": self.method, "version": version}
         return find_record(KIND, depends_on, about={"version": version, "method": self.method})
-
-
-def is_outdated(about: Mapping[str, Any]) -> bool:
-    """Whether scores that are kept are no answer any more: they are of other code, or of other versions."""
-    method = METHODS.get(str(about.get("method")))
-    return method is None or about.get("version") != method.version
-
-
-def list_usual_options(_about: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults of simulated tables, without the setting, which is part of a run's name."""
-    return {name: default_of(SimulateOptions, name) for name in ("convention", "features", "classes", "rows")}
 
 
 def _measure(rows: Rows, predicted: np.ndarray, prefix: str = "") -> dict[str, float]:

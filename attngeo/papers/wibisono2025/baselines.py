@@ -19,15 +19,13 @@ Metrics = dict[str, float]
 Measure = Callable[[Split, str, str], Metrics]
 
 
-def measure_unigram(split: Split, direction: str, setting: str) -> Metrics:
+def measure_unigram(split: Split, _direction: str, _setting: str) -> Metrics:
     """Items as frequent as in training rows, whatever the context; one is added to each count."""
-    del direction, setting
     return {"cross_entropy": float(-np.log(_count_items(split)[split.test["item"]]).mean())}
 
 
-def measure_rest(split: Split, direction: str, setting: str) -> Metrics:
+def measure_rest(split: Split, direction: str, _setting: str) -> Metrics:
     """The same, but an item does not occur again: those of the context have probability 0, the rest sum to 1."""
-    del setting
     chances = split.test["item"].map(_count_items(split))
     groups = chances.groupby(split.test["sequence"])
     seen = groups.cumsum() - chances if direction == "uni" else groups.transform("sum") - chances
@@ -41,16 +39,14 @@ def _count_items(split: Split) -> pd.Series[float]:
     return counts / counts.sum()
 
 
-def measure_means(split: Split, direction: str, setting: str) -> Metrics:
+def measure_means(split: Split, _direction: str, setting: str) -> Metrics:
     """The mean value of each item in training rows."""
-    del direction
     means = split.test["item"].map(split.train.groupby("item")["value"].mean()).fillna(split.train["value"].mean())
     return measure_ratings(split.test["value"], means, setting)
 
 
-def measure_truth(split: Split, direction: str, setting: str) -> Metrics:
+def measure_truth(split: Split, _direction: str, setting: str) -> Metrics:
     """The means or the probabilities that the data were drawn with: no model can be better."""
-    del direction
     if "log_prob" in split.test:
         return {"cross_entropy": float(-split.test["log_prob"].mean())}
     return measure_ratings(split.test["value"], split.test["mean"], setting)
@@ -70,14 +66,13 @@ def measure_ratings(value: pd.Series[float], mean: pd.Series[float], setting: st
     return loss | {f"mean_prediction_of_{rating:g}": float(predicted) for rating, predicted in by_rating.items()}
 
 
-def measure_ridge(split: Split, direction: str, setting: str) -> Metrics:
+def measure_ridge(split: Split, _direction: str, setting: str) -> Metrics:
     """Linear regression of each city on the others, and on all cities the days before if the setting has such.
 
     With a penalty of squares, which validation days choose; the city's coefficients are learned from training days.
     """
     from sklearn.linear_model import Ridge
 
-    del direction
     lags = ["lag_1", "lag_2"][: count_days(setting)]
     wide = [_spread(part, lags) for part in split]
     errors = []
@@ -89,9 +84,8 @@ def measure_ridge(split: Split, direction: str, setting: str) -> Metrics:
     return {"mse": float(np.mean(errors))}
 
 
-def measure_persistence(split: Split, direction: str, setting: str) -> Metrics:
+def measure_persistence(split: Split, _direction: str, _setting: str) -> Metrics:
     """The temperature of the same city on the day before."""
-    del direction, setting
     return {"mse": float(((split.test["value"] - split.test["lag_1"]) ** 2).mean())}
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -22,12 +22,13 @@ from attngeo.errors import AttnGeoError
 from attngeo.estimators.efa.options import Architecture, EfaOptions
 from attngeo.options import default_of
 from attngeo.papers import runs
-from attngeo.papers.runs import Outcome, Rows, answer_cases, version_of
+from attngeo.papers.runs import Outcome, Rows, answer_cases
 from attngeo.papers.wibisono2025.baselines import TRIVIAL, measure_ratings
 from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset, load_item_names
 from attngeo.papers.wibisono2025.files import Split
 from attngeo.papers.wibisono2025.options import SETTINGS, TEMPERATURE, RunOptions, list_settings
 from attngeo.progress import ProgressCallback
+from attngeo.provenance import describe_code
 from attngeo.studies.results import KeptResult, find_record
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class EfaRun:
     def perform(self, progress: ProgressCallback, *, fresh: bool = False) -> Rows:
         """A row for each metric, kept from before or else computed; columns: `COLUMNS` without the last.
 
-        They are kept under the rows of the data, the options, the code of the models and the version of torch. A
+        They are kept under the rows of the data, the options, the code and the version of torch. A
         training that is interrupted resumes. fresh: compute them again; so is a run whose model is to be saved and is
         missing.
         """
@@ -130,7 +131,7 @@ class EfaRun:
         options = None
         if self.options is not None and self.architecture is not None:
             options = [self.options.replace(device="cpu").model_dump_json(), self.architecture.model_dump_json()]
-        version = _version_of(trivial=options is None)
+        version = describe_code("scikit-learn" if options is None else "torch")
         depends_on = {
             "rows": digest.hexdigest(), "model": self.model, "direction": self.direction, "setting": self.setting,
             "options": options, "version": version,
@@ -150,21 +151,6 @@ def load_split(experiment: str, data: str | None, published: bool) -> Split:
     """The rows of an experiment; a process that makes several runs reads them once."""
     about = EXPERIMENTS[experiment]
     return about.split(load_dataset(about.dataset, data), published=published)
-
-
-def is_outdated(about: Mapping[str, Any]) -> bool:
-    """Whether numbers that are kept are no answer any more: they are of other code, or of another version of torch."""
-    return about.get("version") not in (_version_of(trivial=True), _version_of(trivial=False))
-
-
-def list_usual_options(_about: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults of the options that numbers depend on."""
-    return {name: default_of(RunOptions, name) for name in CHOICES}
-
-
-def _version_of(*, trivial: bool) -> dict[str, str]:
-    """The code of the models or of the baselines, and the version of the package that computes."""
-    return version_of(f"{__package__}.baselines", "scikit-learn") if trivial else version_of(__name__, "torch")
 
 
 def plan_runs(experiment: str, options: RunOptions) -> list[EfaRun]:

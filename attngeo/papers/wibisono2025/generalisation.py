@@ -87,7 +87,7 @@ class TransformerClass:
     def log_cover(self) -> float:
         """log(4 + 4(L + 1)·B_H^L·B_Θ·B/B_y), which the theorem replaces with the larger 43·L·ι."""
         ratio = math.log(self.norm / (2 * self.largest**2)) + self.log_lipschitz
-        return math.log(4) + _log1p_exp(ratio)
+        return math.log(4) + float(np.logaddexp(0, ratio))
 
 
 def bound_excess(shape: TransformerClass, sequences: int, failure: float) -> float:
@@ -125,7 +125,7 @@ def bound_deviation(shape: TransformerClass, sequences: int, failure: float) -> 
     """The bound that holds with probability 1 − failure. sequences: F. Λ is exp of `shape.log_lipschitz`."""
     square = shape.largest**2
     log_scale = math.log(4 * shape.norm / square) + shape.log_lipschitz + math.log(sequences) / 2
-    net = shape.parameters * _log1p_exp(log_scale)
+    net = shape.parameters * float(np.logaddexp(0, log_scale))
     at_points = square * math.sqrt(2 * (net + math.log(2 / failure)) / sequences)
     return DeviationBound(net, at_points, square / math.sqrt(sequences))
 
@@ -200,11 +200,6 @@ def _measure_layer(layer: Any) -> Tensor:
     inner = [_norm(part.weight) for part in layer.feed_forward or () if isinstance(part, nn.Linear)]
     total: Tensor = products + _norm(value).sum() + sum(inner)
     return total
-
-
-def _log1p_exp(x: float) -> float:
-    """log(1 + eˣ), for any x."""
-    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
 PLACES, WRONG = 3, 0.1

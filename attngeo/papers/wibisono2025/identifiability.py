@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention
 from attngeo.estimators.efa.prediction import draw_items
 from attngeo.estimators.efa.sequences import DataShape
 from attngeo.papers.statements import EFA, Residuals, difference, statement
+from attngeo.papers.wibisono2025.propositions import randomise
+from attngeo.training import TrainingOptions
 from attngeo.training.loop import TensorBatches, seeded, train
 
 ITEMS, SIZE, LENGTH, TRIALS = 9, 3, 5, 5
@@ -42,26 +44,14 @@ FIT_ITEMS, FIT_LENGTH, SEQUENCES, STARTS = 30, 6, 40_000, 4
 HELD_OUT, FITTED, UNTRAINED = 1_000_000, 2_000_000, 3_000_000
 
 
-class FitComparison(NamedTuple):
-    """Two item parts with the same items, compared: their context representations, and their center embeddings."""
-
-    contexts: Relation
-    centers: Relation
-
-    @property
-    def error(self) -> float:
-        """The larger error of both."""
-        return max(self.contexts.error, self.centers.error)
-
-
 @torch.no_grad()
-def compare_models(first: ItemAttention, second: ItemAttention, batch: Batch) -> FitComparison:
-    """Compare two fits as theorem 1 does: contexts up to a linear map, centers up to an affine one.
+def compare_models(first: ItemAttention, second: ItemAttention, batch: Batch) -> tuple[Relation, Relation]:
+    """Two fits as theorem 1 compares them: contexts up to a linear map, centers up to an affine one.
 
     batch: sequences whose masked positions are compared; those of no training.
     """
     contexts = relate(*(model.read(batch)[batch.known] for model in (first, second)))
-    return FitComparison(contexts, relate(first.center.weight, second.center.weight, intercept=True))
+    return contexts, relate(first.center.weight, second.center.weight, intercept=True)
 
 
 @statement(
@@ -76,7 +66,7 @@ def check_theorem_1_items(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
     errors, printed = [], []
     for trial in range(trials):
         with seeded(1000 * seed + trial):
-            model = _draw_item_part()
+            model = randomise(make_model(ITEMS, SIZE, LENGTH))
             same = _transform(model)
             items = torch.randint(ITEMS, (30, LENGTH))
         logs, contexts, centers, points = zip(*(_describe(part, items) for part in (same, model)), strict=True)
@@ -96,14 +86,6 @@ def check_theorem_1_items(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
         f"{min(printed):.0%} to {max(printed):.0%} of their deviation"
     )
     return Residuals(computed, tuple(errors), tuple(printed))
-
-
-def _draw_item_part() -> ItemAttention:
-    shape = AttentionShape(width=SIZE, residual=False, output=False)
-    model = ItemAttention(ITEMS, shape, positions=LENGTH, causal=True).double()
-    for weight in model.parameters():
-        weight.normal_()
-    return model
 
 
 def _transform(model: ItemAttention) -> ItemAttention:
@@ -178,9 +160,7 @@ def _draw_value_part() -> ValueAttention:
     """A random value part, unidirectional, that uses center embeddings in no number that is read."""
     shape = ValueShape(size=SIZE, items=ITEMS, head=None)
     attention = AttentionShape(width=shape.attended, residual=False, output=False)
-    model = ValueAttention(shape, attention, causal=True).double()
-    for weight in model.parameters():
-        weight.normal_()
+    model = randomise(ValueAttention(shape, attention, causal=True))
     layer = model.attention.layers[0]
     assert isinstance(layer, MaskedLayer)
     centers = slice(SIZE, 2 * SIZE)
@@ -263,54 +243,51 @@ def fit_items(
     for start in range(starts):
         with seeded(seed * starts + start):
             started.append(make_model(number, size, items.shape[1]))
-        train(make_part(started[-1]), batches, epochs=SCHEDULE[0][1], learning_rate=SCHEDULE[0][0], seed=seed)
+        _train(started[-1], batches, SCHEDULE[:1], seed)
     finished: list[tuple[float, ItemAttention]] = []
     for model in sorted(started, key=lambda model: mean_loss(model, items)):
-        for rate, epochs in SCHEDULE[1:]:
-            train(make_part(model), batches, epochs=epochs, learning_rate=rate, seed=seed)
+        _train(model, batches, SCHEDULE[1:], seed)
         finished.append((mean_loss(model, items), model))
         if finished[-1][0] <= enough:
             break
     return min(finished, key=lambda fit: fit[0])[1]
 
 
+def _train(model: ItemAttention, batches: ItemBatches, schedule: Sequence[tuple[float, int]], seed: int) -> None:
+    for rate, epochs in schedule:
+        train(make_part(model), batches, TrainingOptions(epochs=epochs, learning_rate=rate, seed=seed))
+
+
 # The data leave 0.8% of the variance of the logits open.
 @statement(
     "efa-theorem-1-fits", EFA, "Theorem 1, measured", "1 - R² of the maps between two fits on the same sequences", 0.01
 )
-def check_theorem_1_fits(
-    seed: int = 0,
-    *,
-    items: int = FIT_ITEMS,
-    size: int = SIZE,
-    length: int = FIT_LENGTH,
-    sequences: int = SEQUENCES,
-    starts: int = STARTS,
-) -> Residuals:
+def check_theorem_1_fits(seed: int = 0) -> Residuals:
     """Theorem 1, measured: 1 − R² of the maps between two fits, on held-out contexts and items.
 
     The tolerance that fits it is what the data leave open. By Wilks' theorem, the loss of the true model is about P/2N
     above the lowest one, for P parameters and N positions. A fit is accepted up to P/2N above that, so P/N above the
-    lowest loss, which is half the variance of the error of its logits. Two of them differ by up to 8P/N; with the
-    default sizes that is 0.8% of the variance of 1 that the logits have.
+    lowest loss, which is half the variance of the error of its logits. Two of them differ by up to 8P/N; that is 0.8%
+    of the variance of 1 that the logits have.
     """
-    truth = draw_truth(items, size, length, seed)
+    truth = draw_truth(FIT_ITEMS, SIZE, FIT_LENGTH, seed)
     drawn, held_out = (
-        draw_items(make_part(truth), know_all(torch.zeros(count, length)), causal=True, sweeps=1, seed=seed + place)
-        for count, place in ((sequences, 0), (2000, HELD_OUT))
+        draw_items(make_part(truth), know_all(torch.zeros(count, FIT_LENGTH)), causal=True, sweeps=1, seed=seed + place)
+        for count, place in ((SEQUENCES, 0), (2000, HELD_OUT))
     )
     true_loss = mean_loss(truth, drawn)
     share = sum(weight.numel() for weight in truth.parameters()) / drawn.numel()  # P/N
     enough = true_loss + share / 2
-    fits = [fit_items(drawn, items, size, FITTED + 2 * seed + i, enough=enough, starts=starts) for i in range(2)]
+    seeds = (FITTED + 2 * seed, FITTED + 2 * seed + 1)
+    fits = [fit_items(drawn, FIT_ITEMS, SIZE, start, enough=enough, starts=STARTS) for start in seeds]
     with seeded(seed + UNTRAINED):
-        control = [make_model(items, size, length) for _ in range(2)]
+        control = [make_model(FIT_ITEMS, SIZE, FIT_LENGTH) for _ in range(2)]
     fitted, untrained = (compare_models(first, second, know_all(held_out)) for first, second in (fits, control))
     above = [mean_loss(model, drawn) - true_loss for model in fits]
     computed = (
-        f"contexts {fitted.contexts}, centers {fitted.centers}; untrained: contexts {untrained.contexts}, centers "
-        f"{untrained.centers}; {sequences:,} sequences, which leave {8 * share:.1%} open; loss of the fits above that "
-        f"of the true model {above[0]:.1e} and {above[1]:.1e}, accepted up to {share / 2:.1e}"
+        f"contexts {fitted[0]}, centers {fitted[1]}; untrained: contexts {untrained[0]}, centers {untrained[1]}; "
+        f"{SEQUENCES:,} sequences, which leave {8 * share:.1%} open; loss of the fits above that of the true "
+        f"model {above[0]:.1e} and {above[1]:.1e}, accepted up to {share / 2:.1e}"
     )
     r2 = [value for relation in fitted for value in (relation.forward, relation.backward)]
     return Residuals(computed, tuple(1 - value for value in r2))

@@ -29,12 +29,7 @@ LAYERS = (1, 2, 4)
 def _parse_numbers(numbers: Any) -> tuple[int, ...]:
     """Whole numbers, or texts of them. Raises UsageError."""
     listed = numbers if isinstance(numbers, list | tuple) else (numbers,)
-    try:
-        counts = [int(number) if isinstance(number, str) else number for number in listed]
-    except ValueError:
-        raise UsageError(
-            f"$neighbours is {' '.join(map(str, listed))!r:.60}, expected whole numbers", "neighbours"
-        ) from None
+    counts = [int(number) if isinstance(number, str) and number.isdecimal() else number for number in listed]
     return tuple(whole("neighbours", count, 1, CITIES - 1) for count in counts)
 
 

@@ -60,14 +60,14 @@ def attention_of_places(factors: SpatialFactors) -> ValueAttention:
     assert isinstance(last, nn.Linear)
     size = last.out_features
     width = size + 1
-    shape = ValueShape(size=size, coordinates=first.in_features, hidden=first.out_features, head=None, head_scale=width)
+    shape = ValueShape(size=size, coordinates=first.in_features, hidden=first.out_features, head=None)
     attention = AttentionShape(width=width, kind="linear", residual=False, output=False)
     model = ValueAttention(shape, attention).to(last.weight)
     model.place.load_state_dict(factors.place.state_dict())
     layer = _clear(model)
     for weight in (layer.query.weight, layer.key.weight):
         weight[:size, :size] = torch.eye(size)
-    layer.value.weight[-1, -1] = 1
+    layer.value.weight[-1, -1] = width  # by which products of queries and keys are divided
     return model
 
 
@@ -77,7 +77,7 @@ def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
     _require_mean(factors)
     items, size = factors.center.weight.shape
     width = 2 * size + 1
-    shape = ValueShape(size=size, items=items, head=None, head_scale=width)
+    shape = ValueShape(size=size, items=items, head=None)
     attention = AttentionShape(width=width, kind="linear", residual=False, output=False)
     model = ValueAttention(shape, attention).to(factors.center.weight)
     assert model.center is not None
@@ -86,7 +86,7 @@ def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
     layer = _clear(model)
     layer.query.weight[:size, :size] = torch.eye(size)
     layer.key.weight[:size, size : 2 * size] = torch.eye(size)
-    layer.value.weight[-1, -1] = 1
+    layer.value.weight[-1, -1] = width  # by which products of queries and keys are divided
     return model
 
 
@@ -110,7 +110,7 @@ def check_proposition_1(seed: int = 0) -> Residuals:
     """Proposition 1: logits of the items, [B, I, D]."""
     errors = []
     for items, size, length in _seeded_sizes(seed):
-        factors = _randomise(ItemFactors(items, size))
+        factors = randomise(ItemFactors(items, size))
         batch = Batch(torch.ones(SEQUENCES, length, dtype=torch.bool), torch.randint(items, (SEQUENCES, length)))
         errors.append(difference(attention_of_items(factors, length)(batch), factors(batch)))
     return Residuals(f"logits of {_count_positions()} masked positions", tuple(errors))
@@ -123,7 +123,7 @@ def check_proposition_2(seed: int = 0) -> Residuals:
     errors = []
     for _, size, length in _seeded_sizes(seed):
         places = torch.randn(length, 2, dtype=torch.float64)
-        factors = _randomise(SpatialFactors(torch.cdist(places, places), 2, size, hidden=16))
+        factors = randomise(SpatialFactors(torch.cdist(places, places), 2, size, hidden=16))
         values, known = _draw_values(length)
         batch = Batch(known, values=values, coordinates=places)
         errors.append(difference(attention_of_places(factors)(batch), factors(batch)))
@@ -142,7 +142,7 @@ def check_proposition_3(seed: int = 0) -> Residuals:
     """
     errors, printed = [], []
     for items, size, length in _seeded_sizes(seed):
-        factors = _randomise(ValueFactors(items, size))
+        factors = randomise(ValueFactors(items, size))
         values, known = _draw_values(length)
         batch = Batch(known, torch.randint(items, known.shape), values)
         attention, wanted = attention_of_values(factors, length), factors(batch)
@@ -172,7 +172,7 @@ def _count_positions() -> int:
     return sum(SEQUENCES * length for *_, length in SIZES)
 
 
-def _randomise(model: Model) -> Model:
+def randomise(model: Model) -> Model:
     """A model with normal weights in float64."""
     model.double()
     for weight in model.parameters():

@@ -16,7 +16,7 @@ from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from support.messages import refuses
-from support.sequences import make_efa
+from support.sequences import make_efa, measure_fit
 from torch.distributions import constraints
 
 from attngeo.errors import (
@@ -181,7 +181,7 @@ def test_a_family_of_ones_own_is_given_as_an_instance(tmp_path: Path) -> None:
     rate = 1 / torch.tensor(model.predict(rows)["mean"].to_numpy())
     expected = torch.distributions.Exponential(rate).log_prob(torch.tensor(rows["value"].to_numpy()))
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
-    assert model.measure_fit()["train"].without_context < 0
+    assert measure_fit(model)["train"].without_context < 0
     model.save(tmp_path / "m")
     loaded = ExponentialFamilyAttention.load(tmp_path / "m", Waiting(0.01))
     pd.testing.assert_series_equal(loaded.log_prob(rows), model.log_prob(rows))
@@ -416,7 +416,7 @@ def test_a_fit_that_fails_or_is_interrupted_leaves_the_model_as_it_was(part: str
     frame = draw_table([0.0, 1.0])
     other = frame.assign(item=frame["item"].map({"milk": "rice", "bread": "oats", "tea": "salt", "jam": "oil"}))
     model = fit(frame, part=part)
-    before, measured = model.log_prob(frame), model.measure_fit()
+    before, measured = model.log_prob(frame), measure_fit(model)
 
     def interrupt(_: Any) -> None:
         raise KeyboardInterrupt
@@ -427,7 +427,7 @@ def test_a_fit_that_fails_or_is_interrupted_leaves_the_model_as_it_was(part: str
         model.fit(other, validation=other.assign(item="beer"), test=other.assign(sequence=None))
     assert model.items_ == ["bread", "jam", "milk", "tea"]
     assert model.log_prob(frame).equals(before)
-    assert model.measure_fit()["train"] == pytest.approx(measured["train"], nan_ok=True)
+    assert measure_fit(model)["train"] == pytest.approx(measured["train"], nan_ok=True)
     fresh = make_efa(**SMALL, part=part)
     with pytest.raises(KeyboardInterrupt):
         fresh.fit(frame, progress=interrupt)

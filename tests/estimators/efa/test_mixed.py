@@ -14,12 +14,11 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from support.messages import refuses
-from support.sequences import make_efa
+from support.sequences import make_efa, measure_fit
 
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, OutputError, TableError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.estimators.efa.columns import TRAINING
-from attngeo.estimators.efa.covariates import learn_covariates, read_covariates
+from attngeo.estimators.efa.columns import TRAINING, learn_covariates, read_covariates
 from attngeo.estimators.efa.prediction import rank_similar
 from attngeo.estimators.shared.saving import CONFIG
 
@@ -137,7 +136,7 @@ def test_log_p_of_a_row_is_the_sum_over_the_values_that_it_has(direction: str) -
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-4, atol=1e-4)
     measured = model.measure_columns()["train"]
     assert [found.rows for found in measured.values()] == [len(rows) - 2, len(rows) - 2, len(rows)]
-    total = model.measure_fit()["train"]
+    total = measure_fit(model)["train"]
     assert total.log_prob == pytest.approx(expected.mean(), rel=1e-4)
     own = rows["rating"].dropna().groupby(rows["item"]).transform("mean")
     alone = stats.poisson.logpmf(rows["rating"].dropna(), own).mean()
@@ -228,7 +227,7 @@ def test_both_parts_have_one_objective_whose_terms_are_theirs(tmp_path: Path) ->
     assert [part.part_ for part in parts] == ["items", "values"]
     together = parts[0].log_prob(rows) + parts[1].log_prob(rows)
     np.testing.assert_allclose(model.log_prob(rows), together, rtol=1e-6)
-    held_out = model.measure_fit()["held-out"].log_prob
+    held_out = measure_fit(model)["held-out"].log_prob
     assert held_out == pytest.approx(-min(model.history_.validation), rel=1e-4)
     measured = model.measure_columns()["held-out"]
     assert [*measured] == [("items", ""), ("values", "rating"), ("values", "minutes"), ("all", "")]

@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 from support.measure import LargestTensor
 from support.messages import refuses
-from support.sequences import make_efa
+from support.sequences import make_efa, measure_fit
 
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, TableError, TrainingError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
@@ -88,7 +88,7 @@ def test_the_best_distribution_without_a_context_is_found_far_from_0() -> None:
     residuals = rows["value"] - rows.groupby("item")["value"].transform("mean")
     model = make_efa(**SMALL).fit(rows)
     expected = stats.norm(0, residuals.std(ddof=0)).logpdf(residuals).mean()
-    assert model.measure_fit()["train"].without_context == pytest.approx(expected, abs=1e-4)
+    assert measure_fit(model)["train"].without_context == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -353,7 +353,7 @@ def test_options_that_would_change_nothing_are_refused(options: dict[str, Any], 
 def test_a_model_that_is_not_fitted_says_so() -> None:
     model = ExponentialFamilyAttention()
     asked = [
-        lambda: model.part_, model.embeddings, model.sample, model.measure_fit, lambda: model.save("none"),
+        lambda: model.part_, model.embeddings, model.sample, model.measure_columns, lambda: model.save("none"),
         lambda: model.predict_proba(ROWS), lambda: model.score(ROWS), lambda: model.measure(ROWS, ROWS),
     ]  # fmt: skip
     for ask in asked:
@@ -497,7 +497,7 @@ def test_items_that_no_training_row_has_count_once_without_a_context() -> None:
     model = make_efa(**SMALL | {"part": "items"}).fit(train, validation=other)
     chances = {"tea": 4 / 7, "jam": 2 / 7, "milk": 1 / 7}
     expected = np.log([chances[item] for item in other["item"]]).mean()
-    assert model.measure_fit()["validation"].without_context == pytest.approx(expected)
+    assert measure_fit(model)["validation"].without_context == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("direction", ["bi", "uni"])
@@ -514,9 +514,9 @@ def test_items_that_do_not_come_again_are_known_without_repeats(direction: str) 
             context = items[:at] if direction == "uni" else items[:at] + items[at + 1 :]
             left = [counts[each] for each in ITEMS if each not in context]
             expected.append(np.log(counts[item] / sum(left)))
-    measured = model.measure_fit(again=shown.assign(item="tea"))
+    measured = measure_fit(model)
     assert measured["validation"].without_repeats == pytest.approx(np.mean(expected))
-    assert np.isnan(measured["again"].without_repeats)
+    assert np.isnan(model.measure(shown.assign(item="tea"), train).without_repeats)
     values = make_efa(**SMALL).fit(ROWS)
     assert np.isnan(values.measure(ROWS, ROWS).without_repeats)
 
@@ -530,7 +530,7 @@ def test_a_copy_with_other_names_of_items_gives_the_same_numbers() -> None:
     assert named.log_prob(renamed).equals(model.log_prob(ROWS))
     assert model.with_item_names({"tea": "jam", "jam": "milk"}).items_ == ITEMS
     with refuses(UsageError, "training rows"):
-        named.measure_fit()
+        named.measure_columns()
     with refuses(UsageError, "call fit"):
         ExponentialFamilyAttention().with_item_names({})
 

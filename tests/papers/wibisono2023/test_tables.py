@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.messages import assert_states, refuses
-from support.other_code import changed_code, code_in
 
 from attngeo.errors import DataError, TrainingError, UsageError
 from attngeo.estimators.tabular.baselines import BASELINES
@@ -34,7 +33,6 @@ from attngeo.papers.wibisono2023.tables import (
     build_auto_mpg_frame,
     build_simulation_frame,
     describe_advantage,
-    is_outdated,
     measure_advantage,
     plan_auto_mpg,
     plan_simulation,
@@ -42,12 +40,11 @@ from attngeo.papers.wibisono2023.tables import (
     summarise_methods,
 )
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.provenance import digest_statements
+from attngeo.provenance import is_current
 from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import StudyOptions
 
 # A module that no method depends on.
-MODULE = "attngeo.papers.wibisono2023.corpus"
 TINY: dict[str, Any] = {"rows": 60, "classes": 3, "features": 3}
 
 
@@ -80,7 +77,7 @@ def guess(monkeypatch: pytest.MonkeyPatch) -> Guess:
     """A method of the name `guess`."""
     made = Guess()
     monkeypatch.setitem(METHOD_LABELS, "guess", "Guess")
-    monkeypatch.setitem(METHODS, "guess", Method(made, MODULE, "numpy"))
+    monkeypatch.setitem(METHODS, "guess", Method(made, "numpy"))
     return made
 
 
@@ -129,13 +126,12 @@ def test_scores_are_kept_under_all_that_they_depend_on(guess: Guess, monkeypatch
     make_run(noise=0.1).perform(ignore_progress)
     make_run(convention="published").perform(ignore_progress)
     assert len(guess.asked) == 4
-    for name, changed in (("module", "attngeo.papers.wibisono2023.data"), ("package", "pandas")):
-        monkeypatch.setitem(METHODS, "guess", dataclasses.replace(METHODS["guess"], **{name: changed}))
-        run.perform(ignore_progress)
-    assert len(guess.asked) == 6
+    monkeypatch.setitem(METHODS, "guess", dataclasses.replace(METHODS["guess"], package="pandas"))
+    run.perform(ignore_progress)
+    assert len(guess.asked) == 5
 
 
-def test_outdated_are_scores_of_other_code(guess: Guess, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outdated_are_scores_of_other_code(guess: Guess, cache: Path) -> None:
     from attngeo.studies.results import list_entries
 
     make_run().perform(ignore_progress)
@@ -143,70 +139,10 @@ def test_outdated_are_scores_of_other_code(guess: Guess, cache: Path, monkeypatc
     assert guess.asked == [[1]]
     assert entry.path.parent == cache / KIND
     assert entry.about["parameters"] == {}
-    assert not is_outdated(entry.about)
-    other = dataclasses.replace(METHODS["guess"], module="attngeo.papers.wibisono2023.data")
-    monkeypatch.setitem(METHODS, "guess", other)
-    assert is_outdated(entry.about)
-    monkeypatch.delitem(METHODS, "guess")
-    assert is_outdated(entry.about)
-    assert is_outdated({})
-
-
-def test_the_digest_of_statements_ignores_comments_and_docstrings(tmp_path: Path) -> None:
-    module = tmp_path / "module.py"
-
-    def digest(text: str) -> str:
-        module.write_text(text)
-        with code_in(tmp_path):
-            return digest_statements("attngeo.module")
-
-    first = digest('"""Doc."""\n\n\ndef double(x):\n    """Twice."""\n    return 2 * x  # why\n')
-    assert digest("def double(x):\n\n    # Other words.\n    return 2*x\n") == first
-    assert digest("def double(x):\n    return 2 * x + 0\n") != first
-    assert digest('def double(x):\n    print("Twice.")\n    return 2 * x\n') != first
-
-
-@pytest.mark.parametrize(
-    ("statement", "changed", "depends"),
-    [
-        ("import attngeo.other", "other.py", True),
-        ("from attngeo import other", "other.py", True),
-        ("def f():\n    from attngeo.folder.inner import x", "folder/inner.py", True),
-        ("from attngeo.folder import inner", "folder/__init__.py", True),
-        ("from attngeo.folder import y", "other.py", True),
-        ("from attngeo.folder import z", "other.py", False),
-        ("from attngeo.third import x", "folder/inner.py", True),
-        ("if TYPE_CHECKING:\n    import attngeo.other", "other.py", False),
-        ("if TYPE_CHECKING:\n    pass\nelse:\n    import attngeo.other", "other.py", True),
-        ("import torch\nfrom os import path", "other.py", False),
-        ("import attngeo", "__init__.py", False),
-    ],
-)
-def test_the_digest_of_statements_is_of_all_that_a_module_imports(
-    statement: str, changed: str, depends: bool, tmp_path: Path
-) -> None:
-    (tmp_path / "folder").mkdir()
-    for name, text in {
-        "module.py": statement, "__init__.py": "import attngeo.other", "other.py": "x = 1",
-        "folder/__init__.py": "if TYPE_CHECKING:\n    from attngeo.other import y as y\nz = 1",
-        "folder/inner.py": "x = 1", "third.py": "from attngeo.folder.inner import x\nimport attngeo.module",
-    }.items():  # fmt: skip
-        (tmp_path / name).write_text(text)
-    with code_in(tmp_path):
-        before = digest_statements("attngeo.module")
-    with (tmp_path / changed).open("a") as file:
-        file.write("\nx = 2")
-    with code_in(tmp_path):
-        assert (digest_statements("attngeo.module") != before) == depends
-
-
-def test_answers_depend_on_the_code_of_their_method() -> None:
-    before = {name: METHODS[name].version for name in ("lr", "atn")}
-    with changed_code("estimators/efa/attention.py"):
-        assert {name: METHODS[name].version for name in before} == before
-    with changed_code("training/loop.py"):
-        assert METHODS["atn"].version != before["atn"]
-        assert METHODS["lr"].version == before["lr"]
+    described = entry.about["version"]
+    assert is_current(described)
+    for other in (described | {"code": "other"}, described | {"numpy": "1.0"}, described | {"": ""}, {}, None):
+        assert not is_current(other)
 
 
 def test_the_first_data_set_of_every_setting_comes_first(guess: Guess, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +165,7 @@ def test_a_run_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> 
     seeds = seeds_of_data_sets(3)
     made = Guess(fail_at=seeds[1])
     monkeypatch.setitem(METHOD_LABELS, "guess", "Guess")
-    monkeypatch.setitem(METHODS, "guess", Method(made, MODULE, "numpy"))
+    monkeypatch.setitem(METHODS, "guess", Method(made, "numpy"))
     options = SimulateOptions(settings=["1,0,0.1"], datasets=3, methods=["guess"], **TINY)
     outcomes = perform_runs(plan_simulation(options))
     assert [type(outcome.failure) for outcome in outcomes] == [type(None), TrainingError, type(None)]
@@ -359,7 +295,6 @@ def test_all_methods_that_options_may_name_are_known() -> None:
     assert list(METHODS) == list(METHOD_LABELS) == [*BASELINES, OURS]
     assert {"lr", "rf", "gb", "mlp", "atn"} <= METHODS.keys()
     assert AutoMpgOptions().methods == tuple(METHOD_LABELS)
-    assert is_outdated({"method": "tabnet"})
 
 
 def test_the_script_of_the_other_models_runs_beside_the_source() -> None:

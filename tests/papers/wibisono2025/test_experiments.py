@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from support.data import DATA, needs, write_instacart, write_movielens, write_temperatures
 from support.messages import refuses
-from support.other_code import changed_code
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
@@ -21,7 +20,6 @@ from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2025.experiments import (
     COLUMNS,
     build_frame,
-    is_outdated,
     load_split,
     plan_runs,
     published_results,
@@ -29,6 +27,7 @@ from attngeo.papers.wibisono2025.experiments import (
 from attngeo.papers.wibisono2025.options import SETTINGS, RunOptions
 from attngeo.papers.wibisono2025.sequences import synthetic_ratings
 from attngeo.progress import Progress
+from attngeo.provenance import is_current
 from attngeo.studies.engine import require_all
 from attngeo.studies.results import list_entries
 
@@ -98,8 +97,7 @@ def test_what_is_kept_is_not_computed_again_and_the_text_differs_from_the_code()
     assert (first["value"][fm] != by_text["value"][fm]).all()
     entries = list_entries()
     assert len(entries) == 6
-    assert not any(is_outdated(entry.about) for entry in entries)
-    assert is_outdated({"version": {"code": "other", "torch": "1"}})
+    assert all(is_current(entry.about["version"]) for entry in entries)
 
 
 def test_fitted_models_are_saved_and_a_missing_one_is_fitted_again(tmp_path: Path) -> None:
@@ -202,17 +200,3 @@ def test_a_known_model_is_found_again_as_the_data_grow() -> None:
     assert 0 < gaps[-1] < 0.02 < 0.1 < gaps[0]
     assert found["fm", "N=6400"] - truth > 0.1
     assert found["unigram", ""] > found["fm", "N=6400"]
-
-
-def test_results_depend_on_the_code_that_makes_them() -> None:
-    """Those of a baseline do not depend on that of the models."""
-    run("synthetic", epochs=1, model="fm", direction="uni")
-    found = {str(entry.about["model"]): entry.about for entry in list_entries()}
-    for changed, outdated in {
-        "estimators/tabular/network.py": set(),
-        "training/loop.py": {"synthetic fm uni seed 0"},
-        "estimators/efa/model.py": {"synthetic fm uni seed 0"},
-        "papers/wibisono2025/baselines.py": set(found),
-    }.items():  # fmt: skip
-        with changed_code(changed):
-            assert {name for name, about in found.items() if is_outdated(about)} == outdated, changed
