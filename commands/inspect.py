@@ -15,6 +15,7 @@ from attngeo.bounds import dump_json, printable
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.layouts.config import name_layers, pattern_of
 from attngeo.progress import ProgressCallback
+from attngeo.scores.spec import SourceOptions
 from attngeo.studies.engine import StudyOptions, run_study
 
 from .declare import with_options
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 def inspect(
     models: Models = None,
     models_file: ModelsFile = None,
+    source: SourceOptions = SourceOptions(),
     format: FindingsFormat = "table",
     hub: HubAccess = HubAccess(),
     study: StudyOptions = StudyOptions(),
@@ -55,7 +57,7 @@ def inspect(
     alone = len(listed) == 1 and models_file is None
     with Bar(listed[0] if alone else "inspect", quiet=quiet, verbose=verbose) as progress:
         outcomes = run_study(
-            partial(_survey_one, hub=hub), listed, names=listed, options=study, progress=progress,
+            partial(_survey_one, source=source, hub=hub), listed, names=listed, options=study, progress=progress,
             on_outcome=partial(raise_if_traced, alone=alone),
         )  # fmt: skip
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
@@ -73,10 +75,10 @@ def inspect(
         raise typer.Exit(SEVERAL_FAILED)
 
 
-def _survey_one(model: str, progress: ProgressCallback, *, hub: HubAccess) -> dict[str, Any]:
+def _survey_one(model: str, progress: ProgressCallback, *, source: SourceOptions, hub: HubAccess) -> dict[str, Any]:
     from attngeo.scores.weights import survey
 
-    return survey(model, progress, hub=hub)
+    return survey(model, progress, source=source, hub=hub)
 
 
 def _print_findings(survey: dict[str, Any], names: Iterable[str], *, verbose: bool) -> None:
@@ -86,7 +88,8 @@ def _print_findings(survey: dict[str, Any], names: Iterable[str], *, verbose: bo
     """
     console = Terminal()
     revision = f"@{survey['revision'][:12]}" if survey["revision"] else ""
-    title = printable(f"{survey['model']}{revision} · {survey['model_type'] or 'unknown'}")
+    name = " + ".join([f"{survey['model']}{revision}", *survey.get("adapter", ())])
+    title = printable(f"{name} · {survey['model_type'] or 'unknown'}")
     console.print(title, highlight=False, style="bold")
     cost = _sum_costs([survey])
     total = "an unknown total" if cost["of"] == MISSING else cost["of"]

@@ -36,7 +36,9 @@ def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     across, down = (sorted(rows[name].unique()) if name in rows else [None] for name in ("noise", "n_c"))
     figure = make_subplots(
         rows=len(down), cols=len(across), shared_yaxes=True, shared_xaxes=True, vertical_spacing=0.12,
-        subplot_titles=[_name_setting(n_c, noise) for n_c in down for noise in across],
+        subplot_titles=[
+            f"{n_c:g} {'cause' if n_c == 1 else 'causes'}, noise {noise:g}" for n_c in down for noise in across
+        ] if "n_c" in rows else None,
     )  # fmt: skip
     places = {shift: place for place, shift in enumerate(rows["place"].unique())}
     colours, beside = _colour_methods(methods, "atn"), _dodge(methods)
@@ -59,12 +61,6 @@ def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure.update_layout(height=max(PANEL_HEIGHT * len(down), LEGEND_LINE * len(methods)) + AROUND)
     shown = "mean ± 2 standard errors" + _explain_symbols(rows)
     return finish_figure(figure, "accuracy on rows with another distribution", shown, top=110)
-
-
-def _name_setting(n_c: float | None, noise: float | None) -> str:
-    if n_c is None or noise is None:
-        return ""
-    return f"{n_c:g} {'cause' if n_c == 1 else 'causes'}, noise {noise:g}"
 
 
 def _choose_published(rows: pd.DataFrame, column: str, options: PlotOptions) -> pd.DataFrame:

@@ -29,8 +29,6 @@ BART_NORMS: dict[str, Any] = {"pre_norm": ("self_attn_layer_norm",), "cross_norm
 INPUT_NORM = ("input_layernorm",)
 C_ATTN_CROSS = Layout((make_linear("q_attn", "q", transposed=True), make_linear("c_attn", "kv", transposed=True)))
 C_ATTN = make_fused("c_attn", transposed=True)
-# What a GGUF file has in place of a tensor of another order: all queries, then all keys, then all values.
-SORTED = make_fused("attn_qkv", when={"quantization_config": {"quant_method": "gguf"}})
 # SantaCoder, published as gpt2: queries, and the key and value that all heads share.
 Q_AND_KV_ATTN = Layout(
     (make_linear("q_attn", "q", transposed=True), make_linear("kv_attn", "kv", transposed=True)), key_heads="one"
@@ -75,8 +73,7 @@ def _speech(name: str) -> Family:
 def _latent(name: str) -> Family:
     """Multi-head latent attention after an input norm."""
     return Family(
-        source=_file(name), pre_norm=INPUT_NORM, rotary=LATENT_TAIL,
-        layouts=(LatentLayout(), LatentLayout(kv_b="k_b_proj.weight", keys_alone=True)),
+        source=_file(name), layouts=(LatentLayout(),), pre_norm=INPUT_NORM, rotary=LATENT_TAIL,
         defaults={"rope_theta": 10_000.0},
     )  # fmt: skip
 
@@ -189,7 +186,7 @@ FAMILIES: dict[str, Family] = {
     "openai-gpt": Family(source=_file("openai"), layouts=(C_ATTN,)),
     "gpt2": Family(
         source=_file("gpt2"),
-        layouts=(C_ATTN_CROSS, C_ATTN, Q_AND_KV_ATTN, SORTED),
+        layouts=(C_ATTN_CROSS, C_ATTN, Q_AND_KV_ATTN),
         pre_norm=("ln_1",),
         cross_norm=("ln_cross_attn",),
     ),
@@ -211,11 +208,9 @@ FAMILIES: dict[str, Family] = {
         rotary=INTERLEAVED,
         defaults={"rotary_dim": 64},
     ),
-    "gpt_neox": Family(source=_file("gpt_neox"), **NEOX | {"layouts": (*NEOX["layouts"], SORTED)}),
+    "gpt_neox": Family(source=_file("gpt_neox"), **NEOX),
     "bloom": Family(
-        source=_file("bloom"),
-        layouts=(make_fused("query_key_value", blocks="key_heads"), SORTED),
-        pre_norm=INPUT_NORM,
+        source=_file("bloom"), layouts=(make_fused("query_key_value", blocks="key_heads"),), pre_norm=INPUT_NORM
     ),
     "falcon": Family(
         source=_file("falcon"),
@@ -223,13 +218,12 @@ FAMILIES: dict[str, Family] = {
             make_fused("query_key_value", blocks="key_heads", when={"new_decoder_architecture": True}),
             make_fused("query_key_value", when={"multi_query": True}, key_heads="one"),
             make_fused("query_key_value", blocks="key_heads", key_heads="heads"),
-            SORTED,
         ),
         pre_norm=("ln_attn", "input_layernorm"),
         rotary=HALF,
         defaults={"multi_query": True, "new_decoder_architecture": False, "rope_theta": 10_000.0},
     ),
-    "mpt": Family(source=_file("mpt"), layouts=(make_fused("Wqkv"), SORTED), pre_norm=("norm_1",)),
+    "mpt": Family(source=_file("mpt"), layouts=(make_fused("Wqkv"),), pre_norm=("norm_1",)),
     "opt": Family(
         source=_file("opt"),
         pre_norm=("self_attn_layer_norm",),
@@ -362,6 +356,10 @@ RULES = (
     Layout((Projection("in_proj_weight", "qkv", bias="in_proj_bias"),)),
 )
 
+
+# What GGUF files of any family have in place of tensors of another order: all queries, then all keys, then all values;
+# and of latent attention, the keys of heads apart from their values.
+GGUF = (make_fused("attn_qkv"), LatentLayout(kv_b="k_b_proj.weight", keys_alone=True))
 
 # How modules of any family name the normalisations of queries and keys.
 HEAD_NORMS = (

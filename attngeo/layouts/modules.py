@@ -35,6 +35,7 @@ from attngeo.layouts.families import (
     CHANGED_BY,
     CROSS_INPUT_NORMS,
     FAMILIES,
+    GGUF,
     LAYOUTS,
     NORMS_BY_TYPE,
     NOT_ATTENTION,
@@ -126,7 +127,7 @@ def _match(part: Tower, names: Collection[str]) -> tuple[dict[str, Module], list
     ] or RULES
     rule = f"family {part.model_type}" if part.model_type in FAMILIES else "rule"
     by_ending = _index_endings(part.names)
-    for layout in layouts:
+    for layout in (*layouts, *(GGUF if section.get("quantization_config") == {"quant_method": "gguf"} else ())):
         pair = _weights(layout)[-2:]
         how = f"{rule}: {pair[0]} / {pair[1]}"
         for weight, partner in (pair, pair[::-1]):

@@ -119,7 +119,11 @@ def compare(
         if not all(run.summary for run in runs):  # not the first process, which has the scores
             return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
         curves = build_curves(runs)
-        compared = Comparison(folder, _build_rows(runs, curves), curves)
+        rows = summarise_runs(curves)
+        rows.insert(0, "model", [trained.options.model_name for trained in runs])
+        rows["steps"] = [trained.summary["settings"]["steps"] for trained in runs]
+        rows.attrs = {"title": "Initialisations compared, run by run"}
+        compared = Comparison(folder, rows, curves)
         for name in ("comparison.csv", "comparison.parquet"):
             tables.write_table(compared.rows, folder / name)
         tables.write_table(compared.spread, folder / "spread.csv")
@@ -214,15 +218,6 @@ def _explain_failures(failed: Sequence[RunOutcome[Run]], total: int) -> AttnGeoE
     others = ", ".join(outcome.name for outcome in faults[1:])
     error.args = (f"{name}{error.args[0]}; {len(faults)} of {total} runs failed, also {others}", *error.option)
     return error
-
-
-def _build_rows(runs: Sequence[Run], curves: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a comparison. The run with the baseline's initialisation comes first of each objective and seed."""
-    frame = summarise_runs(curves)
-    frame.insert(0, "model", [trained.options.model_name for trained in runs])
-    frame["steps"] = [trained.summary["settings"]["steps"] for trained in runs]
-    frame.attrs = {"title": "Initialisations compared, run by run"}
-    return frame
 
 
 def _add_evaluation(run: Run) -> pd.DataFrame:

@@ -255,7 +255,8 @@ def render_page(content: ReportContent) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=show
     )
     environment.filters["breakable"] = lambda name: escape(name).replace("_", Markup("_<wbr>"))
-    environment.filters["markdown"] = _to_html
+    to_html = MarkdownIt("commonmark", {"html": False}).enable("table").render  # HTML in Markdown is shown as text
+    environment.filters["markdown"] = lambda text: Markup(to_html(text) if text else "")
     environment.filters["cells"] = _fill_cells
     script = _read_file("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -269,11 +270,6 @@ def render_page(content: ReportContent) -> str:
 
 def _read_file(name: str) -> str:
     return (files("attngeo.reporting") / name).read_text("utf-8")
-
-
-def _to_html(markdown: str) -> Markup:
-    """Markdown as HTML. HTML in it is shown as text."""
-    return Markup(MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown) if markdown else "")
 
 
 def _fill_cells(table: ReportTable) -> dict[str, Any]:

@@ -96,7 +96,9 @@ def compute(
         }  # fmt: skip
         with closing(_score_sites(store, list(left.values()), options, device, report)) as scored:
             for at, of_site in zip(left, scored, strict=True):
-                of_all = common | {"format": _name_formats(store, sites[at])}
+                weights = [info for info in map(store.info, sites[at].tensors.values()) if len(info.shape) > 1]
+                formats = dict.fromkeys(info.packed or info.dtype for info in weights)  # a dtype, or a packed form
+                of_all = common | {"format": ", ".join(formats)}
                 rows[at] = [
                     {name: in_utf8(x) if isinstance(x, str) else x for name, x in (of_all | row).items()}
                     for row in of_site
@@ -132,12 +134,6 @@ def _score_sites(
             scored = score_site(site, q, k, notes, options)
         tensors.clear()
         yield list(islice(scored, None if options.per_head else 1))
-
-
-def _name_formats(store: TensorStore, site: AttentionSite) -> str:
-    """How the weights of a site are stored: a dtype, or a packed form."""
-    infos = [info for info in map(store.info, site.tensors.values()) if len(info.shape) > 1]
-    return ", ".join(dict.fromkeys(info.packed or info.dtype for info in infos))
 
 
 def _option_notes(options: ScoreOptions) -> list[str]:

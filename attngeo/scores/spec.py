@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from numbers import Integral
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.choices import Convention, Precision
 from attngeo.errors import UsageError
@@ -65,6 +65,27 @@ class ResultOptions(Options):
     fresh: bool = option(False, "Compute again what is in the result store (see attngeo cache)", panel=RUNNING)
 
 
+def _adapter_option() -> Any:
+    return option(
+        (), "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it; may be repeated",
+        panel=INPUT, metavar="REF", parse=as_texts, repeated=True,
+    )  # fmt: skip
+
+
+def _config_option() -> Any:
+    return option(
+        None, "Where config.json is, if not beside the weights: a folder, a file or a model on the Hub",
+        panel=INPUT, metavar="REF", parse=str, advanced=True,
+    )  # fmt: skip
+
+
+class SourceOptions(Options):
+    """What is read of a model, beside its weights."""
+
+    adapter: Sequence[str] = _adapter_option()
+    config: str | None = _config_option()
+
+
 class ScoreOptions(Options):
     """What is scored, and how. Raises UsageError for a value that is no choice or outside its limits."""
 
@@ -76,15 +97,9 @@ class ScoreOptions(Options):
     layers: Sequence[int] | None = option(
         None, "Score only these layers, for example 0-3,7", panel=INPUT, metavar="LIST", parse=check_layers
     )
-    adapter: Sequence[str] = option(
-        (), "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it; may be repeated",
-        panel=INPUT, metavar="REF", parse=as_texts, repeated=True,
-    )  # fmt: skip
+    adapter: Sequence[str] = _adapter_option()
     adapter_only: bool = option(False, "Score what the adapters add to W_qk alone", panel=INPUT, advanced=True)
-    config: str | None = option(
-        None, "Where config.json is, if not beside the weights: a folder, a file or a model on the Hub",
-        panel=INPUT, metavar="REF", parse=str, advanced=True,
-    )  # fmt: skip
+    config: str | None = _config_option()
     gamma: float = option(2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION)
     convention: Convention = option(
         "corrected",

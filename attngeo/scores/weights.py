@@ -6,7 +6,7 @@ While one site is worked on, the next ones are read and copied to the device.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from torch.nn.functional import softplus
 
 from attngeo.bounds import available_memory
 from attngeo.checkpoints.adapters import FACTORS, AdapterStore
-from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import TensorStore, count_rows_nbytes, float_shape
 from attngeo.choices import Convention
@@ -29,7 +29,7 @@ from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling, rotates
 from attngeo.layouts.sites import find_sites
 from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.scores.spec import ScoreOptions, check_layers
+from attngeo.scores.spec import ScoreOptions, SourceOptions, check_layers
 
 
 class SiteWeights(NamedTuple):
@@ -64,13 +64,16 @@ def attention_sites(
     with_bias: bool = False,
     fold_norm: bool = False,
     rope_offset: int = 0,
+    adapter: str | Sequence[str] = (),
+    config: str | None = None,
     dtype: torch.dtype = torch.float32,
     hub: HubAccess,
 ) -> Iterator[SiteWeights]:
     """Iterate over the attention sites of `model`, with their query and key weights. One site is in memory at a time.
 
     model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
-    stack, layers: select sites. with_bias, fold_norm, rope_offset: as for `score`. dtype: of the returned weights.
+    stack, layers: select sites. with_bias, fold_norm, rope_offset, adapter, config: as for `score`. dtype: of the
+    returned weights.
     {hub}
 
     Raises ModelUnavailableError, CheckpointError, UsageError.
@@ -79,8 +82,10 @@ def attention_sites(
     >>> [(site.layer, tuple(wq.shape)) for site, wq, wk in attngeo.attention_sites("demo:minilm", layers=[0, 1])]
     [(0, (12, 384, 32)), (1, (12, 384, 32))]
     """
-    options = ScoreOptions(with_bias=with_bias, fold_norm=fold_norm, rope_offset=rope_offset)
-    with closing(open_store(model, hub)) as store:
+    options = ScoreOptions(
+        with_bias=with_bias, fold_norm=fold_norm, rope_offset=rope_offset, adapter=adapter, config=config
+    )
+    with closing(open_adapted(model, options.adapter, hub, config=options.config)) as store:
         sites, _ = sites_of(store, options)
         sites = select(sites, stack, layers, store.ref)
         for site in sites:
@@ -371,19 +376,26 @@ def _free_quarter(device: torch.device) -> int:
     return free // 4
 
 
-def survey(model: str, progress: ProgressCallback = ignore_progress, *, hub: HubAccess = HubAccess()) -> dict[str, Any]:
+def survey(
+    model: str,
+    progress: ProgressCallback = ignore_progress,
+    *,
+    source: SourceOptions = SourceOptions(),
+    hub: HubAccess = HubAccess(),
+) -> dict[str, Any]:
     """What `attngeo.score` would read of a model with the default options, by headers alone.
 
-    Keys: `model`, `revision`, `model_type`; `bytes_to_read` and `bytes_total`, None if the checkpoint does not state
-    them, and their ratio `share_to_read`; `left_out`, name pattern → reason; `sites`, a dictionary for each attention
-    module; `names` of all tensors.
+    Keys: `model`, `adapter` if given, `revision`, `model_type`; `bytes_to_read` and `bytes_total`, None if the
+    checkpoint does not state them, and their ratio `share_to_read`; `left_out`, name pattern → reason; `sites`, a
+    dictionary for each attention module; `names` of all tensors.
     Raises ModelUnavailableError or CheckpointError.
     """
-    with closing(open_store(model, hub)) as store:
+    with closing(open_adapted(model, source.adapter, hub, config=source.config)) as store:
         sites, skipped = sites_of(store, progress=lambda file: progress(Progress("download", file)))
         to_read, total = sum(store.fetched(site.reads) for site in sites), store.total_nbytes
         return {
             "model": store.ref,
+            **({"adapter": list(source.adapter)} if source.adapter else {}),
             "revision": store.revision,
             "model_type": store.config.get("model_type"),
             "bytes_to_read": to_read,

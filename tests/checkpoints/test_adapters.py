@@ -195,6 +195,29 @@ def test_adapters_on_the_hub_are_read_by_ranges(here: Hub, tmp_path: Path) -> No
         attngeo.score("org/base", adapter="org/base")
 
 
+def test_what_an_adapter_adds_to_a_base_is_inspected(tmp_path: Path, inside: Command) -> None:
+    adapter, merged = adapt(tmp_path, "llama", target_modules=LINEAR)
+    base = tmp_path / "base"
+    for (_, *found), (_, *expected) in zip(
+        attngeo.attention_sites(base, adapter=str(adapter)), attngeo.attention_sites(merged), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
+    alone, given, plain = (
+        json.loads(inside("inspect", *arguments, "--format", "json").stdout)
+        for arguments in ((adapter,), (base, "--adapter", adapter), (base,))
+    )
+    assert given["adapter"] == [str(adapter)]
+    assert given["bytes_to_read"] == alone["bytes_to_read"] > plain["bytes_to_read"]
+    assert given["sites"] == alone["sites"]
+    assert str(adapter) in inside("inspect", base, "--adapter", adapter, COLUMNS="400").stdout.splitlines()[0]
+    (tmp_path / "alone").mkdir()
+    (base / "model.safetensors").rename(tmp_path / "alone/model.safetensors")
+    apart = inside("inspect", tmp_path / "alone/model.safetensors", "--config", base, "--format", "json")
+    assert json.loads(apart.stdout)["sites"] == plain["sites"]
+    missing = inside("inspect", merged, "--adapter", tmp_path / "alone")
+    assert_refused(missing, tmp_path / "alone", CorruptCheckpointError, ("adapter_config.json",))
+
+
 def test_a_recipe_scores_adapters_beside_it(tmp_path: Path) -> None:
     adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
     options = 'options = { adapter = ["adapter=0.5"], adapter_only = true, config = "base" }'
