@@ -168,10 +168,10 @@ def _read(path: Path) -> Kept | None:
     from pyarrow import parquet
 
     try:
-        file = parquet.ParquetFile(io.BytesIO(read_small_bytes(path, MOST_BYTES)))
+        file = parquet.ParquetFile(io.BytesIO(read_small_bytes(path, MOST_BYTES)), pre_buffer=False)
         if file.metadata.num_rows > MOST_ROWS:
             raise ValueError("it has too many rows")
-        table = file.read()
+        table = file.read(use_threads=False)  # a thread that starts while Python ends makes Arrow abort
         rows, text = table.to_pylist(), table.schema.metadata[ABOUT].decode()
         if table.schema.metadata[CHECKSUM].decode() != _hash(rows, text):
             raise ValueError("it has changed since it was written")

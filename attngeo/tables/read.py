@@ -189,7 +189,7 @@ def read_parquet(path: Path) -> pd.DataFrame:
     content = read_small_bytes(path, MOST_RESULTS_BYTES)
     try:
         names = _check_size(content)
-        frame = pd.read_parquet(io.BytesIO(content))
+        frame = pd.read_parquet(io.BytesIO(content), use_threads=False, pre_buffer=False)  # see studies.results
         if foreign := [name for name in frame.columns if str(name) not in names]:  # pandas' own list has other names
             raise ValueError(f"it lists column {foreign[0]!r:.60}, and holds {', '.join(names)!s:.200}")
         return frame

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 from support.checkpoints import write_single
+from support.measure import peak_gigabytes
 from torch import Tensor
 
 import attngeo
@@ -21,6 +24,7 @@ CONFIG = {
 }  # fmt: skip
 ROWS = {"q": 4096, "k": 1024}
 MOST = 2.5
+MOST_GIGABYTES = 1.5
 
 
 def pack_gptq(rows: int) -> dict[str, Tensor]:
@@ -43,27 +47,28 @@ FORMATS = {
 }
 
 
-def write_format(folder: Path, name: str) -> Path:
+def write_format(folder: Path, name: str, layers: int = 1) -> Path:
     pack, stated = FORMATS[name]
     tensors = {
-        f"model.layers.0.self_attn.{letter}_proj{end}": tensor
-        for letter, rows in ROWS.items() for end, tensor in pack(rows).items()
+        f"model.layers.{layer}.self_attn.{letter}_proj{end}": tensor
+        for layer in range(layers) for letter, rows in ROWS.items() for end, tensor in pack(rows).items()
     }  # fmt: skip
-    return write_single(folder / name, tensors, CONFIG | ({"quantization_config": stated} if stated else {}))
+    config = CONFIG | {"num_hidden_layers": layers} | ({"quantization_config": stated} if stated else {})
+    return write_single(folder / name, tensors, config)
 
 
-def write_q4_k(folder: Path) -> Path:
+def write_q4_k(folder: Path, layers: int = 1) -> Path:
     writer, generator = gguf.GGUFWriter(folder / "q4_k.gguf", "llama"), np.random.default_rng(0)
     for key, value in {
-        "embedding_length": 4096, "block_count": 1, "attention.head_count": 32, "attention.head_count_kv": 8,
+        "embedding_length": 4096, "block_count": layers, "attention.head_count": 32, "attention.head_count_kv": 8,
         "attention.key_length": 128,
     }.items():  # fmt: skip
         writer.add_uint32(f"llama.{key}", value)
-    for letter, rows in ROWS.items():
+    for layer, (letter, rows) in product(range(layers), ROWS.items()):
         blocks = generator.integers(0, 256, (rows * 16, 144), dtype=np.uint8)
         blocks[:, :4] = np.frombuffer(np.array([0.01, 0.02], np.float16).tobytes(), np.uint8)
         kind = gguf.GGMLQuantizationType.Q4_K
-        writer.add_tensor(f"blk.0.attn_{letter}.weight", blocks.reshape(rows, -1), raw_dtype=kind)
+        writer.add_tensor(f"blk.{layer}.attn_{letter}.weight", blocks.reshape(rows, -1), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -91,3 +96,13 @@ def measure(path: Path) -> float:
     started = perf_counter()
     attngeo.score(path, per_head=True, fresh=True)
     return perf_counter() - started
+
+
+@pytest.mark.parametrize("name", ["gptq", "fp8", "q4_k"])
+def test_memory_of_32_packed_layers(name: str, tmp_path: Path, benchmark: BenchmarkFixture) -> None:
+    torch.manual_seed(0)
+    path = write_q4_k(tmp_path, 32) if name == "q4_k" else write_format(tmp_path, name, 32)
+    command = [sys.executable, "-m", "attngeo", "score", str(path), "--per-head", "--fresh", "--format", "csv"]
+    gigabytes = benchmark.pedantic(peak_gigabytes, args=(command,), rounds=1)
+    print(f"\n32 layers, {name}: peak resident memory {gigabytes:.2f} GB")
+    assert gigabytes < MOST_GIGABYTES
