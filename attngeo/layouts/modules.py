@@ -369,6 +369,10 @@ def explain_nothing_found(
             f"{ref}: family {model_type!r} is not supported: no layout knows the form of {unread[0]}, which seems to "
             "hold queries; declare it in attngeo/layouts/families.py"
         )
+    if model_type == "attngeo_efa":  # its models of attention have names that a rule reads
+        return UnsupportedModelError(
+            f"{ref}: a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
+        )
     pairs = [(rule.q, rule.kv_a) if isinstance(rule, LatentLayout) else _weights(rule) for rule in RULES]
     looked_for = ", ".join("/".join(name.removesuffix(".weight") for name in pair) for pair in pairs)
     hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})
