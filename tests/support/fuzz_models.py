@@ -47,7 +47,7 @@ CELLS = pd.DataFrame({"size": ["s", "m", None, "l"] * 5, "age": [1, 2, 3, 1] * 5
 LABELS = np.array(["no", "yes", "no", "maybe"] * 5)
 TABULAR: tuple[dict[str, Any], ...] = ({}, {"vocabulary": "shared", "n_bins": 4, "unseen": "mask"})
 # The units of a model's numbers, and the largest weight of those above: other ones may be right, and overflow.
-SCALES, LARGEST = ("values", "place_scale"), 10.0
+SCALES, LARGEST = ("values", "covariates", "place_scale"), 10.0
 LONG = "a" * 100_000
 FAMILIES = (
     "poisson:1", "gaussian:0.5", "gaussian:1e-300", "gaussian:nan", "bernoulli", "binomial:" + "9" * 300,
@@ -152,7 +152,10 @@ def predict_rows(model: ExponentialFamilyAttention) -> np.ndarray | None:
     }
     columns |= dict.fromkeys(options.families, np.ones(len(rows)))
     shapes = dict(zip(options.kinds, model._shapes[0].covariates, strict=True))
-    columns |= {name: [*shape.categories, 1.0][0] for name, shape in shapes.items()}
+    columns |= {
+        name: ROWS["before_day"][0] if shape.kind == "time" else [*shape.categories, 1.0][0]
+        for name, shape in shapes.items()
+    }
     if model.items_:
         columns |= {options.item: pd.Series([model.items_[at % len(model.items_)] for at in rows.index], dtype=object)}
     try:
@@ -266,7 +269,7 @@ def mutate_weights(rng: Random, data: bytes) -> bytes:
             return mutate_bytes(rng, data)
         header = mutate_json(rng, json.loads(data[8 : 8 + length]))
         return len(header).to_bytes(8, "little") + header + data[8 + length :]
-    tensors = load(data)
+    tensors = dict(sorted(load(data).items()))  # load gives them in another order each time
     name = rng.choice(list(tensors))
     tensor = tensors[name]
     changes: list[Callable[[], Tensor]] = [
