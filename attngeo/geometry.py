@@ -55,14 +55,25 @@ class FormStatistics(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The matrices of the heads of one layer: M = q[h]ᵀ·k[key_head[h]] for each head h.
+    """The matrices of the heads of one layer: M = left[i]ᵀ·right[j] for each head's pair (i, j).
 
-    q: [heads, rank, n]. k: [key_heads, rank, n].
+    left, right: factors [some, rank, n]. Heads share factors of one side: Wq·Wkᵀ those on the right, with the pairs
+    (h, g(h)), and Wv·Wo those on the left, with the pairs (g(h), h).
     """
 
-    q: Tensor
-    k: Tensor
-    key_head: list[int]
+    left: Tensor
+    right: Tensor
+    pairs: list[tuple[int, int]]
+
+    @property
+    def lefts(self) -> list[int]:
+        """The left factor of each head."""
+        return [i for i, _ in self.pairs]
+
+    @property
+    def rights(self) -> list[int]:
+        """The right factor of each head."""
+        return [j for _, j in self.pairs]
 
 
 def form_statistics(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> FormStatistics:
@@ -77,14 +88,25 @@ def form_statistics(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> For
 
 
 def layer_factors(form: Form) -> tuple[Tensor, Tensor]:
-    """Factors [key_heads·rank, n] of the sum over all heads.
+    """Factors [K·rank, n] of the sum over all heads, for K shared factors.
 
-    Queries of one key head are summed first, so that the rank is that of the keys.
+    What meets one shared factor is summed first, so that the rank is that of the shared factors.
     """
-    q, k, key_head = form
-    if key_head != list(range(len(k))):
-        q = torch.zeros_like(k).index_add_(0, torch.tensor(key_head, device=q.device), q)
-    return q.flatten(0, 1), k.flatten(0, 1)
+    left, right = _take(form.left, form.lefts), _take(form.right, form.rights)
+    if form.rights != list(range(len(form.right))):
+        left, right = _sum_to(form.right, form.rights, left), form.right
+    elif form.lefts != list(range(len(form.left))):
+        left, right = form.left, _sum_to(form.left, form.lefts, right)
+    return left.flatten(0, 1), right.flatten(0, 1)
+
+
+def _take(x: Tensor, places: list[int]) -> Tensor:
+    return x if places == list(range(len(x))) else x[places]
+
+
+def _sum_to(like: Tensor, places: list[int], x: Tensor) -> Tensor:
+    """The sums of the x that belong to each place of `like`."""
+    return torch.zeros_like(like).index_add_(0, torch.tensor(places, device=x.device), x)
 
 
 def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
@@ -104,16 +126,18 @@ def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
 
 def head_statistics(form: Form) -> list[FormStatistics]:
     """The statistics of each head."""
-    q, k, key_head = form
-    at_once = _heads_at_once(q) if is_low_rank(k) else 1
+    right, rights = form.right, form.rights
+    at_once = _heads_at_once(form.left) if is_low_rank(right) else 1
     if at_once == 1:
-        grams = {place: half_gram(k[place]) for place in set(key_head)} if is_low_rank(k) else {}
-        return [form_statistics(head, k[place], grams.get(place)) for head, place in zip(q, key_head, strict=True)]
-    grams_of_all, statistics = half_gram(k), []
-    for i in range(0, len(q), at_once):
-        heads, places = q[i : i + at_once], key_head[i : i + at_once]
-        numbers = _gram_statistics(heads, k[places], grams_of_all[places]).cpu()
-        statistics += [_unpack(head, k[place], row) for head, place, row in zip(heads, places, numbers, strict=True)]
+        grams = {place: half_gram(right[place]) for place in set(rights)} if is_low_rank(right) else {}
+        return [form_statistics(form.left[i], right[j], grams.get(j)) for i, j in form.pairs]
+    grams_of_all, left, statistics = half_gram(right), _take(form.left, form.lefts), []
+    for i in range(0, len(left), at_once):
+        heads, places = left[i : i + at_once], rights[i : i + at_once]
+        numbers = _gram_statistics(heads, right[places], grams_of_all[places]).cpu()
+        statistics += [
+            _unpack(head, right[place], row) for head, place, row in zip(heads, places, numbers, strict=True)
+        ]
     return statistics
 
 

@@ -157,7 +157,7 @@ def score_site(
         note = f"M is not square: queries read {site.d_model} inputs, keys {site.key_width}"
         places, empty = _list_places(site, options), _empty([*notes, note])
         return iter([place | empty for place in places])
-    form = Form(q, k, key_head)
+    form = Form(q, k, list(enumerate(key_head)))
     return _score_rows(site, form, layer_factors(form), notes, options)
 
 
@@ -176,11 +176,11 @@ def _score_rows(
     (left, left_factor), (right, right_factor) = map(rescale, layer)
     factor = float(left_factor) * float(right_factor)
     yield first | score_form(form_statistics(left, right), factor, notes, options)
-    (q, q_divisors), (k, k_divisors) = rescale(form.q), rescale(form.k)
-    q_factors, k_factors = q_divisors.tolist(), k_divisors.tolist()
-    statistics_of_heads = head_statistics(Form(q, k, form.key_head))
-    for place, key, q_factor, statistics in zip(heads, form.key_head, q_factors, statistics_of_heads, strict=True):
-        yield place | score_form(statistics, q_factor * k_factors[key], notes, options)
+    (left, left_divisors), (right, right_divisors) = rescale(form.left), rescale(form.right)
+    left_factors, right_factors = left_divisors.tolist(), right_divisors.tolist()
+    statistics_of_heads = head_statistics(Form(left, right, form.pairs))
+    for place, (i, j), statistics in zip(heads, form.pairs, statistics_of_heads, strict=True):
+        yield place | score_form(statistics, left_factors[i] * right_factors[j], notes, options)
 
 
 def score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> dict[str, Any]:
@@ -285,7 +285,7 @@ def _read_factors(store: TensorStore, site: AttentionSite, head: int | None) -> 
             f"{store.ref}: {site.module}: W_qk is not square, expected queries and keys of the same input width"
         )
     key_head = key_heads_of(site, "corrected")
-    q, k = layer_factors(Form(q, k, key_head)) if head is None else (q[head], k[key_head[head]])
+    q, k = layer_factors(Form(q, k, list(enumerate(key_head)))) if head is None else (q[head], k[key_head[head]])
     if not (q.isfinite().all() and k.isfinite().all()):
         raise CheckpointError(f"{store.ref}: {site.module} has NaN or Inf in its query or key weights")
     return q, k

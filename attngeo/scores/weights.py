@@ -253,7 +253,7 @@ def update_factors(
     left = torch.cat([down_q.expand(heads, -1, -1), from_queries], 1)
     right = torch.cat([from_keys, down_k.expand(heads, -1, -1)], 1)
     layer = torch.cat([down_q[0], from_queries.sum(0)]), torch.cat([from_keys.sum(0), down_k[0]])
-    return Form(left, right, list(range(heads))), layer
+    return Form(left, right, [(head, head) for head in range(heads)]), layer
 
 
 def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], part: Part, role: str) -> Part:

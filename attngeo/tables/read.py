@@ -184,12 +184,14 @@ def read_parquet(path: Path) -> pd.DataFrame:
     Raises OSError if the file cannot be read, or is no regular file; ValueError if it is no Parquet file, has columns
     of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_VALUES values when it is unfolded.
     """
-    import pandas as pd
+    from pyarrow import parquet  # type: ignore[import-untyped]
 
     content = read_small_bytes(path, MOST_RESULTS_BYTES)
     try:
         names = _check_size(content)
-        frame = pd.read_parquet(io.BytesIO(content), use_threads=False, pre_buffer=False)  # see studies.results
+        # Without threads of Arrow: see studies.results.
+        table = parquet.ParquetFile(io.BytesIO(content), pre_buffer=False).read(use_threads=False)
+        frame: pd.DataFrame = table.to_pandas(use_threads=False)
         if foreign := [name for name in frame.columns if str(name) not in names]:  # pandas' own list has other names
             raise ValueError(f"it lists column {foreign[0]!r:.60}, and holds {', '.join(names)!s:.200}")
         return frame
@@ -205,10 +207,11 @@ def _check_size(content: bytes) -> list[str]:
 
     Counts in parts, each forgotten at once.
     """
-    from pyarrow import parquet  # type: ignore[import-untyped]
+    from pyarrow import parquet
 
     schema = parquet.read_schema(io.BytesIO(content))
-    file = parquet.ParquetFile(io.BytesIO(content), read_dictionary=schema.names)  # texts that are repeated stay folded
+    # Texts that are repeated stay folded.
+    file = parquet.ParquetFile(io.BytesIO(content), read_dictionary=schema.names, pre_buffer=False)
     nested = [name for place, name in enumerate(file.schema.names) if file.schema.column(place).max_repetition_level]
     if nested:
         raise ValueError(f"column {nested[0]!r} holds lists, expected one value in each row")
@@ -216,7 +219,7 @@ def _check_size(content: bytes) -> list[str]:
     if values > MOST_VALUES:
         raise ValueError(f"it has {values:,} values, expected at most {MOST_VALUES:,}")
     nbytes = 0
-    for batch in file.iter_batches(PARQUET_ROWS):
+    for batch in file.iter_batches(PARQUET_ROWS, use_threads=False):
         batch.validate(full=True)
         nbytes += sum(_count_unfolded(column) for column in batch.columns)
         if nbytes > MOST_RESULTS_BYTES:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attngeo import directionality, geometry as forms, symmetry
 from attngeo.errors import ShapeError, UsageError
-from attngeo.geometry import Form, form_statistics, head_statistics
+from attngeo.geometry import Form, form_statistics, head_statistics, layer_factors
 from attngeo.scores.spec import directionality_at_chance, symmetry_at_chance
 
 # (d_model, rank): the Gram form with one block and with several, the tiled form below and above one tile, a vector.
@@ -77,7 +77,7 @@ def test_heads_share_products(heads: int) -> None:
     """A device computes the Gram matrices of all heads at once, and all norms of their rows and of their columns."""
     q, k = torch.ones(heads, 4, 40), torch.ones(heads // 2, 4, 40)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        head_statistics(Form(q, k, [head // 2 for head in range(heads)]))
+        head_statistics(Form(q, k, [(head, head // 2) for head in range(heads)]))
     counts = {each.key: each.count for each in profile.key_averages()}
     assert counts["aten::bmm"] == 5
     assert "aten::mm" not in counts
@@ -87,7 +87,7 @@ def test_one_head_that_cancels_is_exact_beside_others() -> None:
     generator = torch.Generator().manual_seed(0)
     a, b, c, d = (torch.randn(4, 64, generator=generator) for _ in range(4))
     q, k = torch.stack([torch.cat([a, a + 1e-3 * c]), torch.cat([a, d])]), torch.cat([b, -b])[None]
-    for own in head_statistics(Form(q, k, [0, 0])):
+    for own in head_statistics(Form(q, k, [(0, 0), (1, 0)])):
         m = (own.q.T.double() @ own.k.double()).float()
         torch.testing.assert_close(own.squared_norm, m.square().sum(), rtol=1e-5, atol=0)
         torch.testing.assert_close(own.row_norms, m.norm(dim=1), rtol=1e-5, atol=0)
@@ -199,7 +199,9 @@ def test_the_statistics_of_heads_are_those_of_their_forms(
     generator = torch.Generator().manual_seed(n)
     q, k = torch.randn(4, 5, n, generator=generator), torch.randn(2, 5, n, generator=generator)
     monkeypatch.setattr(forms, "CPU_BATCH", at_once * 5 * n)
-    for head, (own, key) in enumerate(zip(head_statistics(Form(q, k, key_head)), key_head, strict=True)):
+    for head, (own, key) in enumerate(
+        zip(head_statistics(Form(q, k, list(enumerate(key_head)))), key_head, strict=True)
+    ):
         assert torch.equal(own.q, q[head])
         assert torch.equal(own.k, k[key])
         m = q[head].double().T @ k[key].double()
@@ -213,6 +215,21 @@ def test_the_statistics_of_heads_are_those_of_their_forms(
         ):
             assert (found - expected).abs().max() < 1e-5 * scale
             assert (alone - expected).abs().max() < 1e-5 * scale
+
+
+@pytest.mark.parametrize("n", [20, 3])
+def test_heads_may_share_factors_on_the_left(n: int) -> None:
+    """As values are shared: the transposed forms of queries and keys with the same pairs."""
+    generator = torch.Generator().manual_seed(n)
+    values, outputs = torch.randn(2, 5, n, generator=generator), torch.randn(4, 5, n, generator=generator)
+    pairs = [(0, 0), (0, 1), (1, 2), (1, 3)]
+    products = [values[i].double().T @ outputs[j].double() for i, j in pairs]
+    for head, m in zip(head_statistics(Form(values, outputs, pairs)), products, strict=True):
+        torch.testing.assert_close(head.trace.double(), (m @ m).trace(), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(head.row_norms.double(), m.norm(dim=1), rtol=1e-4, atol=1e-4)
+    left, right = layer_factors(Form(values, outputs, pairs))
+    assert left.shape == right.shape == (10, n)
+    torch.testing.assert_close(left.double().T @ right.double(), sum(products), rtol=1e-4, atol=1e-4)
 
 
 @settings(max_examples=20)

@@ -321,15 +321,18 @@ def test_two_runs_at_once_keep_one_right_result(attngeo: Command, model: Path, c
     assert [path.name for path in cache.glob("scores/.*")] == []
 
 
-def test_the_stored_answer_needs_no_torch(model: Path) -> None:
+def test_the_stored_answer_needs_no_torch_and_no_threads(model: Path) -> None:
+    """Arrow aborts a process that ends while one of its threads starts."""
     score(model)
     script = (
-        "import sys, attngeo\n"
+        "import sys, attngeo, pandas, psutil, pyarrow.compute, pyarrow.parquet\n"
+        "before = psutil.Process().num_threads()\n"
         f"frame = attngeo.score({str(model)!r})\n"
-        "print(len(frame), 'torch' in sys.modules, 'transformers' in sys.modules)"
+        "threads = psutil.Process().num_threads() - before\n"
+        "print(len(frame), threads, 'torch' in sys.modules, 'transformers' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout == f"{LAYERS} False False\n"
+    assert ran.stdout == f"{LAYERS} 0 False False\n"
 
 
 def test_the_command_says_where_its_answer_is_from(inside: Command, model: Path) -> None:
