@@ -23,17 +23,16 @@ DEMOS = HERE.parents[1] / "attngeo" / "demos"
 # weights fade by the end; more masks, so that a step learns more (Wettig et al. 2023, 2202.08005).
 OPTIONS = {
     "--model": "tiny", "--data": "austen", "--seed": "0", "--steps": "12000", "--batch-size": "64", "--seq-len": "32",
-    "--lr": "2e-3", "--warmup": "500", "--weight-decay": "0.1", "--mlm-probability": "0.3", "--log-every": "400",
-    "--save-every": "2000",
+    "--lr": "2e-3", "--warmup": "500", "--weight-decay": "0.1", "--log-every": "400", "--save-every": "2000",
 }  # fmt: skip
-OBJECTIVES = {"encoder": "mlm", "decoder": "clm"}
+OBJECTIVES = {"encoder": {"--objective": "mlm", "--mlm-probability": "0.3"}, "decoder": {"--objective": "clm"}}
 KEPT = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 
 def main() -> None:
     """Train both at once, with one thread each; finished runs are kept, and interrupted ones resumed."""
     work = HERE / "runs"
-    running = {name: start(work / name, objective) for name, objective in OBJECTIVES.items()}
+    running = {name: start(work / name, name) for name in OBJECTIVES}
     failed = [name for name, process in running.items() if process is not None and process.wait()]
     if failed:
         sys.exit(f"training of {' and '.join(failed)} failed; run this again to resume it")
@@ -41,18 +40,18 @@ def main() -> None:
         install(work / name, name)
 
 
-def start(folder: Path, objective: str) -> subprocess.Popen[bytes] | None:
+def start(folder: Path, name: str) -> subprocess.Popen[bytes] | None:
     """Start the command that trains one model; None if it is finished."""
     if (folder / "summary.json").exists():
         return None
-    options = ["--resume"] if folder.exists() else make_options(objective)
+    options = ["--resume"] if folder.exists() else make_options(name)
     command = [Path(sys.executable).with_name("attngeo"), "pretrain", *options, "-o", folder]
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-def make_options(objective: str) -> list[str]:
-    """The options of the command that trains a model, without -o."""
-    return ["--objective", objective, *(part for pair in OPTIONS.items() for part in pair)]
+def make_options(name: str) -> list[str]:
+    """The options of the command that trains a model, without -o; options of this script follow, and replace them."""
+    return [*(part for pair in (OBJECTIVES[name] | OPTIONS).items() for part in pair), *sys.argv[1:]]
 
 
 def install(folder: Path, name: str) -> None:
@@ -65,7 +64,7 @@ def install(folder: Path, name: str) -> None:
     for file in KEPT:
         shutil.copy(folder / "model" / file, target / file)
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
-    summary["command"] = shlex.join(["attngeo", "pretrain", *make_options(OBJECTIVES[name])])
+    summary["command"] = shlex.join(["attngeo", "pretrain", *make_options(name)])
     (HERE / f"{name}.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
     pd.read_parquet(folder / "geometry.parquet").round(6).to_csv(HERE / f"{name}.csv", index=False)
 
