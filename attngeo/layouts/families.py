@@ -101,7 +101,7 @@ REMOTE: dict[str, Family] = {
         rotary=INTERLEAVED,
         defaults={"rope_theta": 10_000.0},
     ),
-    # Text and image tokens have weights of their own. The base of the rotary embeddings is in the code only.
+    # Text and image tokens have weights of their own.
     "cogvlm": Family(
         source=_hub("THUDM/cogvlm2-llama3-chat-19B", "modeling_cogvlm.py"),
         layouts=(
@@ -109,8 +109,7 @@ REMOTE: dict[str, Family] = {
         ),
         stacks={r"^model\.layers\.\d+\.self_attn$": "decoder_vision"},
         pre_norm=INPUT_NORM,
-        rotary=HALF,
-        defaults={"rope_theta": None},
+        rotary=Rotary(other="the base of its rotation is only in its code"),
         notes=("forms of text tokens, or of image tokens, with themselves only",),
     ),
     "cogvlm_vision": Family(
@@ -478,7 +477,10 @@ NORMS_BY_TYPE: dict[str, HeadNorm] = {
 }  # fmt: skip
 
 # Rotary embeddings of model types as published, which transformers splits into parts. For all others, the census tells.
-ROTARY_PUBLISHED = dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), HALF)
+ROTARY_PUBLISHED = {
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), HALF),
+    "plamo2": Rotary(other="config.json does not say which of its bases a layer uses"),
+}
 # Words of the census → why the product of a query and a key does not depend on their distance alone.
 OTHER_ROTATIONS = {
     "other": "it rotates in an order of its own, such as by several axes of an image",

@@ -350,6 +350,8 @@ def tabulate_encodings(model: TableModel) -> pd.DataFrame:
     pairs = [(str(column.name), _name(value)) for column in columns for value in column.decode_all()]
     of_columns = np.repeat(model.feature_encodings_, [column.size for column in columns], axis=0)
     points = model.category_encodings_.to_numpy() + of_columns
+    if points.shape[1] == 1:  # one head of size 1: all lie on a line
+        points = np.pad(points, ((0, 0), (0, 1)))
     placed = PCA(2, svd_solver="full").fit_transform(points)  # with the largest number of each axis positive
     return pd.DataFrame(pairs, columns=["column", "value"]).assign(x=placed[:, 0], y=placed[:, 1])
 

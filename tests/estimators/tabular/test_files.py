@@ -214,3 +214,12 @@ def test_encodings_keep_the_distances_that_two_dimensions_can(model: AttentionCl
     values = np.linalg.svd(whole, compute_uv=False)
     np.testing.assert_allclose(np.linalg.norm(placed, axis=0), values[:2], rtol=1e-4)
     pd.testing.assert_frame_equal(rows, tabulate_encodings(model))
+
+
+def test_encodings_of_one_number_lie_on_a_line() -> None:
+    table = pd.DataFrame({"size": ["s", "m", "l"] * 4})
+    model = AttentionClassifier(max_epochs=1, n_heads=1, head_size=1, random_state=0).fit(table, [0, 1, 1] * 4)
+    rows = tabulate_encodings(model)
+    assert rows["value"].tolist()[:3] == ["l", "m", "s"]
+    assert rows["x"].std() > 0
+    assert (rows["y"] == 0).all()
