@@ -303,7 +303,7 @@ def _rotate(site: AttentionSite, queries: Part, offset: int, ref: str) -> tuple[
         if rotary is None or rotary.other:
             reason = rotary.other if rotary else "the order of its rotary dimensions is unknown"
             raise UnsupportedModelError(
-                f"{ref}: model type {site.section.get('model_type', '')!r} has no relative offset: {reason}; "
+                f"{ref}: it has no relative offset: {reason}; "
                 "score without $rope_offset, or another stack with $stack",
                 "rope_offset", "stack",
             )  # fmt: skip
