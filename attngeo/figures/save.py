@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,6 +69,8 @@ def _draw_image(figure: Figure, suffix: str, path: Path) -> bytes:
 
     width, height = figure.layout.width or WIDTH, figure.layout.height or HEIGHT
     options = {"format": suffix.removeprefix("."), "width": width, "height": height, "scale": SCALE}
+    # The end of a browser may be read as a message, which would be logged with a traceback and ignored.
+    logging.getLogger("choreographer.channels.pipe").setLevel(logging.CRITICAL)
     try:
         return bytes(kaleido.calc_fig_sync(figure, opts=options))
     except Exception as error:  # a browser that starts and then fails; it has many error classes of its own

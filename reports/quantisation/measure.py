@@ -236,5 +236,5 @@ if __name__ == "__main__":
     columns = ["model", "format", "layer", "head", *SCORES, "frobenius_norm"]
     rows.astype({"head": "Int64"})[columns].to_csv(HERE / "rows.csv", index=False, float_format="%.5g")
     summary.to_csv(HERE / "summary.csv", index=False, float_format="%.4g")
-    save_figure(draw_changes(summary), HERE / "changes.png", width=900, height=450)
-    save_figure(draw_heads(rows, "demo:minilm"), HERE / "heads.png", width=1000, height=600)
+    save_figure(draw_changes(summary).update_layout(width=900, height=450), HERE / "changes.png")
+    save_figure(draw_heads(rows, "demo:minilm").update_layout(width=1000, height=600), HERE / "heads.png")

@@ -52,7 +52,7 @@ def _fields_of(kind: type) -> dict[str, Any]:
     if found and share and share < 1 and "qk_rope_head_dim" not in found:
         found["partial_rotary_factor"] = share
     if rope and rope not in USUAL:
-        found["rope_parameters"] = rope
+        found["rope_parameters"] = dict(sorted(rope.items()))  # kinds of layers come in the order of a set
     return found
 
 

@@ -29,6 +29,23 @@ def test_images_are_drawn_by_a_browser(kind: str, tmp_path: Path) -> None:
         assert [int.from_bytes(path.read_bytes()[i : i + 4]) for i in (16, 20)] == [2000, 700]
 
 
+def test_the_end_of_a_browser_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import kaleido
+    from choreographer.channels import pipe
+
+    def draw(*_: object, **__: object) -> bytes:
+        pipe._logger.error("JSONError decoding message. Ignoring")
+        return b"drawn"
+
+    monkeypatch.setattr("attngeo.figures.save.check_figure", lambda _: None)
+    monkeypatch.setattr(kaleido, "calc_fig_sync", draw)
+    save_figure(plot("layers", "demo:minilm"), tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes() == b"drawn"
+    assert caplog.records == []
+
+
 def test_pages_and_json_are_the_same_for_the_same_figure(tmp_path: Path) -> None:
     figure = plot("layers", "demo:minilm")
     for name in ("a.html", "b.html", "a.json", "b.json"):

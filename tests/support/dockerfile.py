@@ -6,6 +6,7 @@ mounted are left out; torch comes from the index that pip is configured with.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -42,7 +43,8 @@ def main() -> None:
                 command = command.replace(' --index-url "$TORCH_INDEX"', "").replace(
                     "python -m venv", f"{sys.executable} -m venv"
                 )
-                environment = {"PATH": f"{place / 'venv/bin'}:/usr/bin:/bin", "HOME": folder}
+                environment = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+                environment |= {"PATH": f"{place / 'venv/bin'}:/usr/bin:/bin", "HOME": folder}
                 subprocess.run(["bash", "-euc", command], cwd=place / "src", env=environment, check=True)
         shutil.rmtree(place / "src")
         subprocess.run([place / "venv/bin/attngeo", "score", "demo:minilm", "demo:encoder"], cwd=folder, check=True)
