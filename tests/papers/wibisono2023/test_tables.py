@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.messages import assert_states, refuses
+from support.readme import ROOT
 
 from attngeo.errors import DataError, TrainingError, UsageError
 from attngeo.estimators.tabular.baselines import BASELINES
@@ -298,10 +301,15 @@ def test_all_methods_that_options_may_name_are_known() -> None:
 
 
 def test_the_script_of_the_other_models_runs_beside_the_source() -> None:
-    """Without pytorch_tabular, which is imported when a model is made."""
-    script = Path(__file__).parents[3] / "reports/tabular/other_models.py"
+    """With the libraries of its own environment alone, but pytorch_tabular, which is imported when a model is made."""
+    script = ROOT / "reports/tabular/other_models.py"
+    there = (script.parent / "requirements.txt").read_text("utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    names = {re.split(r"[^\w-]", one)[0] for one in project["dependencies"]}
+    absent = [name.replace("-", "_") for name in names if not re.search(rf"^{name}\b", there, re.MULTILINE)]
     code = (
-        "import runpy, sys; names = runpy.run_path(sys.argv[1]); print(*names['CONFIGS']); print(*names['COLUMNS'])\n"
+        f"import runpy, sys; sys.modules.update(dict.fromkeys({absent}))\n"
+        "names = runpy.run_path(sys.argv[1]); print(*names['CONFIGS']); print(*names['COLUMNS'])\n"
         "sys.argv = [sys.argv[1], '--help']; names['main']()"
     )
     shown = subprocess.run([sys.executable, "-c", code, script], capture_output=True, text=True, check=True).stdout
