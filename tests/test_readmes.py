@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +72,32 @@ def test_every_command_has_an_example() -> None:
     text = (ROOT / "commands/README.md").read_text("utf-8")
     missing = [name for name in list_commands(typer.main.get_command(app)) if f"| `{name}" not in text]
     assert not missing
+
+
+def command_lines() -> Iterator[tuple[str, list[str]]]:
+    """Where a command is shown, and its words: blocks and tables of READMEs, examples of help texts, a script."""
+    for path in (*every_readme(), *(ROOT / "commands").glob("*.py"), ROOT / "reports/figures.sh"):
+        text = re.sub(r"\\\n\s*", " ", path.read_text("utf-8"))
+        start = r"^ {8}" if path.suffix == ".py" else r"^(?:\$ )?|\| `|&& "
+        for shown in re.findall(rf"(?:{start})(attngeo [^`\n]+)", text, re.MULTILINE):
+            shell = shlex.shlex(shown, posix=True, punctuation_chars="|&><;")
+            shell.whitespace_split = True
+            yield str(path.relative_to(ROOT)), [*itertools.takewhile(lambda word: word[0] not in "|&><;", shell)]
+
+
+def test_every_command_that_is_shown_is_accepted() -> None:
+    """Its names, options and their values are; nothing is run."""
+    shown = list(command_lines())
+    assert {"README.md", "reports/figures.sh", "commands/plot.py"} <= {path for path, _ in shown}
+    for path, (_, *words) in shown:
+        command: Any = typer.main.get_command(app)
+        context = command.make_context("attngeo", words)
+        while hasattr(command, "list_commands"):
+            name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+            try:
+                context = command.make_context(name, words, parent=context)
+            except Exception as error:
+                raise AssertionError(f"{path}: {name} {' '.join(words)}: {error}") from error
 
 
 def every_readme() -> Iterator[Path]:

@@ -45,7 +45,7 @@ def start(folder: Path, name: str) -> subprocess.Popen[bytes] | None:
     if (folder / "summary.json").exists():
         return None
     options = ["--resume"] if folder.exists() else make_options(name)
-    command = [Path(sys.executable).with_name("attngeo"), "pretrain", *options, "-o", folder]
+    command = [str(Path(sys.executable).with_name("attngeo")), "pretrain", *options, "-o", str(folder)]
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 

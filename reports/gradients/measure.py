@@ -8,13 +8,15 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 from transformers import PrinterCallback, TrainingArguments
 
+from attngeo.choices import Objective
 from attngeo.gradients import GradientCallback, measure, read_batches
 from attngeo.gradients.options import GradientOptions
-from attngeo.pretrain import make_options
+from attngeo.pretrain.options import TextPretrainOptions
 from attngeo.pretrain.text import prepare_text
 
 HERE = Path(__file__).parent
@@ -37,9 +39,9 @@ def measure_demos(wikitext: str) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def measure_training(objective: str, seed: int, folder: Path) -> pd.DataFrame:
+def measure_training(objective: Objective, seed: int, folder: Path) -> pd.DataFrame:
     """A run of the preset `tiny`, measured on fixed sequences of the text that it is trained on."""
-    options = make_options("tiny", objective=objective, seed=seed)
+    options = TextPretrainOptions.of("tiny", objective=objective, seed=seed)
     task = prepare_text(options, processes=1)
     about = GradientOptions(objective=objective, sequences=SEQUENCES, seq_len=options.seq_len, seed=1)
     callback = GradientCallback(read_batches(task.processor, about), objective)
@@ -62,7 +64,7 @@ if __name__ == "__main__":
     measure_demos(sys.argv[1]).to_csv(HERE / "demos.csv", index=False, float_format="%.5g")
     runs = []
     for seed in TRAINING_SEEDS:
-        for objective in ("mlm", "clm"):
+        for objective in get_args(Objective):
             with tempfile.TemporaryDirectory() as folder:
                 runs.append(measure_training(objective, seed, Path(folder)))
             pd.concat(runs, ignore_index=True).to_csv(HERE / "training.csv", index=False, float_format="%.5g")

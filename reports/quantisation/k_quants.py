@@ -24,7 +24,10 @@ def _spread(codes: np.ndarray, bits: int) -> np.ndarray:
     """256 small codes in bytes of `bits`: runs of 32 codes share 32 bytes, the first one in the lowest bits."""
     shared = 8 // bits
     runs = codes.astype(np.uint8).reshape(len(codes), -1, shared, 32)
-    return sum(runs[:, :, at] << np.uint8(bits * at) for at in range(shared)).astype(np.uint8).reshape(len(codes), -1)
+    packed = np.zeros_like(runs[:, :, 0])
+    for at in range(shared):
+        packed |= runs[:, :, at] << np.uint8(bits * at)
+    return packed.reshape(len(codes), -1)
 
 
 def _affine(blocks: np.ndarray, size: int, bits: int, scale_bits: int) -> tuple[np.ndarray, ...]:
