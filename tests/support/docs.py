@@ -17,7 +17,7 @@ def main(folder: Path) -> None:
         module = import_module(name)
         vars(module).update({public: getattr(module, public) for public in getattr(module, "__all__", ())})
     pdoc.render.configure(docformat="google")
-    pdoc.pdoc(*MODULES, output_directory=folder)
+    pdoc.pdoc("attngeo", "attngeo.estimators", output_directory=folder)  # the first has the pages of the others
 
 
 if __name__ == "__main__":
