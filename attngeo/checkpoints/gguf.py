@@ -25,7 +25,7 @@ from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 # Bytes that are read at a time, and limits that no real file reaches.
 CHUNK = 1 << 20
-LONGEST_HEADER, LONGEST_TEXT, MOST_TENSORS, MOST_KEYS = 1 << 29, 1 << 24, 1 << 20, 1 << 16
+LONGEST_HEADER, LONGEST_TEXT, MOST_TENSORS, MOST_KEYS, MOST_TEXTS = 1 << 29, 1 << 24, 1 << 20, 1 << 16, 1 << 20
 # The number of a dtype in a file → its name, and the numbers and bytes of a block.
 DTYPES: Mapping[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 30: ("BF16", 1, 2), 28: ("F64", 1, 8),
@@ -128,6 +128,9 @@ SCALING = (
     "yarn_beta_slow",
 )  # fmt: skip
 FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
+# What the keys about the vocabulary begin with, and that of the list of tokens.
+GGML = "tokenizer.ggml"
+TOKENS = f"{GGML}.tokens"
 
 
 class GgufFile:
@@ -320,16 +323,18 @@ class _Reader:
         except UnicodeDecodeError:
             raise self.broken("has a name that is no UTF-8") from None
 
-    def value(self, kind: int) -> Any:
-        """A value; None for a list of texts or of many numbers."""
+    def value(self, kind: int, *, with_texts: bool = False) -> Any:
+        """A value; None for a list of texts that is not asked for."""
         if kind == TEXT:
             return self.take(self.number("Q")).decode("utf-8", "replace")
         if kind != LIST:
             return self.number(self._form(kind))
         kind, count = self.number("I"), self.number("Q")
         if kind == TEXT:
-            if count > (self._source.size - self.at) // 8:
+            if count > (MOST_TEXTS if with_texts else (self._source.size - self.at) // 8):
                 raise self.broken(f"announces a list of {count:,} texts")
+            if with_texts:
+                return [self.value(TEXT) for _ in range(count)]
             for _ in range(count):
                 self.take(self.number("Q"))
             return None
@@ -344,8 +349,13 @@ class _Reader:
         return VALUES[kind]
 
 
-def _read_header(reader: _Reader) -> tuple[dict[str, Any], list[_Entry]]:
-    """The values and the tensors that a header lists."""
+def read_vocabulary(source: ByteSource) -> dict[str, Any]:
+    """The values of a header, as `GgufFile.metadata`, and the list of tokens."""
+    return _read_header(_Reader(source), TOKENS)[0]
+
+
+def _read_header(reader: _Reader, texts: str = "") -> tuple[dict[str, Any], list[_Entry]]:
+    """The values and the tensors that a header lists. texts: the key of the one list of texts that is kept."""
     magic, version = reader.take(4), reader.number("I")
     if magic != MAGIC or version not in VERSIONS:
         raise reader.broken(f"begins with {magic!r} and version {version}, expected {MAGIC!r} and 2 or 3")
@@ -355,7 +365,7 @@ def _read_header(reader: _Reader) -> tuple[dict[str, Any], list[_Entry]]:
     metadata = {}
     for _ in range(keys):
         key = reader.text()
-        metadata[key] = reader.value(reader.number("I"))
+        metadata[key] = reader.value(reader.number("I"), with_texts=key == texts)
     entries = []
     for _ in range(count):
         name, dimensions = reader.text(), reader.number("I")

@@ -7,7 +7,7 @@ import re
 import shutil
 import struct
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ from conftest import Command
 from support.checkpoints import assert_refused, write_single
 from support.hub_server import Hub
 from support.tiny_models import TINY_MODELS, build
-from support.vectors import TEXT, byte_level, checkpoint, random_vectors, sentence_piece, write_questions
+from support.vectors import TEXT, byte_level, checkpoint, random_vectors, sentence_piece, word_piece, write_questions
 from torch import Tensor
 
 import attngeo
+from attngeo.checkpoints.gguf import read_vocabulary
 from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.store import RegularFile
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, ShapeError, UnsupportedModelError
 
@@ -554,9 +556,20 @@ def test_a_scaling_of_some_dimensions_counts_without_an_offset(tmp_path: Path) -
     assert_equal_scores(tmp_path, 10, offset=3)
 
 
-def write_vocabulary(path: Path, model: str, tokens: list[str] | None, rows: int, **lists: list[Any]) -> Path:
-    """A file with a table of embeddings and a vocabulary; lists: `scores`, `types` or `merges`."""
-    writer = gguf.GGUFWriter(path, "llama")
+def write_vocabulary(
+    path: Path,
+    model: str,
+    tokens: list[str] | None,
+    rows: int,
+    architecture: str = "llama",
+    stated: Mapping[str, Any] = {},
+    **lists: list[Any],
+) -> Path:
+    """A file with a table of embeddings and a vocabulary; lists: `scores`, `types` or `merges`.
+
+    stated: other keys about the vocabulary, with flags, numbers or lists.
+    """
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_embedding_length(8)
     writer.add_head_count(2)
     writer.add_tokenizer_model(model)
@@ -564,6 +577,9 @@ def write_vocabulary(path: Path, model: str, tokens: list[str] | None, rows: int
         writer.add_token_list(tokens)
     for name, values in lists.items():
         getattr(writer, f"add_token_{name}")(values)
+    for key, value in stated.items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, list: writer.add_array}[type(value)]
+        add(f"tokenizer.ggml.{key}", value)
     writer.add_tensor("token_embd.weight", random_vectors(rows, 8).numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -583,6 +599,43 @@ def write_byte_level(path: Path, original: Path) -> None:
     write_vocabulary(path, "gpt2", tokens, len(tokens), merges=merges, types=types)
 
 
+# Kind of WordPiece → architecture, what its normaliser does, words that only it has, and what the file states.
+UNKNOWN: dict[str, Any] = {"unknown_token_id": 1, "cls_token_id": 2, "seperator_token_id": 3}
+WORD_PIECE: dict[str, tuple[str, dict[str, bool], list[str], dict[str, Any]]] = {
+    "uncased": ("bert", {}, ["ete", "athens"], UNKNOWN),
+    "cased": ("bert", {"lowercase": False}, ["King", "Été", "Athens"], UNKNOWN),
+    "with accents": (
+        "nomic-bert", {"strip_accents": False}, ["été", "athens"], {"unknown_token_id": 1, "normalizer.lowercase": True}
+    ),
+    "earlier": ("nomic-bert", {}, ["ete", "athens", "[unused1]"], {}),
+    "stated": (
+        "bert", {"lowercase": False, "strip_accents": True}, ["ete", "athens"],
+        {"normalizer.lowercase": False, "normalizer.strip_accents": True},
+    ),
+}  # fmt: skip
+
+
+def write_word_pieces(path: Path, original: Path, kind: str) -> None:
+    """The same for WordPiece, as llama.cpp's converter writes it, or as it did before it heeded types."""
+    original.mkdir()
+    architecture, rules, own, stated = WORD_PIECE[kind]
+    small = sorted({word for word in TEXT.split() if word.islower()} - {"kings", "queens", "whitest"})
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *own, *small, "white", "##s", "##r", "##st", ".", "▁", "##"]
+    word_piece(original / "tokenizer.json", tokens, **rules)
+    rows = len(tokens) + 2
+    checkpoint(original, rows, model_type="bert")
+    special = [token.startswith("[") and token.isupper() for token in tokens]
+    stored = [
+        f"▁{token}".removeprefix("▁##") if not (kept or (kind == "earlier" and token.startswith("["))) else token
+        for token, kept in zip(tokens, special, strict=True)
+    ]
+    padding = [f"[PAD{number}]" for number in (rows - 2, rows - 1)]
+    stored += padding if kind == "earlier" else [f"▁{token}" for token in padding]
+    types = [gguf.TokenType.CONTROL if kept else gguf.TokenType.NORMAL for kept in special]
+    types += 2 * [gguf.TokenType.USER_DEFINED if kind == "earlier" else gguf.TokenType.UNUSED]
+    write_vocabulary(path, "bert", stored, rows, architecture, stated, types=types)
+
+
 def write_pieces(path: Path, original: Path, kind: str) -> None:
     """The same for SentencePiece's."""
     from sentencepiece import SentencePieceProcessor
@@ -598,20 +651,24 @@ def write_pieces(path: Path, original: Path, kind: str) -> None:
     checkpoint(original, count, model_type="llama" if kind == "bpe" else "t5")
     shutil.copy(pieces, original / ("tokenizer.model" if kind == "bpe" else "spiece.model"))
     tokens, scores = (list(map(read, range(count))) for read in (library.id_to_piece, library.get_score))
-    write_vocabulary(path, "llama" if kind == "bpe" else "t5", tokens, count, scores=scores, types=types)
+    name = "llama" if kind == "bpe" else "t5"  # of the vocabulary, and of the architecture
+    write_vocabulary(path, name, tokens, count, name, scores=scores, types=types)
 
 
-@pytest.mark.parametrize("kind", ["byte level", "bpe", "unigram"])
+@pytest.mark.parametrize("kind", ["byte level", "bpe", "unigram", *WORD_PIECE])
 def test_the_vocabulary_in_a_file_is_that_of_its_checkpoint(kind: str, tmp_path: Path, inside: Command) -> None:
     path, original = tmp_path / "model.gguf", tmp_path / "original"
-    write_byte_level(path, original) if kind == "byte level" else write_pieces(path, original, kind)
+    if kind == "byte level":
+        write_byte_level(path, original)
+    else:
+        (write_word_pieces if kind in WORD_PIECE else write_pieces)(path, original, kind)
     stored, expected = open_embedding(path), open_embedding(original)
     assert list(stored.labels) == list(expected.labels)
     assert torch.equal(stored.is_word, expected.is_word)
     assert stored.is_word.sum() >= 10
     assert stored.pieces is not None
     assert expected.pieces is not None
-    for word in (*TEXT.split(), "whiter", "été", "日"):
+    for word in (*TEXT.split(), "whiter", "été", "Été", "King", "QUEEN", "日", "kings."):
         assert stored.pieces(word) == expected.pieces(word), word
     questions = write_questions(tmp_path / "q.txt", {"own": ["king queen old city", "the of and old"]})
     for command, *options in (["analogy", "--questions", questions], ["nearest", "king - the + of"]):
@@ -628,15 +685,34 @@ def test_a_vocabulary_that_cannot_be_read_is_refused(tmp_path: Path, inside: Com
     path, tokens = tmp_path / "model.gguf", ["<unk>", "▁king", "▁queen", "s"]
     for model, given, error, fact in (
         ("llama", None, UnsupportedModelError, "tokens"),
-        ("bert", tokens, UnsupportedModelError, "'bert'"),
+        ("bert", None, UnsupportedModelError, "tokens"),
+        ("bert", tokens, UnsupportedModelError, "none of 4 tokens is [UNK]"),
         ("llama", tokens, UnsupportedModelError, "scores"),
         ("gpt2", tokens, UnsupportedModelError, "scores"),
     ):
         write_vocabulary(path, model, given, 4)
         assert_refused(inside("nearest", path, "king"), path, error, (fact, "tokenizer.json"))
-    for rows, fact in ((3, "3 rows"), (40, "40 rows")):
-        write_vocabulary(path, "llama", tokens, rows, scores=[0.0, -1.0, -2.0, -3.0])
-        assert_refused(inside("nearest", path, "king"), path, ShapeError, (fact,))
+    for model in ("llama", "bert"):
+        for rows, fact in ((3, "3 rows"), (40, "40 rows")):
+            given = {"stated": {"unknown_token_id": 0}} if model == "bert" else {"scores": [0.0, -1.0, -2.0, -3.0]}
+            write_vocabulary(path, model, tokens, rows, **given)
+            assert_refused(inside("nearest", path, "king"), path, ShapeError, (fact,))
+    for stated, error, fact in (
+        ({"unknown_token_id": 700}, UnsupportedModelError, "none of 4 tokens is number 700"),
+        ({"unknown_token_id": [1, 2], "cls_token_id": [3]}, UnsupportedModelError, "none of 4 tokens is [UNK]"),
+    ):
+        write_vocabulary(path, "bert", tokens, 4, "bert", stated)
+        assert_refused(inside("nearest", path, "king"), path, error, (fact,))
+    write_vocabulary(path, "bert", None, 4, "bert", {"tokens": [1, 2, 3, 4]})
+    assert_refused(inside("nearest", path, "king"), path, UnsupportedModelError, ("tokens",))
+
+
+def test_a_list_of_too_many_tokens_is_not_read(tmp_path: Path) -> None:
+    path, key, count = tmp_path / "model.gguf", b"tokenizer.ggml.tokens", (1 << 20) + 1
+    header = [struct.pack("<4sIQQQ", b"GGUF", 3, 0, 1, len(key)), key, struct.pack("<IIQ", 9, 8, count)]
+    path.write_bytes(b"".join(header) + bytes(8 * count))
+    with closing(RegularFile(path)) as source, pytest.raises(CorruptCheckpointError, match="1,048,577 texts"):
+        read_vocabulary(source)
 
 
 def test_a_vocabulary_on_the_hub_needs_the_file(here: Hub, tmp_path: Path) -> None:
