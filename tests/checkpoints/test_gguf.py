@@ -171,28 +171,52 @@ def test_gains_that_are_stored_plus_one(tmp_path: Path) -> None:
     assert_same(tmp_path, tmp_path / "model.gguf", decoded, "gemma2", fold_norm=True)
 
 
-def test_a_model_in_several_files(tmp_path: Path) -> None:
-    state = draw_state()
-    write_gguf(tmp_path / "whole.gguf", state)
-    for number in (1, 2):
-        writer = gguf.GGUFWriter(tmp_path / f"m-0000{number}-of-00002.gguf", "llama")
-        reader = gguf.GGUFReader(tmp_path / "whole.gguf")
-        for key, value in KEYS.items():
-            writer.add_uint32(f"llama.{key}", value)
-        writer.add_uint16("split.count", 2)
-        writer.add_uint16("split.no", number - 1)
-        for tensor in reader.tensors[number - 1 :: 2]:
-            writer.add_tensor(tensor.name, np.array(tensor.data))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-    expected = attngeo.score(tmp_path / "whole.gguf")
-    pd.testing.assert_frame_equal(
-        attngeo.score(tmp_path / "m-00001-of-00002.gguf")[SCORES], expected[SCORES], check_exact=True
-    )
-    with pytest.raises(CorruptCheckpointError, match="first of them"):
-        attngeo.score(tmp_path / "m-00002-of-00002.gguf")
+def write_splits(folder: Path, **options: Any) -> Path:
+    """whole.gguf, and the same in files of four tensors, of which only the first has metadata. Returns the first."""
+    folder.mkdir(exist_ok=True)
+    write_gguf(folder / "whole.gguf", draw_state())
+    writer = gguf.GGUFWriter(folder / "m.gguf", "llama", split_max_tensors=4, **options)
+    for key, value in KEYS.items():
+        writer.add_uint32(f"llama.{key}", value)
+    writer.add_float32("llama.rope.freq_base", 5000.0)
+    for tensor in gguf.GGUFReader(folder / "whole.gguf").tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return min(folder.glob("m-00001-of-0000?.gguf"))
+
+
+@pytest.mark.parametrize("small_first_shard", [False, True])
+def test_a_model_in_several_files(small_first_shard: bool, tmp_path: Path, inside: Command) -> None:
+    first = write_splits(tmp_path, small_first_shard=small_first_shard)
+    parts = sorted(tmp_path.glob("m-*.gguf"))
+    assert len(parts) == (4 if small_first_shard else 3)
+    assert "general.architecture" not in gguf.GGUFReader(parts[1]).fields
+    expected = attngeo.score(tmp_path / "whole.gguf", rope_offset=3)
+    (tmp_path / "whole.gguf").unlink()
+    compared = [*SCORES, "parameters"]
+    for path in (first, tmp_path):
+        scores = attngeo.score(path, rope_offset=3)
+        pd.testing.assert_frame_equal(scores[compared], expected[compared], check_exact=True)
+    assert_refused(inside("score", parts[1]), parts[1], CorruptCheckpointError, (f"give {first.name}",))
+    parts[2].unlink()
+    assert_refused(inside("score", first), parts[2], CorruptCheckpointError, ("no such file",))
+    first.rename(tmp_path / "renamed.gguf")
+    path = tmp_path / "renamed.gguf"
+    assert_refused(inside("score", path), path, CorruptCheckpointError, (f"{len(parts)} parts", "00001-of"))
+
+
+def test_several_files_on_the_hub(here: Hub, tmp_path: Path) -> None:
+    """Read by ranges, and downloaded."""
+    folder = here.repositories["org/name"] = tmp_path / "remote"
+    first = write_splits(folder)
+    (folder / ".gitattributes").write_text("*.gguf filter=lfs")
+    expected = attngeo.score(folder / "whole.gguf", rope_offset=3)
+    for hub in (HubAccess(), HubAccess(download=True)):
+        scores = attngeo.score(f"org/name/{first.name}", rope_offset=3, hub=hub, fresh=True)
+        pd.testing.assert_frame_equal(scores[SCORES], expected[SCORES], check_exact=True)
 
 
 def test_a_folder_and_what_inspect_says(tmp_path: Path, inside: Command) -> None:
@@ -312,8 +336,10 @@ FUSED: dict[str, tuple[str, dict[str, str], int, int]] = {
 }  # fmt: skip
 
 
-def write_tensors(path: Path, architecture: str, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    writer = gguf.GGUFWriter(path, architecture)
+def write_tensors(
+    path: Path, architecture: str, values: Mapping[str, Any], tensors: Mapping[str, Tensor], **options: Any
+) -> None:
+    writer = gguf.GGUFWriter(path, architecture, **options)
     for key, value in values.items():
         add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
         add(f"{architecture}.{key}", value)
@@ -539,9 +565,16 @@ def test_the_scaling_of_rotary_embeddings(kind: str, tmp_path: Path) -> None:
     state = draw_state()
     write_single(tmp_path / "plain", state, CONFIG | {"model_type": "qwen2", "rope_scaling": stated})
     values = KEYS | {"rope.freq_base": 5000.0} | {f"rope.scaling.{name}": value for name, value in header.items()}
-    tensors = factors() | rename(state, NAMES)
+    tensors = rename(state, NAMES) | factors()
     write_tensors(tmp_path / "model.gguf", "qwen2", values, tensors)
     assert_equal_scores(tmp_path, 10, offset=3)
+    if factors is not dict:  # they may be in another file than the metadata
+        write_tensors(tmp_path / "split.gguf", "qwen2", values, tensors, split_max_tensors=7)
+        parts = [gguf.GGUFReader(path) for path in sorted(tmp_path.glob("split-*.gguf"))]
+        assert [any("rope_" in tensor.name for tensor in part.tensors) for part in parts] == [False, True]
+        scores = attngeo.score(tmp_path / "split-00001-of-00002.gguf", rope_offset=3)
+        expected = attngeo.score(tmp_path / "model.gguf", rope_offset=3)
+        pd.testing.assert_frame_equal(scores[SCORES], expected[SCORES], check_exact=True)
 
 
 def test_a_scaling_of_some_dimensions_counts_without_an_offset(tmp_path: Path) -> None:
