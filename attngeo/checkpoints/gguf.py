@@ -23,8 +23,9 @@ from attngeo.checkpoints.store import ByteSource, Extent, TensorInfo
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
-# Bytes that are read at a time, and limits that no real file reaches.
-CHUNK = 1 << 20
+# Bytes that are read at a time, at first and at most: of the last part much may be no header. Limits that no real file
+# reaches.
+FIRST_CHUNK, CHUNK = 1 << 16, 1 << 20
 LONGEST_HEADER, LONGEST_TEXT, MOST_TENSORS, MOST_KEYS, MOST_TEXTS = 1 << 29, 1 << 24, 1 << 20, 1 << 16, 1 << 20
 # The number of a dtype in a file → its name, and the numbers and bytes of a block.
 DTYPES: Mapping[int, tuple[str, int, int]] = {
@@ -317,7 +318,7 @@ class _Reader:
             raise self.broken(f"announces {count:,} bytes at {self.at:,}, and the file has {self._source.size:,}")
         if self.at + count > self._start + len(self._chunk):
             self._start = self.at
-            length = min(max(count, CHUNK), self._source.size - self.at)
+            length = min(max(count, min(max(self.at // 2, FIRST_CHUNK), CHUNK)), self._source.size - self.at)
             self._chunk = bytes(self._source.read(self.at, length, "header").numpy())
         first = self.at - self._start
         self.at += count
