@@ -746,6 +746,24 @@ def test_a_vocabulary_that_cannot_be_read_is_refused(tmp_path: Path, inside: Com
     assert_refused(inside("nearest", path, "king"), path, UnsupportedModelError, ("tokens",))
 
 
+@pytest.mark.slow
+def test_mutated_vocabularies_end_in_a_table_or_in_one_error(tmp_path: Path) -> None:
+    """500 files with a few changed bytes in the header: never another exception."""
+    path, changed = tmp_path / "model.gguf", tmp_path / "changed.gguf"
+    write_word_pieces(path, tmp_path / "original", "with accents")
+    raw, generator = path.read_bytes(), np.random.default_rng(0)
+    header = raw.index(b"token_embd") + 60
+    for _ in range(500):
+        damaged = bytearray(raw)
+        for at in generator.integers(0, header, generator.integers(1, 6)):
+            damaged[at] = generator.integers(0, 256)
+        changed.write_bytes(damaged)
+        with suppress(AttnGeoError):
+            embedding = open_embedding(changed)
+            assert embedding.pieces is not None
+            assert embedding.pieces("[UNK]") is None
+
+
 def test_a_list_of_too_many_tokens_is_not_read(tmp_path: Path) -> None:
     path, key, count = tmp_path / "model.gguf", b"tokenizer.ggml.tokens", (1 << 20) + 1
     header = [struct.pack("<4sIQQQ", b"GGUF", 3, 0, 1, len(key)), key, struct.pack("<IIQ", 9, 8, count)]
