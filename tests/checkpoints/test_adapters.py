@@ -392,3 +392,9 @@ def test_a_base_that_is_missing_is_named(tmp_path: Path, inside: Command) -> Non
     run = inside("score", adapter)
     assert run.returncode == ModelNotFoundError.exit_code
     assert str(tmp_path / "base") in run.stderr
+
+
+def test_a_folder_with_an_adapter_is_not_run(tmp_path: Path) -> None:
+    adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
+    with pytest.raises(UnsupportedModelError, match="runs without adapters; verify its base"):
+        attngeo.verify(adapter)
