@@ -13,6 +13,7 @@ import typer
 import attngeo
 from attngeo.bounds import printable
 from attngeo.checkpoints.reference import HubAccess
+from attngeo.errors import UsageError
 from attngeo.options import RESULTS, default_of
 from attngeo.progress import ProgressCallback
 from attngeo.scores.spec import SCORES, ResultOptions, ScoreOptions, score_names
@@ -105,6 +106,8 @@ def score(
     """
     outputs, figures = output or [], plot or []
     conditions = _check(outputs, figures, fail_if or [], options)
+    if verify and options.adapter:
+        raise UsageError("$verify runs the model without adapters; leave out $verify or $adapter", "verify", "adapter")
     listed = list_all(models, models_file, hub, command="score")
     alone = len(listed) == 1
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST_LINES = 39_700
+MOST_LINES = 39_800
 MOST_MODULES = 187
 LEAST_MEDIAN = 190
 MOST_INNER_IMPORTS = 95

@@ -26,6 +26,7 @@ LONGEST_NAME = 200
 # A thousand times the bytes of the largest models that are known.
 MOST_TOTAL = 10**15
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
+LATER_PART = re.compile(r"-(?!00001-)\d{5}-of-(\d{5})\.gguf$")
 # How the names of threads that open files begin. One that waits for a server keeps the process until that has answered.
 THREADS = "attngeo-open"
 
@@ -220,7 +221,8 @@ def find_only_weights(folder: Path, ref: str) -> str:
     for kind in FORMATS:
         for ending in (kind.suffixes[0] + INDEX_SUFFIX, kind.suffixes[0]):
             paths = (path for path in folder.glob(f"*{ending}") if path.is_file())
-            names = sorted(path.name for path in paths if path.name not in kind.not_weights)
+            found = sorted(path.name for path in paths if path.name not in kind.not_weights)
+            names = [name for name in found if not LATER_PART.search(name)]
             if len(names) > 1:
                 require_format(names[0], ref)
                 refuse_shard(names[0], ref)
@@ -243,8 +245,14 @@ def refuse_other_folders(folder: Path, ref: str) -> None:
 
 
 def refuse_shard(file: str, ref: str) -> None:
-    """Raise CorruptCheckpointError if `file` is one shard of several: alone it holds only a part of the model."""
-    if (shard := SHARD.search(file)) and int(shard[1]) > 1:
+    """Raise CorruptCheckpointError if `file` is one shard of several: alone it holds only a part of the model.
+
+    The first part of a GGUF file says how many there are.
+    """
+    if part := LATER_PART.search(file):
+        first = f"{file[: part.start()]}-00001-of-{part[1]}{GGUF}"
+        raise CorruptCheckpointError(f"{ref}: {file} is a part of a model that begins in another file; give {first}")
+    if (shard := SHARD.search(file)) and int(shard[1]) > 1 and not file.endswith(GGUF):
         raise CorruptCheckpointError(
             f"{ref}: {file} is one of {int(shard[1])} shards, and their index is missing; give the folder that has "
             "every shard and the index, such as model.safetensors.index.json"

@@ -23,9 +23,10 @@ from attngeo.checkpoints.store import ByteSource, Extent, TensorInfo
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
-# Bytes that are read at a time, and limits that no real file reaches.
-CHUNK = 1 << 20
-LONGEST_HEADER, LONGEST_TEXT, MOST_TENSORS, MOST_KEYS = 1 << 29, 1 << 24, 1 << 20, 1 << 16
+# Bytes that are read at a time, at first and at most: of the last part much may be no header. Limits that no real file
+# reaches.
+FIRST_CHUNK, CHUNK = 1 << 16, 1 << 20
+LONGEST_HEADER, LONGEST_TEXT, MOST_TENSORS, MOST_KEYS, MOST_TEXTS = 1 << 29, 1 << 24, 1 << 20, 1 << 16, 1 << 20
 # The number of a dtype in a file → its name, and the numbers and bytes of a block.
 DTYPES: Mapping[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 30: ("BF16", 1, 2), 28: ("F64", 1, 8),
@@ -128,21 +129,26 @@ SCALING = (
     "yarn_beta_slow",
 )  # fmt: skip
 FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
+# What the keys about the vocabulary begin with, and that of the list of tokens.
+GGML = "tokenizer.ggml"
+TOKENS = f"{GGML}.tokens"
 
 
 class GgufFile:
     """An open .gguf file. Raises CorruptCheckpointError if it is broken, UnsupportedModelError for what is not read.
 
     metadata: the header's values; of lists only those of numbers that are short. tensors: name as transformers has it →
-    what is stored. config: what config.json would state.
+    what is stored. config: what config.json would state. factors: what divides the frequencies of rotary embeddings;
+    empty if it is unknown, None if this file has none. inherited: the metadata of the first file of several, as the
+    others have no own.
     """
 
-    def __init__(self, source: ByteSource) -> None:
-        self._source = source
+    def __init__(self, source: ByteSource, inherited: Mapping[str, Any] = {}) -> None:
+        self._source, self.where = source, source.where
         try:
             reader = _Reader(source)
-            self.metadata, entries = _read_header(reader)
-            alignment = self.metadata.get("general.alignment", 32)
+            own, entries = _read_header(reader)
+            self.metadata, alignment = {**inherited, **own}, own.get("general.alignment", 32)
             if type(alignment) is not int or not 0 < alignment <= 1 << 20:
                 raise reader.broken(f"states the alignment {alignment!r:.40}")
             start = -(-reader.at // alignment) * alignment
@@ -158,13 +164,15 @@ class GgufFile:
             for entry in entries:
                 info = self._check(entry, source.size - start)
                 self._starts[info.name], self.tensors[info.name] = start + info.offset, info
-            self.config = self._build_config(name)
+            self.factors = self._read_factors()
+            self.config = self.build_config()
         except BaseException:
             self.close()
             raise
 
-    def _build_config(self, name: str) -> dict[str, Any]:
+    def build_config(self) -> dict[str, Any]:
         """The fields of config.json that layouts read."""
+        name = self.metadata["general.architecture"]
         config: dict[str, Any] = {
             "model_type": self.family.model_type, "quantization_config": {"quant_method": "gguf"}
         }  # fmt: skip
@@ -176,7 +184,7 @@ class GgufFile:
                     "the checkpoint that the file was made from"
                 )
             config |= {} if value is None else {field: value}
-        if scaling := self._read_scaling(f"{name}.rope"):
+        if scaling := self._state_scaling(f"{name}.rope"):
             config["rope_scaling"] = scaling
         width, rotated = config.get("head_dim"), self.metadata.get(f"{name}.rope.dimension_count")
         if name == "deepseek2":  # later files state the width of the latent, that all heads share, as that of a head
@@ -194,24 +202,29 @@ class GgufFile:
             config["partial_rotary_factor"] = rotated / width
         return config
 
-    def _read_scaling(self, key: str) -> dict[str, Any] | None:
+    def _read_factors(self) -> list[float] | None:
+        """The factors; see `GgufFile`."""
+        info = next((info for name in FACTORS if (info := self.tensors.get(name))), None)
+        if info is None or info.dtype != "F32" or info.nbytes > CHUNK:
+            return None if info is None else []
+        return [float(factor) for factor in self.read(info.name).flatten()]
+
+    def _state_scaling(self, key: str) -> dict[str, Any] | None:
         """The scaling of rotary embeddings as config.json would state it; of an unknown kind if a number is missing."""
-        stated = {name: self.metadata.get(f"{key}.scaling.{name}") for name in SCALING}
+        stated, factors = {name: self.metadata.get(f"{key}.scaling.{name}") for name in SCALING}, self.factors
         factor = stated["factor"] or self.metadata.get(f"{key}.scale_linear")
         kind = stated["type"] or ("linear" if factor else "none")
-        factors = next((info for name in FACTORS if (info := self.tensors.get(name))), None)
-        if factors and kind in ("none", "longrope") and factors.dtype == "F32" and factors.nbytes <= CHUNK:
-            numbers = self.read(factors.name).flatten().tolist()  # of LLaMA 3, too, whose frequencies are divided
-            return {"rope_type": "longrope", "short_factor": numbers, "attention_factor": stated["attn_factor"] or 1.0}
-        if kind == "linear" and factor and not factors:
+        if factors and kind in ("none", "longrope"):  # of LLaMA 3, too, whose frequencies are divided
+            return {"rope_type": "longrope", "short_factor": factors, "attention_factor": stated["attn_factor"] or 1.0}
+        if kind == "linear" and factor and factors is None:
             return {"rope_type": kind, "factor": factor}
-        if kind == "yarn" and factor and stated["original_context_length"] and not factors:
+        if kind == "yarn" and factor and stated["original_context_length"] and factors is None:
             # DeepSeek's two factors of attention are equal, and cancel.
             scale = {"attention_factor": 1.0} if stated["yarn_log_multiplier"] else {}
             pace = {f"beta_{name}": stated[f"yarn_beta_{name}"] for name in ("fast", "slow")}
             trained = {"original_max_position_embeddings": stated["original_context_length"]}
             return {"rope_type": kind, "factor": factor} | trained | pace | scale
-        return {"rope_type": f"{kind!s:.40} of GGUF"} if kind != "none" or factors else None
+        return {"rope_type": f"{kind!s:.40} of GGUF"} if kind != "none" or factors is not None else None
 
     def _check(self, entry: _Entry, room: int) -> TensorInfo:
         """The tensor of an entry. Raises CorruptCheckpointError if it does not fit into the file."""
@@ -305,7 +318,7 @@ class _Reader:
             raise self.broken(f"announces {count:,} bytes at {self.at:,}, and the file has {self._source.size:,}")
         if self.at + count > self._start + len(self._chunk):
             self._start = self.at
-            length = min(max(count, CHUNK), self._source.size - self.at)
+            length = min(max(count, min(max(self.at // 2, FIRST_CHUNK), CHUNK)), self._source.size - self.at)
             self._chunk = bytes(self._source.read(self.at, length, "header").numpy())
         first = self.at - self._start
         self.at += count
@@ -320,16 +333,18 @@ class _Reader:
         except UnicodeDecodeError:
             raise self.broken("has a name that is no UTF-8") from None
 
-    def value(self, kind: int) -> Any:
-        """A value; None for a list of texts or of many numbers."""
+    def value(self, kind: int, *, with_texts: bool = False) -> Any:
+        """A value; None for a list of texts that is not asked for."""
         if kind == TEXT:
             return self.take(self.number("Q")).decode("utf-8", "replace")
         if kind != LIST:
             return self.number(self._form(kind))
         kind, count = self.number("I"), self.number("Q")
         if kind == TEXT:
-            if count > (self._source.size - self.at) // 8:
+            if count > (MOST_TEXTS if with_texts else (self._source.size - self.at) // 8):
                 raise self.broken(f"announces a list of {count:,} texts")
+            if with_texts:
+                return [self.value(TEXT) for _ in range(count)]
             for _ in range(count):
                 self.take(self.number("Q"))
             return None
@@ -344,8 +359,13 @@ class _Reader:
         return VALUES[kind]
 
 
-def _read_header(reader: _Reader) -> tuple[dict[str, Any], list[_Entry]]:
-    """The values and the tensors that a header lists."""
+def read_vocabulary(source: ByteSource) -> dict[str, Any]:
+    """The values of a header, as `GgufFile.metadata`, and the list of tokens."""
+    return _read_header(_Reader(source), TOKENS)[0]
+
+
+def _read_header(reader: _Reader, texts: str = "") -> tuple[dict[str, Any], list[_Entry]]:
+    """The values and the tensors that a header lists. texts: the key of the one list of texts that is kept."""
     magic, version = reader.take(4), reader.number("I")
     if magic != MAGIC or version not in VERSIONS:
         raise reader.broken(f"begins with {magic!r} and version {version}, expected {MAGIC!r} and 2 or 3")
@@ -355,7 +375,7 @@ def _read_header(reader: _Reader) -> tuple[dict[str, Any], list[_Entry]]:
     metadata = {}
     for _ in range(keys):
         key = reader.text()
-        metadata[key] = reader.value(reader.number("I"))
+        metadata[key] = reader.value(reader.number("I"), with_texts=key == texts)
     entries = []
     for _ in range(count):
         name, dimensions = reader.text(), reader.number("I")
@@ -368,16 +388,31 @@ def _read_header(reader: _Reader) -> tuple[dict[str, Any], list[_Entry]]:
     return metadata, entries
 
 
-def read_splits(first: GgufFile, name: str, open_file: Callable[[str], GgufFile]) -> dict[str, str]:
-    """Tensor → file, for a model in several files, whose first one says how many. name: of the first file."""
+def open_splits(
+    first: GgufFile, name: str, open_source: Callable[[str], ByteSource]
+) -> dict[str, tuple[ByteSource, GgufFile]]:
+    """The other files of a model in several: name → the file. The first one, `name`, says how many there are.
+
+    It has the metadata of all; the factors of rotary embeddings may be in any, and it gets them.
+    Raises CorruptCheckpointError if one is missing or broken.
+    """
     count = first.metadata.get("split.count", 1)
     match = re.fullmatch(r"(.+)-00001-of-(\d{5})(\.gguf)", name)
     if type(count) is not int or not 1 <= count <= 10_000 or match is None or int(match[2]) != count:
-        raise CorruptCheckpointError(f"{name} states {count!r:.20} parts, expected it to be the first of them")
-    places = dict.fromkeys(first.tensors, name)
-    for number in range(2, count + 1):
-        part = f"{match[1]}-{number:05}-of-{count:05}{match[3]}"
-        opened = open_file(part)
-        places |= dict.fromkeys(opened.tensors, part)
-        opened.close()
-    return places
+        raise CorruptCheckpointError(
+            f"{first.where}: states {count!r:.20} parts, expected a name of the first of them, …-00001-of-….gguf"
+        )
+    opened: dict[str, tuple[ByteSource, GgufFile]] = {}
+    try:
+        for number in range(2, count + 1):
+            part = f"{match[1]}-{number:05}-of-{count:05}{match[3]}"
+            source = open_source(part)
+            opened[part] = (source, GgufFile(source, first.metadata))
+            if (factors := opened[part][1].factors) is not None:
+                first.factors = factors
+    except BaseException:
+        for file in (first, *(file for _, file in opened.values())):
+            file.close()
+        raise
+    first.config = first.build_config()
+    return opened

@@ -211,8 +211,7 @@ def _check_name(file: str, ref: str) -> None:
     """Raise UnsupportedModelError or CorruptCheckpointError for a file that is no index and no whole checkpoint."""
     if not is_index(file):
         require_format(file, ref)
-        if not file.endswith(GGUF):  # its first part says how many there are
-            refuse_shard(file, ref)
+        refuse_shard(file, ref)
 
 
 class Folder:
@@ -242,7 +241,8 @@ class FileStore(TensorStore):
     """A TensorStore over one file of weights, or over several with an index. A file is opened when it is first needed.
 
     ref, config: see `TensorStore`. place: where its files are. main_file: the name of the one file, or of the index.
-    index: which file holds which tensor; None for one file. opened: files that are open already.
+    index: which file holds which tensor; None for one file. opened: files that are open already. opener: what opens
+    the others, if it is not that of their format.
     """
 
     def __init__(
@@ -253,12 +253,13 @@ class FileStore(TensorStore):
         main_file: str,
         index: Index | None = None,
         opened: Mapping[str, tuple[ByteSource, TensorFile]] | None = None,
+        opener: Callable[[ByteSource], TensorFile] | None = None,
     ) -> None:
         self.ref, self.config, self.revision, self.offline = in_utf8(ref), config, place.revision, place.offline
         self._files = [main_file] if index is None else index.files
         self.main_file, self.format = main_file, require_format(self._files[0], ref).name
         self.folder = place.path
-        self._place, self._index = place, index
+        self._place, self._index, self._opener = place, index, opener
         self._sources = {name: source for name, (source, _) in (opened or {}).items()}
         self._open = {name: file for name, (_, file) in (opened or {}).items()}
         self._lanes = max((source.lanes for source in self._sources.values()), default=1)
@@ -294,7 +295,7 @@ class FileStore(TensorStore):
         """
         infos = [info for file in self._open.values() for info in file.tensors.values()]
         count, nbytes, total = sum(map(weights, infos)), sum(info.nbytes for info in infos), self.total_nbytes
-        if len(self._open) == len(self._files):
+        if len(self._open) >= len(self._files):  # the first of several may hold no tensor
             return count
         return None if not nbytes or total is None or total < nbytes else count + (total - nbytes) * count // nbytes
 
@@ -323,7 +324,7 @@ class FileStore(TensorStore):
             if self._closed:
                 raise self._refuse(file)
             if file not in self._open:
-                opener = require_format(file, self.ref).open
+                opener = self._opener or require_format(file, self.ref).open
                 assert opener is not None  # require_format has refused the others
                 source = _open_source(self._place, file)
                 opened = opener(source)
@@ -439,10 +440,13 @@ def _open_files(
     log.info("%s: %s in %s, %d files of weights", ref, name, place.path, 1 if index is None else len(index.files))
     if not name.endswith(GGUF):
         return FileStore(ref, config, place, name, index)
-    from attngeo.checkpoints.gguf import GgufFile, read_splits
+    from attngeo.checkpoints.gguf import GgufFile, open_splits
 
     source = _open_source(place, name)
     first = GgufFile(source)
+    opened = {name: (source, first)}
     if first.metadata.get("split.count", 1) != 1:
-        index = Index(read_splits(first, name, lambda file: GgufFile(_open_source(place, file))), None)
-    return FileStore(ref, first.config, place, name, index, opened={name: (source, first)})
+        opened |= open_splits(first, name, partial(_open_source, place))
+        total = sum(info.nbytes for _, file in opened.values() for info in file.tensors.values())
+        index = Index({tensor: part for part, (_, file) in opened.items() for tensor in file.tensors}, total)
+    return FileStore(ref, first.config, place, name, index, opened, partial(GgufFile, inherited=first.metadata))

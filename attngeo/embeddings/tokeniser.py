@@ -11,17 +11,21 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from attngeo.bounds import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
-from attngeo.checkpoints.store import TensorStore
-from attngeo.embeddings.embedding import MARKS
+from attngeo.checkpoints.gguf import GGML, TOKENS, read_vocabulary
+from attngeo.checkpoints.store import RegularFile, TensorStore
+from attngeo.embeddings.embedding import INSIDE, LEAST_CASED_SHARE, MARKS
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, first_line
 
 COMPLETE = "tokenizer.json"
@@ -39,6 +43,8 @@ ADVICE = (
 )
 # A byte that no token covers, as SentencePiece writes it. Its vector says nothing about a word.
 BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+# Of GGUF files: what the ids of special tokens are called (one as llama.cpp misspells it), and their type.
+SPECIAL, CONTROL = ("bos", "eos", "unknown", "seperator", "padding", "cls", "mask"), 3
 
 Encode = Callable[[str], list[int]]
 
@@ -126,14 +132,64 @@ def _read_gguf(folder: Path, store: TensorStore) -> Tokeniser:
             f"{store.ref}: the vocabulary in a GGUF file is read from this machine only; add --download, or give the "
             "checkpoint that the file was made from"
         )
+    with closing(RegularFile(path)) as source:
+        values = read_vocabulary(source)
+    tokens = values.get(TOKENS)
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        raise UnsupportedModelError(f"{store.ref}: it lacks {TOKENS}, a list of texts; {ADVICE}")
+    if values.get(f"{GGML}.model") == "bert":
+        return _build_word_piece(tokens, values, store.ref)
     try:
         # AutoTokenizer would ask for an architecture that it knows.
         return _load("PreTrainedTokenizerFast", folder, gguf_file=path.name)
-    except Exception as error:  # anything, such as a KeyError for a file without a vocabulary
+    except Exception as error:  # anything, such as a KeyError for a file without scores
         reason = f"it lacks {error}" if isinstance(error, KeyError) else first_line(error)
         raise UnsupportedModelError(
             f"{store.ref}: transformers cannot convert the vocabulary in the file ({reason}); {ADVICE}"
         ) from None
+
+
+def _build_word_piece(stored: list[str], values: Mapping[str, Any], ref: str) -> Tokeniser:
+    """The WordPiece tokeniser of a GGUF file. Raises UnsupportedModelError if it has no unknown token.
+
+    llama.cpp's converter puts ▁ before tokens that start a word, takes ## from the others, leaves special tokens as
+    they are, and fills rows without a token; earlier versions took every token in brackets for special. Few files say
+    whether letters become small and accents go. If not, they do so if that changes no token, or few of them.
+
+    Source: `set_vocab` of BertModel, https://github.com/ggml-org/llama.cpp/blob/master/conversion/bert.py
+    """
+    kinds, unknown = values.get(f"{GGML}.token_type"), values.get(f"{GGML}.unknown_token_id")
+    special = {number for number, kind in enumerate(kinds if isinstance(kinds, list) else ()) if kind == CONTROL}
+    special |= {id_ for name in SPECIAL if isinstance(id_ := values.get(f"{GGML}.{name}_token_id"), int)}
+    tokens = {}
+    for number, text in enumerate(stored):
+        is_whole = number in special or (text.startswith("[") and text.endswith("]"))
+        token = text if is_whole else text[1:] if text.startswith("▁") else f"{INSIDE}{text}"
+        if token != f"[PAD{number}]":  # a row without a token
+            tokens[number] = token
+    name = tokens.get(unknown) if isinstance(unknown, int) else "[UNK]"
+    vocabulary = {token: number for number, token in tokens.items()}
+    if name not in vocabulary:
+        raise UnsupportedModelError(
+            f"{ref}: no unknown token: none of {len(stored):,} tokens is {name or f'number {unknown}'}; {ADVICE}"
+        )
+    lowercase, strip_accents = (values.get(f"{GGML}.normalizer.{rule}") for rule in ("lowercase", "strip_accents"))
+    if not isinstance(lowercase, bool):
+        lowercase = _changes_few(tokens.values(), lowercase=True, strip_accents=False)
+    if not isinstance(strip_accents, bool):
+        strip_accents = lowercase and _changes_few(tokens.values(), lowercase=False, strip_accents=True)
+    library = Tokenizer(WordPiece(vocabulary, unk_token=name))
+    library.normalizer = BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
+    library.pre_tokenizer = BertPreTokenizer()
+    library.add_special_tokens([tokens[number] for number in sorted(special & tokens.keys())])
+    return _wrap_fast(library)
+
+
+def _changes_few(tokens: Collection[str], **rules: bool) -> bool:
+    """Whether BERT's normaliser with these rules changes few tokens; those in brackets do not count."""
+    normaliser = BertNormalizer(clean_text=False, handle_chinese_chars=False, **rules)
+    words = [token for token in tokens if not token.startswith("[")]
+    return sum(normaliser.normalize_str(word) != word for word in words) <= LEAST_CASED_SHARE * len(words)
 
 
 def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tokeniser:

@@ -22,6 +22,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attngeo.bounds import available_memory
+from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.files import usual_names
 from attngeo.checkpoints.store import TensorStore, stated_quantisation
 from attngeo.embeddings.tokeniser import silence_transformers
@@ -116,6 +117,8 @@ def _require_room(nbytes: int, ref: str) -> None:
 def _refuse_foreign(store: TensorStore) -> None:
     """Raise UnsupportedModelError for what transformers does not load without code of the Hub or quantised kernels."""
     ref, model_type = store.ref, str(store.config.get("model_type"))
+    if isinstance(store, AdapterStore):
+        raise UnsupportedModelError(f"{ref}: the model runs without adapters; verify its base, or score it only")
     if model_type not in CONFIG_MAPPING:
         raise UnsupportedModelError(
             f"{ref}: transformers {transformers.__version__} has no model type {model_type!r}, and code from the Hub "

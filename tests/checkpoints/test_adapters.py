@@ -288,6 +288,13 @@ def test_an_update_alone_requires_an_adapter(inside: Command) -> None:
     assert "--adapter" in run.stderr
 
 
+def test_a_base_is_not_verified_in_place_of_what_is_scored(tmp_path: Path, inside: Command) -> None:
+    run = inside("score", "demo:encoder", "--adapter", tmp_path, "--verify")
+    assert (run.returncode, run.stdout) == (UsageError.exit_code, "")
+    assert "--verify" in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
 def test_variants_and_the_base_s_own_format(tmp_path: Path, inside: Command) -> None:
     adapter, merged = adapt(tmp_path, "llama", target_modules=LINEAR)
     assert_same(adapter, merged, with_bias=True, fold_norm=True, rope_offset=2)
@@ -385,3 +392,9 @@ def test_a_base_that_is_missing_is_named(tmp_path: Path, inside: Command) -> Non
     run = inside("score", adapter)
     assert run.returncode == ModelNotFoundError.exit_code
     assert str(tmp_path / "base") in run.stderr
+
+
+def test_a_folder_with_an_adapter_is_not_run(tmp_path: Path) -> None:
+    adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
+    with pytest.raises(UnsupportedModelError, match="runs without adapters; verify its base"):
+        attngeo.verify(adapter)

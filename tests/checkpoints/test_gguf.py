@@ -7,7 +7,7 @@ import re
 import shutil
 import struct
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,14 @@ from conftest import Command
 from support.checkpoints import assert_refused, write_single
 from support.hub_server import Hub
 from support.tiny_models import TINY_MODELS, build
-from support.vectors import TEXT, byte_level, checkpoint, random_vectors, sentence_piece, write_questions
+from support.vectors import TEXT, byte_level, checkpoint, random_vectors, sentence_piece, word_piece, write_questions
 from torch import Tensor
 
 import attngeo
+from attngeo.checkpoints.gguf import read_vocabulary
+from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.store import RegularFile
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, ShapeError, UnsupportedModelError
 
@@ -169,28 +172,56 @@ def test_gains_that_are_stored_plus_one(tmp_path: Path) -> None:
     assert_same(tmp_path, tmp_path / "model.gguf", decoded, "gemma2", fold_norm=True)
 
 
-def test_a_model_in_several_files(tmp_path: Path) -> None:
-    state = draw_state()
-    write_gguf(tmp_path / "whole.gguf", state)
-    for number in (1, 2):
-        writer = gguf.GGUFWriter(tmp_path / f"m-0000{number}-of-00002.gguf", "llama")
-        reader = gguf.GGUFReader(tmp_path / "whole.gguf")
-        for key, value in KEYS.items():
-            writer.add_uint32(f"llama.{key}", value)
-        writer.add_uint16("split.count", 2)
-        writer.add_uint16("split.no", number - 1)
-        for tensor in reader.tensors[number - 1 :: 2]:
-            writer.add_tensor(tensor.name, np.array(tensor.data))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-    expected = attngeo.score(tmp_path / "whole.gguf")
-    pd.testing.assert_frame_equal(
-        attngeo.score(tmp_path / "m-00001-of-00002.gguf")[SCORES], expected[SCORES], check_exact=True
-    )
-    with pytest.raises(CorruptCheckpointError, match="first of them"):
-        attngeo.score(tmp_path / "m-00002-of-00002.gguf")
+def write_splits(folder: Path, **options: Any) -> Path:
+    """whole.gguf, and the same in files of four tensors, of which only the first has metadata. Returns the first."""
+    folder.mkdir(exist_ok=True)
+    write_gguf(folder / "whole.gguf", draw_state())
+    writer = gguf.GGUFWriter(folder / "m.gguf", "llama", split_max_tensors=4, **options)
+    for key, value in KEYS.items():
+        writer.add_uint32(f"llama.{key}", value)
+    writer.add_float32("llama.rope.freq_base", 5000.0)
+    for tensor in gguf.GGUFReader(folder / "whole.gguf").tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return min(folder.glob("m-00001-of-0000?.gguf"))
+
+
+@pytest.mark.parametrize("small_first_shard", [False, True])
+def test_a_model_in_several_files(small_first_shard: bool, tmp_path: Path, inside: Command) -> None:
+    first = write_splits(tmp_path, small_first_shard=small_first_shard)
+    parts = sorted(tmp_path.glob("m-*.gguf"))
+    assert len(parts) == (4 if small_first_shard else 3)
+    assert "general.architecture" not in gguf.GGUFReader(parts[1]).fields
+    expected = attngeo.score(tmp_path / "whole.gguf", rope_offset=3)
+    (tmp_path / "whole.gguf").unlink()
+    compared = [*SCORES, "parameters"]
+    for path in (first, tmp_path):
+        scores = attngeo.score(path, rope_offset=3)
+        pd.testing.assert_frame_equal(scores[compared], expected[compared], check_exact=True)
+    assert_refused(inside("score", parts[1]), parts[1], CorruptCheckpointError, (f"give {first.name}",))
+    parts[2].unlink()
+    assert_refused(inside("score", first), parts[2], CorruptCheckpointError, ("no such file",))
+    first.rename(tmp_path / "renamed.gguf")
+    path = tmp_path / "renamed.gguf"
+    assert_refused(inside("score", path), path, CorruptCheckpointError, (f"{len(parts)} parts", "00001-of"))
+
+
+def test_several_files_on_the_hub(here: Hub, tmp_path: Path) -> None:
+    """Read by ranges, downloaded, and downloaded after they were open."""
+    folder = here.repositories["org/name"] = tmp_path / "remote"
+    first = write_splits(folder)
+    (folder / ".gitattributes").write_text("*.gguf filter=lfs")
+    expected = attngeo.score(folder / "whole.gguf", rope_offset=3)
+    for hub in (HubAccess(), HubAccess(download=True)):
+        scores = attngeo.score(f"org/name/{first.name}", rope_offset=3, hub=hub, fresh=True)
+        pd.testing.assert_frame_equal(scores[SCORES], expected[SCORES], check_exact=True)
+    with closing(open_store(f"org/name/{first.name}")) as store:
+        store.download(lambda _: None)
+        for name, tensor in draw_state().items():
+            assert torch.equal(store.read(name), tensor), name
 
 
 def test_a_folder_and_what_inspect_says(tmp_path: Path, inside: Command) -> None:
@@ -214,8 +245,9 @@ def test_a_file_on_the_hub_is_read_by_ranges(here: Hub, tmp_path: Path) -> None:
     write_gguf(folder / "model.gguf", state, Q8_0)
     scores = attngeo.score("org/name/model.gguf")
     pd.testing.assert_frame_equal(scores[SCORES], attngeo.score(folder / "model.gguf")[SCORES])
-    header = 1 << 20  # is read in parts of this size
-    assert here.sent.total() < header + 2 * (HEADS + KEY_HEADS) * HEAD * WIDTH // 32 * 34 + 10_000
+    header = 1 << 16  # is read in parts of this size at first
+    needed = 2 * (HEADS + KEY_HEADS) * HEAD * WIDTH // 32 * 34
+    assert needed < here.sent.total() < header + needed + 10_000
 
 
 def test_a_scaling_that_is_not_read_is_refused_for_offsets_only(tmp_path: Path) -> None:
@@ -310,8 +342,10 @@ FUSED: dict[str, tuple[str, dict[str, str], int, int]] = {
 }  # fmt: skip
 
 
-def write_tensors(path: Path, architecture: str, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    writer = gguf.GGUFWriter(path, architecture)
+def write_tensors(
+    path: Path, architecture: str, values: Mapping[str, Any], tensors: Mapping[str, Tensor], **options: Any
+) -> None:
+    writer = gguf.GGUFWriter(path, architecture, **options)
     for key, value in values.items():
         add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
         add(f"{architecture}.{key}", value)
@@ -537,9 +571,16 @@ def test_the_scaling_of_rotary_embeddings(kind: str, tmp_path: Path) -> None:
     state = draw_state()
     write_single(tmp_path / "plain", state, CONFIG | {"model_type": "qwen2", "rope_scaling": stated})
     values = KEYS | {"rope.freq_base": 5000.0} | {f"rope.scaling.{name}": value for name, value in header.items()}
-    tensors = factors() | rename(state, NAMES)
+    tensors = rename(state, NAMES) | factors()
     write_tensors(tmp_path / "model.gguf", "qwen2", values, tensors)
     assert_equal_scores(tmp_path, 10, offset=3)
+    if factors is not dict:  # they may be in another file than the metadata
+        write_tensors(tmp_path / "split.gguf", "qwen2", values, tensors, split_max_tensors=7)
+        parts = [gguf.GGUFReader(path) for path in sorted(tmp_path.glob("split-*.gguf"))]
+        assert [any("rope_" in tensor.name for tensor in part.tensors) for part in parts] == [False, True]
+        scores = attngeo.score(tmp_path / "split-00001-of-00002.gguf", rope_offset=3)
+        expected = attngeo.score(tmp_path / "model.gguf", rope_offset=3)
+        pd.testing.assert_frame_equal(scores[SCORES], expected[SCORES], check_exact=True)
 
 
 def test_a_scaling_of_some_dimensions_counts_without_an_offset(tmp_path: Path) -> None:
@@ -554,9 +595,20 @@ def test_a_scaling_of_some_dimensions_counts_without_an_offset(tmp_path: Path) -
     assert_equal_scores(tmp_path, 10, offset=3)
 
 
-def write_vocabulary(path: Path, model: str, tokens: list[str] | None, rows: int, **lists: list[Any]) -> Path:
-    """A file with a table of embeddings and a vocabulary; lists: `scores`, `types` or `merges`."""
-    writer = gguf.GGUFWriter(path, "llama")
+def write_vocabulary(
+    path: Path,
+    model: str,
+    tokens: list[str] | None,
+    rows: int,
+    architecture: str = "llama",
+    stated: Mapping[str, Any] = {},
+    **lists: list[Any],
+) -> Path:
+    """A file with a table of embeddings and a vocabulary; lists: `scores`, `types` or `merges`.
+
+    stated: other keys about the vocabulary, with flags, numbers or lists.
+    """
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_embedding_length(8)
     writer.add_head_count(2)
     writer.add_tokenizer_model(model)
@@ -564,6 +616,9 @@ def write_vocabulary(path: Path, model: str, tokens: list[str] | None, rows: int
         writer.add_token_list(tokens)
     for name, values in lists.items():
         getattr(writer, f"add_token_{name}")(values)
+    for key, value in stated.items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, list: writer.add_array}[type(value)]
+        add(f"tokenizer.ggml.{key}", value)
     writer.add_tensor("token_embd.weight", random_vectors(rows, 8).numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -583,6 +638,43 @@ def write_byte_level(path: Path, original: Path) -> None:
     write_vocabulary(path, "gpt2", tokens, len(tokens), merges=merges, types=types)
 
 
+# Kind of WordPiece → architecture, what its normaliser does, words that only it has, and what the file states.
+UNKNOWN: dict[str, Any] = {"unknown_token_id": 1, "cls_token_id": 2, "seperator_token_id": 3}
+WORD_PIECE: dict[str, tuple[str, dict[str, bool], list[str], dict[str, Any]]] = {
+    "uncased": ("bert", {}, ["ete", "athens"], UNKNOWN),
+    "cased": ("bert", {"lowercase": False}, ["King", "Été", "Athens"], UNKNOWN),
+    "with accents": (
+        "nomic-bert", {"strip_accents": False}, ["été", "athens"], {"unknown_token_id": 1, "normalizer.lowercase": True}
+    ),
+    "earlier": ("nomic-bert", {}, ["ete", "athens", "[unused1]"], {}),
+    "stated": (
+        "bert", {"lowercase": False, "strip_accents": True}, ["ete", "athens"],
+        {"normalizer.lowercase": False, "normalizer.strip_accents": True},
+    ),
+}  # fmt: skip
+
+
+def write_word_pieces(path: Path, original: Path, kind: str) -> None:
+    """The same for WordPiece, as llama.cpp's converter writes it, or as it did before it heeded types."""
+    original.mkdir()
+    architecture, rules, own, stated = WORD_PIECE[kind]
+    small = sorted({word for word in TEXT.split() if word.islower()} - {"kings", "queens", "whitest"})
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *own, *small, "white", "##s", "##r", "##st", ".", "▁", "##"]
+    word_piece(original / "tokenizer.json", tokens, **rules)
+    rows = len(tokens) + 2
+    checkpoint(original, rows, model_type="bert")
+    special = [token.startswith("[") and token.isupper() for token in tokens]
+    stored = [
+        f"▁{token}".removeprefix("▁##") if not (kept or (kind == "earlier" and token.startswith("["))) else token
+        for token, kept in zip(tokens, special, strict=True)
+    ]
+    padding = [f"[PAD{number}]" for number in (rows - 2, rows - 1)]
+    stored += padding if kind == "earlier" else [f"▁{token}" for token in padding]
+    types = [gguf.TokenType.CONTROL if kept else gguf.TokenType.NORMAL for kept in special]
+    types += 2 * [gguf.TokenType.USER_DEFINED if kind == "earlier" else gguf.TokenType.UNUSED]
+    write_vocabulary(path, "bert", stored, rows, architecture, stated, types=types)
+
+
 def write_pieces(path: Path, original: Path, kind: str) -> None:
     """The same for SentencePiece's."""
     from sentencepiece import SentencePieceProcessor
@@ -598,20 +690,24 @@ def write_pieces(path: Path, original: Path, kind: str) -> None:
     checkpoint(original, count, model_type="llama" if kind == "bpe" else "t5")
     shutil.copy(pieces, original / ("tokenizer.model" if kind == "bpe" else "spiece.model"))
     tokens, scores = (list(map(read, range(count))) for read in (library.id_to_piece, library.get_score))
-    write_vocabulary(path, "llama" if kind == "bpe" else "t5", tokens, count, scores=scores, types=types)
+    name = "llama" if kind == "bpe" else "t5"  # of the vocabulary, and of the architecture
+    write_vocabulary(path, name, tokens, count, name, scores=scores, types=types)
 
 
-@pytest.mark.parametrize("kind", ["byte level", "bpe", "unigram"])
+@pytest.mark.parametrize("kind", ["byte level", "bpe", "unigram", *WORD_PIECE])
 def test_the_vocabulary_in_a_file_is_that_of_its_checkpoint(kind: str, tmp_path: Path, inside: Command) -> None:
     path, original = tmp_path / "model.gguf", tmp_path / "original"
-    write_byte_level(path, original) if kind == "byte level" else write_pieces(path, original, kind)
+    if kind == "byte level":
+        write_byte_level(path, original)
+    else:
+        (write_word_pieces if kind in WORD_PIECE else write_pieces)(path, original, kind)
     stored, expected = open_embedding(path), open_embedding(original)
     assert list(stored.labels) == list(expected.labels)
     assert torch.equal(stored.is_word, expected.is_word)
     assert stored.is_word.sum() >= 10
     assert stored.pieces is not None
     assert expected.pieces is not None
-    for word in (*TEXT.split(), "whiter", "été", "日"):
+    for word in (*TEXT.split(), "whiter", "été", "Été", "King", "QUEEN", "日", "kings."):
         assert stored.pieces(word) == expected.pieces(word), word
     questions = write_questions(tmp_path / "q.txt", {"own": ["king queen old city", "the of and old"]})
     for command, *options in (["analogy", "--questions", questions], ["nearest", "king - the + of"]):
@@ -628,15 +724,52 @@ def test_a_vocabulary_that_cannot_be_read_is_refused(tmp_path: Path, inside: Com
     path, tokens = tmp_path / "model.gguf", ["<unk>", "▁king", "▁queen", "s"]
     for model, given, error, fact in (
         ("llama", None, UnsupportedModelError, "tokens"),
-        ("bert", tokens, UnsupportedModelError, "'bert'"),
+        ("bert", None, UnsupportedModelError, "tokens"),
+        ("bert", tokens, UnsupportedModelError, "none of 4 tokens is [UNK]"),
         ("llama", tokens, UnsupportedModelError, "scores"),
         ("gpt2", tokens, UnsupportedModelError, "scores"),
     ):
         write_vocabulary(path, model, given, 4)
         assert_refused(inside("nearest", path, "king"), path, error, (fact, "tokenizer.json"))
-    for rows, fact in ((3, "3 rows"), (40, "40 rows")):
-        write_vocabulary(path, "llama", tokens, rows, scores=[0.0, -1.0, -2.0, -3.0])
-        assert_refused(inside("nearest", path, "king"), path, ShapeError, (fact,))
+    for model in ("llama", "bert"):
+        for rows, fact in ((3, "3 rows"), (40, "40 rows")):
+            given = {"stated": {"unknown_token_id": 0}} if model == "bert" else {"scores": [0.0, -1.0, -2.0, -3.0]}
+            write_vocabulary(path, model, tokens, rows, **given)
+            assert_refused(inside("nearest", path, "king"), path, ShapeError, (fact,))
+    for stated, error, fact in (
+        ({"unknown_token_id": 700}, UnsupportedModelError, "none of 4 tokens is number 700"),
+        ({"unknown_token_id": [1, 2], "cls_token_id": [3]}, UnsupportedModelError, "none of 4 tokens is [UNK]"),
+    ):
+        write_vocabulary(path, "bert", tokens, 4, "bert", stated)
+        assert_refused(inside("nearest", path, "king"), path, error, (fact,))
+    write_vocabulary(path, "bert", None, 4, "bert", {"tokens": [1, 2, 3, 4]})
+    assert_refused(inside("nearest", path, "king"), path, UnsupportedModelError, ("tokens",))
+
+
+@pytest.mark.slow
+def test_mutated_vocabularies_end_in_a_table_or_in_one_error(tmp_path: Path) -> None:
+    """500 files with a few changed bytes in the header: never another exception."""
+    path, changed = tmp_path / "model.gguf", tmp_path / "changed.gguf"
+    write_word_pieces(path, tmp_path / "original", "with accents")
+    raw, generator = path.read_bytes(), np.random.default_rng(0)
+    header = raw.index(b"token_embd") + 60
+    for _ in range(500):
+        damaged = bytearray(raw)
+        for at in generator.integers(0, header, generator.integers(1, 6)):
+            damaged[at] = generator.integers(0, 256)
+        changed.write_bytes(damaged)
+        with suppress(AttnGeoError):
+            embedding = open_embedding(changed)
+            assert embedding.pieces is not None
+            assert embedding.pieces("[UNK]") is None
+
+
+def test_a_list_of_too_many_tokens_is_not_read(tmp_path: Path) -> None:
+    path, key, count = tmp_path / "model.gguf", b"tokenizer.ggml.tokens", (1 << 20) + 1
+    header = [struct.pack("<4sIQQQ", b"GGUF", 3, 0, 1, len(key)), key, struct.pack("<IIQ", 9, 8, count)]
+    path.write_bytes(b"".join(header) + bytes(8 * count))
+    with closing(RegularFile(path)) as source, pytest.raises(CorruptCheckpointError, match="1,048,577 texts"):
+        read_vocabulary(source)
 
 
 def test_a_vocabulary_on_the_hub_needs_the_file(here: Hub, tmp_path: Path) -> None:

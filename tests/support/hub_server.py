@@ -35,7 +35,7 @@ LIST = re.compile(
 )
 REFS = re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)/refs")
 # The names of files that git-LFS keeps.
-LARGE = (".safetensors", ".bin")
+LARGE = (".safetensors", ".bin", ".gguf")
 CHUNK = 1 << 16
 
 # What the server of large files may do. drop: close the connection after half of the content. stall: stop there. short:

@@ -78,7 +78,11 @@ def keyed(labels: Sequence[str], vectors: Any) -> Any:
 
 
 def word_piece(
-    path: Path, vocabulary: Sequence[str] = ("[PAD]", "[UNK]", "king", "queen", "man", "##s", "woman")
+    path: Path,
+    vocabulary: Sequence[str] = ("[PAD]", "[UNK]", "king", "queen", "man", "##s", "woman"),
+    *,
+    lowercase: bool = True,
+    strip_accents: bool | None = None,
 ) -> Any:
     """A WordPiece tokeniser with this vocabulary, saved as tokenizer.json."""
     from tokenizers import Tokenizer
@@ -87,8 +91,9 @@ def word_piece(
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
     library = Tokenizer(WordPiece({token: number for number, token in enumerate(vocabulary)}, unk_token="[UNK]"))
-    library.normalizer, library.pre_tokenizer = BertNormalizer(lowercase=True), BertPreTokenizer()
-    library.add_special_tokens([token for token in vocabulary if token.startswith("[")])
+    library.pre_tokenizer = BertPreTokenizer()
+    library.normalizer = BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
+    library.add_special_tokens([token for token in vocabulary if token.startswith("[") and token.isupper()])
     library.save(str(path))
     return library
 
