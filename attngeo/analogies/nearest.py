@@ -120,7 +120,8 @@ def _explain(word: str, lexicon: Lexicon) -> UsageError:
         problem += f"; did you mean {close[0]!r}?"
     pieces = embedding.pieces(word) if embedding.pieces is not None else None
     if pieces and len(pieces) > 1:
-        return UsageError(f"{problem}; $compose mean uses the mean of its {len(pieces)} tokens", "compose")
+        problem += " If not," if close else ";"
+        return UsageError(f"{problem} $compose mean uses the mean of its {len(pieces)} tokens", "compose")
     return UsageError(problem)
 
 
