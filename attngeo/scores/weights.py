@@ -302,8 +302,9 @@ def _rotate(site: AttentionSite, queries: Part, offset: int, ref: str) -> tuple[
             return queries, ["no rotary embeddings in this layer: the offset has no effect"]
         if rotary is None or rotary.other:
             reason = rotary.other if rotary else "the order of its rotary dimensions is unknown"
+            name = repr(site.section["model_type"]) if "model_type" in site.section else "it"
             raise UnsupportedModelError(
-                f"{ref}: it has no relative offset: {reason}; "
+                f"{ref}: {name} has no relative offset: {reason}; "
                 "score without $rope_offset, or another stack with $stack",
                 "rope_offset", "stack",
             )  # fmt: skip
