@@ -162,7 +162,9 @@ def _name(key: str, value: str) -> str:
 
 
 def _count_seeds(rows: pd.DataFrame) -> str:
-    return f"{rows['seed'].nunique()} seeds"
+    """The number of seeds of each group, as text; groups may have unlike numbers."""
+    counts = rows.groupby([*KEYS])["seed"].nunique()
+    return f"{counts.max()} seeds" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()} seeds"
 
 
 def _add_line(figure: go.Figure, spread: pd.DataFrame, group: _RunGroup) -> None:

@@ -84,6 +84,12 @@ def test_colours_and_dashes_distinguish_runs(
     assert said == f"{details}median and quartiles over 2 layers and 3 seeds</sup>"
 
 
+def test_runs_with_unlike_numbers_of_seeds_are_counted_apart() -> None:
+    rows = curves(("mlm", "clm"), ("default",))
+    figure = draw_training(rows[(rows["objective"] == "mlm") | (rows["seed"] == 2)], SYMMETRY)
+    assert "and 1 to 3 seeds" in figure.layout.title.text
+
+
 def test_layers_have_a_line_each_in_a_panel_for_each_run() -> None:
     rows = curves(("mlm", "clm"), ("default", "symmetric"))
     figure = draw_training_layers(rows, DIRECTIONALITY)
