@@ -141,6 +141,7 @@ def test_public_names_exist_and_are_documented() -> None:
         assert name in str(attngeo.__doc__) or name in ("__version__", "AttnGeoError"), name
 
 
+@pytest.mark.slow
 def test_public_names_of_pretrain_hide_no_module_whatever_was_imported_before() -> None:
     code = (
         "import pkgutil, importlib, inspect, attngeo.pretrain as p, attngeo.commands.pretrain\n"

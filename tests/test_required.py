@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from support.messages import assert_fails
 from support.vectors import planted, write_questions, write_text
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 RECIPE = """
 title = "Base"

@@ -316,6 +316,7 @@ def write_long_pickle(path: Path) -> None:
             record.write(b"]" * 2**20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [write_huge_directory, write_long_pickle])
 def test_an_archive_of_gigabytes_is_refused(write: Callable[[Path], None], tmp_path: Path) -> None:
     path = write_config(tmp_path) / "pytorch_model.bin"

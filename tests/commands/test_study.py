@@ -101,6 +101,7 @@ def test_bad_input_is_one_line(inside: Command, tmp_path: Path, monkeypatch: pyt
     assert_fails(without, 2, "distributed", "pip install 'attngeo[cluster]'")
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_what_is_finished_and_leaves_no_file(tmp_path: Path) -> None:
     output = tmp_path / "out" / "t.csv"
     output.parent.mkdir()
@@ -124,6 +125,7 @@ def test_ctrl_c_says_what_is_finished_and_leaves_no_file(tmp_path: Path) -> None
     assert [path.read_text() for path in output.parent.iterdir()] == ["old"]
 
 
+@pytest.mark.slow
 def test_a_bar_counts_the_models_of_a_study(tmp_path: Path) -> None:
     write_models(tmp_path, 3)
     shown, results = with_progress("score", "--models", "models.txt", "--jobs", "2", cwd=tmp_path)

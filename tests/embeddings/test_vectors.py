@@ -226,6 +226,7 @@ def test_rows_keep_the_order_of_the_file(tmp_path: Path) -> None:
     assert embedding.labels[37] == "two words"
 
 
+@pytest.mark.slow
 def test_a_wide_file_of_few_vectors_takes_little_memory(tmp_path: Path) -> None:
     pytest.importorskip("resource")
     path, width = tmp_path / "v.vec", 200_000  # a step of 1,000 rows would already take 800 MB

@@ -119,6 +119,7 @@ def test_data_sets_of_the_hub(remote: Hub, tmp_path: Path) -> None:
     assert dict(zip(expected, ask(list(expected), tmp_path / "home", HF_ENDPOINT=remote.url), strict=True)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("revision", "commit", "other"), [("", COMMIT, "@v1"), ("@v1", V1_COMMIT, "")])
 def test_a_downloaded_data_set_is_read_without_a_connection(
     revision: str, commit: str, other: str, remote: Hub, tmp_path: Path

@@ -193,7 +193,8 @@ def test_a_killed_run_is_resumed_from_its_last_whole_checkpoint(tmp_path: Path) 
     pd.testing.assert_frame_equal(resumed, expected)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Signals) -> None:
     options = small_options(tmp_path, steps=100_000, log_every=50, save_every=100_000)
     process = start(tmp_path, options, tmp_path / "run")

@@ -253,6 +253,7 @@ def test_addresses_that_cannot_be_reached(redpajama: Hub, tmp_path: Path, monkey
         open_text("redpajama")
 
 
+@pytest.mark.slow
 def test_local_texts_require_no_library_of_an_extra(tmp_path: Path) -> None:
     """The base installation trains on them."""
     path = write_file(tmp_path / "a.jsonl", '{"text": "one"}')

@@ -132,6 +132,7 @@ def test_without_masks_every_token_but_the_first_is_predicted(pack: bool) -> Non
     assert all(tensor.dtype == torch.int64 for tensor in batch.values())
 
 
+@pytest.mark.slow
 def test_batches_are_the_same_in_a_worker_process() -> None:
     found, masking = make_sequences(draw_documents(), count=12), SeededMaskingCollator(word_tokeniser())
     here = DataLoader(found, batch_size=4, collate_fn=masking)

@@ -24,6 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_results_failures_and_logs_come_back_in_order(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_run_that_kills_its_workers_is_given_up_and_the_others_are_not(tmp_pat
     assert_states(str(outcomes[1].failure), "b", "KilledWorker")
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_lost_ends_the_study(tmp_path: Path) -> None:
     with start_cluster(tmp_path, workers=1) as cluster:
         settings = [(tmp_path / f"{number}.run", 0.3) for number in range(50)]

@@ -144,7 +144,7 @@ def test_saved_models_have_the_names_of_items(tmp_path: Path) -> None:
     ("experiment", "write"),
     [
         *((name, WRITERS[place]) for name, place in PLACES.items()),
-        *(pytest.param(name, None, marks=needs(place)) for name, place in PLACES.items()),
+        *(pytest.param(name, None, marks=[needs(place), pytest.mark.slow]) for name, place in PLACES.items()),
     ],
 )
 def test_each_experiment_runs_on_its_data(
