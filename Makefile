@@ -14,6 +14,8 @@ RECIPE ?= reports/demo.toml
 INSTALLED := $(VENV)/.installed
 DIST := build/dist
 SEED := $(or $(SEED),$(shell date +%s))
+# Images of Docker often set it. Then each process would compile all modules, and rewrite all assertions, again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Most of the tests that multiply tensors; see CONTRIBUTING.md.
 COMPUTING := $(addprefix tests/, analogies estimators geometry layouts pretrain scores papers training verification \

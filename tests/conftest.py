@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import signal
 import subprocess
@@ -62,6 +64,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="requires a CUDA device (make test-gpu)"))
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is loaded stays: no collection in a test has to look at it
+
+
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Callable[[bool], Forks]]:
     """Processes that have loaded the libraries and fork for each command: one for each kind of environment."""
@@ -91,6 +97,15 @@ def attngeo(forks: Callable[[bool], Forks]) -> Command:
         return process.run(arguments, cwd=cwd, timeout=timeout, environment=variables, libraries=not own_hub)[0]
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _keeps_logging() -> Iterator[None]:
+    """A test that silenced the log for good would take the messages of all that follow in its process."""
+    levels = [(logging.root.manager.disable, logging.getLogger("attngeo").level)]
+    yield
+    levels.append((logging.root.manager.disable, logging.getLogger("attngeo").level))
+    assert levels[0] == levels[1], "the test changed the level of the log and left it so"
 
 
 @contextmanager

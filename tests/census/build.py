@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import logging
 import re
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import transformers
 
 from attngeo.verification.running import Drive, attention_modules, find_drives
 from census.classes import config_class_of, model_classes
@@ -59,8 +57,6 @@ def build(model_type: str, seed: int = 0) -> Specimen:
     own = EXCEPTIONS.get(model_type, Exceptional())
     if own.cannot:
         raise CannotBuild(own.cannot)
-    transformers.logging.set_verbosity_error()
-    logging.disable(logging.WARNING)
     classes = _classes(model_type, own)
     best: Specimen | None = None
     best_rank = (0, False)
