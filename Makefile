@@ -14,7 +14,7 @@ RECIPE ?= reports/demo.toml
 INSTALLED := $(VENV)/.installed
 DIST := build/dist
 SEED := $(or $(SEED),$(shell date +%s))
-# Images of Docker often set it. Then each process would compile all modules, and rewrite all assertions, again.
+# Docker images often set this variable. Then each process compiles all modules and rewrites all assertions again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Most of the tests that multiply tensors; see CONTRIBUTING.md.

@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # what is loaded stays: no collection in a test has to look at it
+    gc.freeze()  # what is loaded stays loaded: the garbage collector need not look at it during the tests
 
 
 @pytest.fixture(scope="session")
@@ -101,11 +101,14 @@ def attngeo(forks: Callable[[bool], Forks]) -> Command:
 
 @pytest.fixture(autouse=True)
 def _keeps_logging() -> Iterator[None]:
-    """A test that silenced the log for good would take the messages of all that follow in its process."""
-    levels = [(logging.root.manager.disable, logging.getLogger("attngeo").level)]
+    """A test that leaves the log silent takes the messages from all tests that follow in its process."""
+
+    def read_levels() -> tuple[int, int]:
+        return logging.root.manager.disable, logging.getLogger("attngeo").level
+
+    before = read_levels()
     yield
-    levels.append((logging.root.manager.disable, logging.getLogger("attngeo").level))
-    assert levels[0] == levels[1], "the test changed the level of the log and left it so"
+    assert read_levels() == before, "the test changed the level of the log and did not restore it"
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from support.dask_cluster import start_cluster
 from support.data import DATA, needs
 from support.locks import locked_elsewhere
 from support.messages import assert_states, refuses
-from support.rounding import VARIABLE
+from support.rounding import ONE_PROCESS
 from support.runs import CONFIG, small_options, write_config, write_text
 from transformers import AutoConfig, AutoModelForMaskedLM
 
@@ -284,7 +284,7 @@ def select_alone(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[(frame["objective"] == "mlm") & (frame["seed"] == 0)].reset_index(drop=True)
 
 
-@pytest.mark.skipif(VARIABLE in os.environ, reason="--rounding is of this process, not of those of a study")
+@ONE_PROCESS
 def test_two_at_a_time_are_the_same_runs(
     options: TextPretrainOptions, comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,7 +302,7 @@ def test_two_at_a_time_are_the_same_runs(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(VARIABLE in os.environ, reason="--rounding is of this process, not of those of a study")
+@ONE_PROCESS
 def test_a_cluster_gives_the_same_numbers_though_a_worker_is_killed(
     options: TextPretrainOptions, comparison: Comparison, tmp_path: Path
 ) -> None:

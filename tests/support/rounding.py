@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 PRODUCTS = (
@@ -29,6 +30,10 @@ BITS = {
 }
 # The seed, for processes that are started.
 VARIABLE = "ATTNGEO_TEST_ROUNDING"
+# For tests that compare this process with one that starts anew. pytest reads the condition when the test runs.
+ONE_PROCESS = pytest.mark.skipif(
+    "config.getoption('rounding') is not None", reason="--rounding is not of a process that starts anew"
+)
 KEY = torch._C.DispatchKey.BackendSelect
 BELOW = torch._C._dispatch_keyset_full_after(KEY)
 
