@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.browser import needs_browser, open_page
+from support.browser import needs_browser, open_page, start_browser
 
 from attngeo.reporting.report import build_report
 
@@ -54,7 +54,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_page_of_200_models_is_small_and_fast(page: Path, benchmark: Any) -> None:
     """Under 8 MB; the first figure is drawn within 3 seconds."""
     assert page.stat().st_size < 8_000_000
-    with open_page(page) as (tab, complaints):
+    with start_browser() as browser, open_page(browser, page) as (tab, complaints):
 
         def loaded() -> float:
             start = time.perf_counter()

@@ -304,6 +304,7 @@ def test_a_file_is_verified_in_a_cache_without_links(
     assert attngeo("score", "org/name", "--download", **plain).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_file_is_verified_by_the_next_run_if_the_first_one_was_killed(
     hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
 ) -> None:

@@ -223,6 +223,7 @@ def test_tensors_that_do_not_fit_their_records_are_refused(case: str, tmp_path: 
         attngeo.score(path)
 
 
+@pytest.mark.slow
 def test_a_tensor_that_repeats_its_numbers_is_not_read(tmp_path: Path) -> None:
     """Strides of 0: 4 bytes in the file, 2.3 GB in memory. Other tensors of the file are read."""
     huge, rest = Rebuilt(Storage("0", 1), (24_000, 24_000), (0, 0)), Rebuilt(Storage("0", 1), (1, 1), (1, 1))

@@ -211,10 +211,10 @@ def test_no_arguments_show_the_commands(attngeo: Command) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        "families",
         "report --init",
         "--help",
         "score --help",
+        pytest.param("families", marks=pytest.mark.slow),
         pytest.param("score demo:encoder", marks=pytest.mark.slow),
         pytest.param("score demo:encoder --format csv --fail-if 'layers > 0'", marks=pytest.mark.slow),
     ],

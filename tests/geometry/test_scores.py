@@ -37,8 +37,14 @@ def pairs(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     return random_pair(d, rank, draw(st.integers(0, 10**6)), torch.float64)
 
 
-@pytest.mark.parametrize(("d", "rank"), SHAPES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("d", "rank", "dtype"),
+    [
+        pytest.param(d, rank, dtype, marks=pytest.mark.slow if d > 2000 and dtype != torch.float32 else ())
+        for d, rank in SHAPES
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+    ],
+)
 def test_factored_forms_agree_with_the_dense_definition(d: int, rank: int, dtype: torch.dtype) -> None:
     wq, wk = random_pair(d, rank, seed=d, dtype=dtype)
     m = form(wq, wk)

@@ -284,6 +284,7 @@ def select_alone(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[(frame["objective"] == "mlm") & (frame["seed"] == 0)].reset_index(drop=True)
 
 
+@pytest.mark.slow
 @ONE_PROCESS
 def test_two_at_a_time_are_the_same_runs(
     options: TextPretrainOptions, comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -312,7 +313,7 @@ def test_a_cluster_gives_the_same_numbers_though_a_worker_is_killed(
     pd.testing.assert_frame_equal(together.curves, select_alone(comparison.curves), check_exact=True)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_that_fails_does_not_stop_the_others(jobs: int, tmp_path: Path) -> None:
     config = AutoConfig.for_model(**CONFIG | {"hidden_size": 48})
     AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "wide")

@@ -137,6 +137,7 @@ def test_a_downloaded_data_set_is_read_without_a_connection(
     assert remote.requests == []
 
 
+@pytest.mark.slow
 def test_wikipedia_is_read_shard_by_shard(remote: Hub, tmp_path: Path) -> None:
     code = """
 import json
@@ -173,6 +174,7 @@ def test_data_sets_that_cannot_be_read(remote: Hub, tmp_path: Path) -> None:
     assert ask(["org/gated"], tmp_path / "home", **token) == [[True, ["one", "two"]]]
 
 
+@pytest.mark.slow
 def test_without_a_connection(tmp_path: Path) -> None:
     path = write_file(tmp_path / "a.csv", "id,body\n1,one\n")
     home = tmp_path / "home"

@@ -145,6 +145,7 @@ def test_accumulated_batches_are_one_batch(tmp_path: Path) -> None:
     assert whole.summary["eval_loss"] == pytest.approx(parts.summary["eval_loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
     first, again, other = (
         run(small_image_options(tmp_path, steps=2, seed=seed), tmp_path / name)

@@ -188,6 +188,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_tokenisers_of_the_hub(tmp_path: Path) -> None:
     word_tokeniser().save_pretrained(tmp_path / "v1")
     with serve() as hub:

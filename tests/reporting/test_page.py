@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from support.browser import needs_browser, open_page
+from support.browser import needs_browser, open_page, start_browser
 from support.runs import small_options
 
 from attngeo.figures.save import save_figure
@@ -55,14 +56,27 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report/index.html"
 
 
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compared")
+    options = small_options(folder, steps=4, log_every=2, save_every=100)
+    return compare(options, folder / "both", compare=["default", "symmetric"]).folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with start_browser() as browser:
+        yield browser
+
+
 def ready(page: Any) -> None:
     page.wait_for_function("document.documentElement.dataset.ready === 'yes'")
 
 
 @needs_browser
 @pytest.mark.parametrize("width", [1400, 380])
-def test_every_figure_is_drawn_offline_without_errors(made: Path, width: int) -> None:
-    with open_page(made, width=width) as (page, complaints):
+def test_every_figure_is_drawn_offline_without_errors(browser: Any, made: Path, width: int) -> None:
+    with open_page(browser, made, width=width) as (page, complaints):
         ready(page)
         charts = page.locator(".chart")
         assert charts.count() == 5
@@ -84,8 +98,8 @@ def test_every_figure_is_drawn_offline_without_errors(made: Path, width: int) ->
 
 
 @needs_browser
-def test_a_hover_says_what_a_cell_is(made: Path) -> None:
-    with open_page(made) as (page, complaints):
+def test_a_hover_says_what_a_cell_is(browser: Any, made: Path) -> None:
+    with open_page(browser, made) as (page, complaints):
         ready(page)
         chart = page.locator("#figure-1-1")
         chart.scroll_into_view_if_needed()
@@ -103,8 +117,8 @@ def test_a_hover_says_what_a_cell_is(made: Path) -> None:
 
 
 @needs_browser
-def test_the_model_is_chosen_and_its_name_is_text(made: Path) -> None:
-    with open_page(made) as (page, complaints):
+def test_the_model_is_chosen_and_its_name_is_text(browser: Any, made: Path) -> None:
+    with open_page(browser, made) as (page, complaints):
         ready(page)
         page.locator("#figure-1-1").scroll_into_view_if_needed()
         page.wait_for_selector("#figure-1-1[data-drawn=yes]")
@@ -118,8 +132,8 @@ def test_the_model_is_chosen_and_its_name_is_text(made: Path) -> None:
 
 
 @needs_browser
-def test_a_table_sorts_by_mouse_and_by_keyboard(made: Path) -> None:
-    with open_page(made) as (page, _):
+def test_a_table_sorts_by_mouse_and_by_keyboard(browser: Any, made: Path) -> None:
+    with open_page(browser, made) as (page, _):
         ready(page)
         table = page.locator("section table").nth(1)
         heading = table.locator("th", has_text="frobenius_norm")
@@ -139,33 +153,32 @@ def test_a_table_sorts_by_mouse_and_by_keyboard(made: Path) -> None:
 
 
 @needs_browser
-def test_light_and_dark(made: Path) -> None:
+def test_light_and_dark(browser: Any, made: Path) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
-    with open_page(made, scheme="dark") as (page, _):
+    with open_page(browser, made, scheme="dark") as (page, _):
         ready(page)
         dark = page.evaluate(colour)
         for expected in ("rgb(255, 255, 255)", dark, dark):
             page.locator("#theme").click()
             assert page.evaluate(colour) == expected
-    with open_page(made) as (page, _):
+    with open_page(browser, made) as (page, _):
         assert page.evaluate(colour) == "rgb(255, 255, 255)" != dark
 
 
 @needs_browser
 @pytest.mark.parametrize("kind", ["heatmap", "training", "training-layers", "analogies"])
-def test_figures_are_pages_of_their_own(kind: Any, tmp_path: Path) -> None:
+def test_figures_are_pages_of_their_own(browser: Any, compared: Path, kind: Any, tmp_path: Path) -> None:
     """One kind that the report above has, and all that it lacks."""
     given: Any = "demo:encoder"
     if kind.startswith("training"):
-        given = tmp_path / "both"
-        compare(small_options(tmp_path, steps=4, log_every=2, save_every=100), given, compare=["default", "symmetric"])
+        given = compared
     if kind == "analogies":
         given = pd.DataFrame({
             "model": "m", "level": ["overall", "type"], "name": ["overall", "semantic"], "asked": 3, "known": 2,
             "accuracy": [0.5, 0.4], "accuracy_low": 0.3, "accuracy_high": 0.6, "questions": "own",
         })  # fmt: skip
     save_figure(plot(kind, given), tmp_path / "figure.html")
-    with open_page(tmp_path / "figure.html") as (page, complaints):
+    with open_page(browser, tmp_path / "figure.html") as (page, complaints):
         page.wait_for_selector(".cartesianlayer .mlayer > *", state="attached")
         assert page.locator(".legend .traces").count() != 1
         assert complaints == []
@@ -204,9 +217,9 @@ def test_long_tables_are_cut_and_say_so(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_browser
-def test_it_prints_whole(made: Path) -> None:
+def test_it_prints_whole(browser: Any, made: Path) -> None:
     """On a sheet of A4 no table is cut, tool bars are hidden, and charts are as wide as the sheet."""
-    with open_page(made, width=1400) as (page, _):
+    with open_page(browser, made, width=1400) as (page, _):
         ready(page)
         page.locator("#figure-1-2").scroll_into_view_if_needed()
         page.wait_for_selector("#figure-1-2[data-drawn=yes]")

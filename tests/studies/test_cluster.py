@@ -17,6 +17,8 @@ from attngeo.errors import ClusterError, CorruptCheckpointError, StudyError, Une
 from attngeo.studies import engine
 from attngeo.studies.engine import StudyOptions, run_study
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
@@ -24,7 +26,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.slow
 def test_results_failures_and_logs_come_back_in_order(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -79,7 +80,6 @@ def fake_version(real: Any) -> Any:
     return init
 
 
-@pytest.mark.slow
 def test_no_scheduler_is_one_line_in_bounded_time_and_harms_no_later_study(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +94,6 @@ def test_no_scheduler_is_one_line_in_bounded_time_and_harms_no_later_study(
         assert outcome.failure is None
 
 
-@pytest.mark.slow
 def test_a_run_that_kills_its_workers_is_given_up_and_the_others_are_not(tmp_path: Path) -> None:
     with start_cluster(tmp_path, workers=5) as cluster:
         options = StudyOptions(cluster=cluster.address)
@@ -103,7 +102,6 @@ def test_a_run_that_kills_its_workers_is_given_up_and_the_others_are_not(tmp_pat
     assert_states(str(outcomes[1].failure), "b", "KilledWorker")
 
 
-@pytest.mark.slow
 def test_a_scheduler_that_is_lost_ends_the_study(tmp_path: Path) -> None:
     with start_cluster(tmp_path, workers=1) as cluster:
         settings = [(tmp_path / f"{number}.run", 0.3) for number in range(50)]

@@ -247,7 +247,7 @@ def start_study(folder: Path, jobs: int) -> tuple[subprocess.Popen[str], list[ps
     return process, psutil.Process(process.pid).children(recursive=True)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("group", [False, True], ids=["to the process", "to its group, as from a terminal"])
 def test_ctrl_c_ends_every_process_at_once(jobs: int, group: bool, tmp_path: Path) -> None:
     process, workers = start_study(tmp_path, jobs)

@@ -1,4 +1,4 @@
-"""A headless Chromium for pages."""
+"""Pages in a headless Chromium."""
 
 from __future__ import annotations
 
@@ -15,14 +15,22 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is inst
 
 
 @contextmanager
-def open_page(path: Path, *, width: int = 1400, scheme: str = "light") -> Iterator[tuple[Any, list[str]]]:
-    """A page in a browser without network, and its complaints: errors, warnings and requests to other places."""
+def start_browser() -> Iterator[Any]:
+    """A headless Chromium, which ends with the block."""
     from playwright.sync_api import sync_playwright
 
-    complaints: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def open_page(browser: Any, path: Path, *, width: int = 1400, scheme: str = "light") -> Iterator[tuple[Any, list[str]]]:
+    """A page without network, and its complaints: errors, warnings and requests to other places."""
+    complaints: list[str] = []
+    viewport = {"width": width, "height": 900}
+    with browser.new_context(viewport=viewport, color_scheme=scheme, offline=True) as context:
         page = context.new_page()
         page.set_default_timeout(30_000)
         page.on(
@@ -32,7 +40,6 @@ def open_page(path: Path, *, width: int = 1400, scheme: str = "light") -> Iterat
         page.on("request", lambda request: _note_request(request.url, path, complaints))
         page.goto(path.absolute().as_uri())
         yield page, complaints
-        browser.close()
 
 
 def _note_request(url: str, path: Path, complaints: list[str]) -> None:

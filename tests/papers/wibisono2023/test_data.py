@@ -133,7 +133,7 @@ def test_the_seeds_are_those_of_the_published_tables() -> None:
     assert len(set(seeds_of_data_sets(300))) == 300
 
 
-@pytest.mark.parametrize(("n_c", "noise", "corr"), [(1, 0.5, 0.9), (5, 0.0, 0.1)])
+@pytest.mark.parametrize(("n_c", "noise", "corr"), [(1, 0.5, 0.9), pytest.param(5, 0.0, 0.1, marks=pytest.mark.slow)])
 def test_logistic_regression_meets_the_published_means(n_c: int, noise: float, corr: float) -> None:
     """Coefficients are those of the published data sets, so that means differ by much less than their deviations."""
     scores = published_scores("simulation").query("n_c == @n_c and noise == @noise and corr == @corr")
