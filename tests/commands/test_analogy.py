@@ -86,7 +86,7 @@ def without_gensim(path: Path) -> dict[str, tuple[Section, Section]]:
 @pytest.mark.parametrize("sample", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["sample", "all"])
 def test_minilm_is_right_where_gensim_says_so(sample: bool, attngeo: Command, tmp_path: Path) -> None:
     """In every category, with gensim's choices: by gensim on a sample, in float64 on all 12,154 questions it knows."""
-    path = write_google(tmp_path, 36 if sample else 1)
+    path = write_google(tmp_path, 24 if sample else 1)
     choices = ("--normalise", "--candidates", "all", "--keep-duplicates", "--questions", path)
     run = attngeo("analogy", "demo:minilm", *choices, "--format", "json", "--draws", 0)
     assert (run.returncode, run.stderr) == (0, "")
@@ -101,7 +101,7 @@ def test_minilm_is_right_where_gensim_says_so(sample: bool, attngeo: Command, tm
         doubts = len(close.intersection([*right, *wrong]))
         assert abs(round(rows.accuracy[name] * rows.known[name]) - len(right)) <= doubts, name
     if sample:
-        assert rows.known["overall"] > 300
+        assert rows.known["overall"] > 500
     else:
         assert rows.known["overall"] == 12154
         assert rows.accuracy["overall"] == pytest.approx(0.75457, abs=5e-6 + len(close) / 12154)
