@@ -8,8 +8,8 @@ PYTHONS ?= 3.12 3.13
 TORCH_INDEX ?=
 TORCH := --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
 BIN := $(VENV)/bin
-# One more than CI's two cores: some tests wait for a server or a browser.
-WORKERS ?= 3
+# As many as CI has cores. A third one, which works while others wait, needs longer to load the libraries than it saves.
+WORKERS ?= 2
 RECIPE ?= reports/demo.toml
 INSTALLED := $(VENV)/.installed
 DIST := build/dist

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,14 +69,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[Callable[[bool], Forks]]:
-    """Processes that have loaded the libraries and fork for each command: one for each kind of environment."""
-    with ExitStack() as stack:
-        yield cache(lambda _: stack.enter_context(start_forks()))
+def forks() -> Iterator[Forks]:
+    """Processes that have loaded the libraries and fork for each command."""
+    with start_forks() as forks:
+        yield forks
 
 
 @pytest.fixture(scope="session")
-def attngeo(forks: Callable[[bool], Forks]) -> Command:
+def attngeo(forks: Forks) -> Command:
     """Run the installed command in a process of its own; keywords are added to its environment.
 
     timeout: seconds after which a command that hangs fails its test.
@@ -93,8 +93,7 @@ def attngeo(forks: Callable[[bool], Forks]) -> Command:
                 capture_output=True, text=True, check=False, cwd=cwd, timeout=timeout, env=variables,
             )  # fmt: skip
         own_hub = any(name.startswith("HF_") for name in environment)
-        process = forks(own_hub)
-        return process.run(arguments, cwd=cwd, timeout=timeout, environment=variables, libraries=not own_hub)[0]
+        return forks.run(arguments, cwd=cwd, timeout=timeout, environment=variables, libraries=not own_hub)[0]
 
     return run
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.forks import start_forks
+from support.forks import Forks
 from support.messages import assert_states
 from support.reports import read_files
 from support.runs import write_config, write_text
@@ -32,17 +32,14 @@ Racers = Callable[..., list[tuple[int, str]]]
 
 
 @pytest.fixture(scope="module")
-def racers() -> Iterator[Racers]:
+def racers(forks: Forks) -> Racers:
     """Run commands at the same time, in a folder: the exit code and the messages of each."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "SOURCE_DATE_EPOCH": "1700000000"}
-    with start_forks() as forks:
 
-        def run(folder: Path, *commands: list[object]) -> list[tuple[int, str]]:
-            return [
-                (done.returncode, done.stderr) for done in forks.run(*commands, cwd=folder, environment=environment)
-            ]
+    def run(folder: Path, *commands: list[object]) -> list[tuple[int, str]]:
+        return [(done.returncode, done.stderr) for done in forks.run(*commands, cwd=folder, environment=environment)]
 
-        yield run
+    return run
 
 
 @pytest.fixture(scope="module")

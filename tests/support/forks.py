@@ -1,8 +1,9 @@
 """The command as a process of its own, without the seconds that each process needs to load the libraries.
 
-As a script, this module loads the libraries once and then waits for requests on a socket. For each command of a request
-it forks a process that has the pipes, the folder and the environment of that command, and that ends as Python ends: the
-command's exit code is the process's. Tests of the start itself, of signals and of terminals start the installed script.
+As a script, this module loads the libraries once and then waits for requests on two sockets. For each command of a
+request it forks a process that has the pipes, the folder and the environment of that command, and that ends as Python
+ends: the command's exit code is the process's. Tests of the start itself, of signals and of terminals start the
+installed script.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Modules that are loaded before the first fork, and before the first fork for a command.
+# Modules that are loaded before the first fork, and before the first fork for a command. Only the latter may import
+# huggingface_hub, which reads its environment when it is imported.
 LIBRARIES = (
     "attngeo.commands.app",
     "attngeo.scores.computing",
@@ -44,10 +46,10 @@ BYTES = 1 << 20  # of a request
 
 
 class Forks:
-    """The process that runs commands."""
+    """The processes that run commands: one without the libraries that are particular to a command, one with them."""
 
-    def __init__(self, asked: socket.socket) -> None:
-        self._socket = asked
+    def __init__(self, *asked: socket.socket) -> None:
+        self._sockets = asked
 
     def run(
         self,
@@ -60,28 +62,29 @@ class Forks:
         """Run commands at the same time; two begin to write their files at the same moment.
 
         timeout: seconds after which the commands are killed, and TimeoutExpired is raised. environment: all variables.
-        libraries: whether the libraries that are particular to a command are loaded before the fork.
+        libraries: whether the libraries that are particular to a command are loaded before the fork; not for a command
+        with other variables HF_… than this process.
         """
+        asked = self._sockets[libraries]
         arguments = [[str(part) for part in command] for command in commands]
         pipes = [os.pipe() for _ in range(2 * len(commands))]
         request = {
             "commands": arguments, "cwd": str(cwd or Path.cwd()), "environment": dict(environment or os.environ),
-            "libraries": libraries,
         }  # fmt: skip
-        socket.send_fds(self._socket, [json.dumps(request).encode()], [write for _, write in pipes])
+        socket.send_fds(asked, [json.dumps(request).encode()], [write for _, write in pipes])
         for _, write in pipes:
             os.close(write)
         texts = [""] * len(pipes)
         threads = [threading.Thread(target=_read, args=(texts, number, read)) for number, (read, _) in enumerate(pipes)]
         for thread in threads:
             thread.start()
-        processes = self._answer(timeout=60)
+        processes = _answer(asked, timeout=60)
         try:
-            codes = self._answer(timeout)
+            codes = _answer(asked, timeout)
         except TimeoutError:
             for process in processes:
                 os.kill(process, 9)
-            self._answer(timeout=60)
+            _answer(asked, timeout=60)
             raise subprocess.TimeoutExpired(arguments[0], timeout) from None
         finally:
             for thread in threads:
@@ -92,9 +95,10 @@ class Forks:
             for command, code, both in zip(arguments, codes, streams, strict=True)
         ]
 
-    def _answer(self, timeout: float) -> list[int]:
-        self._socket.settimeout(timeout)
-        return list(json.loads(self._socket.recv(BYTES)))
+
+def _answer(asked: socket.socket, timeout: float) -> list[int]:
+    asked.settimeout(timeout)
+    return list(json.loads(asked.recv(BYTES)))
 
 
 def _read(texts: list[str], number: int, pipe: int) -> None:
@@ -104,40 +108,51 @@ def _read(texts: list[str], number: int, pipe: int) -> None:
 
 @contextlib.contextmanager
 def start_forks(environment: Mapping[str, str] | None = None) -> Iterator[Forks]:
-    """A process that runs commands; it ends with the block.
+    """Processes that run commands; they end with the block.
 
-    environment: all variables of the process, which libraries read when they are loaded; by default those of this one.
-    huggingface_hub reads its environment when it is imported. A command with other variables HF_… than this process is
-    for a second process, whose commands have no libraries in common that import it.
+    environment: all their variables, which libraries read when they are loaded; by default those of this process.
     """
-    asked, answers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    (plain, answers), (loaded, others) = (socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
+    ends = answers.fileno(), others.fileno()
     variables = {"OMP_NUM_THREADS": "1", **(os.environ if environment is None else environment), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, __file__, str(answers.fileno())]
-    with asked, subprocess.Popen(
-        command, pass_fds=[answers.fileno()], stdin=subprocess.DEVNULL, env=variables
+    command = [sys.executable, __file__, *map(str, ends)]
+    with plain, loaded, subprocess.Popen(
+        command, pass_fds=ends, stdin=subprocess.DEVNULL, env=variables
     ) as process:  # fmt: skip
         answers.close()
-        yield Forks(asked)
-        asked.close()
+        others.close()
+        yield Forks(plain, loaded)
+        plain.close()
+        loaded.close()
         process.wait(60)
 
 
-def serve(answers: socket.socket) -> None:
-    """Fork a process for each command that is asked for, until the socket is closed."""
+def serve_both(plain: socket.socket, loaded: socket.socket) -> None:
+    """Load the libraries, and fork: one process serves a socket with no others, one those of commands, too."""
     load(LIBRARIES)
     if seed := os.environ.get("ATTNGEO_TEST_ROUNDING"):
         sys.path.append(str(Path(__file__).parents[1]))
         from support import rounding
 
         rounding.start(int(seed))
+    if other := os.fork():
+        loaded.close()
+        serve(plain, {})
+        os.waitpid(other, 0)
+    else:
+        plain.close()
+        serve(loaded, LIBRARIES_OF)
+
+
+def serve(answers: socket.socket, libraries: Mapping[str, Sequence[str]]) -> None:
+    """Fork a process for each command that is asked for, until the socket is closed. libraries: of each command."""
     while True:
         text, pipes, *_ = socket.recv_fds(answers, BYTES, 8)
         if not text:
             return
         request = json.loads(text)
-        if request["libraries"]:
-            for command in request["commands"]:
-                load(LIBRARIES_OF.get(command[0] if command else "", ()))
+        for command in request["commands"]:
+            load(libraries.get(command[0] if command else "", ()))
         gc.freeze()  # a collection in a fork would copy what is loaded
         turns = [os.pipe() for _ in request["commands"]]
         processes = []
@@ -224,4 +239,4 @@ def wait_before_files(reads: int, writes: int) -> None:
 
 if __name__ == "__main__":
     sys.path.pop(0)  # the folder of this script, whose modules have the names of others
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve_both(*(socket.socket(fileno=int(number)) for number in sys.argv[1:]))
