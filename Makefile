@@ -18,8 +18,8 @@ SEED := $(or $(SEED),$(shell date +%s))
 unexport PYTHONDONTWRITEBYTECODE
 
 # Most of the tests that multiply tensors; see CONTRIBUTING.md.
-COMPUTING := $(addprefix tests/, analogies estimators geometry layouts pretrain scores papers training verification \
-	commands/test_analogy.py commands/test_efa.py commands/test_tabular.py)
+COMPUTING := $(addprefix tests/, analogies estimators geometry gradients layouts pretrain scores papers training \
+	verification commands/test_analogy.py commands/test_efa.py commands/test_tabular.py test_rounding.py)
 
 .PHONY: help demo report test test-pythons slow portable explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures docs readme clean
 

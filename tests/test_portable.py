@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support.forks import start_forks
+from support.outputs import GOLDEN, compare, make_outputs
 from support.rounding import VARIABLE
 
 from attngeo.analogies.questions import google_text
@@ -30,12 +31,14 @@ SETTINGS = {
     "seed-2": {VARIABLE: "2"},
 }
 BASELINE = {"OMP_NUM_THREADS": "1"}
-GOLDEN = Path(__file__).parent / "golden" / "minilm.csv"
+SCORES = Path(__file__).parent / "golden" / "minilm.csv"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """scores: per layer and head. answers: of each question. fits: of a classifier, and of a model of baskets."""
+    """scores: per layer and head. answers: of each question. classified, predicted: by a classifier. fitted: a model of
+    baskets. outputs: those of tests/golden/outputs.
+    """
 
     scores: pd.DataFrame
     published: pd.DataFrame
@@ -43,6 +46,7 @@ class Seen:
     classified: pd.DataFrame
     predicted: pd.DataFrame
     fitted: pd.DataFrame
+    outputs: dict[str, str]
 
 
 def write_inputs(folder: Path) -> None:
@@ -65,7 +69,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seen]:
     """The outputs of the commands with one of the SETTINGS, or with BASELINE."""
 
     @cache
-    def run(name: str) -> Seen:
+    def see(name: str) -> Seen:
         folder = tmp_path_factory.mktemp(name)
         write_inputs(folder)
         taken = {VARIABLE, *(variable for setting in SETTINGS.values() for variable in setting)}
@@ -80,25 +84,34 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seen]:
             "efa fit baskets.csv --part items --width 8 --epochs 20 --device cpu -o fitted.csv",
         ]
         with start_forks(environment) as forks:
-            for command in commands:
-                (done,) = forks.run(command.split(), cwd=folder, environment=environment)
-                assert done.returncode == 0, done.stderr
-        names = ("scores", "published", "answers", "classified", "predicted", "fitted")
-        return Seen(*(pd.read_csv(folder / f"{each}.csv") for each in names))
 
-    return run
+            def run(arguments: list[str], cwd: Path = folder) -> str:
+                (done,) = forks.run(arguments, cwd=cwd, environment=environment | {"COLUMNS": "80"})
+                assert done.returncode == 0, (arguments, done.stderr)
+                return done.stdout
+
+            for command in commands:
+                run(command.split())
+            (golden := folder / "golden").mkdir()
+            outputs = make_outputs(golden, lambda arguments: run(arguments, golden))
+        names = ("scores", "published", "answers", "classified", "predicted", "fitted")
+        return Seen(*(pd.read_csv(folder / f"{each}.csv") for each in names), outputs)
+
+    return see
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_user_sees_the_same(name: str, seen: Callable[[str], Seen]) -> None:
     assert_same_scores_and_answers(seen("baseline"), seen(name))
     assert_like_fits(seen("baseline"), seen(name))
+    for output, printed in seen(name).outputs.items():
+        compare(output, printed, (GOLDEN / output).read_text("utf-8"))
 
 
 def assert_same_scores_and_answers(here: Seen, other: Seen) -> None:
     for column in ("symmetry", "directionality"):
         assert other.scores[column].tolist() == pytest.approx(here.scores[column].tolist(), abs=1e-6)
-    golden = pd.read_csv(GOLDEN, comment="#")
+    golden = pd.read_csv(SCORES, comment="#")
     assert other.published["symmetry"].tolist() == pytest.approx(golden["symmetry"].tolist(), abs=2e-6)
     assert other.published["directionality"].tolist() == pytest.approx(
         golden["directionality_published"].tolist(), abs=2e-6

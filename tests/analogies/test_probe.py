@@ -107,6 +107,20 @@ def test_a_planted_structure_is_found_by_angles_too(method: str, tmp_path: Path)
     assert overall["accuracy"] > 0.9
 
 
+def test_vectors_in_memory_of_the_same_name_are_told_apart() -> None:
+    labels, generator = words(30), np.random.default_rng(0)
+    first, second = (keyed(labels, generator.standard_normal((30, 4))) for _ in range(2))
+    lines = [" ".join(labels[i : i + 4]).split() for i in range(20)]
+    result = attngeo.analogy([first, table(generator.standard_normal((30, 4)), labels), second], questions=lines)
+    names = result.scores["model"].drop_duplicates().tolist()
+    assert names == ["KeyedVectors", "table", "KeyedVectors (2)"]
+    alone = attngeo.analogy(second, questions=lines).questions
+    own = result.questions[result.questions["model"] == names[2]]
+    assert own["cosine"].tolist() == alone["cosine"].tolist()
+    with refuses(UsageError, "KeyedVectors", "twice"):
+        attngeo.analogy([first, first], questions=lines)
+
+
 def test_random_vectors_are_at_chance() -> None:
     """Ranks of questions about random vectors are uniform: 300 questions of words of their own."""
     count = 1200

@@ -1,9 +1,10 @@
-"""Every kind of results that a recipe may request: columns checked before the work."""
+"""Every kind of results that a recipe may request: columns are checked before the work, processes are counted in it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -18,13 +19,15 @@ from attngeo.papers.wibisono2023.tables import (
     measure_advantage,
     summarise_methods,
 )
+from attngeo.progress import ignore_progress
 from attngeo.questions import QUESTIONS
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
+from attngeo.studies.engine import run_task
 
 # What a request of each command says beside its name, about files that the fixture `folder` writes.
 REQUESTED = {
-    "score": 'models = ["demo:encoder"]\noptions = { layers = [0], per_head = false }',
+    "score": 'models = ["demo:encoder", "demo:decoder"]\noptions = { layers = [0], per_head = false }',
     "analogy": 'models = ["vectors.txt"]\noptions = { questions = "questions.txt", draws = 10 }',
     "pretrain": 'options = { model = "config.json", data = "text.txt", compare = ["default", "symmetric"], seeds = 2, '
     "steps = 2, batch_size = 8, seq_len = 16, vocab_size = 120 }",
@@ -32,9 +35,13 @@ REQUESTED = {
     "theory": 'statements = ["lemma-1"]',
     "simulate": 'options = { methods = "lr", datasets = 4, settings = ["1,0,0.9"] }',
     "auto-mpg": 'options = { methods = "lr", seeds = 4, data = "cars.csv" }',
-    "efa": 'experiment = "synthetic"\noptions = { model = "fm", seeds = 2 }',
+    "efa": 'experiment = "synthetic"\noptions = { model = "fm", direction = "bi", epochs = 1, baselines = false, '
+    "seeds = 2 }",
     "file": 'path = "rows.csv"',
 }
+
+# Those that consist of runs, which several processes can share.
+STUDIES, JOBS = {"score", "pretrain", "simulate", "auto-mpg", "efa"}, 4
 
 
 @pytest.fixture
@@ -72,6 +79,27 @@ def test_an_unknown_column_is_found_before_the_work(command: str, shown: str, fo
     with pytest.raises(UsageError, match=r"r\.toml: section \"Shown\"\.tables\[1\]\..*'acuracy'"):
         build_report(recipe, folder / "out")
     assert not (folder / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", QUESTIONS)
+def test_no_more_processes_work_than_are_asked_for(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a report with two results of each kind. Processes of one that wait for those of another work, too."""
+    pools: list[int] = []
+    counts: list[int] = []
+
+    def run_here(function: Any, tasks: Sequence[Any], jobs: int, *_: Any, **__: Any) -> Iterator[Any]:
+        """In the place of processes: what a run starts is seen."""
+        pools.append(jobs)
+        counts.append(sum(pools))
+        yield from [run_task(function, task, ignore_progress) for task in tasks]
+        pools.pop()
+
+    monkeypatch.setattr("attngeo.studies.engine.run_in_processes", run_here)
+    made = build_report(write_recipe(folder, command, "", names=("one", "two")), folder / "out", jobs=JOBS)
+    assert made.failures == []
+    assert len(counts) == (2 if command in STUDIES else 0)
+    assert all(1 < count <= JOBS for count in counts)
 
 
 def is_accepted(recipe: Path) -> bool:
