@@ -8,7 +8,7 @@ PYTHONS ?= 3.12 3.13
 TORCH_INDEX ?=
 TORCH := --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
 BIN := $(VENV)/bin
-# As many as CI has cores. A third one, which works while others wait, needs longer to load the libraries than it saves.
+# CI has two cores. A third worker would need longer to load the libraries than it saves.
 WORKERS ?= 2
 RECIPE ?= reports/demo.toml
 INSTALLED := $(VENV)/.installed

@@ -16,7 +16,7 @@ BATCH, IMAGE = A.reshape(2, 4, 8), A.reshape(1, 1, 8, 8)
 
 
 def train_convolution() -> Tensor:
-    kernel = torch.ones(1, 1, 3, 3, requires_grad=True)
+    kernel = torch.ones(1, 1, 2, 2, requires_grad=True)
     functional.conv2d(IMAGE, kernel).sum().backward()
     assert kernel.grad is not None
     return kernel.grad
@@ -33,7 +33,7 @@ PRODUCTS: dict[str, Callable[[], Tensor]] = {
     "addmv": lambda: torch.addmv(C[0], A, B[0]),
     "dot": lambda: torch.stack([A[row] @ B[row] for row in range(8)]),
     "linear": lambda: functional.linear(A, B, C[0]),
-    "convolution": lambda: functional.conv2d(IMAGE, torch.ones(1, 1, 3, 3)),
+    "convolution": lambda: functional.conv2d(IMAGE, torch.ones(1, 1, 2, 2)),
     "convolution backward": train_convolution,
 }
 

@@ -84,7 +84,7 @@ def test_an_unknown_column_is_found_before_the_work(command: str, shown: str, fo
 @pytest.mark.slow
 @pytest.mark.parametrize("command", QUESTIONS)
 def test_no_more_processes_work_than_are_asked_for(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a report with two results of each kind. Processes of one that wait for those of another work, too."""
+    """In a report with two results of each kind. A process that waits for others is counted, too."""
     pools: list[int] = []
     counts: list[int] = []
 

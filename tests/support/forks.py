@@ -116,15 +116,11 @@ def start_forks(environment: Mapping[str, str] | None = None) -> Iterator[Forks]
     ends = answers.fileno(), others.fileno()
     variables = {"OMP_NUM_THREADS": "1", **(os.environ if environment is None else environment), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, __file__, *map(str, ends)]
-    with plain, loaded, subprocess.Popen(
-        command, pass_fds=ends, stdin=subprocess.DEVNULL, env=variables
-    ) as process:  # fmt: skip
+    # The sockets are closed first, also after an exception: then the processes end, and are waited for.
+    with subprocess.Popen(command, pass_fds=ends, stdin=subprocess.DEVNULL, env=variables), plain, loaded:
         answers.close()
         others.close()
         yield Forks(plain, loaded)
-        plain.close()
-        loaded.close()
-        process.wait(60)
 
 
 def serve_both(plain: socket.socket, loaded: socket.socket) -> None:
