@@ -55,7 +55,7 @@ COMMANDS = {
 }
 # What differs between two runs, machines or versions: keys of JSON with a text or a number, and times.
 VOLATILE = re.compile(
-    r'"(?:seconds|tokens_per_second|made|finished|path|attngeo|torch|transformers|python|platform|processor|device'
+    r'"(?:seconds|tokens_per_second|made|finished|path|attngeo|torch|transformers|python|platform|processor|device|threads'
     r'|cores|folder|sha256)": (?:"[^"]*"|[-+.\de]+|null)|/\S*/'
 )
 NUMBER = re.compile(r"[-+−]?\d+\.\d*(?:e[-+]?\d+)?|[-+−]?\d+e[-+]\d+")
