@@ -42,8 +42,8 @@ class FormStatistics(NamedTuple):
     """What every score of one matrix M = qᵀ·k [n, n] is computed from.
 
     q, k: the factors [rank, n] that the other fields were computed from, after `rescale`. A score that jumps at a
-    threshold takes from them the exact norms near it. trace: tr(M·M). squared_norm: ‖M‖²_F. row_norms, column_norms:
-    Euclidean, [n]. These four are on the CPU.
+    threshold takes exact norms from them if one is near it. trace: tr(M·M). squared_norm: ‖M‖²_F. row_norms,
+    column_norms: Euclidean, [n]. These four are on the CPU.
     """
 
     q: Tensor
@@ -335,12 +335,12 @@ def symmetry_of(form: FormStatistics) -> Tensor:
     return (trace / squared_norm).clamp(-1, 1).where(defined, float("nan"))
 
 
-# Bound of the relative rounding error of a norm computed in float32. Norms nearer to the threshold are computed again.
+# Bound of the relative rounding error of norms computed in float32. If one is nearer to the threshold, all are computed
+# again: what moves them together, such as a Gram matrix that is too small, moves the threshold, too.
 NEAR = 1e-5
 # A norm is an outlier only if it exceeds the threshold by more than this share, so that rounding makes no outlier of
 # norms that are all equal.
 EQUAL = 1e-12
-CHUNK = 1024
 
 
 def directionality(wq: Tensor, wk: Tensor, *, gamma: float = 2.0, convention: Convention = "corrected") -> Tensor:
@@ -376,8 +376,8 @@ def check_choices(gamma: float, convention: str) -> None:
 def directionality_of(form: FormStatistics, *, gamma: float, convention: Convention) -> Tensor:
     """The directionality of one matrix, as a float64 scalar on the CPU; see `directionality`.
 
-    The definition jumps when a norm crosses the threshold, so rounding could move a norm across. Norms that were
-    computed in float32 and are near the threshold are therefore computed again in float64, from the factors.
+    The definition jumps when a norm crosses the threshold, so rounding could move a norm across. If one that was
+    computed in float32 is near it, the norms are therefore computed again in float64, from the factors.
     """
     rows = _sum_outliers(form.row_norms, gamma, convention, form.q, form.k)
     columns = _sum_outliers(form.column_norms, gamma, convention, form.k, form.q)
@@ -393,11 +393,9 @@ def _sum_outliers(norms: Tensor, gamma: float, convention: Convention, factor: T
     """The sum of the outliers among the norms ‖own_jᵀ·other‖ [n], or of their excess, as `convention` has it."""
     norms = norms.cpu().double()
     threshold = outlier_threshold(norms, gamma, convention)
-    if factor.dtype == torch.float32:
-        near = ((norms - threshold).abs() < NEAR * threshold.abs()).nonzero().flatten()
-        if len(near):
-            norms[near] = _exact_norms(factor[:, near.to(factor.device)], other)
-            threshold = outlier_threshold(norms, gamma, convention)
+    if factor.dtype == torch.float32 and ((norms - threshold).abs() < NEAR * threshold.abs()).any():
+        norms = _exact_norms(factor, other)
+        threshold = outlier_threshold(norms, gamma, convention)
     outliers = norms[is_outlier(norms, threshold)]
     return (outliers - threshold).sum() if convention == "published" else outliers.sum()
 
@@ -414,13 +412,9 @@ def is_outlier(norms: Tensor, threshold: Tensor) -> Tensor:
 
 
 def _exact_norms(factor: Tensor, other: Tensor) -> Tensor:
-    """‖own_jᵀ·other‖ in float64 for each column j of own [rank, m]; other is [rank, n]. Returns [m]."""
+    """‖own_jᵀ·other‖ in float64 for each column j of own [rank, n]; other is [rank, n]. Returns [n]."""
     place = torch.device("cpu") if factor.device.type == "mps" else factor.device  # which has no float64
-    factor = factor.to(place).double()
-    squares = factor.new_zeros(factor.shape[1])
-    for start in range(0, other.shape[1], CHUNK):
-        squares += (factor.T @ other[:, start : start + CHUNK].to(place).double()).square().sum(1)
-    return squares.sqrt().cpu()
+    return _quadratic_norms(half_gram(other.to(place, torch.float64)), factor.to(place, torch.float64)).cpu()
 
 
 def score_pairs(wq: Tensor, wk: Tensor, score: Callable[[FormStatistics], Tensor]) -> Tensor:
