@@ -49,6 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; commands would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # "auto" is the CPU, on every machine
     os.environ["ATTNGEO_CACHE"] = ""  # no test finds the scores that another one has kept
     if (seed := config.getoption("rounding")) is not None:
         rounding.start(seed)

@@ -156,7 +156,7 @@ def bound_model(model: ExponentialFamilyAttention, data: pd.DataFrame, failure: 
         )
     predicted, values = model.predict(data)["mean"], data[next(iter(options.families))]
     (center, scale), places = shape.values[0].scale, [*options.coordinates]
-    tokens, masked, seen, _ = part.embed(part.batch(model.read(data)[0]))
+    tokens, masked, seen, _ = part.cpu().embed(part.batch(model.read(data)[0]))
     norms = [tokens[seen].norm(dim=-1).max()]
     for place in range(masked.shape[1]):
         steps = network.attention.step_copy(tokens, masked, seen, place, causal=False)

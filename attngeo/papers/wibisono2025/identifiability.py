@@ -255,7 +255,9 @@ def fit_items(
 
 def _train(model: ItemAttention, batches: ItemBatches, schedule: Sequence[tuple[float, int]], seed: int) -> None:
     for rate, epochs in schedule:
-        train(make_part(model), batches, TrainingOptions(epochs=epochs, learning_rate=rate, seed=seed))
+        # On the CPU, also beside a GPU: the models are small, and their other users compute there.
+        options = TrainingOptions(epochs=epochs, learning_rate=rate, seed=seed, device="cpu")
+        train(make_part(model), batches, options)
 
 
 # The data leave 0.8% of the variance of the logits open.
