@@ -20,6 +20,7 @@ import attngeo
 from attngeo.errors import InterruptedTrainingError
 from attngeo.estimators import AttentionClassifier, ExponentialFamilyAttention
 from attngeo.gradients.recording import record_gradients
+from attngeo.papers.wibisono2025.generalisation import bound_model
 from attngeo.pretrain.comparison import compare
 from attngeo.pretrain.initialisation import initialise
 from attngeo.pretrain.runs import run
@@ -65,15 +66,30 @@ def test_gradients(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EFA)
-def test_predictions_of_sequences(name: str) -> None:
+def test_what_a_model_says_of_sequences(name: str) -> None:
+    """Also after its weights were asked for, which happens on the CPU."""
     model, rows = ExponentialFamilyAttention.load(GOLDEN / name), read_rows(name)
-    said = []
+    said: list[list[Any]] = []
     for device in DEVICES:
         model.options_ = model.options_.replace(device=device)
         means = model.predict_proba(rows) if model.part_ == "items" else model.predict(rows).select_dtypes("number")
-        said.append((model.log_prob(rows), means))
-    np.testing.assert_allclose(said[1][0], said[0][0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(said[1][1], said[0][1], rtol=1e-4, atol=1e-5)
+        weights = model.attention_weights(rows)["weight"]
+        said.append([means, weights, *model.contexts(rows).values(), model.log_prob(rows)])
+    for found, expected in zip(*said, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_bound_of_a_model() -> None:
+    draw = np.random.default_rng(0)
+    places = {name: np.tile(draw.normal(size=4), 20) for name in ("x", "y")}
+    days = pd.DataFrame({"sequence": np.repeat(np.arange(20), 4), **places, "value": draw.normal(size=80)})
+    given: dict[str, Any] = {"part": "values", "coordinates": ("x", "y"), "item_vectors": False, "width": 3}
+    model = make_efa(**given, max_epochs=1, validation_fraction=0, device="cpu").fit(days)
+    said = []
+    for device in DEVICES:
+        model.options_ = model.options_.replace(device=device)
+        said.append(bound_model(model, days, 0.1))
+    pd.testing.assert_frame_equal(said[1], said[0], rtol=1e-4)
 
 
 def test_predictions_of_rows() -> None:
