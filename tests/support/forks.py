@@ -116,11 +116,16 @@ def start_forks(environment: Mapping[str, str] | None = None) -> Iterator[Forks]
     ends = answers.fileno(), others.fileno()
     variables = {"OMP_NUM_THREADS": "1", **(os.environ if environment is None else environment), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, __file__, *map(str, ends)]
-    # The sockets are closed first, also after an exception: then the processes end, and are waited for.
+    # The sockets are shut down first, also after an exception: then the processes end, and are waited for. Closing is
+    # not enough, as a child of this process that is left over, such as one of a DataLoader, has copies.
     with subprocess.Popen(command, pass_fds=ends, stdin=subprocess.DEVNULL, env=variables), plain, loaded:
         answers.close()
         others.close()
-        yield Forks(plain, loaded)
+        try:
+            yield Forks(plain, loaded)
+        finally:
+            for end in (plain, loaded):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 def serve_both(plain: socket.socket, loaded: socket.socket) -> None:
