@@ -185,9 +185,15 @@ def test_a_killed_run_is_resumed_from_its_last_whole_checkpoint(tmp_path: Path) 
 
     stored = read_settings(tmp_path / "run")
     at = max(int(path.name.split("-")[1]) for path in (tmp_path / "run").glob("checkpoint-*") if path != broken)
+    seen, stop = [], interrupted_at(at + 40)
+
+    def watch(progress: Progress) -> None:
+        seen.append(broken.exists())
+        stop(progress)
+
     with pytest.raises(InterruptedTrainingError):
-        run(stored, tmp_path / "run", resume=True, progress=interrupted_at(at + 40))
-    assert not broken.exists()
+        run(stored, tmp_path / "run", resume=True, progress=watch)
+    assert not any(seen)  # later, a new checkpoint would replace it
     reference = tmp_path / "reference"
     with pytest.raises(InterruptedTrainingError):
         run(stored, reference, progress=interrupted_at(at + 40))
