@@ -32,6 +32,7 @@ A message is one line: what happened: where: expected X, got Y. What to do. This
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -43,6 +44,8 @@ EXTRAS = {
     "gguf": "quantised", "kaleido": "images", "scipy": "estimators", "sentencepiece": "sentencepiece",
     "sklearn": "estimators",
 }  # fmt: skip
+# Package → the first version of Python for which the index has no wheel of it; its extra leaves it out there.
+WITHOUT_WHEEL = {"gensim": (3, 14)}
 
 
 class AttnGeoError(Exception):
@@ -106,11 +109,15 @@ def require_extra() -> Iterator[None]:
 def find_missing(error: Exception) -> MissingPackageError | None:
     """The error that names the package of an extra that could not be imported; None for any other error."""
     name = str(error.name).partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    return (
-        MissingPackageError(f"{name} is not installed: pip install 'attngeo[{EXTRAS[name]}]'")
-        if name in EXTRAS
-        else None
-    )
+    if name not in EXTRAS:
+        return None
+    if name in WITHOUT_WHEEL and sys.version_info >= WITHOUT_WHEEL[name]:
+        version = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+        return MissingPackageError(
+            f"{name} is not installed, and the package index has no wheel of it for {version}: use an older Python, or "
+            f"build it with a compiler: pip install {name}"
+        )
+    return MissingPackageError(f"{name} is not installed: pip install 'attngeo[{EXTRAS[name]}]'")
 
 
 class ModelUnavailableError(AttnGeoError):

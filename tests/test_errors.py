@@ -5,15 +5,17 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from conftest import Command
+from packaging.requirements import Requirement
 from support.messages import assert_fails, refuses
 
 import attngeo
-from attngeo.errors import AttnGeoError, TableError, UsageError
+from attngeo.errors import EXTRAS, WITHOUT_WHEEL, AttnGeoError, TableError, UsageError, find_missing
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.pretrain import make_options
 
@@ -73,3 +75,25 @@ def test_a_missing_extra_is_named_in_python(code: str, package: str, extra: str)
     run = subprocess.run([sys.executable, "-c", f"{hide}; {code}"], capture_output=True, text=True, check=False)
     last = run.stderr.splitlines()[-1]
     assert last == (f"attngeo.errors.MissingPackageError: {package} is not installed: pip install 'attngeo[{extra}]'")
+
+
+@pytest.mark.parametrize(("version", "advice"), [((3, 13, 9), "'attngeo[cbow]'"), ((3, 14, 0), "an older Python")])
+def test_a_package_without_a_wheel_is_not_offered_as_an_extra(
+    version: tuple[int, ...], advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "version_info", version)
+        missing = find_missing(ModuleNotFoundError("No module named 'gensim'", name="gensim"))
+    assert missing is not None
+    assert "gensim is not installed" in str(missing)
+    assert advice in str(missing)
+
+
+def test_extras_leave_out_what_has_no_wheel() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    for name, version in WITHOUT_WHEEL.items():
+        listed = [Requirement(text) for text in project["optional-dependencies"][EXTRAS[name]]]
+        (marker,) = (each.marker for each in listed if each.name == name)
+        assert marker is not None
+        assert not marker.evaluate({"python_version": f"{version[0]}.{version[1]}"})
+        assert marker.evaluate({"python_version": f"{version[0]}.{version[1] - 1}"})
