@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 LOWEST ?= .venv-lowest
 # The other versions of Python that `make test-pythons` looks for.
-PYTHONS ?= 3.12 3.13
+PYTHONS ?= 3.12 3.13 3.14
 # An index with builds of torch. Those of https://download.pytorch.org/whl/cpu are a tenth of the size.
 TORCH_INDEX ?=
 TORCH := --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0

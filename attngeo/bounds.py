@@ -1,4 +1,5 @@
-"""Bounds of what comes from others: how a name is shown, how large a small file may be, how much memory there is.
+"""Bounds of what comes from others, and of the machine: how a name is shown, how large a small file may be, how much
+memory and how many cores there are.
 
 Names: a model's author controls them, and a terminal or a page would act on some. Results keep names as they are, if
 they are UTF-8; every output passes them through one of the functions here. Each shows all of a name, except that white
@@ -7,7 +8,8 @@ space is one space in Markdown.
 Small files, such as a config.json or a recipe: a FIFO or a device may never end, and a file may be gigabytes long. So
 every small file is read here: from regular files only, and up to a limit of bytes.
 
-Memory: what is too large for this process is refused before it is allocated.
+Memory and cores: what is too large for this process is refused before it is allocated, and no more threads are started
+than its container allows.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import errno
 import html
 import json
+import math
 import os
 import re
 import stat
@@ -148,17 +151,17 @@ def read_small_text(path: Path, most: int = MOST_BYTES, encoding: str = "utf-8")
 
 
 class GroupFiles(NamedTuple):
-    """Where a version of control groups keeps its numbers. cache: the line of memory.stat that counts cached files."""
+    """The files of a control group about its memory. cache: the line of memory.stat that counts cached files."""
 
-    hierarchy: str
     limit: str
     usage: str
     cache: str
 
 
-VERSIONS = {
-    "": GroupFiles("", "memory.max", "memory.current", "inactive_file"),
-    "memory": GroupFiles("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+# The hierarchy of a controller in version 1 of control groups, or of all of them in version 2 → the files of a group.
+MEMORY_FILES = {
+    "": GroupFiles("memory.max", "memory.current", "inactive_file"),
+    "memory": GroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
 
 
@@ -188,26 +191,56 @@ def available_memory() -> int:
     return min(room)
 
 
-def _left_in_groups() -> Iterator[int]:
-    """The bytes left in each control group of this process that has a limit, and in the groups around them."""
+def visible_cores() -> int:
+    """Cores that this process may run on: those of the machine, or of its affinity."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_cores() -> int:
+    """Cores that this process may use at once: those it may run on, or what its control groups allow if that is less.
+
+    A share with a fraction is rounded up: `docker run --cpus 1.5` allows two.
+    """
+    shares = [math.ceil(share) for share in _shares_of_cores()]
+    return max(1, min([visible_cores(), *shares]))
+
+
+def _list_groups(controller: str) -> Iterator[tuple[str, Path]]:
+    """The hierarchy and the folder of each control group of this process, and of the groups around them."""
     try:
         lines = OWN_GROUPS.read_text("utf-8").splitlines()
     except OSError:
         return  # not Linux
     for line in lines:
         _, controllers, group_path = line.split(":", 2)
-        for name, files in VERSIONS.items():
-            if name == controllers:
-                path = PurePosixPath(group_path.lstrip("/"))
-                for group in (path, *path.parents):
-                    yield from _left_in(GROUPS / files.hierarchy / group, files)
+        if controllers and controller not in controllers.split(","):
+            continue
+        hierarchy = controller if controllers else ""
+        path = PurePosixPath(group_path.lstrip("/"))
+        for group in (path, *path.parents):
+            yield hierarchy, GROUPS / hierarchy / group
 
 
-def _left_in(group: Path, files: GroupFiles) -> Iterator[int]:
-    try:
-        limit, usage = ((group / name).read_text("utf-8").strip() for name in (files.limit, files.usage))
-        stat = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
-        if limit != "max":
-            yield int(limit) - int(usage) + int(stat.get(files.cache, 0))
-    except (OSError, ValueError):
-        return  # no limit is stated here, or none that can be read
+def _left_in_groups() -> Iterator[int]:
+    """The bytes left in each control group that has a limit."""
+    for hierarchy, group in _list_groups("memory"):
+        files = MEMORY_FILES[hierarchy]
+        try:
+            limit, usage = ((group / name).read_text("utf-8").strip() for name in (files.limit, files.usage))
+            stat = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
+            if limit != "max":
+                yield int(limit) - int(usage) + int(stat.get(files.cache, 0))
+        except (OSError, ValueError):
+            continue  # no limit is stated here, or none that can be read
+
+
+def _shares_of_cores() -> Iterator[float]:
+    """The cores that each control group may use at once, if it has a limit: its time in a period / the period."""
+    for hierarchy, group in _list_groups("cpu"):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if hierarchy else ("cpu.max",)
+        try:
+            quota, period = " ".join((group / name).read_text("utf-8") for name in names).split()
+            if quota not in ("max", "-1"):
+                yield int(quota) / int(period)
+        except (OSError, ValueError, ZeroDivisionError):
+            continue

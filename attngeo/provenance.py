@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from attngeo.bounds import available_cores
 
 PACKAGES = ("torch", "transformers")
 SOURCES = (".py", ".json", ".csv", ".gz")
@@ -44,10 +45,9 @@ def is_current(described: Any) -> bool:
         return False
 
 
-def machine() -> dict[str, str | int | None]:
+def machine() -> dict[str, str | int]:
     """Operating system, processor and the cores that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"platform": platform.platform(), "processor": _processor(), "cores": cores}
+    return {"platform": platform.platform(), "processor": _processor(), "cores": available_cores()}
 
 
 def _processor() -> str:

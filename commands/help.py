@@ -26,6 +26,7 @@ from attngeo.choices import PANELS, RUNNING
 from attngeo.errors import NetworkError, UsageError, require_extra
 
 from .messages import FLAGS
+from .threads import prepare_threads
 
 # Typer's names of types → short ones.
 TYPES = {"<int>": "N", "<int range>": "N", "<float>": "X", "<str>": "TEXT", "<list[Path]>": "FILE", "<path>": "PATH"}
@@ -73,6 +74,7 @@ class Command(Helpful, TyperCommand):
             raise UsageError("--quiet and --verbose contradict each other; leave out one of them")
         FLAGS.clear()
         FLAGS.update({str(param.name): param.opts[0] for param in self.params if param.opts[0][0] == "-"})
+        prepare_threads(ctx.params.get("jobs") or 1)
         with _pipe():
             try:
                 with require_extra():

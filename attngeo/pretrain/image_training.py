@@ -7,7 +7,6 @@ average of the weights, mixup and cutmix are those of references/classification 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +32,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from attngeo.bounds import available_cores
 from attngeo.errors import DataError, UsageError
 from attngeo.pretrain.image_data import ImageSplit, ShuffledImages, make_processor, open_images, unwrap_worker_errors
 from attngeo.pretrain.initialisation import check_init, initialise
@@ -173,7 +173,7 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Ten
 
 def image_workers(args: TrainingArguments) -> int:
     """The number of processes that decode images for this one; 0 if it decodes them itself, as without a GPU."""
-    return min(MOST_WORKERS, (os.cpu_count() or 1) // args.world_size) if args.device.type == "cuda" else 0
+    return min(MOST_WORKERS, available_cores() // args.world_size) if args.device.type == "cuda" else 0
 
 
 class ImageTrainer(RunTrainer):
