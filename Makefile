@@ -17,11 +17,12 @@ SEED := $(or $(SEED),$(shell date +%s))
 # Docker images often set this variable. Then each process compiles all modules and rewrites all assertions again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Most of the tests that multiply tensors; see CONTRIBUTING.md.
-COMPUTING := $(addprefix tests/, analogies estimators geometry gradients layouts pretrain scores papers training \
-	verification commands/test_analogy.py commands/test_efa.py commands/test_tabular.py test_rounding.py)
+# What `make test-pythons` runs with each version.
+TARGET ?= test
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+FAST := -m "not slow and not explore and not gpu"
 
-.PHONY: help demo report test test-pythons slow portable explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures docs readme clean
+.PHONY: help demo report test test-pythons slow portable products explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures docs readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -41,34 +42,37 @@ report: $(INSTALLED)  ## Make the report of RECIPE (the embedded models), build/
 	$(BIN)/attngeo report "$(RECIPE)" -o build/report
 
 test: $(INSTALLED)  ## Run the tests that are not slow.
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu"
+	$(PYTEST) $(FAST)
 
-test-pythons:  ## Run them with the versions of Python in PYTHONS, each in its own environment.
+test-pythons:  ## Run them (or TARGET) with the versions of Python in PYTHONS, each in its own environment.
 	@for version in $(PYTHONS); do \
 		python=; \
 		for name in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
 			if "$$name" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$version')" 2> /dev/null; \
 			then python=$$name; fi; \
 		done; \
-		if [ -n "$$python" ]; then $(MAKE) test PYTHON="$$python" VENV=.venv-$$version || exit 1; \
+		if [ -n "$$python" ]; then $(MAKE) $(TARGET) PYTHON="$$python" VENV=.venv-$$version || exit 1; \
 		else echo "Python $$version is not installed on this machine: no test is run with it"; fi; \
 	done
 
 slow: $(INSTALLED)  ## Run the slow tests.
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not gpu"
+	$(PYTEST) -m "slow and not explore and not gpu"
 
-portable: $(INSTALLED)  ## Run the tests that compute with other kernels, threads and roundings of the processor.
-	$(call computing,MKL_CBWR=AVX2 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE,--rounding 1)
-	$(call computing,MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=1,--rounding 2)
-	$(call computing,ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1,)
+portable: $(INSTALLED)  ## Run the tests as two other processors would: all of them, then those that multiply tensors.
+	$(call pass,MKL_CBWR=AVX2 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE,--rounding 1)
+	$(call pass,MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1,--rounding 2 --products only)
 	$(BIN)/python -m pytest -n 2 tests/test_portable.py
 
 # Settings of the processor, which libraries read when they are loaded, and options of pytest.
-define computing
+define pass
 	@echo "== $(strip $(1) $(2))"
-	@$(1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not gpu" $(2) $(COMPUTING) \
-		|| { echo "make portable: failed with $(strip $(1) $(2))"; exit 1; }
+	@$(1) $(PYTEST) -q $(FAST) $(2) || { echo "make portable: failed with $(strip $(1) $(2))"; exit 1; }
 endef
+
+products: $(INSTALLED)  ## Write the list of tests that multiply tensors, tests/products.txt.
+	: > tests/products.txt
+	$(PYTEST) -q $(FAST) --rounding 1 --products write
+	LC_ALL=C sort --unique --output tests/products.txt tests/products.txt
 
 explore: $(INSTALLED)  ## Run all tests with other numbers and examples than usual. SEED repeats a run.
 	@echo "make explore SEED=$(SEED)"

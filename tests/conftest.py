@@ -22,7 +22,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import hypothesis
 import pytest
 import torch
-from support import rounding, seeds
+from support import products, seeds
 from support.forks import Forks, start_forks
 
 # No deadline, because time is for the benchmarks to judge. The same examples in each run: those of a failed run are
@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rounding", type=int, metavar="SEED", help="round products of tensors as another processor could"
     )
+    parser.addoption("--products", choices=("check", "write", "only"), default="check", help=products.__doc__)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,14 +53,16 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # "auto" is the CPU, on every machine
     os.environ["ATTNGEO_CACHE"] = ""  # no test finds the scores that another one has kept
-    if (seed := config.getoption("rounding")) is not None:
-        rounding.start(seed)
-        os.environ[rounding.VARIABLE] = str(seed)  # for processes that fork for commands
+    runs_tests = config.getoption("dist", "no") == "no" or hasattr(config, "workerinput")
+    if (seed := config.getoption("rounding")) is not None and runs_tests:
+        products.start(config, seed)
     config.option.randomly_reset_seed = False  # instead of pytest-randomly, `seeds` does it
     config.pluginmanager.register(seeds)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("products") == "only":
+        products.select(config, items)
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if gpu and not torch.cuda.device_count():
         for item in gpu:

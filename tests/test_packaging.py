@@ -192,7 +192,8 @@ def test_supported_versions_of_python_are_tested() -> None:
     prefix = "Programming Language :: Python :: 3."
     listed = [name.rpartition(" ")[2] for name in PROJECT["project"]["classifiers"] if name.startswith(prefix)]
     assert PROJECT["project"]["requires-python"] == f">={listed[0]}"
-    assert [job["python"] for job in workflows()["test.yml"]["jobs"]["test"]["strategy"]["matrix"]["include"]] == listed
+    jobs = workflows()["test.yml"]["jobs"]["test"]["strategy"]["matrix"]["include"]
+    assert [job["python"] for job in jobs if job["command"] == "make test"] == listed
     assert f"PYTHONS ?= {' '.join(listed[1:])}\n" in (ROOT / "Makefile").read_text("utf-8")
 
 

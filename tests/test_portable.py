@@ -17,18 +17,15 @@ import pandas as pd
 import pytest
 from support.forks import start_forks
 from support.outputs import GOLDEN, compare, make_outputs
-from support.rounding import VARIABLE
+from support.rounding import variables
 
 from attngeo.analogies.questions import google_text
 
-# Variables that the libraries read when they are loaded.
+# Other processors: variables that the libraries read when they are loaded, and seeds of the rounding.
 SETTINGS = {
-    "AVX2": {"MKL_CBWR": "AVX2"},
-    "COMPATIBLE": {"MKL_CBWR": "COMPATIBLE"},
-    "default": {"ATEN_CPU_CAPABILITY": "default"},
-    "two-threads": {"OMP_NUM_THREADS": "2"},
-    "seed-1": {VARIABLE: "1"},
-    "seed-2": {VARIABLE: "2"},
+    "two-threads": {"MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "2"},
+    "old": {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", **variables(1)},
+    "rounded": {"OMP_NUM_THREADS": "2", **variables(2)},
 }
 BASELINE = {"OMP_NUM_THREADS": "1"}
 SCORES = Path(__file__).parent / "golden" / "minilm.csv"
@@ -72,7 +69,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seen]:
     def see(name: str) -> Seen:
         folder = tmp_path_factory.mktemp(name)
         write_inputs(folder)
-        taken = {VARIABLE, *(variable for setting in SETTINGS.values() for variable in setting)}
+        taken = {variable for setting in SETTINGS.values() for variable in setting}
         kept = {variable: value for variable, value in os.environ.items() if variable not in taken}
         environment = {**kept, **BASELINE, **SETTINGS.get(name, {})}
         commands = [

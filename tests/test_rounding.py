@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -61,3 +64,13 @@ def test_a_number_moves_by_few_units_in_the_way_of_a_seed(dtype: torch.dtype) ->
     kept = rest.clone()
     move(kept, 1)
     assert torch.equal(kept, rest)
+
+
+def test_a_process_that_is_started_rounds_in_the_same_way() -> None:
+    factor = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    code = (
+        "import torch; factor = torch.randn(8, 8, generator=torch.Generator().manual_seed(0)); "
+        "print((factor @ factor).tolist())"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(run.stdout) == (factor @ factor).tolist()

@@ -16,7 +16,6 @@ from support.checkpoints import weights, write_single
 from support.dask_cluster import start_cluster
 from support.hub_server import serve
 from support.messages import assert_fails, assert_states
-from support.rounding import ONE_PROCESS
 from support.terminal import with_progress
 
 MANY = 40
@@ -151,7 +150,6 @@ def test_a_study_that_is_started_again_computes_nothing(attngeo: Command, tmp_pa
     assert third.stdout == again.stdout
 
 
-@ONE_PROCESS
 @pytest.mark.slow
 def test_many_models_have_the_same_rows_from_one_process_from_two_and_from_a_cluster(
     attngeo: Command, tmp_path: Path

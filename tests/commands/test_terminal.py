@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from attngeo.commands.app import COMMANDS, load_command
 from support.messages import assert_fails, assert_states
-from support.rounding import ONE_PROCESS
 from support.terminal import on_terminal
 
 from attngeo.checkpoints.reference import hub_models
@@ -262,7 +261,6 @@ def test_a_file_is_not_read_and_written_nor_written_twice(inside: Command, tmp_p
 
 
 @pytest.mark.slow
-@ONE_PROCESS
 @pytest.mark.parametrize("arguments", ["--version", "score demo:encoder --format csv", "families", "report --init"])
 def test_a_closed_stderr_costs_nothing(attngeo: Command, arguments: str) -> None:
     executable = Path(sys.executable).with_name("attngeo")

@@ -23,7 +23,6 @@ from support.dask_cluster import start_cluster
 from support.data import DATA, needs
 from support.locks import locked_elsewhere
 from support.messages import assert_states, refuses
-from support.rounding import ONE_PROCESS
 from support.runs import CONFIG, small_options, write_config, write_text
 from transformers import AutoConfig, AutoModelForMaskedLM
 
@@ -285,7 +284,6 @@ def select_alone(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-@ONE_PROCESS
 def test_two_at_a_time_are_the_same_runs(
     options: TextPretrainOptions, comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,7 +301,6 @@ def test_two_at_a_time_are_the_same_runs(
 
 
 @pytest.mark.slow
-@ONE_PROCESS
 def test_a_cluster_gives_the_same_numbers_though_a_worker_is_killed(
     options: TextPretrainOptions, comparison: Comparison, tmp_path: Path
 ) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from support.rounding import ONE_PROCESS
 from support.runs import small_options, write_config, write_text
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
@@ -170,7 +169,6 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-@ONE_PROCESS
 @pytest.mark.slow
 def test_a_killed_run_is_resumed_from_its_last_whole_checkpoint(tmp_path: Path) -> None:
     options = small_options(tmp_path, steps=4000, log_every=10, save_every=20)

@@ -9,7 +9,6 @@ import pytest
 from conftest import Command
 from support.messages import assert_states
 from support.reports import change, read_files
-from support.rounding import ONE_PROCESS
 from support.runs import write_config, write_text
 
 from attngeo.errors import ModelNotFoundError
@@ -33,7 +32,6 @@ log_every = 2
 
 
 @pytest.mark.slow
-@ONE_PROCESS
 def test_two_processes_make_the_same_report(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     change(recipe, '"demo:decoder"', '"demo:none", "demo:decoder"')
@@ -57,7 +55,6 @@ def test_the_first_failure_ends_a_report_if_that_is_asked_for(recipe: Path, tmp_
 
 
 @pytest.mark.slow
-@ONE_PROCESS
 def test_the_runs_of_a_report_are_trained_in_several_processes(attngeo: Command, recipe: Path, tmp_path: Path) -> None:
     write_text(tmp_path)
     (tmp_path / "small").mkdir()

@@ -26,7 +26,6 @@ from support.hub_client import environment_of, reach_hub
 from support.hub_server import Hub, serve
 from support.kept import LAYERS, file_of, list_kept, write_layers
 from support.messages import assert_fails, assert_states, refuses
-from support.rounding import ONE_PROCESS
 
 import attngeo as library
 from attngeo.errors import CorruptCheckpointError, NetworkError, UsageError
@@ -212,7 +211,6 @@ def test_fresh_also_ignores_the_layers_of_an_interrupted_run(model: Path) -> Non
 
 
 @pytest.mark.slow
-@ONE_PROCESS
 def test_a_killed_run_reads_no_finished_layer_again(attngeo: Command, tmp_path: Path, cache: Path) -> None:
     with serve() as hub:
         hub.repositories["org/name"] = write_layers(tmp_path / "remote")
@@ -310,7 +308,6 @@ def test_a_model_in_memory_is_not_kept(built: Any, cache: Path) -> None:
 
 
 @pytest.mark.slow
-@ONE_PROCESS
 def test_two_runs_at_once_keep_one_right_result(attngeo: Command, model: Path, cache: Path) -> None:
     command = [Path(sys.executable).with_name("attngeo"), "score", model, "--format", "csv", "-q"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]

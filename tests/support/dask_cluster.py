@@ -63,7 +63,8 @@ class Cluster:
 
 def start(arguments: Sequence[object]) -> subprocess.Popen[bytes]:
     # Workers import the functions of runs from the tests.
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS), "HF_HUB_OFFLINE": "1"}
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
     return subprocess.Popen(
         [str(part) for part in (DASK, *arguments)],
         env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",

@@ -131,11 +131,6 @@ def start_forks(environment: Mapping[str, str] | None = None) -> Iterator[Forks]
 def serve_both(plain: socket.socket, loaded: socket.socket) -> None:
     """Load the libraries, and fork: one process serves a socket with no others, one those of commands, too."""
     load(LIBRARIES)
-    if seed := os.environ.get("ATTNGEO_TEST_ROUNDING"):
-        sys.path.append(str(Path(__file__).parents[1]))
-        from support import rounding
-
-        rounding.start(int(seed))
     if other := os.fork():
         loaded.close()
         serve(plain, {})
