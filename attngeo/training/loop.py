@@ -49,6 +49,17 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def limited_threads(*, is_small: bool) -> Iterator[None]:
+    """Compute on one thread if the tensors of a step are small: several would mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if is_small else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Batches(Protocol):
     """What the loop reads: the batches of an epoch, which are the same when it is started again."""
 

@@ -14,10 +14,12 @@ from attngeo.errors import TableError
 from attngeo.estimators.efa.model import JointModel, PartModel
 from attngeo.estimators.efa.options import Architecture, EfaOptions
 from attngeo.estimators.efa.sequences import Sequences
-from attngeo.training.loop import History, draw_generator, train
+from attngeo.training.loop import History, draw_generator, limited_threads, train
 
 # Sequences that are read at once, and the numbers that their copies may have in a layer, or their logits.
 CHUNK, LARGEST = 256, 2**25
+# Numbers in the tokens of a batch below which one thread is about as fast as two (`tests/benchmarks/test_busy.py`).
+UNDIVIDED = 2**13
 
 
 def group_similar(model: PartModel, sequences: Sequences, options: EfaOptions) -> Iterator[np.ndarray]:
@@ -97,7 +99,9 @@ def train_model(
         weight_decay=options.weight_decay, patience=options.patience or None, seed=options.random_state,
         precision=options.precision,
     )  # fmt: skip
-    return train(
-        model, batches[0], options=training, validation=batches[1] if len(tables) > 1 else None,
-        identity=digest.hexdigest(), **about,
-    )  # fmt: skip
+    numbers = options.batch_size * options.width * tables[0][0].lengths.mean()
+    with limited_threads(is_small=numbers < UNDIVIDED):
+        return train(
+            model, batches[0], options=training, validation=batches[1] if len(tables) > 1 else None,
+            identity=digest.hexdigest(), **about,
+        )  # fmt: skip

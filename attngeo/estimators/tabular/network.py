@@ -19,7 +19,6 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,7 +32,7 @@ from attngeo.devices import pick_device
 from attngeo.estimators.tabular.options import ClassifierOptions
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
-from attngeo.training.loop import Batch, draw_generator, train
+from attngeo.training.loop import Batch, draw_generator, limited_threads, train
 
 EPS = 1e-6
 # The code of a cell that is missing.
@@ -392,7 +391,8 @@ def _fit_group(plans: Sequence[FittingPlan], progress: ProgressCallback) -> list
         pairs = [plan.held_out for plan in plans if plan.held_out is not None]
         stacked = [torch.stack(tensors) for tensors in zip(*pairs, strict=True)]
         held_out = MaskedRows(first.layout, stacked[0], stacked[1], max(options.batch_size, 1024), device=device)
-    with _limited_threads(codes.numel() // codes.shape[1] * options.batch_size * network.width):
+    numbers = codes.numel() // codes.shape[1] * options.batch_size * network.width
+    with limited_threads(is_small=numbers < UNDIVIDED):
         history = train(network, batches, first.training, validation=held_out, progress=progress)
     network.cpu()
     alone = len(plans) == 1
@@ -403,14 +403,3 @@ def _fit_group(plans: Sequence[FittingPlan], progress: ProgressCallback) -> list
         )
         for number in range(len(plans))
     ]  # fmt: skip
-
-
-@contextmanager
-def _limited_threads(numbers: int) -> Iterator[None]:
-    """Compute on one thread if the tensors of a step are small: several would mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if numbers < UNDIVIDED else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
