@@ -45,8 +45,8 @@ def words(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("path", "name"), PARTS, ids=IDS)
-def test_generated_parts_agree_with_the_code(path: Path, name: str, attngeo: Command) -> None:
-    written, made = text_of(path, name), generate(name, attngeo)
+def test_generated_parts_agree_with_the_code(path: Path, name: str, inside: Command) -> None:
+    written, made = text_of(path, name), generate(name, inside)
     if name == "families":
         first_cells = [{line.split("|")[1] for line in text.splitlines()} for text in (written, made)]
         assert first_cells[0] == first_cells[1], "run `make readme`"

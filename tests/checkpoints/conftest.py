@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from conftest import Command
 from support.hub_client import environment_of, reach_hub
 from support.hub_server import Hub, serve
 
@@ -23,6 +25,13 @@ def hub() -> Iterator[Hub]:
 def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
     """The environment of a machine that reaches the server, with a cache of its own."""
     return environment_of(hub.url, tmp_path / "home")
+
+
+@pytest.fixture
+def connected(hub: Hub, inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run the command in this process, which reaches the server, with the cache of `online`."""
+    reach_hub(hub.url, tmp_path / "home", monkeypatch)
+    return partial(inside, HF_HUB_OFFLINE="0")
 
 
 @pytest.fixture

@@ -15,15 +15,15 @@ from support.messages import assert_states
 Run = Callable[..., CompletedProcess[str]]
 
 
-def test_a_figure_of_a_model_and_of_its_results(attngeo: Run, tmp_path: Path) -> None:
-    done = attngeo("plot", "heatmap", "demo:minilm", "-o", tmp_path / "a.html", "-o", tmp_path / "a.json")
+def test_a_figure_of_a_model_and_of_its_results(inside: Run, tmp_path: Path) -> None:
+    done = inside("plot", "heatmap", "demo:minilm", "-o", tmp_path / "a.html", "-o", tmp_path / "a.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert "Plotly.newPlot" in (tmp_path / "a.html").read_text()
-    scored = attngeo(
+    scored = inside(
         "score", "demo:minilm", "--per-head", "-o", tmp_path / "s.csv", "--plot", tmp_path / "c.json", "-q"
     )
     assert scored.returncode == 0, scored.stderr
-    done = attngeo("plot", "heatmap", tmp_path / "s.csv", "-o", tmp_path / "b.json")
+    done = inside("plot", "heatmap", tmp_path / "s.csv", "-o", tmp_path / "b.json")
     assert done.returncode == 0, done.stderr
     first, *others = (json.loads((tmp_path / f"{name}.json").read_text()) for name in "abc")
     assert others == [first, first]
@@ -100,11 +100,11 @@ def test_without_an_output_the_page_has_the_name_of_the_kind(inside: Run, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["heatmap.html"]
 
 
-def test_conditions_decide_the_exit_code(attngeo: Run) -> None:
-    held = attngeo("score", "demo:minilm", "--fail-if", "symmetry.median < 0.2", "-q", "--format", "csv")
+def test_conditions_decide_the_exit_code(inside: Run) -> None:
+    held = inside("score", "demo:minilm", "--fail-if", "symmetry.median < 0.2", "-q", "--format", "csv")
     assert (held.returncode, held.stderr) == (0, "")
     options = ["--fail-if", "symmetry.median < 0.2", "--fail-if", "layers != 3", "--format", "csv"]
-    failed = attngeo("score", "demo:minilm", "demo:decoder", *options)
+    failed = inside("score", "demo:minilm", "demo:decoder", *options)
     assert failed.returncode == 1
     assert failed.stdout.count("\n") == 1 + 6 + 3  # the results all the same
     lines = failed.stderr.splitlines()

@@ -30,8 +30,8 @@ def options(tmp_path: Path) -> list[object]:
     return ["--model", write_config(tmp_path / "small"), "--data", write_text(tmp_path), *SMALL]
 
 
-def test_a_run_prints_a_table_and_says_what_happened(attngeo: Run, options: list[object], tmp_path: Path) -> None:
-    done = attngeo("pretrain", "--init", "symmetric", *options, cwd=tmp_path)
+def test_a_run_prints_a_table_and_says_what_happened(inside: Run, options: list[object], tmp_path: Path) -> None:
+    done = inside("pretrain", "--init", "symmetric", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert max(map(len, lines[:-1])) <= 80
@@ -47,7 +47,7 @@ def test_a_run_prints_a_table_and_says_what_happened(attngeo: Run, options: list
         assert_states(line, f"{step}/12")
     folder = tmp_path / "pretrain-small-mlm-symmetric-seed0"
     assert {path.name for path in folder.iterdir()} >= {"model", "geometry.parquet", "summary.json", "settings.json"}
-    scored = attngeo("score", folder / "model", "--format", "csv")
+    scored = inside("score", folder / "model", "--format", "csv")
     assert scored.returncode == 0, scored.stderr
 
 

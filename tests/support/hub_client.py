@@ -20,7 +20,7 @@ def reach_hub(url: str, home: Path, monkeypatch: pytest.MonkeyPatch, **more: Any
     monkeypatch.setattr(api, "endpoint", url)
     settings = {
         "ENDPOINT": url, "HUGGINGFACE_CO_URL_TEMPLATE": url + "/{repo_id}/resolve/{revision}/{filename}",
-        "HF_HUB_CACHE": str(home / "cache"), "HF_TOKEN_PATH": str(home / "token"), "HF_HUB_OFFLINE": False,
+        "HF_HUB_CACHE": str(home / "hub"), "HF_TOKEN_PATH": str(home / "token"), "HF_HUB_OFFLINE": False,
         "HF_HUB_DISABLE_XET": True, **more,
     }  # fmt: skip
     for name, value in settings.items():
