@@ -48,9 +48,7 @@ def test_a_sharded_model_downloads_what_it_needs_and_stays_in_the_cache(
     assert (by_environment.stdout, hub.requests) == (first.stdout, [])
 
 
-def test_one_layer_of_a_sharded_model_reads_weights_of_one_shard(
-    hub: Hub, connected: Command, tmp_path: Path
-) -> None:
+def test_one_layer_of_a_sharded_model_reads_weights_of_one_shard(hub: Hub, connected: Command, tmp_path: Path) -> None:
     hub.repositories["org/name"] = write_sharded(tmp_path / "remote")
     assert connected("score", "org/name", "--layers", "1").returncode == 0
     asked = Counter(request.file for request in hub.stored)
@@ -107,9 +105,7 @@ BAD_HEADERS: dict[str, object] = {
 
 
 @pytest.mark.parametrize("case", BAD_HEADERS)
-def test_a_header_that_is_read_remotely_is_checked(
-    case: str, hub: Hub, connected: Command, tmp_path: Path
-) -> None:
+def test_a_header_that_is_read_remotely_is_checked(case: str, hub: Hub, connected: Command, tmp_path: Path) -> None:
     folder = hub.repositories["org/name"] = write_config(tmp_path / "remote")
     write_header(folder / "model.safetensors", BAD_HEADERS[case], b"\0" * 2304)
     facts = ["org/name: ", "model.safetensors", *(["'own.weight'"] if "dtype" in case or "fit" in case else [])]
@@ -179,9 +175,7 @@ def test_offline(nobody: dict[str, str], attngeo: Command) -> None:
     assert_one_line(attngeo("score", "org/name", "--offline", **nobody), 3, ["org/name: ", "offline", "cache"])
 
 
-def test_an_index_that_points_elsewhere_downloads_nothing(
-    hub: Hub, connected: Command, tmp_path: Path
-) -> None:
+def test_an_index_that_points_elsewhere_downloads_nothing(hub: Hub, connected: Command, tmp_path: Path) -> None:
     folder = write_sharded(tmp_path / "remote")
     index = folder / "model.safetensors.index.json"
     index.write_text(index.read_text().replace("model-00002", "../../model-00002"))

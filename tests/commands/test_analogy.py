@@ -13,7 +13,16 @@ import pytest
 import torch
 from conftest import Command
 from support.messages import assert_fails, assert_states
-from support.vectors import checkpoint, keyed, planted, word_piece, words, write_questions, write_text
+from support.vectors import (
+    checkpoint,
+    keyed,
+    planted,
+    sample_google,
+    word_piece,
+    words,
+    write_questions,
+    write_text,
+)
 
 import attngeo as library
 from attngeo.analogies.questions import google_text, load_questions
@@ -32,17 +41,6 @@ COLUMNS = [
     "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
     "mean_cosine", "questions", "note",
 ]  # fmt: skip
-
-
-def write_google(folder: Path, step: int) -> Path:
-    """A file with every so many of Google's questions of each category."""
-    kept = []
-    for category in google_text().split(": ")[1:]:
-        name, *questions = category.splitlines()
-        kept += [f": {name}", *questions[::step]]
-    sample = folder / "questions.txt"
-    sample.write_text("\n".join(kept) + "\n", "utf-8")
-    return sample
 
 
 Section = list[tuple[str, str, str, str]]
@@ -86,7 +84,8 @@ def without_gensim(path: Path) -> dict[str, tuple[Section, Section]]:
 @pytest.mark.parametrize("sample", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["sample", "all"])
 def test_minilm_is_right_where_gensim_says_so(sample: bool, inside: Command, tmp_path: Path) -> None:
     """In every category, with gensim's choices: by gensim on a sample, in float64 on all 12,154 questions it knows."""
-    path = write_google(tmp_path, 24 if sample else 1)
+    path = tmp_path / "questions.txt"
+    path.write_text(sample_google() if sample else google_text(), "utf-8")
     choices = ("--normalise", "--candidates", "all", "--keep-duplicates", "--questions", path)
     run = inside("analogy", "demo:minilm", *choices, "--format", "json", "--draws", 0)
     assert (run.returncode, run.stderr) == (0, "")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.messages import assert_states
+from support.vectors import sample_google
 
 Run = Callable[..., CompletedProcess[str]]
 
@@ -19,9 +20,7 @@ def test_a_figure_of_a_model_and_of_its_results(inside: Run, tmp_path: Path) -> 
     done = inside("plot", "heatmap", "demo:minilm", "-o", tmp_path / "a.html", "-o", tmp_path / "a.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert "Plotly.newPlot" in (tmp_path / "a.html").read_text()
-    scored = inside(
-        "score", "demo:minilm", "--per-head", "-o", tmp_path / "s.csv", "--plot", tmp_path / "c.json", "-q"
-    )
+    scored = inside("score", "demo:minilm", "--per-head", "-o", tmp_path / "s.csv", "--plot", tmp_path / "c.json", "-q")
     assert scored.returncode == 0, scored.stderr
     done = inside("plot", "heatmap", tmp_path / "s.csv", "-o", tmp_path / "b.json")
     assert done.returncode == 0, done.stderr
@@ -29,7 +28,9 @@ def test_a_figure_of_a_model_and_of_its_results(inside: Run, tmp_path: Path) -> 
     assert others == [first, first]
 
 
-def test_options_reach_the_figure(inside: Run, tmp_path: Path, saved: Callable[[str], Path]) -> None:
+def test_options_reach_the_figure(
+    inside: Run, tmp_path: Path, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def draw(*arguments: object) -> Any:
         done = inside("plot", *arguments, "-o", tmp_path / "figure.json")
         assert done.returncode == 0, done.stderr
@@ -46,6 +47,8 @@ def test_options_reach_the_figure(inside: Run, tmp_path: Path, saved: Callable[[
     assert "(decoder)" in draw("matrix", saved("t5"), "--stack", "decoder")["layout"]["title"]["text"]
     assert len(draw("heatmap", "demo:minilm", "--where", "layer=2")["data"][1]["y"]) == 1
     assert len(draw("heatmap", "demo:minilm", "--where", "layer=2", "--where", "head=3")["data"]) == 1
+    questions = sample_google()
+    monkeypatch.setattr("attngeo.analogies.questions.google_text", lambda: questions)
     analogies = draw("analogies", "demo:minilm", "--where", "level=type")
     assert analogies["layout"]["yaxis"]["categoryarray"] == ["semantic", "syntactic"]
 

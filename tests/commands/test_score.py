@@ -296,16 +296,6 @@ def test_output_that_cannot_be_printed_loses_no_file(attngeo: Command, tmp_path:
     assert len({(tmp_path / name).read_text() for name in ("a.csv", "b.csv", "c.csv")}) == 1
 
 
-def test_help_loads_no_heavy_library() -> None:
-    code = (
-        "import sys; sys.argv = ['attngeo', '--help']\n"
-        "from attngeo.commands.app import main\n"
-        "try: main()\nexcept SystemExit as stop: assert stop.code == 0\n"
-        "assert not {'torch', 'transformers', 'pandas', 'plotly'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
 def test_progress_goes_to_stderr_of_a_terminal_only() -> None:
     """On a terminal the bar names the layer and the bytes; redirected or quiet, nothing of it is left."""
     shown, results = with_progress("score", "demo:minilm", "--format", "csv")
