@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 from conftest import Command
-from support.hub_client import environment_of, reach_hub
+from support.hub_client import connect, environment_of, reach_hub
 from support.hub_server import Hub, serve
 
 from attngeo.checkpoints import remote
@@ -30,8 +29,7 @@ def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def connected(hub: Hub, inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run the command in this process, which reaches the server, with the cache of `online`."""
-    reach_hub(hub.url, tmp_path / "home", monkeypatch)
-    return partial(inside, HF_HUB_OFFLINE="0")
+    return connect(inside, hub.url, tmp_path / "home", monkeypatch)
 
 
 @pytest.fixture

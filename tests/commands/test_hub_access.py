@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 from conftest import Command
 from support.checkpoints import write_sharded
-from support.hub_client import environment_of, reach_hub
+from support.hub_client import connect, environment_of
 from support.hub_server import Fault, Hub, serve
 from support.messages import assert_fails, refuses
 from support.vectors import word_piece
@@ -56,8 +55,7 @@ def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def connected(hub: Hub, inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run the command in this process, which reaches the server, with the cache of `online`."""
-    reach_hub(hub.url, tmp_path / "home", monkeypatch)
-    return partial(inside, HF_HUB_OFFLINE="0")
+    return connect(inside, hub.url, tmp_path / "home", monkeypatch)
 
 
 @pytest.fixture

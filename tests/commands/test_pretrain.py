@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.launch import launch
 from support.messages import assert_fails, assert_states
 from support.runs import write_config, write_text
 
@@ -21,6 +22,20 @@ from attngeo.scores.spec import SCORES
 Run = Callable[..., subprocess.CompletedProcess[str]]
 SMALL = ["--steps", 12, "--batch-size", 8, "--grad-accum", 1, "--seq-len", 16, "--lr", 1e-3, "--vocab-size", 120,
          "--log-every", 4]  # fmt: skip
+
+
+def launch(processes: int, *command: object, folder: Path) -> str:
+    """What processes that train one model print on stdout. command: a script, or -m and a module, with arguments."""
+    # What accelerate calls multi_gpu starts processes on a CPU as well; its --cpu starts one.
+    options = ["--num_processes", processes, "--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no",
+               "--main_process_port", 0, *(["--multi_gpu"] if processes > 1 else [])]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "accelerate.commands.launch", *map(str, [*options, *command])],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture

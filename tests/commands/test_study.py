@@ -14,7 +14,7 @@ import pytest
 from conftest import Command
 from support.checkpoints import weights, write_single
 from support.dask_cluster import start_cluster
-from support.hub_client import reach_hub
+from support.hub_client import connect
 from support.hub_server import serve
 from support.messages import assert_fails, assert_states
 from support.rounding import ONE_PROCESS
@@ -72,10 +72,10 @@ def test_globs_of_revisions_are_arguments_and_lines(
         hub.branches["org/name"] = {f"step{step}": f"{step:040x}" for step in (10, 2)}
         for step in (10, 2):
             hub.repositories[f"org/name@step{step}"] = write_single(tmp_path / f"{step}", weights(seed=step))
-        reach_hub(hub.url, tmp_path / "home", monkeypatch)
-        run = inside("score", "org/name@step*", "--format", "json", "--quiet", HF_HUB_OFFLINE="0")
+        connected = connect(inside, hub.url, tmp_path / "home", monkeypatch)
+        run = connected("score", "org/name@step*", "--format", "json", "--quiet")
         (tmp_path / "models.txt").write_text("org/name@nothing*\n")
-        bad = inside("score", "--models", "models.txt", cwd=tmp_path, HF_HUB_OFFLINE="0")
+        bad = connected("score", "--models", "models.txt", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     rows = pd.DataFrame(json.loads(run.stdout))
     assert list(rows["model"].unique()) == ["org/name@step2", "org/name@step10"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,3 +27,9 @@ def reach_hub(url: str, home: Path, monkeypatch: pytest.MonkeyPatch, **more: Any
     }  # fmt: skip
     for name, value in settings.items():
         monkeypatch.setattr(constants, name, value)
+
+
+def connect(inside: Callable[..., Any], url: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """The fixture `inside`, and this process, with the Hub at `url`, as in a process with `environment_of` them."""
+    reach_hub(url, home, monkeypatch)
+    return partial(inside, HF_HUB_OFFLINE="0")
