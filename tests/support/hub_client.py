@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,4 +33,6 @@ def reach_hub(url: str, home: Path, monkeypatch: pytest.MonkeyPatch, **more: Any
 def connect(inside: Callable[..., Any], url: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """The fixture `inside`, and this process, with the Hub at `url`, as in a process with `environment_of` them."""
     reach_hub(url, home, monkeypatch)
+    # A command that fails ends its process at once if threads still wait for a server: here, that of the tests.
+    monkeypatch.setattr("attngeo.commands.app._leave", sys.exit)
     return partial(inside, HF_HUB_OFFLINE="0")
