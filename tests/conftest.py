@@ -68,6 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # what is loaded stays loaded: the garbage collector need not look at it during the tests
+    gc.set_threshold(10_000, 20, 50)  # nor at what they make as often as by default, which takes up to a tenth of them
 
 
 @pytest.fixture(scope="session")
