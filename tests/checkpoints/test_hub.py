@@ -1,4 +1,4 @@
-"""The Hub, through the installed command and a stand-in server that HF_ENDPOINT points to."""
+"""The Hub, through the command and a stand-in server, to which HF_ENDPOINT points in processes of their own."""
 
 from __future__ import annotations
 
@@ -75,11 +75,9 @@ def test_a_shard_with_nothing_but_norms_is_left_where_it_is(
 
 
 @pytest.mark.parametrize("revision", ["v1", COMMIT])
-def test_a_single_file_and_a_revision(
-    revision: str, hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
-) -> None:
+def test_a_single_file_and_a_revision(revision: str, hub: Hub, connected: Command, tmp_path: Path) -> None:
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
-    run = attngeo("score", f"org/name@{revision}", "--format", "csv", **online)
+    run = connected("score", f"org/name@{revision}", "--format", "csv")
     assert run.returncode == 0, run.stderr
     assert run.stdout.count(f",{COMMIT},llama,") == 2
 

@@ -227,10 +227,10 @@ def _some_words(seed: int) -> tuple[list[str], np.ndarray]:
     return words(9), np.random.default_rng(seed).standard_normal((9, 3))
 
 
-def test_a_terminal_is_sent_no_escapes(attngeo: Command, tmp_path: Path) -> None:
+def test_a_terminal_is_sent_no_escapes(inside: Command, tmp_path: Path) -> None:
     labels = ["one", "two", "three", "\x1b]0;evil\x07"]
     path = write_text(tmp_path / "v.txt", labels, np.eye(4))
-    run = attngeo("nearest", path, "one", "--candidates", "all", "--top-k", 3)
+    run = inside("nearest", path, "one", "--candidates", "all", "--top-k", 3)
     assert run.returncode == 0
     assert "evil" in run.stdout
     assert "\x1b" not in run.stdout
