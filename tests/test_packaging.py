@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,11 @@ def modules() -> Iterator[Path]:
         yield from sorted((ROOT / folder).rglob("*.py"))
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def imports(tree: ast.AST) -> Iterator[str]:
     """The modules that some code imports, except by relative imports."""
     for node in ast.walk(tree):
@@ -84,12 +90,7 @@ def test_few_modules_are_loose() -> None:
 
 
 def test_no_two_classes_share_a_name() -> None:
-    names = [
-        node.name
-        for path in modules()
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.ClassDef)
-    ]
+    names = [node.name for path in modules() for node in ast.walk(parse(path)) if isinstance(node, ast.ClassDef)]
     names.remove("Question")  # of the table of questions, and of word analogies
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
@@ -105,7 +106,7 @@ def test_commands_is_no_top_level_module() -> None:
 
 def test_the_library_neither_imports_the_commands_nor_prints_nor_exits() -> None:
     for path in {*(ROOT / "attngeo").rglob("*.py")} - {ROOT / "attngeo/__main__.py"}:
-        tree = ast.parse(path.read_text("utf-8"))
+        tree = parse(path)
         assert not [name for name in imports(tree) if re.match(r"(attngeo\.)?commands\b", name)], path
         called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         assert not called & {"print", "exit", "sys.exit", "os._exit"}, path
@@ -153,7 +154,7 @@ def test_public_names_of_pretrain_hide_no_module_whatever_was_imported_before() 
 
 
 def test_every_library_that_is_imported_is_declared() -> None:
-    found = {name.partition(".")[0] for path in modules() for name in imports(ast.parse(path.read_text("utf-8")))}
+    found = {name.partition(".")[0] for path in modules() for name in imports(parse(path))}
     imported = {normalise(PACKAGES.get(name, name)) for name in found - sys.stdlib_module_names - {"attngeo"}}
     declared = {normalise(each.name) for each in requirements(*EXTRAS)}
     assert imported - declared == UNDECLARED

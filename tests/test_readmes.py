@@ -17,6 +17,7 @@ import typer
 from attngeo.commands.app import app
 from conftest import Command
 from support.readme import ROOT, generate, parts_of, readmes
+from support.vectors import sample_google
 
 from attngeo import errors
 from attngeo.analogies.summary import COLUMNS as ANALOGY_COLUMNS
@@ -45,8 +46,8 @@ def words(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("path", "name"), PARTS, ids=IDS)
-def test_generated_parts_agree_with_the_code(path: Path, name: str, attngeo: Command) -> None:
-    written, made = text_of(path, name), generate(name, attngeo)
+def test_generated_parts_agree_with_the_code(path: Path, name: str, inside: Command) -> None:
+    written, made = text_of(path, name), generate(name, inside)
     if name == "families":
         first_cells = [{line.split("|")[1] for line in text.splitlines()} for text in (written, made)]
         assert first_cells[0] == first_cells[1], "run `make readme`"
@@ -135,10 +136,12 @@ def test_the_readmes_name_every_column_and_exit_code() -> None:
 
 
 def test_the_python_of_the_root_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a model and projections of the reader's own, which the README takes as given."""
+    """With a model and projections of the reader's own, which the README takes as given, and a sample of questions."""
     from transformers import BertConfig, BertModel
 
     monkeypatch.chdir(tmp_path)
+    questions = sample_google()
+    monkeypatch.setattr("attngeo.analogies.questions.google_text", lambda: questions)
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     given = {
         "model": BertModel(BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, vocab_size=16)),

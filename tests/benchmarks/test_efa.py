@@ -12,10 +12,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
-from support.naive_copies import measure_naively
 from torch import Tensor
 
-from attngeo.estimators.efa.model import make_families, make_model
+from attngeo.estimators.efa.attention import find_seen
+from attngeo.estimators.efa.model import PartModel, make_families, make_model
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.sequences import DataShape, ValueColumn
 from attngeo.papers.wibisono2025.options import RunOptions, list_settings
@@ -27,6 +27,28 @@ SIZES = {
     "movielens-ratings": ("values", 50, 44, (4, 24), 18),
 }
 BARS = {"synthetic": 1.0, "movielens-sequence": 5.0, "movielens-ratings": 5.0}
+
+
+def measure_naively(model: PartModel, batch: Batch, *, causal: bool) -> Tensor:
+    """The mean of −log p over known positions; each position is masked in turn in a copy of the sequences."""
+    tokens, masked, known, _ = model.embed(batch)
+    positions, total = masked.shape[1], tokens.shape[1]
+    seen = (find_seen(positions, total, causal=causal, device=tokens.device) & known[:, None])[:, None]
+    found = []
+    for i in range(positions):
+        x = torch.cat([tokens[:, :i], masked[:, i : i + 1], tokens[:, i + 1 :]], 1)
+        for layer in model.attention.layers:
+            keys = layer.keys(x)
+            weights = layer.weigh(layer.queries(x) @ keys.key.mT, seen)
+            x = layer.join(x, layer.add(weights @ keys.value))
+        found.append(x[:, i])
+    read = torch.stack(found, 1)[known]
+    network = model.network
+    family = model.families[0]
+    natural = network.center(read) if model.is_of_items else family.natural(network.head(read)[..., 0])
+    observed = batch.items if model.is_of_items or batch.values is None else batch.values[..., 0]
+    assert observed is not None
+    return -family.log_prob(natural, observed[known]).mean()
 
 
 def time_best(function: Callable[[], object], repeats: int = 8) -> float:

@@ -15,11 +15,6 @@ from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES, model_type_to_module_name
 
 
-def model_types() -> list[str]:
-    """Return every model type that the installed transformers knows."""
-    return list(CONFIG_MAPPING_NAMES)
-
-
 def config_class_of(model_type: str) -> type[PretrainedConfig]:
     """Return the configuration class of a model type."""
     name = CONFIG_MAPPING_NAMES[model_type]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.hub_client import environment_of, reach_hub
+from conftest import Command
+from support.hub_client import connect, environment_of, reach_hub
 from support.hub_server import Hub, serve
 
 from attngeo.checkpoints import remote
@@ -23,6 +24,12 @@ def hub() -> Iterator[Hub]:
 def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
     """The environment of a machine that reaches the server, with a cache of its own."""
     return environment_of(hub.url, tmp_path / "home")
+
+
+@pytest.fixture
+def connected(hub: Hub, inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run the command in this process, which reaches the server, with the cache of `online`."""
+    return connect(inside, hub.url, tmp_path / "home", monkeypatch)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import peft
 import pytest
 import torch
 import transformers
@@ -44,6 +43,8 @@ def draw_updates(model: Any) -> None:
 
 def adapt(folder: Path, name: str, **options: Any) -> tuple[Path, Path]:
     """An adapter of a tiny model, beside its base, with random updates; and the model that PEFT merges them into."""
+    import peft  # here, as it takes two seconds, and not every worker needs it
+
     torch.manual_seed(0)
     build(TINY_MODELS[name]).save_pretrained(folder / "base")
     model = peft.get_peft_model(build(TINY_MODELS[name]), peft.LoraConfig(**{"r": 3, "lora_alpha": 5} | options))
@@ -150,6 +151,8 @@ def test_an_update_alone_never_becomes_a_matrix_of_all_inputs(tmp_path: Path) ->
 
 def adapt_twice(folder: Path, weights: list[float]) -> Path:
     """Two adapters `one` and `two` of a tiny LLaMA, and the model into which PEFT merges their weighted sum."""
+    import peft
+
     torch.manual_seed(0)
     build(TINY_MODELS["llama"]).save_pretrained(folder / "base")
     settings = [peft.LoraConfig(r=rank, lora_alpha=5, target_modules=LINEAR) for rank in (2, 3)]

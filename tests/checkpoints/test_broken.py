@@ -227,7 +227,7 @@ def test_broken_checkpoints_are_refused(case: str, tmp_path: Path, inside: Comma
     assert_refused(inside("score", tmp_path), tmp_path, error, facts)
 
 
-def test_an_unsafe_pickle_is_refused_and_not_run(tmp_path: Path, attngeo: Command) -> None:
+def test_an_unsafe_pickle_is_refused_and_not_run(tmp_path: Path, inside: Command) -> None:
     marker = tmp_path / "it ran"
 
     class Attack:
@@ -236,9 +236,9 @@ def test_an_unsafe_pickle_is_refused_and_not_run(tmp_path: Path, attngeo: Comman
 
     path = write_config(tmp_path) / "pytorch_model.bin"
     torch.save({Q0: Attack()}, path)
-    assert_refused(attngeo("score", tmp_path), tmp_path, UnsafeCheckpointError, ("pytorch_model.bin", "safetensors"))
+    assert_refused(inside("score", tmp_path), tmp_path, UnsafeCheckpointError, ("pytorch_model.bin", "safetensors"))
     path.write_bytes(pickle.dumps(Attack()))
-    assert_refused(attngeo("score", tmp_path), tmp_path, CorruptCheckpointError, ("pytorch_model.bin",))
+    assert_refused(inside("score", tmp_path), tmp_path, CorruptCheckpointError, ("pytorch_model.bin",))
     assert not marker.exists()
 
 

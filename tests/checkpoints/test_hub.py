@@ -1,4 +1,4 @@
-"""The Hub, through the installed command and a stand-in server that HF_ENDPOINT points to."""
+"""The Hub, through the command and a stand-in server, to which HF_ENDPOINT points in processes of their own."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ from conftest import Command
 from huggingface_hub.utils import httpx
 from huggingface_hub.utils._http import default_client_factory
 from support.checkpoints import CONFIG, write_config, write_header, write_sharded, write_single
-from support.hub_server import COMMIT, Fault, Hub, git_hash, sha256
+from support.hub_server import COMMIT, Fault, Hub, sha256
 from support.messages import assert_states
 from support.vectors import word_piece, write_questions
 
 import attngeo as library
 from attngeo.checkpoints.hub import verify_download
+
+
+def git_hash(content: bytes) -> str:
+    """The hash that the Hub announces for a small file."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 @pytest.mark.slow
@@ -48,11 +53,9 @@ def test_a_sharded_model_downloads_what_it_needs_and_stays_in_the_cache(
     assert (by_environment.stdout, hub.requests) == (first.stdout, [])
 
 
-def test_one_layer_of_a_sharded_model_reads_weights_of_one_shard(
-    hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
-) -> None:
+def test_one_layer_of_a_sharded_model_reads_weights_of_one_shard(hub: Hub, connected: Command, tmp_path: Path) -> None:
     hub.repositories["org/name"] = write_sharded(tmp_path / "remote")
-    assert attngeo("score", "org/name", "--layers", "1", **online).returncode == 0
+    assert connected("score", "org/name", "--layers", "1").returncode == 0
     asked = Counter(request.file for request in hub.stored)
     assert asked == {"model-00002-of-00003.safetensors": 1, "model-00003-of-00003.safetensors": 2}
 
@@ -72,25 +75,23 @@ def test_a_shard_with_nothing_but_norms_is_left_where_it_is(
 
 
 @pytest.mark.parametrize("revision", ["v1", COMMIT])
-def test_a_single_file_and_a_revision(
-    revision: str, hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
-) -> None:
+def test_a_single_file_and_a_revision(revision: str, hub: Hub, connected: Command, tmp_path: Path) -> None:
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
-    run = attngeo("score", f"org/name@{revision}", "--format", "csv", **online)
+    run = connected("score", f"org/name@{revision}", "--format", "csv")
     assert run.returncode == 0, run.stderr
     assert run.stdout.count(f",{COMMIT},llama,") == 2
 
 
-def test_a_pickled_model(hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path) -> None:
+def test_a_pickled_model(hub: Hub, connected: Command, tmp_path: Path) -> None:
     hub.repositories["old"] = write_sharded(tmp_path / "remote", suffix="bin")
-    run = attngeo("score", "old", "--format", "csv", **online)
+    run = connected("score", "old", "--format", "csv")
     assert run.returncode == 0, run.stderr
     assert "pytorch_model-00001-of-00003.bin" not in hub.downloaded
 
 
-def test_inspect_reads_headers_only(hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path) -> None:
+def test_inspect_reads_headers_only(hub: Hub, connected: Command, tmp_path: Path) -> None:
     hub.repositories["org/name"] = write_sharded(tmp_path / "remote")
-    run = attngeo("inspect", "org/name", "--format", "json", **online)
+    run = connected("inspect", "org/name", "--format", "json")
     assert run.returncode == 0, run.stderr
     assert [site["key_heads"] for site in json.loads(run.stdout)["sites"]] == [2, 2]
     assert not [file for file in hub.downloaded if file.endswith(".safetensors")]
@@ -107,25 +108,23 @@ BAD_HEADERS: dict[str, object] = {
 
 
 @pytest.mark.parametrize("case", BAD_HEADERS)
-def test_a_header_that_is_read_remotely_is_checked(
-    case: str, hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
-) -> None:
+def test_a_header_that_is_read_remotely_is_checked(case: str, hub: Hub, connected: Command, tmp_path: Path) -> None:
     folder = hub.repositories["org/name"] = write_config(tmp_path / "remote")
     write_header(folder / "model.safetensors", BAD_HEADERS[case], b"\0" * 2304)
     facts = ["org/name: ", "model.safetensors", *(["'own.weight'"] if "dtype" in case or "fit" in case else [])]
-    assert_one_line(attngeo("inspect", "org/name", **online), 4, facts)
+    assert_one_line(connected("inspect", "org/name"), 4, facts)
     assert "model.safetensors" not in hub.downloaded
 
 
-def test_a_token_opens_a_gated_model(hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path) -> None:
+def test_a_token_opens_a_gated_model(hub: Hub, connected: Command, tmp_path: Path) -> None:
     hub.repositories["org/gated"] = write_single(tmp_path / "remote")
     hub.gated["org/gated"] = "hf_secret"
-    refused = attngeo("score", "org/gated", **online)
+    refused = connected("score", "org/gated")
     assert_one_line(refused, 3, ["org/gated: ", "gated", f"{hub.url}/org/gated", "HF_TOKEN"])
-    assert attngeo("score", "org/gated", **online, HF_TOKEN="hf_secret").returncode == 0
+    assert connected("score", "org/gated", HF_TOKEN="hf_secret").returncode == 0
 
 
-def test_what_is_not_there(hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path) -> None:
+def test_what_is_not_there(hub: Hub, connected: Command, tmp_path: Path) -> None:
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     hub.repositories["org/adapter"] = tmp_path / "adapter"
     (tmp_path / "adapter").mkdir()
@@ -137,7 +136,7 @@ def test_what_is_not_there(hub: Hub, online: dict[str, str], attngeo: Command, t
         ("org/adapter", 4, ["org/adapter", "adapter_model.safetensors"]),
         ("org/weightless", 4, ["org/weightless", "model.safetensors.index.json, model.safetensors, pytorch_model.bin"]),
     ):
-        assert_one_line(attngeo("score", model, **online), code, facts)
+        assert_one_line(connected("score", model), code, facts)
 
 
 def assert_one_line(run: CompletedProcess[str], code: int, facts: list[str]) -> None:
@@ -179,14 +178,12 @@ def test_offline(nobody: dict[str, str], attngeo: Command) -> None:
     assert_one_line(attngeo("score", "org/name", "--offline", **nobody), 3, ["org/name: ", "offline", "cache"])
 
 
-def test_an_index_that_points_elsewhere_downloads_nothing(
-    hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
-) -> None:
+def test_an_index_that_points_elsewhere_downloads_nothing(hub: Hub, connected: Command, tmp_path: Path) -> None:
     folder = write_sharded(tmp_path / "remote")
     index = folder / "model.safetensors.index.json"
     index.write_text(index.read_text().replace("model-00002", "../../model-00002"))
     hub.repositories["org/name"] = folder
-    run = attngeo("score", "org/name", **online)
+    run = connected("score", "org/name")
     assert_one_line(run, 4, ["model.safetensors.index.json", "'../../model-00002-of-00003.safetensors'"])
     assert not [file for file in hub.downloaded if file.endswith(".safetensors")]
 
@@ -210,9 +207,9 @@ def test_word_analogies_download_the_embeddings_and_the_tokeniser(
     assert (again.returncode, again.stdout, hub.requests) == (0, first.stdout, [])
 
 
-def test_a_repository_without_a_tokeniser(hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path) -> None:
+def test_a_repository_without_a_tokeniser(hub: Hub, connected: Command, tmp_path: Path) -> None:
     hub.repositories["org/name"] = write_sharded(tmp_path / "remote")
-    run = attngeo("analogy", "org/name", **online)
+    run = connected("analogy", "org/name")
     assert_one_line(run, 4, ["org/name: ", "tokenizer.json"])
     assert [file for file in hub.downloaded if file.endswith(".safetensors")] == []
 
@@ -337,19 +334,20 @@ def test_a_file_whose_check_is_interrupted_is_removed(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_verified_once(hub: Hub, online: dict[str, str], tmp_path: Path) -> None:
+def test_a_file_is_verified_once(here: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not each time it is opened; what is no hash is not compared."""
-    hub.repositories["org/name"] = write_single(tmp_path / "remote")
-    hub.faults["model.safetensors"] = Fault(announce=lambda _: "5d41402abc4b2a76b9719d911017c592-3")
-    code = (
-        "import attngeo\nfrom attngeo.checkpoints import hub\nreal = hub.verify_download\n"
-        "hub.verify_download = lambda path, *rest: (print(path.name), real(path, *rest))\n"
-        "attngeo.score('org/name', download=True); print('again'); attngeo.score('org/name', download=True)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | online, capture_output=True, text=True, check=True
-    )
-    assert run.stdout.split() == ["config.json", "model.safetensors", "again"]
+    here.repositories["org/name"] = write_single(tmp_path / "remote")
+    here.faults["model.safetensors"] = Fault(announce=lambda _: "5d41402abc4b2a76b9719d911017c592-3")
+    verified: list[str] = []
+
+    def note(path: Path, *rest: Any) -> None:
+        verified.append(path.name)
+        verify_download(path, *rest)
+
+    monkeypatch.setattr("attngeo.checkpoints.hub.verify_download", note)
+    for _ in range(2):
+        library.score("org/name", download=True)
+        assert verified == ["config.json", "model.safetensors"]
 
 
 @pytest.mark.parametrize(
@@ -427,11 +425,11 @@ def test_a_server_that_never_answers_is_given_up(
     ],
 )
 def test_a_name_that_would_leave_the_cache_is_refused(
-    fault: dict[str, Any], hub: Hub, online: dict[str, str], attngeo: Command, tmp_path: Path
+    fault: dict[str, Any], hub: Hub, connected: Command, tmp_path: Path
 ) -> None:
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     hub.faults["config.json"] = Fault(**fault)
     before = sorted(tmp_path.rglob("*"))
-    assert_one_line(attngeo("score", "org/name", **online), 3, ["org/name: ", hub.url])
+    assert_one_line(connected("score", "org/name"), 3, ["org/name: ", hub.url])
     assert sorted(path for path in tmp_path.rglob("*") if "home" not in path.parts) == before
     assert not list((tmp_path / "home").rglob("up"))

@@ -12,17 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from support.checkpoints import weights, write_config
-from support.damage import (
-    DEEP,
-    DOUBLING,
-    Rebuilt,
-    Storage,
-    pickle_state,
-    rewrite_zip,
-    run_bounded,
-    write_pickled,
-    write_torch,
-)
+from support.damage import Rebuilt, Storage, pickle_state, run_bounded, write_pickled, write_torch
 from support.messages import refuses
 
 import attngeo
@@ -32,8 +22,24 @@ from attngeo.checkpoints.store import RegularFile
 from attngeo.checkpoints.torch_file import TorchFile
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
 
+# A tuple of two times the same tuple, which is another such tuple, and so on: its hash and its text take centuries.
+DOUBLING = b")" + b"".join(b"q%ch%c\x86" % (number, number) for number in range(60))
+# A tuple in a tuple, and so on: its hash overflows the stack.
+DEEP = b")" + b"\x85" * 3_000_000
+
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 BYTES = 24 * 24 * 4
+
+
+def rewrite_zip(path: Path, change: Callable[[str, bytes], bytes] | None = None, compressed: str = "?") -> Path:
+    """Write a zip file again with other contents. Records whose names contain `compressed` are deflated."""
+    with zipfile.ZipFile(path) as archive:
+        records = {info.filename: archive.read(info) for info in archive.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in records.items():
+            kind = zipfile.ZIP_DEFLATED if compressed in name else zipfile.ZIP_STORED
+            archive.writestr(name, change(name, content) if change else content, kind)
+    return path
 
 
 @pytest.fixture

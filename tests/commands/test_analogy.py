@@ -13,7 +13,16 @@ import pytest
 import torch
 from conftest import Command
 from support.messages import assert_fails, assert_states
-from support.vectors import checkpoint, keyed, planted, word_piece, words, write_questions, write_text
+from support.vectors import (
+    checkpoint,
+    keyed,
+    planted,
+    sample_google,
+    word_piece,
+    words,
+    write_questions,
+    write_text,
+)
 
 import attngeo as library
 from attngeo.analogies.questions import google_text, load_questions
@@ -32,17 +41,6 @@ COLUMNS = [
     "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
     "mean_cosine", "questions", "note",
 ]  # fmt: skip
-
-
-def write_google(folder: Path, step: int) -> Path:
-    """A file with every so many of Google's questions of each category."""
-    kept = []
-    for category in google_text().split(": ")[1:]:
-        name, *questions = category.splitlines()
-        kept += [f": {name}", *questions[::step]]
-    sample = folder / "questions.txt"
-    sample.write_text("\n".join(kept) + "\n", "utf-8")
-    return sample
 
 
 Section = list[tuple[str, str, str, str]]
@@ -84,11 +82,12 @@ def without_gensim(path: Path) -> dict[str, tuple[Section, Section]]:
 
 
 @pytest.mark.parametrize("sample", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["sample", "all"])
-def test_minilm_is_right_where_gensim_says_so(sample: bool, attngeo: Command, tmp_path: Path) -> None:
+def test_minilm_is_right_where_gensim_says_so(sample: bool, inside: Command, tmp_path: Path) -> None:
     """In every category, with gensim's choices: by gensim on a sample, in float64 on all 12,154 questions it knows."""
-    path = write_google(tmp_path, 24 if sample else 1)
+    path = tmp_path / "questions.txt"
+    path.write_text(sample_google() if sample else google_text(), "utf-8")
     choices = ("--normalise", "--candidates", "all", "--keep-duplicates", "--questions", path)
-    run = attngeo("analogy", "demo:minilm", *choices, "--format", "json", "--draws", 0)
+    run = inside("analogy", "demo:minilm", *choices, "--format", "json", "--draws", 0)
     assert (run.returncode, run.stderr) == (0, "")
     rows = pd.DataFrame(json.loads(run.stdout)).set_index("name")
     expected = gensims(path) if sample else without_gensim(path)
@@ -165,13 +164,13 @@ def _like_minilm() -> tuple[list[str], np.ndarray]:
     return [embedding.labels[row] for row in rows.tolist()], embedding.matrix[rows].numpy().round(1)
 
 
-def test_several_models_side_by_side(attngeo: Command, tmp_path: Path) -> None:
+def test_several_models_side_by_side(inside: Command, tmp_path: Path) -> None:
     paths = []
     for seed, noise in ((0, 0.0), (0, 1.0), (0, 3.0)):
         embedding, lines = planted(noise=noise, seed=seed)
         paths.append(write_text(tmp_path / f"noise{noise:.0f}.txt", embedding.labels, embedding.matrix))
     questions = write_questions(tmp_path / "q.txt", {"one": lines[::2], "two": lines[1::2]})
-    run = attngeo("analogy", *paths, "--questions", questions, "--draws", 200)
+    run = inside("analogy", *paths, "--questions", questions, "--draws", 200)
     assert (run.returncode, run.stderr) == (0, "")
     assert max(map(len, run.stdout.splitlines())) <= 80
     assert_states(" ".join(run.stdout.splitlines()[:3]), "3 models", questions, "56 of 56")
@@ -204,10 +203,10 @@ def test_cbow_is_trained_saved_and_asked(attngeo: Command, tmp_path: Path) -> No
         assert json.loads(run.stdout)[-1]["known"] == 1
 
 
-def test_a_text_is_not_overwritten_by_its_vectors(attngeo: Command, tmp_path: Path) -> None:
+def test_a_text_is_not_overwritten_by_its_vectors(inside: Command, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("a b c\n" * 9)
-    run = attngeo("cbow", text, "-o", tmp_path / "." / "text.txt")
+    run = inside("cbow", text, "-o", tmp_path / "." / "text.txt")
     assert_fails(run, UsageError.exit_code, "text.txt")
     assert text.read_text() == "a b c\n" * 9
 
@@ -228,10 +227,10 @@ def _some_words(seed: int) -> tuple[list[str], np.ndarray]:
     return words(9), np.random.default_rng(seed).standard_normal((9, 3))
 
 
-def test_a_terminal_is_sent_no_escapes(attngeo: Command, tmp_path: Path) -> None:
+def test_a_terminal_is_sent_no_escapes(inside: Command, tmp_path: Path) -> None:
     labels = ["one", "two", "three", "\x1b]0;evil\x07"]
     path = write_text(tmp_path / "v.txt", labels, np.eye(4))
-    run = attngeo("nearest", path, "one", "--candidates", "all", "--top-k", 3)
+    run = inside("nearest", path, "one", "--candidates", "all", "--top-k", 3)
     assert run.returncode == 0
     assert "evil" in run.stdout
     assert "\x1b" not in run.stdout

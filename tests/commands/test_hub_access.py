@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import Command
 from support.checkpoints import write_sharded
-from support.hub_client import environment_of
+from support.hub_client import connect, environment_of
 from support.hub_server import Fault, Hub, serve
 from support.messages import assert_fails, refuses
 from support.vectors import word_piece
@@ -53,6 +53,12 @@ def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
+def connected(hub: Hub, inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run the command in this process, which reaches the server, with the cache of `online`."""
+    return connect(inside, hub.url, tmp_path / "home", monkeypatch)
+
+
+@pytest.fixture
 def work(tmp_path: Path) -> Path:
     """A working directory with the files that the commands name."""
     (tmp_path / "recipe.toml").write_text(RECIPE)
@@ -69,27 +75,27 @@ def cached(work: Path) -> set[str]:
     "line", [line if line.startswith("score") else pytest.param(line, marks=pytest.mark.slow) for line in COMMANDS]
 )
 def test_download_keeps_whole_files_and_the_default_keeps_none(
-    line: str, hub: Hub, online: dict[str, str], work: Path, attngeo: Command
+    line: str, hub: Hub, work: Path, connected: Command
 ) -> None:
     """Ranges and whole files give the same answer; after a download, no connection is needed."""
     weights, others = COMMANDS[line]
-    ranged = attngeo(*line.split(), cwd=work, **online)
+    ranged = connected(*line.split(), cwd=work)
     assert ranged.returncode == 0, ranged.stderr
     assert cached(work) == {"config.json", INDEX, *others}
-    downloading = attngeo(*line.split(), "--download", cwd=work, **online)
+    downloading = connected(*line.split(), "--download", cwd=work)
     assert downloading.returncode == 0, downloading.stderr
     assert cached(work) == {"config.json", INDEX, *others, *weights}
     hub.requests.clear()
-    offline = attngeo(*line.split(), "--download", "--offline", cwd=work, **online)
+    offline = connected(*line.split(), "--download", "--offline", cwd=work)
     assert (offline.returncode, hub.requests) == (0, []), offline.stderr
     if not line.startswith("inspect"):  # shows what is left to read
         assert ranged.stdout == downloading.stdout == offline.stdout
 
 
-def test_offline_wins_over_download(hub: Hub, online: dict[str, str], work: Path, attngeo: Command) -> None:
-    assert attngeo("score", "org/name", cwd=work, **online).returncode == 0
+def test_offline_wins_over_download(hub: Hub, work: Path, connected: Command) -> None:
+    assert connected("score", "org/name", cwd=work).returncode == 0
     hub.requests.clear()
-    run = attngeo("score", "org/name", "--download", "--offline", cwd=work, **online)
+    run = connected("score", "org/name", "--download", "--offline", cwd=work)
     assert_fails(run, NetworkError.exit_code, "org/name", LAYER_0, "offline", "cache")
     assert hub.requests == []
 
@@ -124,10 +130,10 @@ def test_a_number_of_retries_outside_its_limits_is_wrong_usage(line: str, given:
 
 @pytest.mark.parametrize("retries", [0, 1])
 def test_a_failed_request_is_repeated_as_often_as_the_option_says(
-    retries: int, hub: Hub, online: dict[str, str], work: Path, attngeo: Command
+    retries: int, hub: Hub, work: Path, connected: Command
 ) -> None:
     hub.faults[LAYER_1] = Fault(storage="drop")
-    run = attngeo("score", "org/name", "--retries", retries, cwd=work, **online)
+    run = connected("score", "org/name", "--retries", retries, cwd=work)
     assert_fails(run, NetworkError.exit_code, "org/name", LAYER_1, f"{retries + 1} times", "--download")
     assert len([request for request in hub.stored if request.file == LAYER_1]) == retries + 1
 
@@ -152,9 +158,9 @@ def test_keywords_win_over_the_object() -> None:
         library.score("demo:minilm", hub=HubAccess(offline=True), retries=21)
 
 
-def test_files_in_the_cache_need_no_requests(hub: Hub, online: dict[str, str], work: Path, attngeo: Command) -> None:
-    assert attngeo("score", "org/name", "--download", "--layers", "1", **online).returncode == 0
+def test_files_in_the_cache_need_no_requests(hub: Hub, work: Path, connected: Command) -> None:
+    assert connected("score", "org/name", "--download", "--layers", "1").returncode == 0
     assert cached(work) >= {LAYER_0, LAYER_1}
     hub.requests.clear()
-    assert attngeo("inspect", "org/name", **online).returncode == 0
+    assert connected("inspect", "org/name").returncode == 0
     assert not [file for _, file, _, _ in hub.requests if file.endswith(".safetensors")]

@@ -11,25 +11,26 @@ from typing import Any
 
 import pytest
 from support.messages import assert_states
+from support.vectors import sample_google
 
 Run = Callable[..., CompletedProcess[str]]
 
 
-def test_a_figure_of_a_model_and_of_its_results(attngeo: Run, tmp_path: Path) -> None:
-    done = attngeo("plot", "heatmap", "demo:minilm", "-o", tmp_path / "a.html", "-o", tmp_path / "a.json")
+def test_a_figure_of_a_model_and_of_its_results(inside: Run, tmp_path: Path) -> None:
+    done = inside("plot", "heatmap", "demo:minilm", "-o", tmp_path / "a.html", "-o", tmp_path / "a.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert "Plotly.newPlot" in (tmp_path / "a.html").read_text()
-    scored = attngeo(
-        "score", "demo:minilm", "--per-head", "-o", tmp_path / "s.csv", "--plot", tmp_path / "c.json", "-q"
-    )
+    scored = inside("score", "demo:minilm", "--per-head", "-o", tmp_path / "s.csv", "--plot", tmp_path / "c.json", "-q")
     assert scored.returncode == 0, scored.stderr
-    done = attngeo("plot", "heatmap", tmp_path / "s.csv", "-o", tmp_path / "b.json")
+    done = inside("plot", "heatmap", tmp_path / "s.csv", "-o", tmp_path / "b.json")
     assert done.returncode == 0, done.stderr
     first, *others = (json.loads((tmp_path / f"{name}.json").read_text()) for name in "abc")
     assert others == [first, first]
 
 
-def test_options_reach_the_figure(inside: Run, tmp_path: Path, saved: Callable[[str], Path]) -> None:
+def test_options_reach_the_figure(
+    inside: Run, tmp_path: Path, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def draw(*arguments: object) -> Any:
         done = inside("plot", *arguments, "-o", tmp_path / "figure.json")
         assert done.returncode == 0, done.stderr
@@ -46,6 +47,8 @@ def test_options_reach_the_figure(inside: Run, tmp_path: Path, saved: Callable[[
     assert "(decoder)" in draw("matrix", saved("t5"), "--stack", "decoder")["layout"]["title"]["text"]
     assert len(draw("heatmap", "demo:minilm", "--where", "layer=2")["data"][1]["y"]) == 1
     assert len(draw("heatmap", "demo:minilm", "--where", "layer=2", "--where", "head=3")["data"]) == 1
+    questions = sample_google()
+    monkeypatch.setattr("attngeo.analogies.questions.google_text", lambda: questions)
     analogies = draw("analogies", "demo:minilm", "--where", "level=type")
     assert analogies["layout"]["yaxis"]["categoryarray"] == ["semantic", "syntactic"]
 
@@ -100,11 +103,11 @@ def test_without_an_output_the_page_has_the_name_of_the_kind(inside: Run, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["heatmap.html"]
 
 
-def test_conditions_decide_the_exit_code(attngeo: Run) -> None:
-    held = attngeo("score", "demo:minilm", "--fail-if", "symmetry.median < 0.2", "-q", "--format", "csv")
+def test_conditions_decide_the_exit_code(inside: Run) -> None:
+    held = inside("score", "demo:minilm", "--fail-if", "symmetry.median < 0.2", "-q", "--format", "csv")
     assert (held.returncode, held.stderr) == (0, "")
     options = ["--fail-if", "symmetry.median < 0.2", "--fail-if", "layers != 3", "--format", "csv"]
-    failed = attngeo("score", "demo:minilm", "demo:decoder", *options)
+    failed = inside("score", "demo:minilm", "demo:decoder", *options)
     assert failed.returncode == 1
     assert failed.stdout.count("\n") == 1 + 6 + 3  # the results all the same
     lines = failed.stderr.splitlines()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.launch import launch
 from support.messages import assert_fails, assert_states
 from support.runs import write_config, write_text
 
@@ -23,6 +24,20 @@ SMALL = ["--steps", 12, "--batch-size", 8, "--grad-accum", 1, "--seq-len", 16, "
          "--log-every", 4]  # fmt: skip
 
 
+def launch(processes: int, *command: object, folder: Path) -> str:
+    """What processes that train one model print on stdout. command: a script, or -m and a module, with arguments."""
+    # What accelerate calls multi_gpu starts processes on a CPU as well; its --cpu starts one.
+    options = ["--num_processes", processes, "--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no",
+               "--main_process_port", 0, *(["--multi_gpu"] if processes > 1 else [])]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "accelerate.commands.launch", *map(str, [*options, *command])],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture
 def options(tmp_path: Path) -> list[object]:
     """Options of a run that takes a second."""
@@ -30,8 +45,8 @@ def options(tmp_path: Path) -> list[object]:
     return ["--model", write_config(tmp_path / "small"), "--data", write_text(tmp_path), *SMALL]
 
 
-def test_a_run_prints_a_table_and_says_what_happened(attngeo: Run, options: list[object], tmp_path: Path) -> None:
-    done = attngeo("pretrain", "--init", "symmetric", *options, cwd=tmp_path)
+def test_a_run_prints_a_table_and_says_what_happened(inside: Run, options: list[object], tmp_path: Path) -> None:
+    done = inside("pretrain", "--init", "symmetric", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert max(map(len, lines[:-1])) <= 80
@@ -47,7 +62,7 @@ def test_a_run_prints_a_table_and_says_what_happened(attngeo: Run, options: list
         assert_states(line, f"{step}/12")
     folder = tmp_path / "pretrain-small-mlm-symmetric-seed0"
     assert {path.name for path in folder.iterdir()} >= {"model", "geometry.parquet", "summary.json", "settings.json"}
-    scored = attngeo("score", folder / "model", "--format", "csv")
+    scored = inside("score", folder / "model", "--format", "csv")
     assert scored.returncode == 0, scored.stderr
 
 

@@ -38,11 +38,11 @@ def test_from_the_starter_to_a_page(attngeo: Run, tmp_path: Path) -> None:
     ],
 )
 def test_checks_and_missing_models_decide_the_exit_code(
-    old: str, new: str, code: int, said: str, attngeo: Run, tmp_path: Path
+    old: str, new: str, code: int, said: str, inside: Run, tmp_path: Path
 ) -> None:
-    text = attngeo("report", "--init").stdout
+    text = inside("report", "--init").stdout
     (tmp_path / "r.toml").write_text(text.replace(old, new))
-    done = attngeo("report", "r.toml", "-o", "out", cwd=tmp_path)
+    done = inside("report", "r.toml", "-o", "out", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, "out/index.html\n")
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -39,8 +39,8 @@ def golden() -> pd.DataFrame:
     return pd.read_csv(Path(__file__).parents[1] / "golden" / "minilm.csv", comment="#")
 
 
-def test_minilm_published(attngeo: Command) -> None:
-    run = attngeo("score", "demo:minilm", "--convention", "published", "--format", "json")
+def test_minilm_published(inside: Command) -> None:
+    run = inside("score", "demo:minilm", "--convention", "published", "--format", "json")
     assert (run.returncode, run.stderr) == (0, "")
     rows = pd.DataFrame(json.loads(run.stdout))
     assert rows["symmetry"].tolist() == pytest.approx(golden()["symmetry"].tolist(), abs=2e-6)
@@ -83,8 +83,8 @@ def test_nothing_that_only_linux_has_is_required(
     assert {"processor", "cores"} <= {line.split()[0] for line in done.stdout.splitlines() if len(line.split()) > 1}
 
 
-def test_the_table_fits_80_columns_and_sums_up(attngeo: Command) -> None:
-    run = attngeo("score", "demo:minilm", "--per-head", "--layers", "0-1,4")
+def test_the_table_fits_80_columns_and_sums_up(inside: Command) -> None:
+    run = inside("score", "demo:minilm", "--per-head", "--layers", "0-1,4")
     assert (run.returncode, run.stderr) == (0, "")
     lines = run.stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -95,10 +95,10 @@ def test_the_table_fits_80_columns_and_sums_up(attngeo: Command) -> None:
     assert "encoder, 36 heads" in summary
 
 
-def test_every_file_format_holds_the_same_rows(attngeo: Command, tmp_path: Path) -> None:
+def test_every_file_format_holds_the_same_rows(inside: Command, tmp_path: Path) -> None:
     names = ["t.csv", "t.json", "t.jsonl", "t.parquet", "t.md", "t.tex", "t.html"]
     options = [part for name in names for part in ("-o", name)]
-    run = attngeo("score", "demo:minilm", "--per-head", "--layers", "2", "--quiet", *options, cwd=tmp_path)
+    run = inside("score", "demo:minilm", "--per-head", "--layers", "2", "--quiet", *options, cwd=tmp_path)
     assert (run.returncode, run.stderr) == (0, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
     expected = library.score("demo:minilm", per_head=True, layers=[2])
@@ -160,9 +160,9 @@ def test_nan_and_zero_weights_empty_their_rows_only(inside: Command, tmp_path: P
     assert "decoder, 5 of 8 heads" in table.stdout
 
 
-def test_all_zero_weights(attngeo: Command, tmp_path: Path) -> None:
+def test_all_zero_weights(inside: Command, tmp_path: Path) -> None:
     zeros = {name: torch.zeros_like(tensor) for name, tensor in weights().items()}
-    run = attngeo("score", write_single(tmp_path, zeros), "--format", "csv")
+    run = inside("score", write_single(tmp_path, zeros), "--format", "csv")
     assert run.returncode == 0
     rows = pd.read_csv(io.StringIO(run.stdout))
     assert rows["symmetry"].isna().tolist() == [True, True]
@@ -209,17 +209,17 @@ def test_wrong_usage(case: str, inside: Command, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_for_an_output_file(attngeo: Command, tmp_path: Path) -> None:
+def test_a_folder_for_an_output_file(inside: Command, tmp_path: Path) -> None:
     (tmp_path / "t.csv").mkdir()
-    run = attngeo("score", "demo:minilm", "-o", tmp_path / "t.csv")
+    run = inside("score", "demo:minilm", "-o", tmp_path / "t.csv")
     assert_fails(run, OutputError.exit_code, tmp_path / "t.csv", "folder")
 
 
-def test_a_disk_that_fails_leaves_the_old_file(attngeo: Command, tmp_path: Path) -> None:
+def test_a_disk_that_fails_leaves_the_old_file(inside: Command, tmp_path: Path) -> None:
     """A name too long for its temporary neighbour stands in for a disk that refuses."""
     path = tmp_path / ("n" * 245 + ".csv")
     path.write_text("old")
-    run = attngeo("score", "demo:minilm", "-o", path)
+    run = inside("score", "demo:minilm", "-o", path)
     assert_fails(run, OutputError.exit_code, os.strerror(errno.ENAMETOOLONG))
     assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
 
@@ -240,11 +240,11 @@ def test_a_model_that_cannot_be_read(
     prepare: Callable[[Path], object],
     error: type[AttnGeoError],
     facts: list[object],
-    attngeo: Command,
+    inside: Command,
     tmp_path: Path,
 ) -> None:
     prepare(tmp_path)
-    run = attngeo("score", tmp_path, "-o", tmp_path / "t.csv")
+    run = inside("score", tmp_path, "-o", tmp_path / "t.csv")
     assert_fails(run, error.exit_code, tmp_path, *facts)
     assert not (tmp_path / "t.csv").exists()
 
@@ -294,16 +294,6 @@ def test_output_that_cannot_be_printed_loses_no_file(attngeo: Command, tmp_path:
     closed = subprocess.run(shell, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert closed.stderr == ""
     assert len({(tmp_path / name).read_text() for name in ("a.csv", "b.csv", "c.csv")}) == 1
-
-
-def test_help_loads_no_heavy_library() -> None:
-    code = (
-        "import sys; sys.argv = ['attngeo', '--help']\n"
-        "from attngeo.commands.app import main\n"
-        "try: main()\nexcept SystemExit as stop: assert stop.code == 0\n"
-        "assert not {'torch', 'transformers', 'pandas', 'plotly'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_progress_goes_to_stderr_of_a_terminal_only() -> None:

@@ -14,6 +14,7 @@ import pytest
 from conftest import Command
 from support.checkpoints import weights, write_single
 from support.dask_cluster import start_cluster
+from support.hub_client import connect
 from support.hub_server import serve
 from support.messages import assert_fails, assert_states
 from support.terminal import with_progress
@@ -62,16 +63,18 @@ def test_a_model_that_fails_is_listed_at_the_end(inside: Command, tmp_path: Path
     assert_states(fast.stderr, Path(models[1]), "model.safetensors")
 
 
-def test_globs_of_revisions_are_arguments_and_lines(attngeo: Command, tmp_path: Path) -> None:
+def test_globs_of_revisions_are_arguments_and_lines(
+    inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with serve() as hub:
         hub.repositories["org/name"] = write_single(tmp_path / "main")
         hub.branches["org/name"] = {f"step{step}": f"{step:040x}" for step in (10, 2)}
         for step in (10, 2):
             hub.repositories[f"org/name@step{step}"] = write_single(tmp_path / f"{step}", weights(seed=step))
-        settings = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
-        run = attngeo("score", "org/name@step*", "--format", "json", "--quiet", **settings)
+        connected = connect(inside, hub.url, tmp_path / "home", monkeypatch)
+        run = connected("score", "org/name@step*", "--format", "json", "--quiet")
         (tmp_path / "models.txt").write_text("org/name@nothing*\n")
-        bad = attngeo("score", "--models", "models.txt", cwd=tmp_path, **settings)
+        bad = connected("score", "--models", "models.txt", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     rows = pd.DataFrame(json.loads(run.stdout))
     assert list(rows["model"].unique()) == ["org/name@step2", "org/name@step10"]

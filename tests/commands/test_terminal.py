@@ -103,21 +103,17 @@ def test_options_are_the_same_in_every_command() -> None:
         ("attngeo score org", ["org/model"]),
     ],
 )
-def test_shells_complete(words: str, completed: list[str], tmp_path: Path) -> None:
+def test_shells_complete(words: str, completed: list[str], attngeo: Command, tmp_path: Path) -> None:
     """Commands, options, choices, and models: the embedded ones, and those in the Hub's cache."""
     (tmp_path / "models--org--model").mkdir()
-    done = subprocess.run(
-        [Path(sys.executable).with_name("attngeo")],
-        env={
-            **os.environ, "_ATTNGEO_COMPLETE": "complete_bash", "COMP_WORDS": words,
-            "COMP_CWORD": str(words.count(" ")), "HF_HUB_CACHE": str(tmp_path),
-        },
-        capture_output=True, text=True, check=False,
+    done = attngeo(
+        _ATTNGEO_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")),
+        HF_HUB_CACHE=str(tmp_path),
     )  # fmt: skip
     assert done.stdout.split() == completed
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["score", "--help"], ["plot", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["score", "--help"]])
 def test_no_color(arguments: list[str]) -> None:
     """Help is coloured on a terminal, and not where NO_COLOR or a dumb terminal forbids it."""
     assert COLOUR.search(on_terminal(*arguments))

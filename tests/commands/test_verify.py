@@ -27,8 +27,8 @@ def misread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "phi3", replace(FAMILIES["phi3"], layouts=(make_fused("qkv_proj", "kqv"),)))
 
 
-def test_the_installed_command_says_that_all_sites_agree(attngeo: Command) -> None:
-    run = attngeo("score", "demo:minilm", "--verify", "--format", "json")
+def test_a_model_of_which_all_sites_agree(inside: Command) -> None:
+    run = inside("score", "demo:minilm", "--verify", "--format", "json")
     assert run.returncode == 0, run.stderr
     assert len(json.loads(run.stdout)) == 6
     assert_states(run.stderr, "demo:minilm", "all 6 sites agree")

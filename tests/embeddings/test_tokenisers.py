@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -50,16 +49,6 @@ def test_tokenizer_json_counts_and_not_the_class_of_the_family(tmp_path: Path) -
     library = byte_level(tmp_path / "tokenizer.json")
     embedding = open_embedding(checkpoint(tmp_path, library.get_vocab_size(), model_type="bert"))
     assert cut(embedding, "Athens") == library.encode(" Athens").ids
-
-
-def test_tokenizer_json_needs_no_transformers() -> None:
-    code = (
-        "import sys; from attngeo.embeddings.opening import open_embedding\n"
-        "assert open_embedding('demo:minilm').pieces('kings')\n"
-        "print('transformers' in sys.modules)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "False\n"
 
 
 @pytest.mark.parametrize(

@@ -290,13 +290,13 @@ def test_a_vision_tower_that_nothing_describes_is_left_out(
     ids=str,
 )
 def test_a_tower_that_is_only_named_has_the_heads_of_the_public_one(
-    fields: dict[str, Any], tower: str, name: str, tmp_path: Path, attngeo: Callable[..., Any]
+    fields: dict[str, Any], tower: str, name: str, tmp_path: Path, inside: Callable[..., Any]
 ) -> None:
     """Not those of the text: 12 heads of 64, although 8 divide the width too. The note says where they are from."""
     config = {"model_type": "llava", "num_attention_heads": 8, "hidden_size": 64, **fields}
     tensors = projections("model.layers.0.self_attn", 64)
     tensors |= projections(f"{tower}.vision_model.encoder.layers.0.self_attn", 768)
-    run = attngeo("score", write_single(tmp_path, tensors, config), "--format", "json", "--stack", "vision")
+    run = inside("score", write_single(tmp_path, tensors, config), "--format", "json", "--stack", "vision")
     (row,) = json.loads(run.stdout)
     assert (row["d_model"], row["head_dim"]) == (768, 64)
     assert name in row["note"]
@@ -366,14 +366,14 @@ def test_a_layer_whose_keys_are_changed_is_left_out_with_the_reason(tensor: str,
     assert reason in frame.attrs["skipped"]["layers.#.mixer"]
 
 
-def test_a_tower_of_unknown_form_is_reported(tmp_path: Path, attngeo: Callable[..., Any]) -> None:
+def test_a_tower_of_unknown_form_is_reported(tmp_path: Path, inside: Callable[..., Any]) -> None:
     tensors = projections("model.layers.0.self_attn", 16) | {"visual.blocks.0.attn.qkv.weight": filled(48, 16)}
     folder = write_single(tmp_path, tensors, {"model_type": "qwen2_vl", "num_attention_heads": 4})
-    run = attngeo("score", folder, "--format", "csv")
+    run = inside("score", folder, "--format", "csv")
     assert run.returncode == 0
     assert run.stderr.startswith(f"attngeo: {folder}: ")
     assert "visual.blocks.#.attn.qkv.weight" in run.stderr
-    assert attngeo("score", folder, "--quiet", "--format", "csv").stderr == ""
+    assert inside("score", folder, "--quiet", "--format", "csv").stderr == ""
 
 
 def test_albert_reports_its_shared_layer_once(saved: Callable[[str], Path]) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from safetensors.torch import load_file
-from support.images import SWIN, VIT, small_image_options, write_images, write_vit_config
+from support.images import VIT, small_image_options, write_images, write_vit_config
 from torch import Tensor
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR
 from transformers import AutoImageProcessor, AutoModelForImageClassification, TrainerControl, TrainerState
@@ -40,6 +40,11 @@ from attngeo.pretrain.image_training import (
 )
 from attngeo.pretrain.runs import run
 from attngeo.progress import Progress
+
+SWIN: dict[str, Any] = {
+    "model_type": "swin", "image_size": 16, "patch_size": 2, "embed_dim": 12, "depths": [1, 2], "num_heads": [2, 4],
+    "window_size": 2,
+}  # fmt: skip
 
 
 def weights_of(folder: Path, name: str = "model") -> dict[str, Tensor]:

@@ -37,11 +37,11 @@ def data_of(figure: Any) -> Any:
     return [{**trace.to_plotly_json()} for trace in figure.data]
 
 
-@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
 @pytest.mark.parametrize("kind", ["heatmap", "layers", "heads", "size"])
-def test_a_file_gives_the_figure_of_the_model(kind: Any, suffix: str, folder: Path) -> None:
-    of_model, of_file = (plot(kind, given).to_json() for given in ("demo:encoder", folder / f"scores.{suffix}"))
-    assert of_model == of_file
+def test_a_file_gives_the_figure_of_the_model(kind: Any, folder: Path) -> None:
+    of_model = plot(kind, "demo:encoder").to_json()
+    for suffix in ("csv", "json", "jsonl", "parquet"):
+        assert plot(kind, folder / f"scores.{suffix}").to_json() == of_model, suffix
 
 
 def test_files_models_and_tables_go_together(folder: Path) -> None:

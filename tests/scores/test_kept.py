@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from support.checkpoints import CONFIG, weights, write_config, write_single
 from support.hub_client import environment_of, reach_hub
 from support.hub_server import Hub, serve
-from support.kept import LAYERS, file_of, list_kept, write_layers
+from support.kept import LAYERS, file_of, write_layers
 from support.messages import assert_fails, assert_states, refuses
 
 import attngeo as library
@@ -32,6 +32,11 @@ from attngeo.errors import CorruptCheckpointError, NetworkError, UsageError
 from attngeo.progress import Progress
 from attngeo.scores import score as scoring
 from attngeo.scores.score import score
+
+
+def list_kept(cache: Path) -> tuple[list[Path], list[Path]]:
+    """The results in a cache folder, and the finished parts of others."""
+    return sorted(cache.glob("scores/*.parquet")), sorted(cache.glob("scores/*.parts/*.parquet"))
 
 
 @pytest.fixture(autouse=True)

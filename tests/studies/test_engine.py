@@ -65,7 +65,8 @@ def test_results_are_delivered_as_they_arrive(tmp_path: Path) -> None:
     assert arrived == [1, 0]
 
 
-@pytest.mark.parametrize("options", [ONE, TWO], ids=["one process", "two"])
+# The processes of two are ended as in `test_an_exception_of_the_caller_ends_the_study`.
+@pytest.mark.parametrize("options", [ONE, pytest.param(TWO, marks=pytest.mark.slow)], ids=["one process", "two"])
 def test_the_first_failure_stops_the_others_if_that_is_asked_for(options: StudyOptions) -> None:
     fast = StudyOptions(jobs=options.jobs, fail_fast=True)
     outcomes = run_study(square_or_fail, [2, 1, *range(4, 40)], names=["x"] * 38, options=fast)

@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,17 +79,6 @@ def write_torch(path: Path, tensors: Mapping[str, Tensor]) -> Path:
     return path
 
 
-def rewrite_zip(path: Path, change: Callable[[str, bytes], bytes] | None = None, compressed: str = "?") -> Path:
-    """Write a zip file again with other contents. Records whose names contain `compressed` are deflated."""
-    with zipfile.ZipFile(path) as archive:
-        records = {info.filename: archive.read(info) for info in archive.infolist()}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for name, content in records.items():
-            kind = zipfile.ZIP_DEFLATED if compressed in name else zipfile.ZIP_STORED
-            archive.writestr(name, change(name, content) if change else content, kind)
-    return path
-
-
 def write_pickled(path: Path, data: bytes, records: Mapping[str, bytes] | None = None) -> Path:
     """A .bin file with this data.pkl and these records, beside a config.json."""
     write_config(path.parent)
@@ -104,12 +93,6 @@ class Storage(NamedTuple):
 
     key: str
     count: int
-
-
-# A tuple of two times the same tuple, which is another such tuple, and so on: its hash and its text take centuries.
-DOUBLING = b")" + b"".join(b"q%ch%c\x86" % (number, number) for number in range(60))
-# A tuple in a tuple, and so on: its hash overflows the stack.
-DEEP = b")" + b"\x85" * 3_000_000
 
 
 def pickle_state(state: Mapping[str, Any]) -> bytes:

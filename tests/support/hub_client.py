@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,16 @@ def reach_hub(url: str, home: Path, monkeypatch: pytest.MonkeyPatch, **more: Any
     monkeypatch.setattr(api, "endpoint", url)
     settings = {
         "ENDPOINT": url, "HUGGINGFACE_CO_URL_TEMPLATE": url + "/{repo_id}/resolve/{revision}/{filename}",
-        "HF_HUB_CACHE": str(home / "cache"), "HF_TOKEN_PATH": str(home / "token"), "HF_HUB_OFFLINE": False,
+        "HF_HUB_CACHE": str(home / "hub"), "HF_TOKEN_PATH": str(home / "token"), "HF_HUB_OFFLINE": False,
         "HF_HUB_DISABLE_XET": True, **more,
     }  # fmt: skip
     for name, value in settings.items():
         monkeypatch.setattr(constants, name, value)
+
+
+def connect(inside: Callable[..., Any], url: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """The fixture `inside`, and this process, with the Hub at `url`, as in a process with `environment_of` them."""
+    reach_hub(url, home, monkeypatch)
+    # A command that fails ends its process at once if threads still wait for a server: here, that of the tests.
+    monkeypatch.setattr("attngeo.commands.app._leave", sys.exit)
+    return partial(inside, HF_HUB_OFFLINE="0")

@@ -50,11 +50,6 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def git_hash(content: bytes) -> str:
-    """The hash that the Hub announces for a small file."""
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
 @dataclass
 class Fault:
     """What is wrong with the answers for one file, for the first `times` requests, or for all if that is None.

@@ -15,10 +15,6 @@ VIT: dict[str, Any] = {
     "model_type": "vit", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24,
     "image_size": 16, "patch_size": 4,
 }  # fmt: skip
-SWIN: dict[str, Any] = {
-    "model_type": "swin", "image_size": 16, "patch_size": 2, "embed_dim": 12, "depths": [1, 2], "num_heads": [2, 4],
-    "window_size": 2,
-}  # fmt: skip
 
 
 def write_images(folder: Path, labels: str = "ab", count: int = 6) -> Path:

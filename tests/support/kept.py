@@ -26,8 +26,3 @@ def write_layers(folder: Path) -> Path:
 def file_of(layer: int) -> str:
     """The file of a layer."""
     return f"model-{layer + 1:05}-of-{LAYERS:05}.safetensors"
-
-
-def list_kept(cache: Path) -> tuple[list[Path], list[Path]]:
-    """The results in a cache folder, and the finished parts of others."""
-    return sorted(cache.glob("scores/*.parquet")), sorted(cache.glob("scores/*.parts/*.parquet"))

@@ -40,17 +40,6 @@ def peak_gigabytes(command: Sequence[object]) -> float:
     return int(run.stdout) * (1 if sys.platform == "darwin" else 1024) / 1e9
 
 
-def cpu_seconds(command: Sequence[object], rounds: int = 3) -> float:
-    """CPU time of a command, which must succeed: the least of several runs, after one that does not count."""
-    code = (
-        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, capture_output=True);"
-        "used = resource.getrusage(resource.RUSAGE_CHILDREN); print(used.ru_utime + used.ru_stime)"
-    )
-    command = [sys.executable, "-c", code, *map(str, command)]
-    runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(rounds + 1)]
-    return min(float(run.stdout) for run in runs[1:])
-
-
 def forget(path: Path) -> None:
     """Drop a file from the operating system's cache, so that the next read is from the disk. Linux only."""
     with path.open("rb") as file:

@@ -66,10 +66,3 @@ def fit_plain(codes: np.ndarray, words: int, *, epochs: int, seed: int) -> Plain
             loss.backward()
             optimizer.step()
     return model.eval()
-
-
-@torch.no_grad()
-def predict_plain(model: PlainAttention, features: np.ndarray) -> np.ndarray:
-    """The chances of each class of the response, [rows, classes]."""
-    rows = torch.as_tensor(np.column_stack([features + 1, np.zeros(len(features), int)]))
-    return np.asarray(model(rows, torch.full((len(rows),), rows.shape[1] - 1)).softmax(1))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from attngeo.analogies.questions import google_text
 from attngeo.embeddings.embedding import Embedding, is_word
 from support.checkpoints import write_single
 
@@ -50,6 +51,15 @@ def planted(pairs: int = 8, width: int = 20, noise: float = 0.0, seed: int = 0) 
         for i, j in itertools.permutations(range(pairs), 2)
     ]
     return table(vectors, labels), lines
+
+
+def sample_google() -> str:
+    """Every 24th of Google's questions of each category, as a file has them."""
+    kept = []
+    for category in google_text().split(": ")[1:]:
+        name, *questions = category.splitlines()
+        kept += [f": {name}", *questions[::24]]
+    return "\n".join(kept) + "\n"
 
 
 def write_questions(path: Path, categories: Mapping[str, Iterable[str]]) -> Path:

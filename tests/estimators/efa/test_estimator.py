@@ -143,11 +143,11 @@ def test_each_family_is_fitted_and_drawn_from(name: str, model: str) -> None:
     with torch.no_grad():  # counts that raise each other would grow without limit
         for weight in fitted.model_.network.parameters():
             weight.mul_(0.1)
-    drawn = fitted.sample(data=frame.drop(columns="value"), seed=3)
+    drawn = fitted.sample(data=frame.drop(columns="value"), seed=3, sweeps=3)
     assert fitted.model_.families[0].supports(torch.tensor(drawn["value"].to_numpy())).all()
     assert drawn["value"].dtype == ("float64" if name.partition(":")[0] in ("gaussian", "gamma") else "int64")
     assert drawn["item"].equals(frame["item"])
-    assert drawn.equals(fitted.sample(data=frame, seed=3))
+    assert drawn.equals(fitted.sample(data=frame, seed=3, sweeps=3))
 
 
 class Waiting(ExponentialFamily):

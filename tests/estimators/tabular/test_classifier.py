@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from support.messages import refuses
-from support.plain_recipe import fit_plain, predict_plain
+from support.plain_recipe import PlainAttention, fit_plain
 
 from attngeo.errors import TableError, TrainingError, UsageError
 from attngeo.estimators import AttentionClassifier, AttentionImputer, fit_together
@@ -29,6 +29,13 @@ from attngeo.estimators.tabular.network import MISSING, MaskedRows
 
 COLORS, WEIGHTS, LABELS = ["blue", "red"], ["heavy", "light", "medium"], ["no", "yes"]
 FEATURES = ["color", "weight"]
+
+
+@torch.no_grad()
+def predict_plain(model: PlainAttention, features: np.ndarray) -> np.ndarray:
+    """The chances of each class of the response, [rows, classes]."""
+    rows = torch.as_tensor(np.column_stack([features + 1, np.zeros(len(features), int)]))
+    return np.asarray(model(rows, torch.full((len(rows),), rows.shape[1] - 1)).softmax(1))
 
 
 def draw_joint() -> pd.DataFrame:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
-from support.data import DATA, needs, write_instacart, write_movielens, write_temperatures
+from support.data import DATA, needs, write_table
 from support.messages import refuses
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
@@ -26,6 +28,7 @@ from attngeo.papers.wibisono2025.experiments import (
 )
 from attngeo.papers.wibisono2025.options import SETTINGS, RunOptions
 from attngeo.papers.wibisono2025.sequences import synthetic_ratings
+from attngeo.papers.wibisono2025.temperature import list_sites
 from attngeo.progress import Progress
 from attngeo.provenance import is_current
 from attngeo.studies.engine import require_all
@@ -35,6 +38,34 @@ PLACES = {
     "movielens-sequence": "movielens", "movielens-ratings": "movielens", "instacart": "instacart",
     "temperature": "temperature",
 }  # fmt: skip
+
+
+def write_movielens(folder: Path, users: int = 20) -> None:
+    """Ratings of five movies at a time by each user, one a minute."""
+    draw = np.random.default_rng(0)
+    rows = [(user, 1 + (user + at) % 9, draw.integers(1, 6), 60 * at) for user in range(1, users) for at in range(5)]
+    (folder / "u.data").write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+
+
+def write_instacart(folder: Path) -> None:
+    """Baskets of ten of twelve products, 30 for training and 10 for the test."""
+    for part, orders in {"train": range(30), "test": range(30, 40)}.items():
+        rows = [(order, 1 + (order + at) % 12, at + 1) for order in orders for at in range(10)]
+        write_table(folder / f"data_{part}_final.csv", ["order_id", "product_id", "rank"], rows)
+
+
+def write_temperatures(folder: Path, cities: int = 5) -> None:
+    """Temperatures of the last days of September and of October, in all years of the paper."""
+    draw = np.random.default_rng(0)
+    names = [site.city for site in list_sites()[:cities]]
+    days = [date(year, 9, 29) + timedelta(days=at) for year in range(2007, 2020) for at in range(33)]
+    for month, name in ((9, "sep29_30_2007_2019.csv"), (10, "october_2007_2019.csv")):
+        rows = [(day, *draw.uniform(20, 90, cities).round(1)) for day in days if day.month == month]
+        write_table(folder / name, ["date", *names], rows)
+    places = [(*name.split("|"), 30 + at, -90 - at) for at, name in enumerate(names)]
+    write_table(folder / "all_cities_lat_lon.csv", ["State", "City", "Latitude", "Longitude"], places)
+
+
 WRITERS = {"movielens": write_movielens, "instacart": write_instacart, "temperature": write_temperatures}
 
 
