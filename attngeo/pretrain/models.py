@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from transformers import (
 
 from attngeo.bounds import read_small_text
 from attngeo.checkpoints.reference import is_path
+from attngeo.choices import advise
 from attngeo.errors import ModelNotFoundError, UsageError, first_line
 from attngeo.pretrain.options import PRESETS, ImagePretrainOptions, TextPretrainOptions
 
@@ -124,8 +124,7 @@ def _load_config(model: str) -> PreTrainedConfig:
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as a JSON object ({first_line(error)})") from error
     if model_type not in CONFIG_MAPPING:
-        near = get_close_matches(model_type, CONFIG_MAPPING, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "expected one such as 'bert'"
+        hint = advise(model_type, CONFIG_MAPPING, "expected one such as bert")
         raise UsageError(f"{path}: transformers has no model_type {model_type!r}; {hint}")
     try:
         return AutoConfig.for_model(model_type, **fields)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
+from attngeo.choices import advise
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 
 if TYPE_CHECKING:
@@ -161,10 +161,8 @@ def explain_unknown_column(column: str, known: Collection[str]) -> str:
     "unknown column 'layr'; did you mean layer?"
     """
     names = list(map(str, known))
-    near = get_close_matches(column, names, 1)
-    if near:
-        return f"unknown column {column!r}; did you mean {near[0]}?"
-    return f"unknown column {column!r}, expected one of: {', '.join(names[:MOST_LISTED])}"
+    listed = ", ".join(names[:MOST_LISTED])
+    return f"unknown column {column!r}; {advise(column, names, f'expected one of: {listed}')}"
 
 
 def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:

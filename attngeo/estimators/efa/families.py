@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from torch import Tensor, distributions, nn
 from torch.distributions import Distribution, constraints
 from torch.nn import functional
 
-from attngeo.choices import real, whole
+from attngeo.choices import advise, real, whole
 from attngeo.errors import UsageError
 
 # Squares of numbers up to this one are finite in single precision, and so are sums of many of them.
@@ -398,9 +397,8 @@ def parse_family(text: str, option: str = "family") -> ExponentialFamily:
     family = FAMILIES.get(name)
     said = f"${option} {'is' if option == 'family' else 'has the family'} {text!r:.60}"
     if family is None:
-        near = get_close_matches(name, FAMILIES, 1, ALIKE)
         known = ", ".join(name + family.form for name, family in FAMILIES.items())
-        raise UsageError(f"{said}; did you mean {near[0]}?" if near else f"{said}, expected one of: {known}", option)
+        raise UsageError(f"{said}; {advise(name, FAMILIES, f'expected one of: {known}', alike=ALIKE)}", option)
     if not colon and not family.form.startswith(":"):
         return family.make()
     if not number or not family.form:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from attngeo.choices import advise
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING
 from attngeo.estimators.efa.comparison import compare_fits
@@ -115,8 +115,7 @@ def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
     if not items:
         raise UsageError("the model has no items; it was fitted to values of places")
     if text not in items:
-        near = get_close_matches(text, items, 1)
-        advice = f"did you mean {near[0]}?" if near else f"expected one of {len(items):,} items"
+        advice = advise(text, items, f"expected one of {len(items):,} items")
         raise UsageError(f"$item is {text!r:.60}, which the model was not fitted to; {advice}", "item")
     return items[text]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from attngeo.choices import whole
+from attngeo.choices import advise, whole
 from attngeo.errors import UsageError
 from attngeo.estimators.shared import EstimatorOptions
 from attngeo.options import (
@@ -17,7 +17,6 @@ from attngeo.options import (
     RESULTS,
     RUNNING,
     Options,
-    advise,
     as_texts,
     device_option,
     missing_option,

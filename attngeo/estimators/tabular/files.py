@@ -13,6 +13,7 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import log_loss
 
 from attngeo.bounds import list_names
+from attngeo.choices import advise
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.shared.files import keep_whole, list_missing, list_texts, naming, read_own_table
 from attngeo.estimators.tabular.baselines import fit_baseline
@@ -27,7 +28,6 @@ from attngeo.estimators.tabular.options import (
     PredictOptions,
     RowsOptions,
 )
-from attngeo.options import advise
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.write import write_table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from attngeo.choices import advise
 from attngeo.errors import UsageError
 from attngeo.estimators.shared import EstimatorOptions
 from attngeo.options import (
@@ -14,7 +15,6 @@ from attngeo.options import (
     OPTIMISATION,
     RESULTS,
     Options,
-    advise,
     as_texts,
     missing_option,
     option,
