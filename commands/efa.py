@@ -14,7 +14,7 @@ from attngeo.estimators import efa as models
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions, EfaPredictOptions
 from attngeo.options import COMPUTATION
 from attngeo.papers.runs import perform_runs
-from attngeo.papers.wibisono2025.options import RunOptions
+from attngeo.papers.wibisono2025.options import RunOptions, list_settings, require_data
 from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import StudyOptions
 from attngeo.tables.write import write_table
@@ -339,10 +339,14 @@ def run(
         attngeo efa run temperature --model fm --neighbours 5 --data folder
         attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o r.csv
     """
+    check_outputs(output or [], inputs=[options.data] if options.data else [])
+    list_settings(experiment, options)
+    if options.data is not None:
+        require_data(options.data)
+
     from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
     from attngeo.papers.wibisono2025.experiments import build_frame, plan_runs
 
-    check_outputs(output or [], inputs=[options.data] if options.data else [])
     with hold_folders(None, None if options.save is None else Path(options.save).expanduser()):
         runs = plan_runs(experiment, options)
         with Bar("data", quiet=quiet, verbose=verbose) as progress:

@@ -12,7 +12,7 @@ import typer
 from attngeo.estimators import tabular as models
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, FitOptions, PredictOptions, RowsOptions
 from attngeo.papers.runs import perform_runs
-from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
+from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions, require_cars
 from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import StudyOptions
 
@@ -165,9 +165,10 @@ def simulate(
         attngeo tabular simulate --settings 5,0,0.9 --methods lr,rf --datasets 5
         attngeo tabular simulate --convention published -o table1.csv
     """
+    check_outputs(output or [])
+
     from attngeo.papers.wibisono2023.tables import build_simulation_frame, plan_simulation
 
-    check_outputs(output or [])
     outcomes = run_all("simulate", plan_simulation(options), perform_runs, results, study, quiet=quiet, verbose=verbose)
     deliver(build_simulation_frame(options, outcomes), outcomes, output or [], format, _print_experiment)
 
@@ -192,10 +193,13 @@ def auto_mpg(
         attngeo tabular auto-mpg
         attngeo tabular auto-mpg --data auto-mpg.csv --methods lr,atn -o table2.csv
     """
+    check_outputs(output or [], inputs=[options.data] if options.data else [])
+    if options.data is not None:
+        require_cars(options.data)
+
     from attngeo.papers.wibisono2023.data import load_auto_mpg
     from attngeo.papers.wibisono2023.tables import build_auto_mpg_frame, plan_auto_mpg
 
-    check_outputs(output or [], inputs=[options.data] if options.data else [])
     with Bar("auto-mpg", quiet=quiet, verbose=verbose) as progress:
         data = load_auto_mpg(options.data, progress)
     if not data.is_of_paper and not quiet:
