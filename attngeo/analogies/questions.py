@@ -12,6 +12,7 @@ from pathlib import Path
 from attngeo.analogies.options import GOOGLE
 from attngeo.bounds import list_first, read_small_text
 from attngeo.checkpoints.reference import local_path
+from attngeo.choices import advise
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
 
 # A hundred times the largest set that is known; a million take a gigabyte of memory.
@@ -79,7 +80,8 @@ def require_questions(source: object) -> None:
         return
     path = local_path(source)
     if not path.is_dir() and not path.is_file():
-        raise ModelNotFoundError(f"{source}: no such file or folder, expected {GOOGLE}, a file, or a folder of BATS")
+        advice = advise(source, [GOOGLE], f"expected {GOOGLE}, a file, or a folder of BATS")
+        raise ModelNotFoundError(f"{source}: no such file or folder; {advice}")
 
 
 def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> QuestionSet:
