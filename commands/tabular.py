@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attngeo.estimators import tabular as models
-from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, FitOptions, PredictOptions, RowsOptions
+from attngeo.estimators.shared.paths import require_column, require_saved, require_table
+from attngeo.estimators.tabular.options import MADE_BY, METHOD_LABELS, OURS, FitOptions, PredictOptions, RowsOptions
 from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions, require_cars
 from attngeo.scores.spec import ResultOptions
@@ -63,7 +64,12 @@ def fit(
         attngeo tabular fit train.csv --target y --methods atn --save model
         attngeo tabular fit patients.csv controls.csv --save model
     """
-    check_outputs(output or [], inputs=[*train, *([options.test] if options.test else [])])
+    tables = [*train, *([options.test] if options.test else [])]
+    check_outputs(output or [], inputs=tables)
+    for path in tables:
+        require_table(path)
+    if options.target is not None:
+        require_column(train, options.target)
     with hold_folders(Path(options.save) if options.save else None), Bar("fit", quiet=quiet, verbose=verbose) as bar:
         rows = models.fit_own_table(train, options, bar)
     deliver_rows(rows, output or [], format, _print_scores)
@@ -100,6 +106,8 @@ def predict(
     """
     files = [*(output or []), *([Path(options.attention_output)] if options.attention_output else [])]
     check_outputs(files, inputs=[rows])
+    require_saved(model, MADE_BY)
+    require_table(rows)
     predicted = models.predict_own_table(model, rows, options)
     deliver_rows(
         predicted, output or [], format, lambda frame: print_frame(frame[["row", "prediction", "probability"]])
@@ -125,6 +133,8 @@ def impute(
         attngeo tabular impute model rows.csv --missing unknown --format json
     """
     check_outputs(output or [], inputs=[rows])
+    require_saved(model, MADE_BY)
+    require_table(rows)
     deliver_rows(models.impute_own_table(model, rows, options), output or [], format, _print_cells)
 
 

@@ -16,7 +16,8 @@ from attngeo.estimators.efa.comparison import compare_fits
 from attngeo.estimators.efa.estimator import ExponentialFamilyAttention
 from attngeo.estimators.efa.options import EfaFitOptions, EfaOptions, EfaPredictOptions
 from attngeo.estimators.efa.sequences import POSITION
-from attngeo.estimators.shared.files import SUFFIXES, keep_whole, list_texts, naming, read_own_table
+from attngeo.estimators.shared.files import keep_whole, list_texts, naming, read_own_table
+from attngeo.estimators.shared.paths import SUFFIXES
 from attngeo.options import options_of
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 

@@ -23,6 +23,8 @@ from attngeo.options import (
 # The methods for a table, as the paper's tables call them: the baselines, and attention.
 METHOD_LABELS = {"lr": "LR", "rf": "RF", "gb": "GB", "mlp": "MLP", "atn": "ATN"}
 OURS = "atn"
+# The command that saves a model.
+MADE_BY = "attngeo tabular fit --save"
 Vocabulary = Literal["column", "shared"]
 Unseen = Literal["error", "mask"]
 UNSEEN = "What a value that no training row has is: an error, or masked as a missing one"
