@@ -61,6 +61,8 @@ def cache(
     folder = cache_folder()
     if folder is None:
         raise UsageError(f"{VARIABLE} is empty, and nothing is kept; set it to a folder, or unset it")
+    if action == "clear" and format != "table":
+        raise UsageError(f"$format is {format!r}, which is for list only; clear prints nothing", "format")
     kept = list_entries()
     entries = [entry for entry in kept if _is_chosen(entry, models or [], outdated=outdated)]
     names = sorted({_text(entry, "model") for entry in kept} - {""})
@@ -68,8 +70,6 @@ def cache(
         if not any(_is_chosen(entry, [model], outdated=False) for entry in kept):
             say(f"no result of {model!r:.80}; {advise(model, names, 'attngeo cache list shows all')}")
     if action == "clear":
-        if format != "table":
-            raise UsageError(f"$format is {format!r}, which is for list only; clear prints nothing", "format")
         remove(entries)
         if not quiet:
             say(f"removed {_count(entries)} from {folder}")

@@ -14,6 +14,12 @@ from attngeo.estimators.shared.paths import require_column, require_saved, requi
 from attngeo.estimators.tabular.options import MADE_BY, METHOD_LABELS, OURS, FitOptions, PredictOptions, RowsOptions
 from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions, require_cars
+from attngeo.papers.wibisono2023.summaries import (
+    describe_advantage,
+    labels_of,
+    measure_advantage,
+    summarise_methods,
+)
 from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import StudyOptions
 
@@ -222,8 +228,6 @@ def auto_mpg(
 
 def _print_experiment(frame: pd.DataFrame) -> None:
     """Print a line for each setting and method, and a sentence about the advantage of attention."""
-    from attngeo.papers.wibisono2023.tables import describe_advantage, labels_of, measure_advantage, summarise_methods
-
     summary, labels = summarise_methods(frame), labels_of(frame)
     rows = summary.assign(first=~summary.duplicated(labels))
     columns: list[tuple[str, Cell]] = [

@@ -14,6 +14,11 @@ from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, devic
 # Score of a candidate; see analogies.probe.
 Method = Literal["3cosadd", "3cosmul"]
 
+# The columns of the table of results.
+COLUMNS = (
+    "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
+    "mean_cosine", "questions", "note",
+)  # fmt: skip
 GOOGLE = "google"
 MOST_DRAWS = 100_000
 SIGNS = {"+": 1, "-": -1, "−": -1}

@@ -150,8 +150,9 @@ def _read_adapter(ref: ModelRef, hub: HubAccess) -> tuple[TensorStore, dict[str,
         path = repository.pin(ADAPTER)
         file, _ = repository.find_weights(ADAPTER_FILES)
         return FileStore(ref.text, {}, repository, file), read_object(path, ref.text)
-    file = find_adapter(ref)
-    return FileStore(ref.text, {}, Folder(file.parent), file.name), read_object(file.with_name(ADAPTER), ref.text)
+    weights = find_adapter(ref)
+    settings = read_object(weights.with_name(ADAPTER), ref.text)
+    return FileStore(ref.text, {}, Folder(weights.parent), weights.name), settings
 
 
 def _read_other_config(config: str | Path, hub: HubAccess) -> dict[str, Any]:

@@ -374,7 +374,7 @@ def _read_parquet(file: IO[bytes], column: str) -> Iterator[Row]:
 
 
 def _open_zstandard(file: IO[bytes]) -> Any:
-    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow
 
     return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"))
 

@@ -1,7 +1,7 @@
 """Recipes: TOML files whose tables are the classes here, checked in full before any work is done.
 
 The keys of `options`, and of a figure, are the fields of the options classes that the library and the commands use. The
-keys of results beside them are the parameters of the function that answers the question.
+keys of results beside them are the parameters of the function that answers the question. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union
 
-import pandas as pd
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, field_validator
 
 from attngeo.bounds import read_small_bytes
@@ -24,7 +23,7 @@ from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
 from attngeo.options import Options, explain, first_problem
 from attngeo.papers.saponati2025.published import published_of, published_scores, published_training
-from attngeo.papers.wibisono2023.tables import (
+from attngeo.papers.wibisono2023.summaries import (
     ADVANTAGE_COLUMNS,
     LABELS,
     METHOD_COLUMNS,
@@ -38,6 +37,9 @@ from attngeo.schemas import Table, as_value_error
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import QUARTILES, Condition, statistic, statistics, summarise
 from attngeo.tables.read import explain_unknown_column
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Place = tuple[str | int, ...]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$")]

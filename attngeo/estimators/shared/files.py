@@ -49,7 +49,8 @@ def read_own_table(
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # cells that it would drop
                 frame = pd.read_csv(
                     path, sep=SEPARATORS[path.suffix.lower()], na_values=list_missing(missing), keep_default_na=False,
-                    encoding="utf-8-sig", skipinitialspace=True, index_col=False, dtype=dict.fromkeys([*texts, *codes], str),
+                    encoding="utf-8-sig", skipinitialspace=True, index_col=False,
+                    dtype=dict.fromkeys([*texts, *codes], str),
                 )  # fmt: skip
             frame = frame.assign(**{name: _read_codes(frame[name]) for name in {*codes} - {*texts} if name in frame})
     except TableError:

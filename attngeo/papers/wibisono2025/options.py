@@ -25,6 +25,9 @@ CITIES, TEMPERATURE = 44, "temperature"
 COPIES = 256
 NEIGHBOURS = (1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40)
 LAYERS = (1, 2, 4)
+# The columns of the table of results; the first ones tell runs apart.
+LABELS = ("experiment", "model", "direction", "setting", "seed")
+COLUMNS = (*LABELS, "metric", "value", "published")
 README = f"{PROJECT_FILES}/attngeo/papers/wibisono2025/README.md"
 
 
