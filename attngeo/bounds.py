@@ -33,6 +33,8 @@ ACTIVE = re.compile(r"[@$]|:(?=//)|(?<=www)\.", re.IGNORECASE)
 
 # Names that a message lists at most, and the characters of each.
 MOST_LISTED, LONGEST_NAME = 10, 60
+# Numbers of lines that a message has at most.
+MOST_NUMBERS = 20
 
 MEGABYTE = 1 << 20
 # Several times the longest that are known: 2 MB for the configuration of a classifier with 21,000 labels, 9 MB for the
@@ -63,6 +65,11 @@ def printable(text: object) -> str:
         if text.isprintable()
         else "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     )
+
+
+def list_first(numbers: Sequence[int]) -> str:
+    """The first of the numbers of lines, and a mark if there are more."""
+    return ", ".join(map(str, numbers[:MOST_NUMBERS])) + (", …" if len(numbers) > MOST_NUMBERS else "")
 
 
 def list_names(names: Sequence[object]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from difflib import get_close_matches
 from numbers import Integral
 from typing import Any, Literal, get_args
 
@@ -29,11 +31,31 @@ TrainingPrecision = Literal["auto", "fp32", "bf16", "fp16"]
 Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
 
 
+# How alike a mistyped name is to the right one, at least, as difflib counts it.
+ALIKE = 0.6
+
+
+def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike: float = ALIKE) -> str:
+    """The end of an error about an unknown name: the nearest of the known ones, or `otherwise`, by default all of them.
+
+    A number is near to none.
+
+    >>> advise("heatmp", ["heatmap", "layers"]), advise("x", ["heatmap", "layers"])
+    ('did you mean heatmap?', 'expected one of: heatmap, layers')
+    """
+    text, names = str(name), [str(known_name) for known_name in known]
+    near = [] if text.isdecimal() else get_close_matches(text, names, 1, alike)
+    return f"did you mean {near[0]}?" if near else otherwise or f"expected one of: {', '.join(names)}"
+
+
 def one_of(name: str, value: Any, choices: Any) -> Any:
-    """`value`, if it is one of the choices: a Literal type or a collection. Raises UsageError that lists them."""
+    """`value`, if it is one of the choices: a Literal type or a collection.
+
+    Raises UsageError that has the nearest choice, or all of them.
+    """
     known = get_args(choices) or tuple(choices)
     if value not in known:
-        raise UsageError(f"${name} is {value!r:.60}, expected one of: {', '.join(known)}", name)
+        raise UsageError(f"${name} is {value!r:.60}; {advise(value, known)}", name)
     return value
 
 

@@ -23,7 +23,6 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, get_args, get_origin
 
@@ -48,12 +47,14 @@ from attngeo.choices import (
     PANELS as PANELS,
     RESULTS as RESULTS,
     RUNNING as RUNNING,
+    advise,
     one_of,
 )
 from attngeo.errors import UnknownOptionError, UsageError, require_extra
 from attngeo.schemas import STRICT, as_value_error, expected_of
 
 SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)(i?)b?", re.ASCII)
+DEVICE = re.compile(r"auto|(?:cpu|cuda|mps)(?::\d{1,4})?")
 WIDTH = 110
 Keywords = ParamSpec("Keywords")
 Subject = TypeVar("Subject")
@@ -90,7 +91,7 @@ class Option:
         """Complete the JSON schema of the field, as pydantic asks."""
         if self.choices is not None:
             schema["enum"] = list(self.choices())
-        if self.parse is not None and not self.repeated:
+        if self.parse is not None and not self.repeated and schema.get("type") != "string":
             kept = {name: schema.pop(name) for name in [*schema] if name not in ("default", "description", "title")}
             schema["anyOf"] = [*kept.pop("anyOf", [kept] if kept else []), {"type": "string"}]
 
@@ -103,7 +104,20 @@ def option(default: Any, help: str, *, panel: str, **about: Any) -> Any:
 
 def device_option() -> Any:
     """The option `device`, which several questions have."""
-    return option("auto", "Where to compute: auto, cpu, cuda, cuda:N or mps", panel=RUNNING, metavar="DEVICE")
+    return option(
+        "auto", "Where to compute: auto, cpu, cuda, cuda:N or mps", panel=RUNNING, metavar="DEVICE", parse=parse_device
+    )
+
+
+def parse_device(device: Any) -> Any:
+    """The name of a device. Raises UsageError for one that no machine has; `devices.pick_device` finds it on this one.
+
+    >>> parse_device("cuda:1")
+    'cuda:1'
+    """
+    if isinstance(device, str) and DEVICE.fullmatch(device) is None:
+        raise UsageError(f"$device is {device!r:.60}, expected auto, cpu, cuda, cuda:N or mps", "device")
+    return device
 
 
 def as_texts(texts: Any) -> Any:
@@ -215,19 +229,12 @@ def explain(kind: type[BaseModel], problem: ErrorDetails) -> UsageError:
         case "missing":
             return UsageError(f"${name} is missing", name)
         case "literal_error" if field is not None:
-            expected = f"one of: {', '.join(choices_of(kind, name))}"
+            return UsageError(f"${name} is {value}; {advise(problem['input'], choices_of(kind, name))}", name)
         case "greater_than_equal" | "less_than_equal" if declared is not None:
             value, expected = f"{problem['input']:,}", describe_range(declared.least, declared.most)
         case _:
             expected = expected_of(problem)
     return UsageError(f"${name} is {value}, expected {expected}", name)
-
-
-def advise(name: str, known: Iterable[str]) -> str:
-    """The nearest of the known names, or all of them."""
-    known = list(known)
-    near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else f"expected some of: {', '.join(known)}"
 
 
 def describe_range(least: float | None, most: float | None) -> str:

@@ -63,14 +63,14 @@ QUESTIONS = {
         ),
         Question(
             "analogy", "attngeo.analogies.options:AnalogyOptions", f"{ANSWERS}:ask_analogies",
-            "attngeo.analogies.summary:COLUMNS",
+            "attngeo.analogies.options:COLUMNS",
         ),
         Question(
             "gradients", "attngeo.gradients.options:GradientOptions", f"{ANSWERS}:measure_gradients",
             "attngeo.gradients.options:gradient_columns",
         ),
         Question(
-            "pretrain", f"{ANSWERS}:PretrainTable", f"{ANSWERS}:train", "attngeo.pretrain.comparison:list_curve_columns"
+            "pretrain", f"{ANSWERS}:PretrainTable", f"{ANSWERS}:train", "attngeo.pretrain.curves:list_curve_columns"
         ),
         Question(
             "theory", "attngeo.papers.statements:TheoryOptions", f"{ANSWERS}:check_all",
@@ -78,15 +78,15 @@ QUESTIONS = {
         ),
         Question(
             "simulate", "attngeo.papers.wibisono2023.options:SimulateOptions", f"{ANSWERS}:simulate",
-            "attngeo.papers.wibisono2023.tables:SIMULATION_COLUMNS",
+            "attngeo.papers.wibisono2023.summaries:SIMULATION_COLUMNS",
         ),
         Question(
             "auto-mpg", "attngeo.papers.wibisono2023.options:AutoMpgOptions", f"{ANSWERS}:compare_on_cars",
-            "attngeo.papers.wibisono2023.tables:AUTO_MPG_COLUMNS",
+            "attngeo.papers.wibisono2023.summaries:AUTO_MPG_COLUMNS",
         ),
         Question(
             "efa", f"{ANSWERS}:EfaTable", f"{ANSWERS}:run_experiment",
-            "attngeo.papers.wibisono2025.experiments:COLUMNS",
+            "attngeo.papers.wibisono2025.options:COLUMNS",
         ),
         Question("file", "attngeo.options:Options", f"{ANSWERS}:read_file", None),
     )

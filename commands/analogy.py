@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attngeo.analogies.options import AnalogyOptions, ExplainOptions
+from attngeo.analogies.questions import require_questions
 from attngeo.checkpoints.reference import HubAccess
+from attngeo.embeddings.reference import require_embedding
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, options_of
+from attngeo.papers.wibisono2023.options import require_corpus
 
 from .declare import with_options
 from .messages import say
@@ -117,6 +120,11 @@ def analogy(
     outputs = output or []
     check_outputs([*outputs, *extra.values()], inputs=[] if explain is None else [explain])
     _check_subject(models, explain, options, training, extra)
+    require_questions(options.questions if explain is None else training.questions)
+    for model in models or []:
+        require_embedding(model)
+    if explain is not None:
+        require_corpus(explain)
 
     from attngeo.analogies.analogy import analogy as ask_analogies
 

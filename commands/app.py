@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import typer
 
 from attngeo.checkpoints.files import THREADS
-from attngeo.errors import AttnGeoError, CheckpointError, InterruptedTrainingError, OutputError
+from attngeo.errors import AttnGeoError, CheckpointError, InterruptedTrainingError, OutputError, UsageError
 
 from .help import Command, Group
 from .messages import TRACEBACK, describe_error, remember_interrupts, say, was_interrupted
@@ -98,25 +98,30 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if not wanted:
-        return
-    from attngeo.devices import pick_device
-    from attngeo.provenance import machine, software
-
-    versions = {**software(), "device": str(pick_device("auto")), **machine()}
-    first = versions.pop("attngeo")
-    typer.echo("\n".join([f"attngeo {first}", *(f"{name} {value}" for name, value in versions.items())]))
-    raise typer.Exit
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print versions and device, and exit")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print versions, and exit")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="With --version, print the device, too")] = False,
 ) -> None:
     """Read the weights of pretrained transformers and report what their attention has learned."""
+    if version:
+        _print_versions(with_device=verbose)
+        raise typer.Exit
+    if verbose:
+        raise UsageError("-v before a command is for --version; write it after the command")
+
+
+def _print_versions(*, with_device: bool) -> None:
+    """Print the versions that a report of a bug needs, and the machine. Only the device requires torch."""
+    from attngeo.provenance import machine, software
+
+    lines = software()
+    if with_device:
+        from attngeo.devices import pick_device
+
+        lines["device"] = str(pick_device("auto"))
+    for name, value in {**lines, **machine()}.items():
+        typer.echo(f"{name} {value}")
 
 
 def main() -> None:

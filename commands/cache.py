@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +12,7 @@ from rich.filesize import decimal
 
 from attngeo.bounds import dump_json
 from attngeo.checkpoints.reference import identify_path
+from attngeo.choices import advise
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.provenance import is_current
@@ -61,16 +61,15 @@ def cache(
     folder = cache_folder()
     if folder is None:
         raise UsageError(f"{VARIABLE} is empty, and nothing is kept; set it to a folder, or unset it")
+    if action == "clear" and format != "table":
+        raise UsageError(f"$format is {format!r}, which is for list only; clear prints nothing", "format")
     kept = list_entries()
     entries = [entry for entry in kept if _is_chosen(entry, models or [], outdated=outdated)]
     names = sorted({_text(entry, "model") for entry in kept} - {""})
     for model in models or [] if names and not quiet else []:
         if not any(_is_chosen(entry, [model], outdated=False) for entry in kept):
-            near = get_close_matches(model, names, 1)
-            say(f"no result of {model!r:.80}; {f'did you mean {near[0]}?' if near else 'attngeo cache list shows all'}")
+            say(f"no result of {model!r:.80}; {advise(model, names, 'attngeo cache list shows all')}")
     if action == "clear":
-        if format != "table":
-            raise UsageError(f"$format is {format!r}, which is for list only; clear prints nothing", "format")
         remove(entries)
         if not quiet:
             say(f"removed {_count(entries)} from {folder}")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from attngeo.embeddings.cbow import check_vectors_output, save_vectors, train_cbow
 from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import UsageError
 
@@ -37,8 +38,6 @@ def cbow(
         attngeo cbow corpus.txt -o vectors.bin
         attngeo analogy vectors.bin google-bert/bert-base-uncased
     """
-    from attngeo.embeddings.cbow import check_vectors_output, save_vectors, train_cbow
-
     check_vectors_output(output)
     if output.resolve() == text.resolve():
         raise UsageError(f"{output} is the text itself, expected another file for the vectors")

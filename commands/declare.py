@@ -89,14 +89,16 @@ def _make_parameter(kind: type[Options], name: str, declared: Option) -> inspect
         shown = str(default)
     if shown is None and two_flags and default is True:
         shown = flag.removeprefix("--")
+    # The class itself refuses other texts than its choices, and has the nearest one.
     choices = partial(choices_of, kind, name)
+    has_choices = bool(choices())
     info = typer.Option(
         *(declared.flags or usual), help=declared.help, rich_help_panel=declared.panel, hidden=declared.advanced,
-        metavar=declared.metavar or ("|".join(choices()) if declared.choices else None),
-        autocompletion=(lambda: list(choices())) if declared.choices else None,
+        metavar=declared.metavar or ("|".join(choices()) if has_choices else None),
+        autocompletion=(lambda: list(choices())) if has_choices else None,
         show_default=shown if shown is not None else False,
     )  # fmt: skip
-    made_from_text = declared.parse is not None or declared.choices is not None or hint is Any
+    made_from_text = declared.parse is not None or has_choices or hint is Any
     written = list[str] if declared.repeated else str if made_from_text else hint
     annotation: Any = Union[written, None]  # noqa: UP007 - the type is a value here
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, info])

@@ -11,10 +11,11 @@ import typer
 
 from attngeo import estimators
 from attngeo.estimators import efa as models
-from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions, EfaPredictOptions
+from attngeo.estimators.efa.options import MADE_BY, PARTS, EfaDrawOptions, EfaFitOptions, EfaPredictOptions
+from attngeo.estimators.shared.paths import SUFFIXES, require_saved, require_table
 from attngeo.options import COMPUTATION
 from attngeo.papers.runs import perform_runs
-from attngeo.papers.wibisono2025.options import RunOptions
+from attngeo.papers.wibisono2025.options import RunOptions, list_settings, require_data
 from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import StudyOptions
 from attngeo.tables.write import write_table
@@ -56,6 +57,13 @@ PAIR = ("other", "lag", "weight")
 KEYS, EPOCHS = ["direction", "setting", "model", "metric"], "epochs"
 
 
+def _require(model: Path, *tables: str) -> None:
+    """Refuse a saved model or a table that is missing, before torch is loaded."""
+    require_saved(model, MADE_BY, ("", *PARTS))
+    for path in tables:
+        require_table(path)
+
+
 @with_options
 def fit(
     options: EfaFitOptions,
@@ -78,7 +86,10 @@ def fit(
         attngeo efa fit days.csv --coordinates lat --coordinates lon --lags yesterday
         attngeo efa fit films.csv --part both --value rating:poisson --value minutes:gaussian --covariates watched:time
     """
-    check_outputs(output or [], inputs=[path for path in (data, options.validation, options.test) if path])
+    tables = [path for path in (data, options.validation, options.test) if path]
+    check_outputs(output or [], inputs=tables)
+    for path in tables:
+        require_table(path)
     save, resume = (None if folder is None else Path(folder) for folder in (options.save, options.resume))
     with hold_folders(save, resume), Bar("fit", quiet=quiet, verbose=verbose) as progress:
         rows = models.fit_own_sequences(data, options, progress)
@@ -120,6 +131,7 @@ def predict(
         attngeo efa predict model baskets.parquet -o predicted.parquet
     """
     check_outputs(output or [], inputs=[data])
+    _require(model, data)
     deliver_rows(models.predict_file(model, data, options), output or [], format, print_frame)
 
 
@@ -140,6 +152,7 @@ def sample(
         attngeo efa sample model --data ratings.csv --seed 1 -o drawn.csv
     """
     check_outputs(output or [], inputs=[options.data] if options.data else [])
+    _require(model, *([options.data] if options.data else []))
     loaded = estimators.ExponentialFamilyAttention.load(model)
     frame = None if options.data is None else models.read_like(loaded, options.data)
     deliver_rows(loaded.sample(options=options, data=frame), output or [], format, print_frame)
@@ -164,6 +177,7 @@ def similar(
         attngeo efa similar model 21903 --top 3 --format json
     """
     check_outputs(output or [])
+    _require(model)
     loaded = estimators.ExponentialFamilyAttention.load(model)
     frame = models.rank_similar(loaded.model_, loaded.items_, models.find_item(loaded, item), top)
     deliver_rows(frame, output or [], format, print_frame)
@@ -187,6 +201,8 @@ def compare(
         attngeo efa compare model other test.csv --format json
     """
     check_outputs(output or [], inputs=[data])
+    _require(model)
+    _require(other, data)
     deliver_rows(models.compare_files(model, other, data), output or [], format, _print_relations)
 
 
@@ -237,9 +253,11 @@ def bound(
         attngeo efa bound model days.csv
         attngeo efa bound model days.csv --failure 0.01 --format json
     """  # fmt: skip
+    check_outputs(output or [], inputs=[data])
+    _require(model, data)
+
     from attngeo.papers.wibisono2025.generalisation import bound_model
 
-    check_outputs(output or [], inputs=[data])
     loaded = estimators.ExponentialFamilyAttention.load(model)
     deliver_rows(bound_model(loaded, models.read_like(loaded, data), failure), output or [], format, _print_bound)
 
@@ -283,6 +301,7 @@ def attention(
         attngeo efa attention model temperatures.csv --places-output places.csv
     """
     check_outputs([*(output or []), *([places_output] if places_output else [])], inputs=[basket])
+    _require(model, *([basket] if basket.lower().endswith(SUFFIXES) else []))
     loaded = estimators.ExponentialFamilyAttention.load(model)
     rows = models.read_basket(loaded, basket)
     if places_output:
@@ -339,10 +358,14 @@ def run(
         attngeo efa run temperature --model fm --neighbours 5 --data folder
         attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o r.csv
     """
+    check_outputs(output or [], inputs=[options.data] if options.data else [])
+    list_settings(experiment, options)
+    if options.data is not None:
+        require_data(options.data)
+
     from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
     from attngeo.papers.wibisono2025.experiments import build_frame, plan_runs
 
-    check_outputs(output or [], inputs=[options.data] if options.data else [])
     with hold_folders(None, None if options.save is None else Path(options.save).expanduser()):
         runs = plan_runs(experiment, options)
         with Bar("data", quiet=quiet, verbose=verbose) as progress:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attngeo.bounds import printable
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.reference import HubAccess, require_model
 from attngeo.gradients.options import GradientOptions
+from attngeo.pretrain.sources import require_text_data
 from attngeo.scores.spec import SCORES
 
 from .declare import with_options
@@ -58,6 +59,9 @@ def gradients(
     """
     pairs = [pairs_output] if pairs_output is not None else []
     check_outputs([*(output or []), *pairs], inputs=[options.text])
+
+    require_model(model)
+    require_text_data(options.text)
 
     from attngeo.gradients import measure
 

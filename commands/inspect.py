@@ -12,7 +12,7 @@ import typer
 from rich.filesize import decimal
 
 from attngeo.bounds import dump_json, printable
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.reference import HubAccess, require_model
 from attngeo.layouts.config import name_layers, pattern_of
 from attngeo.progress import ProgressCallback
 from attngeo.scores.spec import SourceOptions
@@ -76,6 +76,7 @@ def inspect(
 
 
 def _survey_one(model: str, progress: ProgressCallback, *, source: SourceOptions, hub: HubAccess) -> dict[str, Any]:
+    require_model(model, source.adapter, source.config)
     from attngeo.scores.weights import survey
 
     return survey(model, progress, source=source, hub=hub)

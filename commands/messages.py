@@ -40,7 +40,8 @@ def describe_error(error: Exception) -> str:
     if isinstance(error, AttnGeoError) and not isinstance(error, UnexpectedError):
         return str(error)
     what = str(error) if isinstance(error, UnexpectedError) else f"unexpected {type(error).__name__}: {error}"
-    return f"{what}; set {TRACEBACK}=1 to see the traceback, and please report it with the model's config.json"
+    see = f"set {TRACEBACK}=1 to see the traceback"
+    return f"{what}; {see}, and please report it with the model's config.json and the output of attngeo --version -v"
 
 
 def shorten(message: str) -> str:

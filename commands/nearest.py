@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from attngeo.analogies.options import NearestOptions
+from attngeo.analogies.options import NearestOptions, parse_sum
 from attngeo.checkpoints.reference import HubAccess
+from attngeo.embeddings.reference import require_embedding
 
 from .declare import with_options
 from .messages import say
@@ -39,13 +40,17 @@ def nearest(
         attngeo nearest demo:minilm king - man + woman
         attngeo nearest glove.6B.300d.txt paris - france + italy --top-k 5
     """
+    text = " ".join(words)
+    parse_sum(text)
+    require_embedding(model)
+
     from attngeo.analogies.nearest import nearest as find_nearest
 
     with Bar(model, quiet=quiet, verbose=verbose) as progress:
-        frame = find_nearest(model, " ".join(words), options=options, hub=hub, progress=progress)
+        frame = find_nearest(model, text, options=options, hub=hub, progress=progress)
     if not quiet:
         for note in frame.attrs["notes"]:
             say(f"note: {model}: {note}")
     columns = {"word": show_text("word"), "cosine": show_number("cosine", "+.3f")}
-    title = " · ".join([model, " ".join(words), *frame.attrs["how"]])
+    title = " · ".join([model, text, *frame.attrs["how"]])
     deliver_rows(frame, (), format, lambda rows: print_table(rows, columns, title=title, rule="tight"))

@@ -25,6 +25,7 @@ from attngeo.pretrain.options import (
     resume_options,
     separate_comparison,
 )
+from attngeo.pretrain.references import require_sources
 from attngeo.progress import is_first_process
 from attngeo.scores.spec import SCORES, Chance, ScoreSpec
 from attngeo.scores.summary import spread_of, statistic
@@ -85,6 +86,11 @@ def pretrain(
     else:
         options = make_options(**rest)
     folder = output or Path(f"pretrain-{options.run_name}" if is_single else f"compare-{options.model_name}")
+    if is_single and resume:
+        read_settings(folder)
+    else:
+        require_sources(options, comparison.compare or ())
+
     from attngeo.pretrain.comparison import Comparison, compare
     from attngeo.pretrain.runs import leave_process_group, run
 

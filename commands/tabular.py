@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attngeo.estimators import tabular as models
-from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, FitOptions, PredictOptions, RowsOptions
+from attngeo.estimators.shared.paths import require_column, require_saved, require_table
+from attngeo.estimators.tabular.options import MADE_BY, METHOD_LABELS, OURS, FitOptions, PredictOptions, RowsOptions
 from attngeo.papers.runs import perform_runs
-from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
+from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions, require_cars
+from attngeo.papers.wibisono2023.summaries import (
+    describe_advantage,
+    labels_of,
+    measure_advantage,
+    summarise_methods,
+)
 from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import StudyOptions
 
@@ -63,7 +70,12 @@ def fit(
         attngeo tabular fit train.csv --target y --methods atn --save model
         attngeo tabular fit patients.csv controls.csv --save model
     """
-    check_outputs(output or [], inputs=[*train, *([options.test] if options.test else [])])
+    tables = [*train, *([options.test] if options.test else [])]
+    check_outputs(output or [], inputs=tables)
+    for path in tables:
+        require_table(path)
+    if options.target is not None:
+        require_column(train, options.target)
     with hold_folders(Path(options.save) if options.save else None), Bar("fit", quiet=quiet, verbose=verbose) as bar:
         rows = models.fit_own_table(train, options, bar)
     deliver_rows(rows, output or [], format, _print_scores)
@@ -100,6 +112,8 @@ def predict(
     """
     files = [*(output or []), *([Path(options.attention_output)] if options.attention_output else [])]
     check_outputs(files, inputs=[rows])
+    require_saved(model, MADE_BY)
+    require_table(rows)
     predicted = models.predict_own_table(model, rows, options)
     deliver_rows(
         predicted, output or [], format, lambda frame: print_frame(frame[["row", "prediction", "probability"]])
@@ -125,6 +139,8 @@ def impute(
         attngeo tabular impute model rows.csv --missing unknown --format json
     """
     check_outputs(output or [], inputs=[rows])
+    require_saved(model, MADE_BY)
+    require_table(rows)
     deliver_rows(models.impute_own_table(model, rows, options), output or [], format, _print_cells)
 
 
@@ -165,9 +181,10 @@ def simulate(
         attngeo tabular simulate --settings 5,0,0.9 --methods lr,rf --datasets 5
         attngeo tabular simulate --convention published -o table1.csv
     """
+    check_outputs(output or [])
+
     from attngeo.papers.wibisono2023.tables import build_simulation_frame, plan_simulation
 
-    check_outputs(output or [])
     outcomes = run_all("simulate", plan_simulation(options), perform_runs, results, study, quiet=quiet, verbose=verbose)
     deliver(build_simulation_frame(options, outcomes), outcomes, output or [], format, _print_experiment)
 
@@ -192,10 +209,13 @@ def auto_mpg(
         attngeo tabular auto-mpg
         attngeo tabular auto-mpg --data auto-mpg.csv --methods lr,atn -o table2.csv
     """
+    check_outputs(output or [], inputs=[options.data] if options.data else [])
+    if options.data is not None:
+        require_cars(options.data)
+
     from attngeo.papers.wibisono2023.data import load_auto_mpg
     from attngeo.papers.wibisono2023.tables import build_auto_mpg_frame, plan_auto_mpg
 
-    check_outputs(output or [], inputs=[options.data] if options.data else [])
     with Bar("auto-mpg", quiet=quiet, verbose=verbose) as progress:
         data = load_auto_mpg(options.data, progress)
     if not data.is_of_paper and not quiet:
@@ -208,8 +228,6 @@ def auto_mpg(
 
 def _print_experiment(frame: pd.DataFrame) -> None:
     """Print a line for each setting and method, and a sentence about the advantage of attention."""
-    from attngeo.papers.wibisono2023.tables import describe_advantage, labels_of, measure_advantage, summarise_methods
-
     summary, labels = summarise_methods(frame), labels_of(frame)
     rows = summary.assign(first=~summary.duplicated(labels))
     columns: list[tuple[str, Cell]] = [

@@ -11,6 +11,7 @@ from rich.text import Text
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.papers.statements import ROUNDING, STATEMENTS, TheoryOptions, check_statements, select_statements
+from attngeo.papers.wibisono2023.options import require_corpus
 
 from .declare import with_options
 from .messages import say
@@ -80,6 +81,7 @@ def theory(
         if names or options.model_fields_set:
             given = f"statements are named: {', '.join(names)}" if names else "$seed is given, and nothing is drawn"
             raise UsageError(f"$text counts tokens, but {given}; leave them out", "text", "seed")
+        require_corpus(text)
         from attngeo.papers.saponati2025.steps import count_roles
 
         roles = count_roles(text)

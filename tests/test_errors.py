@@ -52,7 +52,8 @@ def test_the_command_line_writes_the_options_of_an_error_as_flags(inside: Comman
 
 def test_a_choice_that_does_not_exist_is_refused_in_words_of_the_command_line(inside: Command) -> None:
     run = inside("score", "demo:minilm", "--precision", "fats")
-    assert_fails(run, 2, "Invalid value for '--precision': 'fats' is not one of 'float32', 'float64', 'fast'.")
+    assert_fails(run, 2, "--precision is 'fats'", "did you mean fast?")
+    assert_fails(inside("score", "demo:minilm", "--precision", "x"), 2, "'x'; expected one of: float32, float64, fast")
 
 
 def test_text_of_a_user_is_no_option() -> None:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST_LINES = 39_800
-MOST_MODULES = 187
+MOST_LINES = 40_300
+MOST_MODULES = 191
 LEAST_MEDIAN = 190
-MOST_INNER_IMPORTS = 95
+MOST_INNER_IMPORTS = 109
 MOST_CIRCULAR_MODULES = 0
 MOST_REQUIRED_PACKAGES = 21
 

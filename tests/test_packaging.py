@@ -124,12 +124,14 @@ def test_import_and_help_load_nothing_heavy(arguments: list[str] | None) -> None
 
 def test_the_version_is_one() -> None:
     assert attngeo.__version__ == version("attngeo")
-    command = subprocess.run(
-        [Path(sys.executable).with_name("attngeo"), "--version"], capture_output=True, text=True, check=True
-    )
-    first, *others = command.stdout.splitlines()
-    assert first == f"attngeo {attngeo.__version__}"
-    assert {line.split()[0] for line in others} >= {"python", "torch", "transformers", "device"}
+    shown = {}
+    for arguments in (["--version"], ["--version", "-v"], ["-v", "--version"]):
+        command = [Path(sys.executable).with_name("attngeo"), *arguments]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert lines[0] == f"attngeo {attngeo.__version__}"
+        shown[*arguments] = {line.split()[0] for line in lines[1:]}
+    assert shown["--version",] >= {"python", "torch", "transformers", "platform", "processor", "cores"}
+    assert shown["--version", "-v"] == shown["-v", "--version"] == shown["--version",] | {"device"}
     for file in ("CITATION.cff", "CHANGELOG.md"):
         assert attngeo.__version__ in (ROOT / file).read_text("utf-8"), file
 

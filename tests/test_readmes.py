@@ -20,7 +20,7 @@ from support.readme import ROOT, generate, parts_of, readmes
 from support.vectors import sample_google
 
 from attngeo import errors
-from attngeo.analogies.summary import COLUMNS as ANALOGY_COLUMNS
+from attngeo.analogies.options import COLUMNS as ANALOGY_COLUMNS
 from attngeo.scores.score import score_columns
 
 PARTS = [(path, name) for path in readmes() for name, _ in parts_of(path)]

@@ -13,10 +13,10 @@ import pandas as pd
 import torch
 
 from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, describe_settings
-from attngeo.analogies.options import GOOGLE, AnalogyOptions
+from attngeo.analogies.options import COLUMNS, GOOGLE, AnalogyOptions
 from attngeo.analogies.probe import ask
 from attngeo.analogies.questions import Question, QuestionSet, as_questions
-from attngeo.analogies.summary import COLUMNS, compare_models, published_rows, summarise_answers
+from attngeo.analogies.summary import compare_models, published_rows, summarise_answers
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.devices import pick_device
 from attngeo.embeddings.opening import open_embedding

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, describe_settings, unit
-from attngeo.analogies.options import MOST_SHOWN, NearestOptions
+from attngeo.analogies.options import MOST_SHOWN, NearestOptions, parse_sum
 from attngeo.analogies.probe import SHAPES, check_top_k
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.devices import pick_device
@@ -20,7 +20,6 @@ from attngeo.errors import UsageError
 from attngeo.options import takes_after_two
 from attngeo.progress import ProgressCallback, ignore_progress
 
-SIGNS = {"+": 1, "-": -1, "−": -1}
 # A sign inside a text without spaces.
 SIGN = re.compile(r"([+−-])")
 # Most frequent words among which a mistyped one is looked for.
@@ -91,21 +90,6 @@ def nearest(
         "notes": list(embedding.notes),
     }
     return frame
-
-
-def parse_sum(text: str) -> tuple[list[str], list[int]]:
-    """The words of a sum and their signs. Raises UsageError.
-
-    >>> parse_sum("king - man + woman")
-    (['king', 'man', 'woman'], [1, -1, 1])
-    """
-    parts = text.split()
-    if parts and parts[0] not in SIGNS:
-        parts = ["+", *parts]
-    signs, terms = parts[::2], parts[1::2]
-    if not terms or len(signs) != len(terms) or not SIGNS.keys() >= {*signs} or SIGNS.keys() & {*terms}:
-        raise UsageError(f"{text!r} is not a sum of words, expected for example king - man + woman")
-    return terms, [SIGNS[sign] for sign in signs]
 
 
 def _explain(word: str, lexicon: Lexicon) -> UsageError:

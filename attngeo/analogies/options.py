@@ -8,13 +8,20 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from attngeo.choices import Candidates, Case, Compose, Table
+from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RESULTS, RUNNING, Options, device_option, option, parse_bytes
 
 # Score of a candidate; see analogies.probe.
 Method = Literal["3cosadd", "3cosmul"]
 
+# The columns of the table of results.
+COLUMNS = (
+    "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
+    "mean_cosine", "questions", "note",
+)  # fmt: skip
 GOOGLE = "google"
 MOST_DRAWS = 100_000
+SIGNS = {"+": 1, "-": -1, "−": -1}
 # Words that `nearest` shows by default.
 MOST_SHOWN = 10
 
@@ -88,6 +95,21 @@ class NearestOptions(ProbeSettings):
     top_k: int | None = option(
         None, f"Number of words to show; by default {MOST_SHOWN}, or all if there are fewer", panel=COMPUTATION, least=1
     )
+
+
+def parse_sum(text: str) -> tuple[list[str], list[int]]:
+    """The words of a sum and their signs. Raises UsageError.
+
+    >>> parse_sum("king - man + woman")
+    (['king', 'man', 'woman'], [1, -1, 1])
+    """
+    parts = text.split()
+    if parts and parts[0] not in SIGNS:
+        parts = ["+", *parts]
+    signs, terms = parts[::2], parts[1::2]
+    if not terms or len(signs) != len(terms) or not SIGNS.keys() >= {*signs} or SIGNS.keys() & {*terms}:
+        raise UsageError(f"{text!r} is not a sum of words, expected for example king - man + woman")
+    return terms, [SIGNS[sign] for sign in signs]
 
 
 class ExplainOptions(Options):

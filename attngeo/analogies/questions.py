@@ -10,9 +10,9 @@ from importlib import resources
 from pathlib import Path
 
 from attngeo.analogies.options import GOOGLE
-from attngeo.bounds import read_small_text
+from attngeo.bounds import list_first, read_small_text
 from attngeo.checkpoints.reference import local_path
-from attngeo.embeddings.vectors import list_first
+from attngeo.choices import advise
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
 
 # A hundred times the largest set that is known; a million take a gigabyte of memory.
@@ -67,14 +67,21 @@ def load_questions(source: str | Path) -> QuestionSet:
 
     Raises ModelNotFoundError; QuestionError if the set has no question.
     """
+    require_questions(source)
     if str(source) == GOOGLE:
         return _parse(google_text().splitlines(), GOOGLE, GOOGLE)
     path = local_path(source)
-    if path.is_dir():
-        return read_bats(path)
-    if path.is_file():
-        return read_file(path, str(source))
-    raise ModelNotFoundError(f"{source}: no such file or folder, expected {GOOGLE}, a file, or a folder of BATS")
+    return read_bats(path) if path.is_dir() else read_file(path, str(source))
+
+
+def require_questions(source: object) -> None:
+    """Raise ModelNotFoundError if a set of questions is a file or folder that is missing."""
+    if not isinstance(source, str | Path) or str(source) == GOOGLE:
+        return
+    path = local_path(source)
+    if not path.is_dir() and not path.is_file():
+        advice = advise(source, [GOOGLE], f"expected {GOOGLE}, a file, or a folder of BATS")
+        raise ModelNotFoundError(f"{source}: no such file or folder; {advice}")
 
 
 def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> QuestionSet:

@@ -12,16 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attngeo.analogies.options import AnalogyOptions
+from attngeo.analogies.options import COLUMNS, AnalogyOptions
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVEL = 0.95
 # Bytes of resampling weights in memory at a time.
 CHUNK = 1 << 26
-COLUMNS = (
-    "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
-    "mean_cosine", "questions", "note",
-)  # fmt: skip
 COMPARISON_COLUMNS = (
     "model", "other", "level", "name", "known", "both", "only_model", "only_other", "neither",
     "difference", "difference_low", "difference_high", "p_value", "p_corrected",

@@ -21,7 +21,6 @@ from attngeo.checkpoints.reference import ADAPTER
 from attngeo.checkpoints.store import FLOATS, TensorInfo, TensorStore
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError
 
-FILES = ("adapter_model.safetensors", "adapter_model.bin")
 MERGE = "merge it with PEFT's merge_and_unload, and give that checkpoint"
 PREFIX, WEIGHT = "base_model.model.", ".weight"
 # A repetition of a repetition.

@@ -216,6 +216,44 @@ def read_index(path: Path, ref: str) -> Index:
     return Index(weight_map, total if type(total) is int and 0 < total < MOST_TOTAL else None)
 
 
+class FoundCheckpoint(NamedTuple):
+    """path: of the one file of weights, or of the index. config: the fields of config.json; none beside a GGUF file."""
+
+    path: Path
+    config: Mapping[str, Any]
+
+
+def find_checkpoint(path: Path, ref: str, config: Mapping[str, Any] | None = None) -> FoundCheckpoint:
+    """Where the weights are that a folder or a file names, and the configuration. Opens no weights.
+
+    path: a folder, a file of weights, an index, or config.json. config: the fields of a config.json that is not beside
+    the weights. Raises CheckpointError if it holds no checkpoint, has no config.json, or is of an unsupported format.
+    """
+    if path.name == "config.json" and not path.is_dir():
+        path = path.parent
+    if path.is_dir():
+        if config is None and not (path / "config.json").is_file():
+            if any(path.glob(f"*{GGUF}")):
+                return find_checkpoint(path / find_only_weights(path, ref), ref)
+            refuse_other_folders(path, ref)
+            if (path / "model/config.json").is_file():
+                raise CorruptCheckpointError(f"{ref}: no config.json in {path}; give {path / 'model'}, which has one")
+        config = read_config(path / "config.json", ref) if config is None else config
+        name = next((name for name in usual_names() if (path / name).is_file()), None) or find_only_weights(path, ref)
+        path = path / name
+    check_name(path.name, ref)
+    if config is None and path.suffix != GGUF:
+        config = read_config(path.with_name("config.json"), ref)
+    return FoundCheckpoint(path, config or {})
+
+
+def check_name(file: str, ref: str) -> None:
+    """Raise UnsupportedModelError or CorruptCheckpointError for a file that is no index and no whole checkpoint."""
+    if not is_index(file):
+        require_format(file, ref)
+        refuse_shard(file, ref)
+
+
 def find_only_weights(folder: Path, ref: str) -> str:
     """The one file of weights, or the one index, in a folder that has none of the usual names."""
     for kind in FORMATS:

@@ -16,30 +16,28 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from attngeo.bounds import in_utf8
-from attngeo.checkpoints.adapters import FILES as ADAPTER_FILES, Adapter, AdapterStore
+from attngeo.checkpoints.adapters import Adapter, AdapterStore
 from attngeo.checkpoints.files import (
     GGUF,
     THREADS,
     Index,
-    find_only_weights,
+    check_name,
+    find_checkpoint,
     is_index,
     read_config,
     read_index,
     read_object,
-    refuse_other_folders,
-    refuse_shard,
     require_format,
-    usual_names,
 )
 from attngeo.checkpoints.reference import (
     ADAPTER,
-    DEMOS,
+    ADAPTER_FILES,
     HubAccess,
     ModelRef,
-    did_you_mean,
+    find_adapter,
+    find_config,
     is_adapter,
-    local_path,
-    locate_demo,
+    require_demo,
     split_weight,
 )
 from attngeo.checkpoints.store import (
@@ -51,7 +49,7 @@ from attngeo.checkpoints.store import (
     TensorStore,
     stated_quantisation,
 )
-from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
+from attngeo.errors import CorruptCheckpointError, UsageError
 
 if TYPE_CHECKING:
     from attngeo.checkpoints.hub import Repository
@@ -81,11 +79,11 @@ def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | No
     store: FileStore | None = None
     match ref.kind:
         case "demo":
-            store = open_folder(_require_demo(ref.name), ref.text, fields)
+            store = open_local(require_demo(ref.name), ref.text, fields)
         case "folder" if not is_adapter(Path(ref.name)):
-            store = open_folder(Path(ref.name), ref.text, fields)
+            store = open_local(Path(ref.name), ref.text, fields)
         case "file":
-            store = open_file(Path(ref.name), ref.text, fields)
+            store = open_local(Path(ref.name), ref.text, fields)
         case "hub":
             store = _open_hub(ref, hub, fields)
     if store is None:
@@ -152,45 +150,26 @@ def _read_adapter(ref: ModelRef, hub: HubAccess) -> tuple[TensorStore, dict[str,
         path = repository.pin(ADAPTER)
         file, _ = repository.find_weights(ADAPTER_FILES)
         return FileStore(ref.text, {}, repository, file), read_object(path, ref.text)
-    folder = Path(ref.name)
-    if not (folder / ADAPTER).is_file():
-        raise CorruptCheckpointError(f"{ref.text}: no {ADAPTER} in it; give a folder that PEFT wrote, or a Hub id")
-    settings = read_object(folder / ADAPTER, ref.text)
-    present = next((name for name in ADAPTER_FILES if (folder / name).is_file()), None)
-    if present is None:
-        raise CorruptCheckpointError(f"{ref.text}: no weights of the adapter, looked for {' and '.join(ADAPTER_FILES)}")
-    return FileStore(ref.text, {}, Folder(folder), present), settings
+    weights = find_adapter(ref)
+    settings = read_object(weights.with_name(ADAPTER), ref.text)
+    return FileStore(ref.text, {}, Folder(weights.parent), weights.name), settings
 
 
 def _read_other_config(config: str | Path, hub: HubAccess) -> dict[str, Any]:
     """The configuration in a folder, in a file, or of a model on the Hub. Raises as `read_config`."""
-    path = local_path(config)
-    if not path.exists():
-        path = _find_repository(ModelRef.parse(config), hub).pin("config.json")
-    return read_config(path / "config.json" if path.is_dir() else path, str(config))
-
-
-def _require_demo(name: str) -> Path:
-    """The folder of `demo:name`. Raises ModelNotFoundError, with the command that installs it if it is known."""
-    if name not in DEMOS:
-        raise ModelNotFoundError(
-            f"demo:{name}: unknown demo model, expected one of: {', '.join(DEMOS)}{did_you_mean(f'demo:{name}')}"
-        )
-    if (folder := locate_demo(name)) is None:
-        module, _, install = DEMOS[name]
-        raise ModelNotFoundError(f"demo:{name}: the Python package {module} is not installed; run {install}")
-    return folder
+    path = find_config(config) or _find_repository(ModelRef.parse(config), hub).pin("config.json")
+    return read_config(path, str(config))
 
 
 def _open_hub(ref: ModelRef, access: HubAccess, config: dict[str, Any] | None = None) -> FileStore | None:
     """Open a checkpoint on the Hub; None for an adapter. Downloads config.json and the index, and reads ranges.
 
     access: whether only the cache is used, or each file of weights that is needed is downloaded into it. config: see
-    `open_folder`.
+    `find_checkpoint`.
     Raises ModelNotFoundError, AccessError for a private or gated model, NetworkError, or CheckpointError.
     """
     if ref.file is not None:
-        _check_name(ref.file, ref.text)
+        check_name(ref.file, ref.text)
     repository = _find_repository(ref, access)
     path = repository.pin() if config is None else repository.pin("config.json", ".gitattributes", "README.md")
     if path.name == ADAPTER:
@@ -205,13 +184,6 @@ def _find_repository(ref: ModelRef, access: HubAccess) -> Repository:
     from attngeo.checkpoints.hub import Repository  # loads the Hub's client, which files on disk do not need
 
     return Repository(ref, access)
-
-
-def _check_name(file: str, ref: str) -> None:
-    """Raise UnsupportedModelError or CorruptCheckpointError for a file that is no index and no whole checkpoint."""
-    if not is_index(file):
-        require_format(file, ref)
-        refuse_shard(file, ref)
 
 
 class Folder:
@@ -395,39 +367,14 @@ class FileStore(TensorStore):
             file.close()
 
 
-def open_folder(folder: Path, ref: str, config: dict[str, Any] | None = None) -> FileStore:
-    """Open the checkpoint in a folder. config: the fields of its config.json, None if that is in the folder.
+def open_local(path: Path, ref: str, config: Mapping[str, Any] | None = None) -> FileStore:
+    """Open the checkpoint in a folder, in one file, or behind one index. The arguments are those of `find_checkpoint`.
 
-    Raises CheckpointError if it is broken, or has no config.json.
+    Raises CheckpointError.
     """
-    if config is None and not (folder / "config.json").is_file():
-        if any(folder.glob(f"*{GGUF}")):
-            return open_file(folder / find_only_weights(folder, ref), ref)
-        refuse_other_folders(folder, ref)
-        if (folder / "model/config.json").is_file():
-            raise CorruptCheckpointError(f"{ref}: no config.json in {folder}; give {folder / 'model'}, which has one")
-    config = read_config(folder / "config.json", ref) if config is None else config
-    name = next((name for name in usual_names() if (folder / name).is_file()), None) or find_only_weights(folder, ref)
-    return _open_local(folder / name, ref, config)
-
-
-def open_file(path: Path, ref: str, config: dict[str, Any] | None = None) -> FileStore:
-    """Open the checkpoint in one file, or behind one index. config: see `open_folder`, or else beside the file.
-
-    Raises CheckpointError without a config.json, and if the file is broken or of an unsupported format.
-    """
-    if path.name == "config.json":
-        return open_folder(path.parent, ref, config)
-    _check_name(path.name, ref)
-    if config is None and path.suffix != GGUF:
-        config = read_config(path.with_name("config.json"), ref)
-    return _open_local(path, ref, config or {})
-
-
-def _open_local(path: Path, ref: str, config: Mapping[str, Any]) -> FileStore:
-    _check_name(path.name, ref)
-    index = read_index(path, ref) if is_index(path.name) else None
-    return _open_files(ref, Folder(path.parent), path.name, config, index)
+    found = find_checkpoint(path, ref, config)
+    index = read_index(found.path, ref) if is_index(found.path.name) else None
+    return _open_files(ref, Folder(found.path.parent), found.path.name, found.config, index)
 
 
 def _open_files(

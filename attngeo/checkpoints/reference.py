@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from attngeo.checkpoints.files import is_weights
-from attngeo.errors import ModelNotFoundError, UsageError
+from attngeo.checkpoints.files import find_checkpoint, is_weights, read_config
+from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
 from attngeo.options import RUNNING, Options, option
 
 Kind = Literal["hub", "folder", "file", "demo"]
@@ -29,8 +29,9 @@ REVISION = re.compile(r"[\w][\w./-]*", re.ASCII)
 HUB_FILE = re.compile(r"([\w][\w.-]*/[\w][\w.-]*)/([\w][\w.-]*(?:/[\w][\w.-]*)*)", re.ASCII)
 # The weight of an adapter.
 WEIGHT = re.compile(r"[+-]?\d{1,9}(?:\.\d{0,15})?(?:e[+-]?\d{1,2})?", re.ASCII)
-# The configuration of an adapter of PEFT.
+# The configuration of an adapter of PEFT, and the files that may have its weights.
 ADAPTER = "adapter_config.json"
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 # Real checkpoints that Python packages contain: demo name → (package, folder inside it, command that installs it). The
 # first two are trained by reports/demo-models/build.py.
 DEMOS = {
@@ -88,11 +89,15 @@ class ModelRef:
         """Parse `org/name`, `org/name@revision`, `name`, `org/name/file`, a folder, a file, or `demo:NAME`.
 
         A path that exists comes before a Hub id. Raises ModelNotFoundError if `text` can only be a path and does not
-        exist, UsageError if it is none of these.
+        exist, or is no demo, UsageError if it is none of these.
         """
         text = str(text)
         if text.startswith("demo:"):
-            return cls(text, "demo", text.removeprefix("demo:"))
+            name = text.removeprefix("demo:")
+            if name not in DEMOS:
+                expected = f"expected one of: {', '.join(DEMOS)}{did_you_mean(text)}"
+                raise ModelNotFoundError(f"{text}: unknown demo model, {expected}")
+            return cls(text, "demo", name)
         path = local_path(text)
         if text and path.exists():
             return cls(text, "folder" if path.is_dir() else "file", str(path))
@@ -132,6 +137,59 @@ def locate_demo(name: str) -> Path | None:
     module, folder, _ = DEMOS.get(name, ("", "", ""))
     spec = find_spec(module) if module else None
     return None if spec is None or spec.origin is None else Path(spec.origin).parent / folder
+
+
+def require_demo(name: str) -> Path:
+    """The folder of `demo:name`. Raises ModelNotFoundError, with the command that installs it, if it is missing."""
+    folder = locate_demo(name)
+    if folder is None:
+        module, _, install = DEMOS[name]
+        raise ModelNotFoundError(f"demo:{name}: the Python package {module} is not installed; run {install}")
+    return folder
+
+
+def find_adapter(ref: ModelRef) -> Path:
+    """The file of the weights of an adapter of PEFT in a folder. Raises CorruptCheckpointError."""
+    folder = Path(ref.name)
+    if not (folder / ADAPTER).is_file():
+        raise CorruptCheckpointError(f"{ref.text}: no {ADAPTER} in it; give a folder that PEFT wrote, or a Hub id")
+    present = next((name for name in ADAPTER_FILES if (folder / name).is_file()), None)
+    if present is None:
+        raise CorruptCheckpointError(f"{ref.text}: no weights of the adapter, looked for {' and '.join(ADAPTER_FILES)}")
+    return folder / present
+
+
+def find_config(config: str | Path) -> Path | None:
+    """The config.json that a path names, in a folder or itself; None for a model on the Hub."""
+    path = local_path(config)
+    if not path.exists():
+        return None
+    return path / "config.json" if path.is_dir() else path
+
+
+def require_model(model: Any, adapters: Sequence[str] = (), config: str | Path | None = None) -> None:
+    """Raise what opening a model would raise if a file of it on this machine is missing. Reads no weights.
+
+    The Hub is not asked, and torch is not loaded: call it before the import of what computes. The parameters are those
+    of `opening.open_adapted`.
+    """
+    if not isinstance(model, str | Path):
+        return
+    ref = ModelRef.parse(model)
+    fields = None
+    if config is not None:
+        path = find_config(config)
+        fields = {} if path is None else read_config(path, str(config))
+        if path is None:
+            ModelRef.parse(config)
+    if ref.kind == "folder" and is_adapter(Path(ref.name)):
+        find_adapter(ref)
+    elif ref.kind != "hub":
+        find_checkpoint(require_demo(ref.name) if ref.kind == "demo" else Path(ref.name), ref.text, fields)
+    for text in adapters:
+        adapter = ModelRef.parse(split_weight(text)[0])
+        if adapter.kind != "hub":
+            find_adapter(adapter)
 
 
 def did_you_mean(text: str) -> str:

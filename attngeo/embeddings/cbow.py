@@ -1,4 +1,7 @@
-"""CBOW, trained on a text with gensim: the model of Mikolov et al. 2013, which the paper compares with attention."""
+"""CBOW, trained on a text with gensim: the model of Mikolov et al. 2013, which the paper compares with attention.
+
+Imports nothing heavy until it trains.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attngeo.embeddings.options import CbowOptions
-from attngeo.embeddings.vectors import open_stream
-from attngeo.errors import CorruptCheckpointError, DataError, ModelNotFoundError
+from attngeo.embeddings.reference import require_text
+from attngeo.errors import CorruptCheckpointError, DataError
 from attngeo.options import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.tables.files import atomic_write, check_writable
@@ -36,9 +39,7 @@ def train_cbow(path: Path, options: CbowOptions, *, progress: ProgressCallback =
 
     Raises ModelNotFoundError; DataError if no word is frequent enough; CorruptCheckpointError if the file is not text.
     """
-    if not path.is_file():
-        problem = "a folder" if path.is_dir() else "no such file"
-        raise ModelNotFoundError(f"{path}: {problem}, expected a text to train on")
+    require_text(path)
     from gensim.models import Word2Vec
 
     model = Word2Vec(
@@ -85,6 +86,8 @@ class _Sentences:
         self._tokenize = str.split if options.tokenised else tokenize
 
     def __iter__(self) -> Iterator[list[str]]:
+        from attngeo.embeddings.vectors import open_stream
+
         self._passes += 1
         what = f"epoch {self._passes} of {self._epochs}" if self._epochs else "counting words"
         with open_stream(self._path, None, str(self._path), self._progress, what) as stream:

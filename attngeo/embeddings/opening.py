@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from attngeo.checkpoints.files import is_weights
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import HubAccess, local_path
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Table
 from attngeo.embeddings.embedding import Embedding, find_finite_rows, label_tokens
+from attngeo.embeddings.reference import CBOW, find_vectors_file
 from attngeo.embeddings.tokeniser import Tokeniser, read_tokeniser, take_tokeniser
-from attngeo.embeddings.vectors import PICKLE, ZIP, read_magic, read_vectors
+from attngeo.embeddings.vectors import read_vectors
 from attngeo.errors import (
     CorruptCheckpointError,
-    ModelNotFoundError,
     ShapeError,
     UnsupportedModelError,
     UsageError,
@@ -32,8 +31,6 @@ from attngeo.errors import (
 from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
-VECTOR_SUFFIXES = (".txt", ".vec", ".gz", ".zip", ".kv", ".model", ".bin")
-CBOW = "cbow:"
 FLOATS = ("f2", "f4", "f8")
 # How the known families name the tables; a prefix before the name is allowed. The first name that a model has counts.
 # The tests compare the choice with get_input_embeddings and get_output_embeddings of transformers for every family.
@@ -94,34 +91,12 @@ def open_embedding(
         from attngeo.embeddings.cbow import train_cbow
 
         return _take_vectors(train_cbow(local_path(text.removeprefix(CBOW)), progress=progress), text)
-    file = _find_vectors_file(text)
+    file = find_vectors_file(text)
     if file is None:
         return _read_checkpoint(model, table, tokeniser, hub, progress)
     if table == "output":
         raise UsageError(f"{text}: a file of word vectors has one table only; leave out $table", "table")
     return read_vectors(*file, text, progress)
-
-
-def _find_vectors_file(text: str) -> tuple[Path, str | None] | None:
-    """The file of word vectors that `text` names, and the member of a .zip; None if it names a checkpoint."""
-    if not text or text.startswith("demo:"):
-        return None
-    path, member, name = local_path(text), None, text.lower()
-    if not path.exists():
-        archive = next((parent for parent in path.parents if parent.suffix == ".zip" and parent.is_file()), None)
-        if archive is not None:
-            path, member = archive, path.relative_to(archive).as_posix()
-        elif name.endswith(VECTOR_SUFFIXES):
-            raise ModelNotFoundError(f"{text}: no such file")
-    if not path.is_file():
-        return None
-    if member is not None:
-        return path, member
-    if name.endswith(".bin"):
-        magic = read_magic(path, text)
-        of_torch = magic.startswith(ZIP) or (magic.startswith(PICKLE) and path.with_name("config.json").is_file())
-        return None if of_torch else (path, None)
-    return None if path.name == "config.json" or is_weights(name) else (path, None)
 
 
 def _take_vectors(vectors: Any, ref: str) -> Embedding:

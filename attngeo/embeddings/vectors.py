@@ -30,8 +30,9 @@ from typing import IO, Any
 import numpy as np
 import pandas as pd
 
-from attngeo.bounds import require_memory
+from attngeo.bounds import list_first, require_memory
 from attngeo.embeddings.embedding import Embedding
+from attngeo.embeddings.reference import FASTTEXT, GZIP, PICKLE, ZIP, read_magic
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, UsageError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
@@ -40,7 +41,6 @@ Values = np.ndarray[Any, np.dtype[np.float32]]
 CHUNK = 1 << 22
 SNIFFED = 1 << 16
 LONGEST_LINE = 1 << 24
-GZIP, ZIP, PICKLE, FASTTEXT = b"\x1f\x8b", b"PK\x03\x04", b"\x80", b"\xba\x16\x4f\x2f"
 # What gzip, zipfile and their decompressors raise for files that are damaged, encrypted or of an unknown kind.
 BROKEN = (EOFError, RuntimeError, ValueError, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile, zlib.error)
 MEMBERS_SHOWN = 6
@@ -48,7 +48,6 @@ MEMBERS_SHOWN = 6
 # The matrix grows by this share of its size, so that little of its memory is unused at the end.
 STEP = 1 / 32
 LEAST_STEP_BYTES = 1 << 22
-NUMBERS_SHOWN = 20
 # A file is refused once it has as many lines or vectors that are left out, and more of them than are kept: the rest of
 # it would take long.
 MOST_LEFT_OUT = 100_000
@@ -78,15 +77,6 @@ def read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCal
         raise UnsupportedModelError(f"{ref}: fastText's own binary format is not supported; use its .vec file")
     with open_stream(path, member, ref, progress) as stream:
         return _read_text(stream) if _is_text(stream.head) else _read_binary(stream)
-
-
-def read_magic(path: Path, ref: str) -> bytes:
-    """The first four bytes, which tell the format. Raises ModelNotFoundError."""
-    try:
-        with path.open("rb") as file:
-            return file.read(4)
-    except OSError as error:
-        raise ModelNotFoundError(f"{ref}: cannot be read ({error.strerror})") from None
 
 
 class Stream:
@@ -165,11 +155,6 @@ def _open_member(archive: zipfile.ZipFile, member: str | None, ref: str, stack: 
     if member is not None and member not in names:
         raise ModelNotFoundError(f"{ref}: the .zip file has no {member}, it has: {shown}")
     return stack.enter_context(archive.open(names[0] if member is None else member))
-
-
-def list_first(numbers: Sequence[int]) -> str:
-    """The first of the numbers of lines, and a mark if there are more."""
-    return ", ".join(map(str, numbers[:NUMBERS_SHOWN])) + (", …" if len(numbers) > NUMBERS_SHOWN else "")
 
 
 class RowCollector:

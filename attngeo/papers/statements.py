@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from attngeo.choices import advise
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, Options, option, takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -159,9 +159,7 @@ def select_statements(names: Sequence[str]) -> list[str]:
     for name in names:
         forms = {known for known in STATEMENTS if known == name or known.startswith(f"{name}-")}
         if not forms:
-            near = get_close_matches(name.lower(), STATEMENTS, 3, 0.5)
-            advice = f"did you mean {' or '.join(near)}?" if near else f"expected some of: {', '.join(STATEMENTS)}"
-            raise UsageError(f"no statement is named {name!r}; {advice}")
+            raise UsageError(f"no statement is named {name!r}; {advise(name.lower(), STATEMENTS)}")
         selected |= forms
     return [name for name in STATEMENTS if not names or name in selected]
 

@@ -15,9 +15,10 @@ from transformers.integrations import get_reporting_integration_callbacks  # typ
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
 from attngeo.layouts.layout import AttentionSite
+from attngeo.pretrain.curves import geometry_columns
 from attngeo.scores.computing import score_site
 from attngeo.scores.score import INTEGERS
-from attngeo.scores.spec import ScoreOptions, score_names
+from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.summary import spread_of, statistics
 from attngeo.scores.weights import projections, select, sites_of
 from attngeo.tables import write as tables
@@ -31,11 +32,6 @@ FILE = "geometry.parquet"
 KEYS = ("step", "stack", "layer", "head", "loss")
 # Trackers with one run per process: a second instance must join it, and neither begin nor end it.
 ONE_RUN = ("TrackioCallback", "WandbCallback")
-
-
-def geometry_columns() -> tuple[str, ...]:
-    """The columns of the table that the callback writes, in their order."""
-    return ("step", "stack", "layer", "head", *score_names(), "loss")
 
 
 class AttentionGeometryCallback(TrainerCallback):

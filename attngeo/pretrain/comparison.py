@@ -16,7 +16,6 @@ import pandas as pd
 from attngeo.choices import Objective
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
 from attngeo.options import takes_after_two
-from attngeo.pretrain.callback import geometry_columns
 from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, summarise_layers, summarise_runs
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import (
@@ -226,11 +225,6 @@ def _add_evaluation(run: Run) -> pd.DataFrame:
     last = geometry["step"] == geometry["step"].max()
     measured = {name: run.summary[name] for name in EVALUATION if name in run.summary}
     return geometry.assign(**{name: last.map({True: value, False: float("nan")}) for name, value in measured.items()})
-
-
-def list_curve_columns() -> tuple[str, ...]:
-    """The columns of the curves of runs."""
-    return (*RUN_COLUMNS, *geometry_columns())
 
 
 def build_curves(runs: Iterable[Run]) -> pd.DataFrame:

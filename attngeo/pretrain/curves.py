@@ -7,12 +7,13 @@ column for each score, and loss; those of images have the columns `EVALUATION`, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import HEADS, QUARTILES, find_settled, spread_of, statistic, statistics
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RUN_COLUMNS = ("objective", "init", "seed")
 # Digits of statistics.
@@ -20,6 +21,16 @@ DIGITS = 6
 # Of a classifier of images at the end of its training: loss and accuracy on the test images, of the model and of the
 # average of its weights.
 EVALUATION = ("eval_loss", "eval_accuracy", "ema_loss", "ema_accuracy")
+
+
+def geometry_columns() -> tuple[str, ...]:
+    """The columns of the geometry of one run, in their order."""
+    return ("step", "stack", "layer", "head", *score_names(), "loss")
+
+
+def list_curve_columns() -> tuple[str, ...]:
+    """The columns of the curves of runs."""
+    return (*RUN_COLUMNS, *geometry_columns())
 
 
 def find_speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[int | None, float]:

@@ -20,15 +20,14 @@ from torch.utils.data import Dataset
 from transformers import ViTImageProcessorPil
 
 from attngeo.bounds import list_names
-from attngeo.checkpoints.reference import is_path
 from attngeo.errors import DataError, first_line
 from attngeo.pretrain.hub_data import explain_errors, open_builder
-from attngeo.pretrain.sources import HUB_REFERENCE, explain_no_path, resolve_path
+from attngeo.pretrain.references import EXPECTED_IMAGES, require_images
+from attngeo.pretrain.sources import resolve_path
 
 CIFAR10 = "uoft-cs/cifar10"
 # Names of the split to test on, in the order in which they are tried.
 TEST_SPLITS = ("test", "validation")
-EXPECTED = "a folder with a sub-folder of images for each label, org/name of the Hub, digits or cifar10"
 HELD_OUT = 0.1
 DIGITS_TRAINED_ON = 0.8
 
@@ -60,14 +59,10 @@ def open_images(reference: str, *, seed: int = 0) -> ImageData:
     if reference == "digits":
         return _build_data(reference, _make_digits(), channels=1, seed=seed)
     name = CIFAR10 if reference == "cifar10" else reference
-    path, hub = resolve_path(name, EXPECTED), HUB_REFERENCE.fullmatch(name)
+    require_images(reference)
+    path = resolve_path(name, EXPECTED_IMAGES)
     with explain_errors(reference):
-        if name and reference == name and path.exists():
-            splits = _open_folder(reference, path)
-        elif hub and not is_path(hub["name"]):
-            splits = _open_hub(name)
-        else:
-            raise explain_no_path(reference, EXPECTED)
+        splits = _open_folder(reference, path) if reference == name and path.exists() else _open_hub(name)
         return _build_data(reference, splits, channels=3, seed=seed)
 
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import whole
 from attngeo.errors import ShapeError, UnsupportedModelError, UsageError
 from attngeo.layouts.layout import AttentionSite, LatentLayout, Letter, Part, assemble, number_outputs, output_axis
 from attngeo.pretrain.options import INITS
+from attngeo.pretrain.references import parse_init
 from attngeo.scores.weights import key_heads_of, read, select, sites_of
 
 # Shares of noise and of the identity, as in Trockman & Kolter 2023 for queries and keys.
@@ -92,7 +92,7 @@ def initialise(
                 generator = None if seed is None else torch.Generator().manual_seed(whole("seed", seed, 0))
                 make = partial(_make_identity, store.ref, generator)
         else:
-            source = opened.enter_context(closing(open_store(_parse_checkpoint(init))))
+            source = opened.enter_context(closing(open_store(parse_init(init))))
             matches = {(site.stack, site.layer): site for site in sites_of(source)[0]}
             make = partial(_make_copies, store.ref, source, matches)
         parameters: Tensors = dict(model.named_parameters(remove_duplicate=False))
@@ -120,24 +120,7 @@ def check_init(init: str, option: str = "init") -> None:
     option: the one that names it, for messages.
     """
     if init not in INITS:
-        open_store(_parse_checkpoint(init, option)).close()
-
-
-def _parse_checkpoint(init: Any, option: str = "init") -> Any:
-    """The checkpoint that `init` names. Raises UsageError for a single word that is no file, which is often a typo."""
-    if not isinstance(init, str):
-        return init
-    try:
-        reference = ModelRef.parse(init)
-    except UsageError:
-        reference = None
-    if reference is None or (reference.kind == "hub" and "/" not in reference.name):
-        raise UsageError(
-            f"${option} is {init!r}, expected one of: {', '.join(INITS)}; or org/name, demo:encoder, a folder or a "
-            "file",
-            option,
-        )
-    return reference
+        open_store(parse_init(init, option)).close()
 
 
 def _number_outputs(site: AttentionSite, tensors: Tensors) -> dict[Letter, Part]:

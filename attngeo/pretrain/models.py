@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,9 +22,10 @@ from transformers import (
 )
 
 from attngeo.bounds import read_small_text
-from attngeo.checkpoints.reference import is_path
-from attngeo.errors import ModelNotFoundError, UsageError, first_line
+from attngeo.choices import advise
+from attngeo.errors import UsageError, first_line
 from attngeo.pretrain.options import PRESETS, ImagePretrainOptions, TextPretrainOptions
+from attngeo.pretrain.references import find_config
 
 # Of each objective: the class that makes its models, and the configurations that this takes.
 HEADS: Mapping[str, tuple[Any, Any]] = {
@@ -109,23 +108,17 @@ def check_length(model: PreTrainedModel, length: int) -> None:
 
 
 def _load_config(model: str) -> PreTrainedConfig:
-    if model in PRESETS:
+    path = find_config(model)
+    if path is None:
         preset = PRESETS[model]
         return AutoConfig.for_model(preset.model_type, **preset.config)
-    path = Path(model).expanduser()
-    path = path / "config.json" if path.is_dir() else path
-    if not path.exists():
-        if is_path(model) or path.suffix == ".json":
-            raise ModelNotFoundError(f"{model}: no such file or folder, expected a config.json of transformers")
-        raise UsageError(f"$model is {model!r}, expected a config.json or one of: {', '.join(PRESETS)}", "model")
     try:
         fields = json.loads(read_small_text(path))
         model_type = str(fields.pop("model_type", ""))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as a JSON object ({first_line(error)})") from error
     if model_type not in CONFIG_MAPPING:
-        near = get_close_matches(model_type, CONFIG_MAPPING, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "expected one such as 'bert'"
+        hint = advise(model_type, CONFIG_MAPPING, "expected one such as bert")
         raise UsageError(f"{path}: transformers has no model_type {model_type!r}; {hint}")
     try:
         return AutoConfig.for_model(model_type, **fields)

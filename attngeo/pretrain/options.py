@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from attngeo.bounds import read_small_text
-from attngeo.choices import Objective, Task, Tracker, TrainingPrecision, one_of
+from attngeo.choices import Objective, Task, Tracker, TrainingPrecision, advise, one_of
 from attngeo.errors import DataUnavailableError, TrainingError, UsageError, first_line
 from attngeo.options import (
     COMPARISON,
@@ -27,7 +27,6 @@ from attngeo.options import (
     RESULTS,
     RUNNING,
     Options,
-    advise,
     option,
     options_of,
 )

@@ -34,13 +34,12 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import huggingface_hub
-import pyarrow  # type: ignore[import-untyped]
-from pyarrow import parquet
 
 from attngeo.bounds import list_names
 from attngeo.checkpoints.reference import is_path, local_path
+from attngeo.choices import advise
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
-from attngeo.pretrain.options import TEXT_DATA
+from attngeo.pretrain.options import IMAGE_DATA, TEXT_DATA
 
 # Characters of a path that a message shows; of a longer one, the end tells most.
 LONGEST_PATH = 100
@@ -123,10 +122,8 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
     each document with spaces, as the published code did.
     Raises DataUnavailableError, DataError or UsageError.
     """
+    require_text_data(reference)
     name, _, path = reference.partition(":")
-    if (name in TEXT_DATA and path) or (name == "jigsaw" and not path):
-        expected = "jigsaw:PATH/train.csv" if name == "jigsaw" else name
-        raise UsageError(f"{reference!r} names no data set, expected {expected}")
     match name:
         case "austen":
             corpus = files("attngeo.pretrain").joinpath("corpora", "austen.txt.xz")
@@ -145,10 +142,7 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
         case "jigsaw":
             source = dataclasses.replace(open_path(path, column or "comment_text"), tokenizer=PAPER_TOKENISER)
         case _:
-            hub = HUB_REFERENCE.fullmatch(reference)
-            is_local = hub is None or is_path(hub["name"]) or get_ending(reference) in READERS
-            is_local = is_local or resolve_path(reference, EXPECTED).exists()
-            if is_local:
+            if _is_local(reference):
                 source = open_path(reference, column)
             else:
                 from attngeo.pretrain.hub_data import open_hub
@@ -157,15 +151,43 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
     return dataclasses.replace(source, name=reference, space_characters=space_characters)
 
 
+def require_text_data(reference: str) -> None:
+    """Raise DataUnavailableError if a text is a path that is missing, UsageError for a mistake after a name's colon.
+
+    Asks no server, and loads nothing heavy.
+    """
+    name, _, path = reference.partition(":")
+    if (name in TEXT_DATA and path) or (name == "jigsaw" and not path):
+        expected = "jigsaw:PATH/train.csv" if name == "jigsaw" else name
+        raise UsageError(f"{reference!r} names no data set, expected {expected}")
+    if name == "jigsaw":
+        find_path(path)
+    elif name not in TEXT_DATA and _is_local(reference):
+        find_path(reference)
+
+
+def _is_local(reference: str) -> bool:
+    """Whether a reference is no data set of the Hub."""
+    hub = HUB_REFERENCE.fullmatch(reference)
+    is_local = hub is None or is_path(hub["name"]) or get_ending(reference) in READERS
+    return is_local or resolve_path(reference, EXPECTED).exists()
+
+
+def find_path(reference: str) -> Path:
+    """The file or folder that a reference names. Raises DataUnavailableError if it is missing."""
+    path = resolve_path(reference, EXPECTED)
+    if not reference or not path.exists():
+        raise explain_no_path(reference, EXPECTED)
+    return path
+
+
 def open_path(reference: str, column: str = "") -> TextSource:
     """The text of a file, or of all files of a folder, which must have one format.
 
     column: the column that holds the text of a table; see `choose_text_column`. Raises DataUnavailableError if there is
     no such path, DataError if it holds no text or files of several formats.
     """
-    path = resolve_path(reference, EXPECTED)
-    if not reference or not path.exists():
-        raise explain_no_path(reference, EXPECTED)
+    path = find_path(reference)
     places = sorted(file for file in _list_files(path) if get_ending(file.name) in READERS) if path.is_dir() else [path]
     endings = {READERS.get(get_ending(place.name)): get_ending(place.name) for place in places}
     if len(endings) != 1 or None in endings:
@@ -193,7 +215,8 @@ def resolve_path(text: str, expected: str) -> Path:
 def explain_no_path(text: str, expected: str) -> DataUnavailableError:
     """The error for a reference that names nothing."""
     shown = text if len(text) <= LONGEST_PATH else f"…{text[1 - LONGEST_PATH :]}"
-    return DataUnavailableError(f"{shown or repr(text)}: no such file or folder; expected {expected}")
+    advice = advise(text, (*TEXT_DATA, *IMAGE_DATA), f"expected {expected}")
+    return DataUnavailableError(f"{shown or repr(text)}: no such file or folder; {advice}")
 
 
 def _list_files(folder: Path) -> Iterator[Path]:
@@ -344,8 +367,16 @@ def _read_csv(file: IO[bytes], _column: str, delimiter: str = ",") -> Iterator[R
 
 
 def _read_parquet(file: IO[bytes], column: str) -> Iterator[Row]:
+    from pyarrow import parquet  # type: ignore[import-untyped]
+
     for batch in parquet.ParquetFile(file).iter_batches(PARQUET_ROWS, columns=[column] if column else None):
         yield from batch.to_pylist()
+
+
+def _open_zstandard(file: IO[bytes]) -> Any:
+    import pyarrow
+
+    return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"))
 
 
 # The end of a file's name → its reader. The name of a compressed file has one more ending.
@@ -355,7 +386,7 @@ READERS: Mapping[str, Reader] = {
 }  # fmt: skip
 DECOMPRESSORS: Mapping[str, Callable[[Any], Any]] = {
     ".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open,
-    ".zst": lambda file: io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd")),
+    ".zst": _open_zstandard,
 }  # fmt: skip
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.remote import require_answers
 from attngeo.choices import Objective
-from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
+from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
+from attngeo.pretrain.references import parse_tokeniser
 from attngeo.pretrain.sources import TextSource, silence_libraries
 
 SPECIAL = {
@@ -55,14 +55,7 @@ def prepare_tokeniser(
 
 def load_tokeniser(reference: str) -> PreTrainedTokenizerBase:
     """The tokeniser of a folder or of the Hub. Raises DataUnavailableError, DataError or UsageError."""
-    try:
-        ref = ModelRef.parse(reference)
-    except ModelNotFoundError:
-        raise DataUnavailableError(
-            f"tokenizer {reference}: no such folder; give one, a Hub id, or $tokenizer train", "tokenizer"
-        ) from None
-    if ref.kind not in ("folder", "hub"):
-        raise UsageError(f"tokenizer {reference} is a {ref.kind}, expected a folder, a Hub id, or train")
+    ref = parse_tokeniser(reference)
     try:
         with silence_libraries(), require_answers(reference):
             # Without the last argument, transformers asks on the terminal whether it may run a tokeniser's own code.

@@ -8,33 +8,24 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
-import pandas as pd
 from pydantic import AfterValidator, Field, create_model
 
 import attngeo
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
+from attngeo.analogies.questions import require_questions
 from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
-from attngeo.checkpoints.reference import HubAccess, is_path, local_path, split_weight
+from attngeo.checkpoints.reference import HubAccess, is_path, local_path, require_model, split_weight
 from attngeo.choices import one_of
-from attngeo.embeddings.opening import CBOW
+from attngeo.embeddings.reference import CBOW, require_embedding
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFoundError, OutputError
 from attngeo.gradients.options import GradientOptions
 from attngeo.options import Options, option, options_of
 from attngeo.papers.runs import perform_runs
 from attngeo.papers.statements import TheoryOptions, check_statements, select_statements
-from attngeo.papers.wibisono2023.data import load_auto_mpg
-from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions
-from attngeo.papers.wibisono2023.tables import (
-    build_auto_mpg_frame,
-    build_simulation_frame,
-    plan_auto_mpg,
-    plan_simulation,
-)
-from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
-from attngeo.papers.wibisono2025.experiments import build_frame, plan_runs
-from attngeo.papers.wibisono2025.options import SETTINGS, RunOptions
+from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions, require_cars
+from attngeo.papers.wibisono2025.options import SETTINGS, RunOptions, require_data
 from attngeo.pretrain.options import (
     PATHS,
     TEXT_DATA,
@@ -44,6 +35,8 @@ from attngeo.pretrain.options import (
     make_options,
     separate_comparison,
 )
+from attngeo.pretrain.references import require_sources
+from attngeo.pretrain.sources import require_text_data
 from attngeo.progress import ProgressCallback
 from attngeo.schemas import as_value_error
 from attngeo.scores.score import score_models
@@ -51,6 +44,9 @@ from attngeo.scores.spec import ResultOptions, ScoreOptions, number_columns
 from attngeo.studies.engine import StudyOptions, require_all
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # What may stand before a path: the text of CBOW vectors, and a table of Jigsaw's comments.
 PREFIXES = (CBOW, "jigsaw:")
@@ -78,16 +74,23 @@ class Workplace:
 
 @dataclass
 class ResultsAnswer:
-    """The table of an answer. origins: how each part of it was made. failures: what is missing from it, and why."""
+    """The table of an answer; None if all of it is missing.
 
-    rows: pd.DataFrame
+    origins: how each part of it was made. failures: what is missing from it, and why.
+    """
+
+    rows: pd.DataFrame | None
     origins: list[dict[str, Any]] = field(default_factory=list)
     failures: list[tuple[str, AttnGeoError]] = field(default_factory=list)
 
     @classmethod
     def of(cls, *parts: pd.DataFrame) -> ResultsAnswer:
         """The answer whose table is these together."""
-        rows = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+        if not parts:
+            return cls(None)
+        import pandas as pd
+
+        rows = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
         return cls(rows, [{str(name): value for name, value in part.attrs.items()} for part in parts])
 
 
@@ -165,16 +168,23 @@ def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) 
     questions = options.given.get("questions", GOOGLE)
     if isinstance(questions, str) and questions != GOOGLE:
         options = options.replace(questions=str(place.base / local_path(questions)))
+    require_questions(options.questions)
+    for name in names:
+        require_embedding(name)
     rows = attngeo.analogy(list(names), options=options, hub=place.hub, progress=place.progress).scores
     return ResultsAnswer.of(_rename_models(rows, names))
 
 
 def measure_gradients(options: GradientOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
     """Updates of every layer and head that a text asks of some models."""
-    from attngeo.gradients import measure
-
     names = {resolve_reference(model, place.base): model for model in models}
     text = options.text if options.text in TEXT_DATA else resolve_reference(options.text, place.base)
+    for name in names:
+        require_model(name)
+    require_text_data(text)
+
+    from attngeo.gradients import measure
+
     frames = [
         measure(name, options=options.replace(text=text), hub=place.hub, progress=place.progress).rows for name in names
     ]
@@ -190,12 +200,20 @@ def check_all(options: TheoryOptions, place: Workplace, *, statements: Statement
 
 def simulate(options: SimulateOptions, place: Workplace) -> ResultsAnswer:
     """Scores of methods on simulated tables, whose test rows have another distribution."""
+    from attngeo.papers.wibisono2023.tables import build_simulation_frame, plan_simulation
+
     return ResultsAnswer.of(build_simulation_frame(options, _complete(plan_simulation(options), place)))
 
 
 def compare_on_cars(options: AutoMpgOptions, place: Workplace) -> ResultsAnswer:
     """Scores of methods on the auto-mpg data."""
     options = _find_data(options, place)
+    if options.data is not None:
+        require_cars(options.data)
+
+    from attngeo.papers.wibisono2023.data import load_auto_mpg
+    from attngeo.papers.wibisono2023.tables import build_auto_mpg_frame, plan_auto_mpg
+
     data = load_auto_mpg(options.data, place.progress)
     return ResultsAnswer.of(build_auto_mpg_frame(data, _complete(plan_auto_mpg(options, data), place)))
 
@@ -203,6 +221,12 @@ def compare_on_cars(options: AutoMpgOptions, place: Workplace) -> ResultsAnswer:
 def run_experiment(options: RunOptions, place: Workplace, *, experiment: Experiment) -> ResultsAnswer:
     """Errors of models in an experiment of exponential family attention, beside baselines."""
     chosen = RunOptions(**_find_data(options, place).given)
+    if chosen.data is not None:
+        require_data(chosen.data)
+
+    from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
+    from attngeo.papers.wibisono2025.experiments import build_frame, plan_runs
+
     runs = plan_runs(experiment, chosen)
     load_dataset(EXPERIMENTS[experiment].dataset, chosen.data, place.progress)  # one error, not one of each run
     return ResultsAnswer.of(build_frame(_complete(runs, place), chosen))
@@ -235,6 +259,9 @@ def train(options: Options, place: Workplace) -> ResultsAnswer:
         resolved["compare"] = [resolve("init", init) for init in written["compare"]]
         inits |= dict(zip(resolved["compare"], written["compare"], strict=True))
     folder = place.folder / RUNS / place.name
+    if not folder.exists():  # a run that is there is read or resumed, and may need its sources no more
+        comparison, rest = separate_comparison(resolved)
+        require_sources(make_options(**rest), comparison.compare or ())
     _check_inputs(folder, place.inputs)
     try:
         rows = _train_or_resume(resolved, folder, place)

@@ -1,4 +1,7 @@
-"""`attngeo.plot`: a figure of any kind, from files, folders of runs, models or DataFrames."""
+"""`attngeo.plot`: a figure of any kind, from files, folders of runs, models or DataFrames.
+
+Imports nothing heavy until rows are read: missing inputs are refused before.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 import attngeo
 from attngeo import estimators
 from attngeo.bounds import read_small_text
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.reference import HubAccess, require_model
 from attngeo.choices import one_of
+from attngeo.embeddings.reference import require_embedding
 from attngeo.errors import DataError, UsageError, first_line
+from attngeo.estimators.efa.options import MADE_BY as EFA, PARTS
+from attngeo.estimators.shared.paths import require_saved
+from attngeo.estimators.tabular.options import MADE_BY as TABULAR
 from attngeo.figures.kinds import FIGURES, SOURCES, FigureSpec, PlotOptions
 from attngeo.options import takes_after_two
 from attngeo.papers.saponati2025.published import published_scores
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.scores.spec import number_columns
 from attngeo.scores.summary import refuse_repeated
-from attngeo.tables.read import filter_rows, is_results, read_results, require_columns
+from attngeo.tables.read import filter_rows, is_results, read_results, require_columns, require_results
 
 if TYPE_CHECKING:
+    import pandas as pd
     from plotly.graph_objects import Figure
 
 # How messages call a DataFrame, which has no name.
@@ -85,12 +91,17 @@ def plot(
 
 def name_input(source: Any) -> str:
     """An input, as messages call it; a table is not printed."""
-    return THE_TABLE if isinstance(source, pd.DataFrame) else str(source)
+    return THE_TABLE if is_frame(source) else str(source)
+
+
+def is_frame(source: Any) -> bool:
+    """Whether something is a DataFrame; pandas need not be loaded to tell."""
+    return hasattr(source, "iloc")
 
 
 def is_table(source: Any) -> bool:
     """Whether something is a DataFrame or names a file of rows."""
-    return isinstance(source, pd.DataFrame) or (isinstance(source, str | Path) and is_results(str(source)))
+    return is_frame(source) or (isinstance(source, str | Path) and is_results(str(source)))
 
 
 def read_tables(
@@ -107,22 +118,20 @@ def read_tables(
             raise UsageError(
                 f"{spec.name} requires one model, expected a reference such as org/name, a folder or demo:minilm"
             )
+        require_model(others[0])
         return list(
             attngeo.query_key_matrix(others[0], layer=options.layer, head=options.head, stack=options.stack, hub=hub)
         )
+    _require_sources(spec, tables, others, is_single=len(sources) == 1)
     frames = [_read_rows(source, spec, options) for source in tables]
     if others and spec.source == "score":
         frames += [attngeo.score(model, per_head=True, hub=hub, progress=progress) for model in others]
     elif others and spec.source == "analogy":
-        if tables:
-            raise UsageError(
-                "files and models cannot be mixed: models are compared on common questions; give only one kind"
-            )
         frames = [attngeo.analogy(others, hub=hub, progress=progress).scores]
     else:
         frames += [_read_rows(_find_curves(place, spec), spec, options) if spec.source == "pretrain"
-                   else _read_saved(place, spec, is_single=len(sources) == 1) for place in others]  # fmt: skip
-    rows = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+                   else _read_saved(place, spec) for place in others]  # fmt: skip
+    rows = frames[0] if len(frames) == 1 else _concatenate(frames)
     where, of_published = spec.split_where(options)
     rows = filter_rows(rows, where, THE_TABLE)
     if spec.source == "score":
@@ -136,10 +145,42 @@ def read_tables(
     return [rows]
 
 
+def _require_sources(spec: FigureSpec, tables: Sequence[Any], others: Sequence[Any], *, is_single: bool) -> None:
+    """Raise what reading the inputs would raise if one is missing, or nothing that this kind is drawn from."""
+    for source in tables:
+        if not is_frame(source):
+            require_results(source, SOURCES[spec.source])
+    if tables and others and spec.source == "analogy":
+        raise UsageError(
+            "files and models cannot be mixed: models are compared on common questions; give only one kind"
+        )
+    for place in others:
+        if spec.source == "score":
+            require_model(place)
+        elif spec.source == "analogy":
+            require_embedding(place)
+        elif spec.source == "pretrain":
+            require_results(_find_curves(place, spec), SOURCES[spec.source])
+        elif is_single and spec.from_saved and Path(str(place)).is_dir():
+            if spec.source == "encodings":
+                require_saved(place, TABULAR)
+            else:
+                require_saved(place, EFA, ("", *PARTS))
+        else:
+            expected = f"expected a file of {SOURCES[spec.source]}"
+            raise UsageError(f"{spec.name} cannot be drawn from {place!r:.80}, {expected}")
+
+
+def _concatenate(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.concat(frames, ignore_index=True)
+
+
 def _read_rows(source: Any, spec: FigureSpec, options: PlotOptions) -> pd.DataFrame:
     """The rows of a file or a DataFrame, with the columns that the kind requires."""
     made_by, columns = SOURCES[spec.source], spec.required_columns(options)
-    if isinstance(source, pd.DataFrame):
+    if is_frame(source):
         rows = require_columns(source, columns, THE_TABLE, made_by.removesuffix(" -o FILE"))
     else:
         rows = read_results(source, columns, made_by, numbers=number_columns())
@@ -172,16 +213,13 @@ def _name_run(rows: pd.DataFrame, source: Any) -> pd.DataFrame:
     return rows.assign(**{name: value for name, value in about.items() if name not in rows})
 
 
-def _read_saved(place: Any, spec: FigureSpec, *, is_single: bool) -> pd.DataFrame:
-    """The rows of a saved model, the only input of its figure. Raises UsageError for other inputs."""
-    if is_single and spec.from_saved and Path(str(place)).is_dir():
-        if spec.source == "encodings":
-            from attngeo.estimators.tabular.classifier import TableModel
-            from attngeo.estimators.tabular.files import tabulate_encodings
+def _read_saved(place: Any, spec: FigureSpec) -> pd.DataFrame:
+    """The rows of a saved model, the only input of its figure."""
+    if spec.source == "encodings":
+        from attngeo.estimators.tabular.classifier import TableModel
+        from attngeo.estimators.tabular.files import tabulate_encodings
 
-            return tabulate_encodings(TableModel.load(place))
-        from attngeo.estimators.efa.prediction import tabulate_vectors
+        return tabulate_encodings(TableModel.load(place))
+    from attngeo.estimators.efa.prediction import tabulate_vectors
 
-        return tabulate_vectors(estimators.ExponentialFamilyAttention.load(place))
-    expected = SOURCES[spec.source]
-    raise UsageError(f"{spec.name} cannot be drawn from {place!r:.80}, expected a file of {expected}")
+    return tabulate_vectors(estimators.ExponentialFamilyAttention.load(place))

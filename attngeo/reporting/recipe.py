@@ -1,7 +1,7 @@
 """Recipes: TOML files whose tables are the classes here, checked in full before any work is done.
 
 The keys of `options`, and of a figure, are the fields of the options classes that the library and the commands use. The
-keys of results beside them are the parameters of the function that answers the question.
+keys of results beside them are the parameters of the function that answers the question. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union
 
-import pandas as pd
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, field_validator
 
 from attngeo.bounds import read_small_bytes
-from attngeo.choices import one_of
+from attngeo.choices import advise, one_of
 from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
 from attngeo.options import Options, explain, first_problem
 from attngeo.papers.saponati2025.published import published_of, published_scores, published_training
-from attngeo.papers.wibisono2023.tables import (
+from attngeo.papers.wibisono2023.summaries import (
     ADVANTAGE_COLUMNS,
     LABELS,
     METHOD_COLUMNS,
@@ -38,6 +37,9 @@ from attngeo.schemas import Table, as_value_error
 from attngeo.scores.spec import score_names
 from attngeo.scores.summary import QUARTILES, Condition, statistic, statistics, summarise
 from attngeo.tables.read import explain_unknown_column
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Place = tuple[str | int, ...]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$")]
@@ -344,9 +346,9 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
     settings = (*spec.options, *keys, *(("model",) if spec.from_saved else ()))
     for name in type(figure).model_fields:
         if name in figure.model_fields_set and name not in ("kind", "caption", *settings):
-            yield (*place, name), f"{figure.kind} has no {name}, expected some of: {', '.join(settings)}"
+            yield (*place, name), f"{figure.kind} has no {name}; {advise(name, settings)}"
     if "score" in figure.model_fields_set and options.score not in spec.scores:
-        yield (*place, "score"), f"score is {options.score!r}, expected one of: {', '.join(spec.scores)}"
+        yield (*place, "score"), f"score is {options.score!r}; {advise(options.score, spec.scores)}"
     if figure.model is not None and figure.of is not None:
         yield (*place, "model"), f"{figure.kind} has of, too; expected results or a model"
     elif figure.model is None and not spec.columns:
@@ -379,8 +381,8 @@ def _check_reference(
     """Whether there are results of that name, with these columns and these models, and with the columns of `where`."""
     request = recipe.find_request(name)
     if request is None:
-        names = ", ".join(request.name for request in recipe.results) or "(none)"
-        yield (*place, "of"), f"there are no results {name!r}, expected one of: {names}"
+        names = [request.name for request in recipe.results] or ["(none)"]
+        yield (*place, "of"), f"there are no results {name!r}; {advise(name, names)}"
         return
     known_columns = request.question.list_columns()
     missing = [column for column in columns if known_columns is not None and column not in known_columns]
@@ -390,8 +392,7 @@ def _check_reference(
         yield (*place, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}"
     for model in models or ():
         if request.model_names and model not in request.model_names:
-            names = ", ".join(request.model_names)
-            yield (*place, "models"), f"{name!r} has no model {model!r}, expected one of: {names}"
+            yield (*place, "models"), f"{name!r} has no model {model!r}; {advise(model, request.model_names)}"
     for column in where:
         if known_columns is not None and column not in known_columns:
             yield (*place, "where", column), explain_unknown_column(column, known_columns)
@@ -412,8 +413,10 @@ def _describe_problem(error: ValidationError) -> tuple[Place, str]:
             kind, within = TABLES[str(part)], place[at + 2 :]
     match problem["type"]:
         case "union_tag_not_found" | "union_tag_invalid":
-            got = f", got {problem['ctx']['tag']!r}" if "tag" in problem["ctx"] else ""
-            return (*place, "command"), f"expected one of: {', '.join(QUESTIONS)}{got}"
+            if "tag" not in problem["ctx"]:
+                return (*place, "command"), f"is missing, expected one of: {', '.join(QUESTIONS)}"
+            tag = problem["ctx"]["tag"]
+            return (*place, "command"), f"command is {tag!r}; {advise(tag, QUESTIONS)}"
         case "missing":
             return place, "is missing"
         case "string_pattern_mismatch":

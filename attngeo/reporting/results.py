@@ -1,4 +1,7 @@
-"""The results that a recipe requests, kept until the report is finished, and their figures, tables and checks."""
+"""The results that a recipe requests, kept until the report is finished, and their figures, tables and checks.
+
+Imports nothing heavy until the first question is answered.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,6 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from attngeo.errors import AttnGeoError, DataError, InterruptedTrainingError, OutputError, UnexpectedError, UsageError
 from attngeo.provenance import digest_code, software
 from attngeo.reporting.answers import ResultsAnswer, Workplace, describe_inputs, resolve_reference
@@ -25,6 +26,7 @@ from attngeo.tables.files import atomic_write
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, read_parquet, require_columns
 
 if TYPE_CHECKING:
+    import pandas as pd
     from plotly.graph_objects import Figure
 
 log = logging.getLogger(__name__)
@@ -91,7 +93,7 @@ def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
             collected.failures.append(ReportFailure.of(where, what, error))
         else:
             collected.failures += [ReportFailure.of(where, what, error) for what, error in answer.failures]
-            if len(answer.rows):
+            if answer.rows is not None and len(answer.rows):
                 collected.rows[request.name] = answer.rows
             about = {"results": request.name, "command": request.command}
             collected.origins += [about | origin for origin in answer.origins]
@@ -121,7 +123,7 @@ def _load_or_ask(request: Request, place: Workplace) -> ResultsAnswer:
     answer = request.question.find_function()(
         request.options, replace(place, name=request.name, inputs=inputs), **request.subjects
     )
-    if not answer.failures:
+    if answer.rows is not None and not answer.failures:
         kept = answer.rows.copy(deep=False)
         kept.attrs = {"origins": answer.origins}
         with atomic_write(path) as partial_path:
@@ -155,6 +157,37 @@ class ReportTable:
     name: str
     caption: str
     rows: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class ReportSection:
+    """A section of a report with its figures and tables. text: Markdown."""
+
+    title: str
+    text: str
+    figures: list[ReportFigure]
+    tables: list[ReportTable]
+
+
+@dataclass(frozen=True)
+class ReportContent:
+    """All that a report shows. text: Markdown. failures: what is missing, one line each."""
+
+    title: str
+    text: str
+    sections: list[ReportSection]
+    checks: list[Outcome]
+    failures: list[str]
+    provenance: dict[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """How many checks passed, and how much is missing; empty if there are no checks and nothing is missing."""
+        passed, missing = sum(not check.failed for check in self.checks), len(self.failures)
+        counts = [f"{passed} of {len(self.checks)} checks passed"] if self.checks else []
+        if missing:
+            counts.append(f"{missing} {'part' if missing == 1 else 'parts'} missing")
+        return ", ".join(counts)
 
 
 def build_figure(block: FigureBlock, results: CollectedResults, place: Workplace) -> ReportFigure:

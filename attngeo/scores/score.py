@@ -1,21 +1,25 @@
-"""From a model to the tidy table of its scores: those that are kept, or else computed. Imports no torch by itself."""
+"""From a model to the tidy table of its scores: those that are kept, or else computed.
+
+Imports nothing heavy: pandas when a table is made, torch when scores are computed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds import available_memory, in_utf8
-from attngeo.checkpoints.reference import HubAccess, Identity, identify
+from attngeo.checkpoints.reference import HubAccess, Identity, identify, require_model
 from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import describe_code
 from attngeo.scores.spec import ResultOptions, ScoreOptions, score_names, z_columns
 from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 from attngeo.studies.results import Kept, KeptResult, find_record
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
 # What the scores of a content with some options depend on besides: the code, as it is when it is imported, and torch.
@@ -71,6 +75,7 @@ def score(
     >>> round(frame.symmetry.item(), 4)
     0.4051
     """
+    require_model(model, options.adapter, options.config)
     report = progress or ignore_progress
     identity = None if options.adapter or options.config else identify(model, hub)  # what they name may change
     record = None if identity is None else _find_record(identity, options)
@@ -94,6 +99,8 @@ def _find_record(identity: Identity, options: ScoreOptions) -> KeptResult | None
 
 def _build_frame(kept: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
     """The table, with the model's name as it was given this time."""
+    import pandas as pd
+
     frame = pd.DataFrame(kept.rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
     frame["model"] = model
     about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}

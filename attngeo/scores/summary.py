@@ -12,10 +12,10 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from attngeo.choices import advise
 from attngeo.errors import DataError, UsageError
 from attngeo.scores.spec import score_names
 from attngeo.tables.read import require_columns
@@ -274,8 +274,8 @@ class Condition:
         """A number that no other name has, to check the condition with. Raises UsageError for an unknown name."""
         names = condition_names()
         if name not in names:
-            near = [f"{name}.median"] if f"{name}.median" in names else get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else "expected a name such as symmetry.median"
+            meant = f"{name}.median"  # of a score without a statistic
+            hint = advise(meant if meant in names else name, names, "expected a name such as symmetry.median")
             raise UsageError(f"the condition {self.expression!r} names {name!r}, which is not in the summary; {hint}")
         if name not in self.names:
             self.names.append(name)

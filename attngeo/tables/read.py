@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
+from attngeo.choices import advise
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 
 if TYPE_CHECKING:
@@ -53,17 +53,23 @@ def read_results(
     columns of numbers, for example scores; all other unknown columns are text.
     Raises DataUnavailableError if the file does not exist, DataError if it cannot be read or lacks a column.
     """
-    path = Path(path).expanduser()
-    if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"{path}: expected a results file, with a name that ends in one of: {' '.join(SUFFIXES)}")
-    if not path.exists():
-        raise DataUnavailableError(f"{path}: no such file; write one with {made_by}")
+    path = require_results(path, made_by)
     try:
         frame = _read_rows(path, path.suffix.lower())
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = first_line(error)
         raise DataError(f"{path} cannot be read ({reason}); write it again with {made_by}") from error
     return _set_types(require_columns(frame, columns, str(path), made_by), str(path), numbers)
+
+
+def require_results(path: str | Path, made_by: str) -> Path:
+    """The path of a results file. Raises DataUnavailableError if it does not exist, DataError for another format."""
+    path = Path(path).expanduser()
+    if path.suffix.lower() not in SUFFIXES:
+        raise DataError(f"{path}: expected a results file, with a name that ends in one of: {' '.join(SUFFIXES)}")
+    if not path.exists():
+        raise DataUnavailableError(f"{path}: no such file; write one with {made_by}")
+    return path
 
 
 def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
@@ -161,10 +167,8 @@ def explain_unknown_column(column: str, known: Collection[str]) -> str:
     "unknown column 'layr'; did you mean layer?"
     """
     names = list(map(str, known))
-    near = get_close_matches(column, names, 1)
-    if near:
-        return f"unknown column {column!r}; did you mean {near[0]}?"
-    return f"unknown column {column!r}, expected one of: {', '.join(names[:MOST_LISTED])}"
+    listed = ", ".join(names[:MOST_LISTED])
+    return f"unknown column {column!r}; {advise(column, names, f'expected one of: {listed}')}"
 
 
 def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from attngeo.estimators import AttentionClassifier
 from attngeo.estimators.tabular.baselines import BASELINES
 from attngeo.estimators.tabular.files import tabulate_encodings
 from attngeo.papers.wibisono2023 import data as data_sets
-from attngeo.papers.wibisono2023.tables import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
+from attngeo.papers.wibisono2023.summaries import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
 
 TINY = ["--rows", "60", "--classes", "3", "--features", "3", "--methods", "lr", "--settings", "1,0,0.9"]
 

@@ -72,7 +72,7 @@ def test_the_exit_code_is_1_if_a_statement_does_not_hold(
 @pytest.mark.parametrize(
     ("arguments", "facts"),
     [
-        (["lemma-12"], ["'lemma-12'", "lemma-11"]),
+        (["lemma-12"], ["'lemma-12'", "did you mean lemma-1?"]),
         (["Lemma-1"], ["'Lemma-1'", "lemma-1"]),
         (["lemma-1", "nothing-like-it-at-all"], ["'nothing-like-it-at-all'", "lemma-1"]),
         (["lemma-1", "--seed", "-1"], ["--seed", "-1"]),

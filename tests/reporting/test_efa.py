@@ -82,7 +82,7 @@ def test_a_report_has_errors_attention_and_vectors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "facts"),
     [
-        ('"temperature"', '"temprature"', ["experiment", "'temprature'", "synthetic"]),
+        ('"temperature"', '"temprature"', ["experiment", "'temprature'", "did you mean temperature?"]),
         ('model = "fm"', 'model = "atn"', ["model", "'atn'", "fm"]),
         ("epochs = 1", "epoch = 1", ["epoch", "epochs"]),
         ("epochs = 1", 'save = "models"', ["save"]),

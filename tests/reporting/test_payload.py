@@ -13,9 +13,9 @@ import plotly.graph_objects as go
 import pytest
 
 from attngeo.papers.saponati2025.published import published_scores
+from attngeo.reporting.page import encode_figure, pack_figures, render_page
 from attngeo.reporting.plots import plot
-from attngeo.reporting.report import ReportContent, ReportSection, encode_figure, pack_figures, render_page
-from attngeo.reporting.results import ReportFigure
+from attngeo.reporting.results import ReportContent, ReportFigure, ReportSection
 
 
 def unpack(text: str) -> list[Any]:

@@ -100,7 +100,8 @@ def test_the_published_models_can_be_left_out(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "inputs", "given", "error", "message"),
     [
-        ("bars", "demo:minilm", {}, UsageError, "'bars'.*heatmap, layers"),
+        ("bars", "demo:minilm", {}, UsageError, "'bars'.*did you mean pairs"),
+        ("zzz", "demo:minilm", {}, UsageError, "'zzz'.*heatmap, layers"),
         ("heatmap", [], {}, UsageError, "nothing"),
         ("heatmap", "none.csv", {}, DataUnavailableError, r"none\.csv"),
         ("heatmap", "text.csv", {}, DataError, "'model'.* a, b"),

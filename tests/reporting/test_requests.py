@@ -13,7 +13,7 @@ from support.vectors import table, words, write_questions, write_text as write_v
 
 from attngeo.errors import UsageError
 from attngeo.figures.kinds import FIGURES
-from attngeo.papers.wibisono2023.tables import (
+from attngeo.papers.wibisono2023.summaries import (
     AUTO_MPG_COLUMNS,
     SIMULATION_COLUMNS,
     measure_advantage,

@@ -7,7 +7,6 @@ late it is, and where it is in a day, a week and a year (cosine and sine of each
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ import pandas as pd
 from pydantic import Field
 
 from attngeo.bounds import list_names, printable
+from attngeo.choices import advise
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.families import LARGEST
 from attngeo.estimators.efa.options import EfaOptions, Kind
@@ -123,10 +123,10 @@ def require_columns(columns: Sequence[Any], names: Iterable[str], source: str) -
         if count != 1:
             have = list_names(columns)
             what = f"{count} columns {name!r:.60}" if count else f"no column {name!r:.60}"
-            near = [] if count else get_close_matches(name, map(str, columns), 1)
-            options = () if near or source == TABLE else ("sequence", "item")
+            options = () if source == TABLE else ("sequence", "item")
             by = "by options such as $sequence and $item" if options else "as in training"
-            advice = f"did you mean {printable(near[0])}?" if near else f"name the columns {by}"
+            names_again = f"name the columns {by}"
+            advice = names_again if count else advise(name, map(printable, map(str, columns)), names_again)
             raise TableError(f"{what}, expected one; it has {have}; {advice}", *options, table=source)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from torch.nn import functional
 
 from attngeo.choices import real, whole
 from attngeo.errors import UsageError
+from attngeo.estimators.efa.options import FAMILY_FORMS, check_family, describe_family
 
 # Squares of numbers up to this one are finite in single precision, and so are sums of many of them.
 LARGEST = 1e18
@@ -32,8 +32,6 @@ LARGEST = 1e18
 FARTHEST, HALVES = 4 * LARGEST, 160
 # The smallest distance from 0 of a natural parameter that must be negative.
 LEAST = 1e-30
-# How alike a mistyped name of a family is to the right one, at least: "normal" and "binomial" have 0.71.
-ALIKE = 0.75
 # The most levels of an ordinal family: each value has a logit for each.
 MOST_LEVELS = 100_000
 
@@ -365,22 +363,21 @@ class Ordinal(ExponentialFamily):
 
 
 class FamilyName(NamedTuple):
-    """A family by name. make: called with its number, or without. form: how the number is written, if it has one."""
+    """A family by name. make: called with its number, or without. convert: makes the number from its text."""
 
     make: Callable[..., ExponentialFamily]
-    form: str = ""
     convert: Callable[[str], float] = float
 
 
 FAMILIES: dict[str, FamilyName] = {
-    "gaussian": FamilyName(lambda variance=None: Gaussian(variance), "[:VARIANCE]"),
-    "poisson": FamilyName(Poisson, "[:LEAST]"),
-    "poisson-from-1": FamilyName(partial(Poisson, first=1), "[:LEAST]"),
+    "gaussian": FamilyName(lambda variance=None: Gaussian(variance)),
+    "poisson": FamilyName(Poisson),
+    "poisson-from-1": FamilyName(partial(Poisson, first=1)),
     "bernoulli": FamilyName(Bernoulli),
-    "binomial": FamilyName(Binomial, ":TOTAL_COUNT", int),
-    "negative-binomial": FamilyName(NegativeBinomial, ":TOTAL_COUNT"),
-    "gamma": FamilyName(Gamma, ":CONCENTRATION"),
-    "ordinal": FamilyName(Ordinal, ":LEVELS", int),
+    "binomial": FamilyName(Binomial, int),
+    "negative-binomial": FamilyName(NegativeBinomial),
+    "gamma": FamilyName(Gamma),
+    "ordinal": FamilyName(Ordinal, int),
 }
 
 
@@ -394,17 +391,13 @@ def parse_family(text: str, option: str = "family") -> ExponentialFamily:
     >>> parse_family("binomial:10").total_count
     10
     """
+    check_family(str(text), option)
     name, colon, number = str(text).partition(":")
-    family = FAMILIES.get(name)
-    said = f"${option} {'is' if option == 'family' else 'has the family'} {text!r:.60}"
-    if family is None:
-        near = get_close_matches(name, FAMILIES, 1, ALIKE)
-        known = ", ".join(name + family.form for name, family in FAMILIES.items())
-        raise UsageError(f"{said}; did you mean {near[0]}?" if near else f"{said}, expected one of: {known}", option)
-    if not colon and not family.form.startswith(":"):
+    family, form, said = FAMILIES[name], FAMILY_FORMS[name], describe_family(text, option)
+    if not colon and not form.startswith(":"):
         return family.make()
-    if not number or not family.form:
-        raise UsageError(f"{said}, expected {name}{family.form}", option)
+    if not number or not form:
+        raise UsageError(f"{said}, expected {name}{form}", option)
     try:
         parameter = family.convert(number)
     except ValueError:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from attngeo.choices import advise
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING
 from attngeo.estimators.efa.comparison import compare_fits
 from attngeo.estimators.efa.estimator import ExponentialFamilyAttention
 from attngeo.estimators.efa.options import EfaFitOptions, EfaOptions, EfaPredictOptions
 from attngeo.estimators.efa.sequences import POSITION
-from attngeo.estimators.shared.files import SUFFIXES, keep_whole, list_texts, naming, read_own_table
+from attngeo.estimators.shared.files import keep_whole, list_texts, naming, read_own_table
+from attngeo.estimators.shared.paths import SUFFIXES
 from attngeo.options import options_of
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
@@ -115,8 +116,7 @@ def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
     if not items:
         raise UsageError("the model has no items; it was fitted to values of places")
     if text not in items:
-        near = get_close_matches(text, items, 1)
-        advice = f"did you mean {near[0]}?" if near else f"expected one of {len(items):,} items"
+        advice = advise(text, items, f"expected one of {len(items):,} items")
         raise UsageError(f"$item is {text!r:.60}, which the model was not fitted to; {advice}", "item")
     return items[text]
 

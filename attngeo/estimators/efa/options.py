@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from attngeo.choices import whole
+from attngeo.choices import advise, whole
 from attngeo.errors import UsageError
 from attngeo.estimators.shared import EstimatorOptions
 from attngeo.options import (
@@ -17,7 +17,6 @@ from attngeo.options import (
     RESULTS,
     RUNNING,
     Options,
-    advise,
     as_texts,
     device_option,
     missing_option,
@@ -36,6 +35,15 @@ Init = Literal["torch", "keras"]
 Short = Literal["error", "keep"]
 Distance = Literal["haversine", "euclidean"]
 
+# The command that saves a model, and the folders of a model of both parts, each of which is a model of one.
+MADE_BY, PARTS = "attngeo efa fit --save", ("items", "values")
+# Family → how its number is written, if it has one.
+FAMILY_FORMS = {
+    "gaussian": "[:VARIANCE]", "poisson": "[:LEAST]", "poisson-from-1": "[:LEAST]", "bernoulli": "",
+    "binomial": ":TOTAL_COUNT", "negative-binomial": ":TOTAL_COUNT", "gamma": ":CONCENTRATION", "ordinal": ":LEVELS",
+}  # fmt: skip
+# How alike a mistyped name of a family is to the right one, at least: "normal" and "binomial" have 0.71.
+ALIKE = 0.75
 # COLUMN:FAMILY, where the family may have a number after a further colon; and COLUMN:KIND.
 VALUE, COVARIATE = r"(.+):([A-Za-z][\w-]*(?::[^:A-Za-z][^:]*)?)", r"(.+):([A-Za-z]+)"
 SHORT = "What to do with a sequence of one row, which no other row predicts: stop, or keep it"
@@ -227,6 +235,20 @@ class EfaOptions(EstimatorOptions):
         return self.model == "efa" and (has_order if self.order is None else self.order)
 
 
+def check_family(text: str, option: str = "family") -> None:
+    """Raise UsageError unless a text such as "gaussian:2" begins with the name of a family. option: that states it."""
+    name = text.partition(":")[0]
+    if name not in FAMILY_FORMS:
+        expected = f"expected one of: {', '.join(name + form for name, form in FAMILY_FORMS.items())}"
+        advice = advise(name, FAMILY_FORMS, expected, alike=ALIKE)
+        raise UsageError(f"{describe_family(text, option)}; {advice}", option)
+
+
+def describe_family(text: str, option: str) -> str:
+    """The start of an error about a family. option: that states it."""
+    return f"${option} {'is' if option == 'family' else 'has the family'} {text!r:.60}"
+
+
 def _split(pattern: str, texts: Sequence[str]) -> dict[str, str | None]:
     """What each text says after its column, by column."""
     pairs = ((re.fullmatch(pattern, text, re.DOTALL), text) for text in texts)
@@ -249,6 +271,10 @@ class EfaFitOptions(EfaOptions):
         None, "Keep the state of an unfinished training there; the same command resumes it", panel=RESULTS,
         metavar="FOLDER",
     )  # fmt: skip
+
+    def _check(self) -> None:
+        for family in self.families.values():
+            check_family(family, "family" if family == self.family else "value")
 
 
 class EfaPredictOptions(Options):

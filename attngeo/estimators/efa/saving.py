@@ -15,11 +15,11 @@ from pydantic import model_validator
 from attngeo.errors import CorruptCheckpointError, OutputError, UnsupportedModelError
 from attngeo.estimators.efa.families import FAMILIES, ExponentialFamily
 from attngeo.estimators.efa.model import PartModel, make_families, make_model
-from attngeo.estimators.efa.options import Architecture, EfaOptions
+from attngeo.estimators.efa.options import MADE_BY, PARTS, Architecture, EfaOptions
 from attngeo.estimators.efa.sequences import DataShape
+from attngeo.estimators.shared.paths import CONFIG
 from attngeo.estimators.shared.saving import (
     ADVICE,
-    CONFIG,
     WEIGHTS,
     Count,
     Plain,
@@ -32,8 +32,6 @@ from attngeo.estimators.shared.saving import (
     write_model,
 )
 
-# Folders of a model of both parts, each of which is a model of one.
-PARTS = ("items", "values")
 # Names in the file begin as those of a bare encoder; the rest of a model is beside its layers.
 LAYERS, IN_FILE = "network.attention.layers.", "encoder.layer."
 
@@ -41,7 +39,7 @@ LAYERS, IN_FILE = "network.attention.layers.", "encoder.layer."
 class SavedEfa(SavedModel):
     """The configuration of a model. The last five keys are those of a transformer's layers; a factor model has none."""
 
-    TYPE, FORMAT, MADE_BY = "attngeo_efa", 4, "attngeo efa fit --save"
+    TYPE, FORMAT, MADE_BY = "attngeo_efa", 4, MADE_BY
     options: EfaOptions
     architecture: Architecture
     shape: DataShape

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from attngeo.choices import advise
 from attngeo.errors import UnknownOptionError
-from attngeo.options import OPTIMISATION, Options, advise, build_signature, describe_options, device_option, option
+from attngeo.options import OPTIMISATION, Options, build_signature, describe_options, device_option, option
 from attngeo.training import TrainingOptions
 
 Keywords = ParamSpec("Keywords")

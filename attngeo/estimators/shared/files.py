@@ -15,10 +15,9 @@ import pandas as pd
 from pyarrow import parquet  # type: ignore[import-untyped]
 
 from attngeo.bounds import check_small, require_memory
-from attngeo.errors import DataUnavailableError, TableError, UsageError, first_line
+from attngeo.errors import TableError, first_line
+from attngeo.estimators.shared.paths import SEPARATORS, read_header, require_table
 
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
-SUFFIXES = (*SEPARATORS, ".parquet")
 # Cells of a text file that are missing. Not "None" or "n/a", which may be categories.
 MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
 # Whole numbers below these are exact in float64, and fit into int64.
@@ -37,9 +36,7 @@ def read_own_table(
     0. Raises DataUnavailableError if there is no such file, UsageError for another format, TableError if it cannot be
     read, has no rows, or names a column twice, NotEnoughMemoryError for one that does not fit.
     """
-    path = Path(path).expanduser()
-    if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{path}: unknown format, expected a name that ends in one of: {' '.join(SUFFIXES)}")
+    path = require_table(path)
     try:
         require_memory(_count_bytes(path), f"the table {path}")
         if path.suffix.lower() == ".parquet":
@@ -47,17 +44,15 @@ def read_own_table(
             # An index without a name says nothing, and may repeat a label.
             frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
         else:
-            separator = SEPARATORS[path.suffix.lower()]
-            _check_header(path, separator)
+            _check_header(path)
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # cells that it would drop
                 frame = pd.read_csv(
-                    path, sep=separator, na_values=list_missing(missing), keep_default_na=False, encoding="utf-8-sig",
-                    skipinitialspace=True, index_col=False, dtype=dict.fromkeys([*texts, *codes], str),
+                    path, sep=SEPARATORS[path.suffix.lower()], na_values=list_missing(missing), keep_default_na=False,
+                    encoding="utf-8-sig", skipinitialspace=True, index_col=False,
+                    dtype=dict.fromkeys([*texts, *codes], str),
                 )  # fmt: skip
             frame = frame.assign(**{name: _read_codes(frame[name]) for name in {*codes} - {*texts} if name in frame})
-    except FileNotFoundError:
-        raise DataUnavailableError(f"{path} does not exist; give a .csv, .tsv or .parquet file") from None
     except TableError:
         raise
     except pd.errors.EmptyDataError:
@@ -120,11 +115,9 @@ def _read_codes(texts: pd.Series[str]) -> pd.Series[Any]:
     return texts if are_texts else numbers
 
 
-def _check_header(path: Path, separator: str) -> None:
+def _check_header(path: Path) -> None:
     """Raise TableError if two columns have one name: pandas would rename the second one."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        names = next(csv.reader(file, delimiter=separator, skipinitialspace=True), [])
-    twice = [name for name, count in Counter(names).items() if count > 1]
+    twice = [name for name, count in Counter(read_header(path)).items() if count > 1]
     if twice:
         raise TableError("occurs more than once; rename one", table=str(path), column=twice[0])
 

@@ -22,17 +22,17 @@ from attngeo import __version__
 from attngeo.bounds import check_small, printable, read_small_text
 from attngeo.errors import (
     CorruptCheckpointError,
-    ModelNotFoundError,
     OutputError,
     TableError,
     UnsupportedModelError,
     UsageError,
     first_line,
 )
+from attngeo.estimators.shared.paths import CONFIG, require_saved
 from attngeo.schemas import Table, describe_error
 from attngeo.tables.files import atomic_write
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+WEIGHTS = "model.safetensors"
 ADVICE = "fit and save the model again"
 # What JSON gives back as it was.
 PLAIN = (str, int, float, bool)
@@ -105,12 +105,10 @@ def read_config(folder: Path, schema: type[Schema]) -> Schema:
     CorruptCheckpointError if it is missing, cannot be read or has not the keys of the schema.
     """
     path = folder / CONFIG
+    require_saved(folder, schema.MADE_BY)
     try:
         text = read_small_text(path)
         about = json.loads(text)
-    except (FileNotFoundError, NotADirectoryError):
-        kind = CorruptCheckpointError if folder.is_dir() else ModelNotFoundError
-        raise kind(f"{folder} has no {CONFIG}, expected a folder that {schema.MADE_BY} wrote") from None
     except (OSError, ValueError, RecursionError) as error:
         raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None
     if not isinstance(about, dict) or about.get("model_type") != schema.TYPE:

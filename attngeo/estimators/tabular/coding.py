@@ -40,7 +40,7 @@ from attngeo.estimators.shared.saving import (
     write_model,
 )
 from attngeo.estimators.tabular.network import MISSING, CellLayout, TableAttention, draw_start
-from attngeo.estimators.tabular.options import ClassifierOptions, Unseen
+from attngeo.estimators.tabular.options import MADE_BY, ClassifierOptions, Unseen
 from attngeo.schemas import Table
 
 # The name of the response if the labels have none.
@@ -375,7 +375,7 @@ class SavedColumn(Table):
 class SavedClassifier(SavedModel):
     """The configuration of a classifier, or of a model without a target."""
 
-    TYPE, FORMAT, MADE_BY = "attngeo_tabular", 1, "attngeo tabular fit --save"
+    TYPE, FORMAT, MADE_BY = "attngeo_tabular", 1, MADE_BY
     parameters: ClassifierOptions
     seed: Count
     data_sets: Annotated[Count, Field(ge=1)]

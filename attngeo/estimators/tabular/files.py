@@ -15,6 +15,7 @@ from sklearn.metrics import log_loss
 from attngeo.bounds import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.shared.files import keep_whole, list_missing, list_texts, naming, read_own_table
+from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.baselines import fit_baseline
 from attngeo.estimators.tabular.classifier import AttentionClassifier, AttentionImputer, TableModel, fit_together
 from attngeo.estimators.tabular.coding import describe_columns, hold_out, read_table
@@ -27,7 +28,6 @@ from attngeo.estimators.tabular.options import (
     PredictOptions,
     RowsOptions,
 )
-from attngeo.options import advise
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.write import write_table
 
@@ -123,7 +123,7 @@ def read_files(paths: Sequence[str], missing: Sequence[str] | None = None) -> pd
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
     """The features, and the response. Raises TableError if there is no such column, or no other one."""
     if target not in frame.columns:
-        raise TableError(f"no column {target!r}; {advise(target, frame.columns)}", table=str(path))
+        raise refuse_column(target, frame.columns, path)
     if frame.shape[1] < 2:
         raise TableError(f"{path} has the column {target!r} only, expected one or more features beside it")
     labels = frame[target]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from attngeo.choices import advise
 from attngeo.errors import UsageError
 from attngeo.estimators.shared import EstimatorOptions
 from attngeo.options import (
@@ -14,7 +15,6 @@ from attngeo.options import (
     OPTIMISATION,
     RESULTS,
     Options,
-    advise,
     as_texts,
     missing_option,
     option,
@@ -23,6 +23,8 @@ from attngeo.options import (
 # The methods for a table, as the paper's tables call them: the baselines, and attention.
 METHOD_LABELS = {"lr": "LR", "rf": "RF", "gb": "GB", "mlp": "MLP", "atn": "ATN"}
 OURS = "atn"
+# The command that saves a model.
+MADE_BY = "attngeo tabular fit --save"
 Vocabulary = Literal["column", "shared"]
 Unseen = Literal["error", "mask"]
 UNSEEN = "What a value that no training row has is: an error, or masked as a missing one"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from attngeo.choices import one_of
 from attngeo.errors import DataError, DataUnavailableError, first_line
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FILE, TRAINING_FILE = "published.csv", "published_training.csv"
 # The owners of the models that the tables name without an owner.
@@ -38,6 +39,8 @@ def published_scores() -> pd.DataFrame:
     All directionalities follow the published convention, which sums the excess of norms over the threshold.
     Source: see SOURCE.
     """
+    import pandas as pd
+
     with as_file(files(__package__) / FILE) as path:
         frame = pd.read_csv(path, keep_default_na=False, dtype={"erratum": str})
     frame.attrs = {"title": "Published scores", "source": SOURCE}
@@ -50,6 +53,8 @@ def published_training() -> pd.DataFrame:
     Columns: model, data, objective and init as `attngeo pretrain` calls them; final_loss of training; speed_up, a share
     (missing for default weights, and for images); eval_loss and eval_accuracy of images. Source: see TRAINING_SOURCE.
     """
+    import pandas as pd
+
     with as_file(files(__package__) / TRAINING_FILE) as path:
         frame = pd.read_csv(path)
     frame.attrs = {"title": "Published trainings", "source": TRAINING_SOURCE}
@@ -66,6 +71,8 @@ def read_published_losses(path: str | Path, model: str, data: str) -> pd.DataFra
     UsageError for another model or data set, DataUnavailableError if there is no such file, DataError if it lacks the
     columns. Source: Saponati et al. 2025, Fig. S5a.
     """
+    import pandas as pd
+
     model, data = one_of("model", model, STORED_MODELS), one_of("data", data, STORED_DATA)
     name = f"{STORED_MODELS[model]}--encoder--{STORED_DATA[data]}"
     columns = {"default": name, "symmetric": f"{name}--symmetric-init"}

@@ -48,11 +48,11 @@ from attngeo.papers.wibisono2023.factorisation import (
     solve_factors,
     sum_attention,
 )
+from attngeo.papers.wibisono2023.options import TOY, require_corpus
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 from attngeo.training.loop import seeded
 
-TOY = "toy"
 TOY_QUESTIONS = (
     ("statistics", "fun", "history", "boring"),
     ("statistics", "easy", "history", "difficult"),
@@ -132,11 +132,10 @@ def read_corpus(source: str | Path) -> Corpus:
     """
     if str(source) == TOY:
         return toy_corpus()
-    path = local_path(source)
-    if not path.is_file():
-        raise DataUnavailableError(f"{source}: no such file, expected a text with one sentence a line, or {TOY}")
+    require_corpus(source)
     try:
-        return build_corpus(line.split() for line in read_small_text(path, MOST_INDEX_BYTES, "utf-8-sig").splitlines())
+        text = read_small_text(local_path(source), MOST_INDEX_BYTES, "utf-8-sig")
+        return build_corpus(line.split() for line in text.splitlines())
     except (ValueError, DataError) as error:
         raise DataError(f"{source}: {error}") from None
     except OSError as error:

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from attngeo.bounds import read_small_text
-from attngeo.errors import DataError, DataUnavailableError, first_line
-from attngeo.papers.wibisono2023.options import ShiftConvention, ShiftSetting
+from attngeo.errors import DataError, first_line
+from attngeo.papers.wibisono2023.options import ADDRESS, ShiftConvention, ShiftSetting, require_cars
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.studies.results import downloads_folder, fetch
 
@@ -28,7 +28,6 @@ LARGEST_COEFFICIENT = 10.0
 # The seed that draws the seeds of data sets, which are below a limit.
 SEED_OF_SEEDS, SEED_LIMIT = 2023, 10_000
 
-ADDRESS = "https://archive.ics.uci.edu/ml/machine-learning-databases/auto-mpg/auto-mpg.data"
 MOST_BYTES = 1_000_000
 # Columns of numbers, in the order of UCI's file, which has no header; the name of the car follows.
 RESPONSE, CYLINDERS, ORIGIN = "mpg", "cylinders", "origin"
@@ -165,6 +164,7 @@ def read_cars(path: Path, source: str = "") -> pd.DataFrame:
 
     source: what messages name instead of the file. Raises DataUnavailableError or DataError.
     """
+    require_cars(path)
     try:
         text = read_small_text(path, MOST_BYTES, "utf-8-sig")
         of_uci = {} if "," in text.partition("\n")[0] else {"sep": r"\s+", "names": [*NUMBERS, "car name"]}
@@ -180,8 +180,6 @@ def read_cars(path: Path, source: str = "") -> pd.DataFrame:
             row = int(is_missing.any(axis=1).argmax())
             raise ValueError(f"row {row + 1} has {(~is_missing).iloc[row].sum()} cells")
         cars: pd.DataFrame = cells.apply(lambda column: column.str.strip().replace(UNKNOWN, "nan")).astype("float64")
-    except FileNotFoundError:
-        raise DataUnavailableError(f"{path}: no such file; download it from {ADDRESS}") from None
     except (OSError, ValueError) as error:
         raise DataError(
             f"{source or path} cannot be read ({first_line(error)}); expected UCI's auto-mpg.data, or a CSV file with "

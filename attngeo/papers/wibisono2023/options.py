@@ -8,18 +8,36 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from attngeo.checkpoints.reference import local_path
 from attngeo.choices import real, whole
-from attngeo.errors import UsageError
+from attngeo.errors import DataUnavailableError, UsageError
 from attngeo.estimators.tabular.options import METHOD_LABELS, check_methods, methods_option
 from attngeo.options import COMPUTATION, INPUT, Options, default_of, option
 
 # How tables are made: as the text says, or as the code did that made the published numbers.
 ShiftConvention = Literal["text", "published"]
 MOST_DATA_SETS = 1000
+# The corpus of appendix I, which a program draws.
+TOY = "toy"
+# Where the cars of Table 2 are downloaded from.
+ADDRESS = "https://archive.ics.uci.edu/ml/machine-learning-databases/auto-mpg/auto-mpg.data"
 # The seed of the paper's run on auto-mpg.
 FIRST_SEED = 42
+
+
+def require_corpus(source: str | Path) -> None:
+    """Raise DataUnavailableError if a corpus is a text that is missing."""
+    if str(source) != TOY and not local_path(source).is_file():
+        raise DataUnavailableError(f"{source}: no such file, expected a text with one sentence a line, or {TOY}")
+
+
+def require_cars(path: str | Path) -> None:
+    """Raise DataUnavailableError if the file of the cars is missing."""
+    if not Path(path).expanduser().exists():
+        raise DataUnavailableError(f"{path}: no such file; download it from {ADDRESS}")
 
 
 class ShiftSetting(NamedTuple):

@@ -26,7 +26,7 @@ from attngeo.papers.runs import Outcome, Rows, answer_cases
 from attngeo.papers.wibisono2025.baselines import TRIVIAL, measure_ratings
 from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset, load_item_names
 from attngeo.papers.wibisono2025.files import Split
-from attngeo.papers.wibisono2025.options import SETTINGS, TEMPERATURE, RunOptions, list_settings
+from attngeo.papers.wibisono2025.options import COLUMNS, LABELS, SETTINGS, TEMPERATURE, RunOptions, list_settings
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import describe_code
 from attngeo.studies.results import KeptResult, find_record
@@ -41,8 +41,6 @@ KIND = "efa"
 CHOICES = ("published", "layers", "lags", "neighbours", "epochs")
 # What names of folders are not made of.
 UNSAFE = re.compile(r"[^A-Za-z0-9=-]+")
-LABELS = ("experiment", "model", "direction", "setting", "seed")
-COLUMNS = (*LABELS, "metric", "value", "published")
 
 
 @dataclass(frozen=True)

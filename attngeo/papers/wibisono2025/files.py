@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 
 from attngeo.bounds import check_small
-from attngeo.errors import PROJECT_FILES, DataError, DataUnavailableError, first_line
+from attngeo.errors import DataError, DataUnavailableError, first_line
+from attngeo.papers.wibisono2025.options import README, require_data
 
 # Ten times the largest of them, unpacked.
 MOST_BYTES = 50_000_000
 PACKED = ".gz"
-README = f"{PROJECT_FILES}/attngeo/papers/wibisono2025/README.md"
 # The seed of the published runs.
 PUBLISHED_SEED = 42
 
@@ -42,9 +42,8 @@ def find_file(place: str | Path, *names: str) -> Path:
 
 def folder_of(place: str | Path) -> Path:
     """The folder of a data set of several files: `place`, or the one in which this file is."""
+    require_data(place)
     place = Path(place).expanduser()
-    if not place.exists():
-        raise DataUnavailableError(f"{place}: no such file or folder; {README} describes the files")
     return place if place.is_dir() else place.parent
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from attngeo.choices import one_of, whole
-from attngeo.errors import UsageError
+from attngeo.errors import PROJECT_FILES, DataUnavailableError, UsageError
 from attngeo.estimators.efa.options import Architecture, EfaOptions
 from attngeo.options import COMPARISON, COMPUTATION, INPUT, MODEL, OPTIMISATION, RESULTS, Options, device_option, option
 
@@ -24,6 +25,16 @@ CITIES, TEMPERATURE = 44, "temperature"
 COPIES = 256
 NEIGHBOURS = (1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40)
 LAYERS = (1, 2, 4)
+# The columns of the table of results; the first ones tell runs apart.
+LABELS = ("experiment", "model", "direction", "setting", "seed")
+COLUMNS = (*LABELS, "metric", "value", "published")
+README = f"{PROJECT_FILES}/attngeo/papers/wibisono2025/README.md"
+
+
+def require_data(place: str | Path) -> None:
+    """Raise DataUnavailableError if the file or folder of a data set is missing."""
+    if not Path(place).expanduser().exists():
+        raise DataUnavailableError(f"{place}: no such file or folder; {README} describes the files")
 
 
 def _parse_numbers(numbers: Any) -> tuple[int, ...]:

@@ -479,7 +479,7 @@ def test_a_table_that_cannot_be_used_is_refused_with_its_row(case: str) -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "family": ({"family": "normal"}, "family is 'normal', expected one of: gaussian[:VARIANCE], poisson"),
+    "family": ({"family": "normal"}, "family is 'normal'; expected one of: gaussian[:VARIANCE], poisson"),
     "no number": ({"family": "binomial"}, "expected binomial:TOTAL_COUNT"),
     "number": ({"family": "binomial:2.5"}, "expected a whole number after the colon"),
     "head": ({"head": (-1,)}, "head is -1"),

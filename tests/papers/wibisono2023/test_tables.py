@@ -24,23 +24,25 @@ from attngeo.estimators.tabular.options import METHOD_LABELS, OURS
 from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2023.data import AutoMpg, seeds_of_data_sets, simulate
 from attngeo.papers.wibisono2023.options import PAPER_SETTINGS, AutoMpgOptions, ShiftSetting, SimulateOptions
-from attngeo.papers.wibisono2023.tables import (
+from attngeo.papers.wibisono2023.summaries import (
     AUTO_MPG_COLUMNS,
+    SIMULATION_COLUMNS,
+    describe_advantage,
+    measure_advantage,
+    summarise_methods,
+)
+from attngeo.papers.wibisono2023.tables import (
     KIND,
     METHODS,
-    SIMULATION_COLUMNS,
     Method,
     MethodRun,
     PredictedClasses,
     Problem,
     build_auto_mpg_frame,
     build_simulation_frame,
-    describe_advantage,
-    measure_advantage,
     plan_auto_mpg,
     plan_simulation,
     published_scores,
-    summarise_methods,
 )
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import is_current

@@ -20,13 +20,12 @@ from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.prediction import rank_similar
 from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2025.experiments import (
-    COLUMNS,
     build_frame,
     load_split,
     plan_runs,
     published_results,
 )
-from attngeo.papers.wibisono2025.options import SETTINGS, RunOptions
+from attngeo.papers.wibisono2025.options import COLUMNS, SETTINGS, RunOptions
 from attngeo.papers.wibisono2025.sequences import synthetic_ratings
 from attngeo.papers.wibisono2025.temperature import list_sites
 from attngeo.progress import Progress

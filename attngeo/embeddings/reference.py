@@ -1,0 +1,62 @@
+"""What a user writes to name a table of vectors, and where its file is. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attngeo.checkpoints.files import is_weights
+from attngeo.checkpoints.reference import local_path, require_model
+from attngeo.errors import ModelNotFoundError
+
+CBOW = "cbow:"
+VECTOR_SUFFIXES = (".txt", ".vec", ".gz", ".zip", ".kv", ".model", ".bin")
+# How files begin, by which they are told apart.
+GZIP, ZIP, PICKLE, FASTTEXT = b"\x1f\x8b", b"PK\x03\x04", b"\x80", b"\xba\x16\x4f\x2f"
+
+
+def require_embedding(model: Any) -> None:
+    """Raise what `open_embedding` would raise if the file that a reference names is missing. Loads no torch."""
+    text = str(model) if isinstance(model, str | Path) else ""
+    if text.startswith(CBOW):
+        require_text(local_path(text.removeprefix(CBOW)))
+    elif text and find_vectors_file(text) is None:
+        require_model(text)
+
+
+def require_text(path: Path) -> None:
+    """Raise ModelNotFoundError unless there is a text that CBOW can be trained on."""
+    if not path.is_file():
+        problem = "a folder" if path.is_dir() else "no such file"
+        raise ModelNotFoundError(f"{path}: {problem}, expected a text to train on")
+
+
+def find_vectors_file(text: str) -> tuple[Path, str | None] | None:
+    """The file of word vectors that `text` names, and the member of a .zip; None if it names a checkpoint."""
+    if not text or text.startswith("demo:"):
+        return None
+    path, member, name = local_path(text), None, text.lower()
+    if not path.exists():
+        archive = next((parent for parent in path.parents if parent.suffix == ".zip" and parent.is_file()), None)
+        if archive is not None:
+            path, member = archive, path.relative_to(archive).as_posix()
+        elif name.endswith(VECTOR_SUFFIXES):
+            raise ModelNotFoundError(f"{text}: no such file")
+    if not path.is_file():
+        return None
+    if member is not None:
+        return path, member
+    if name.endswith(".bin"):
+        magic = read_magic(path, text)
+        of_torch = magic.startswith(ZIP) or (magic.startswith(PICKLE) and path.with_name("config.json").is_file())
+        return None if of_torch else (path, None)
+    return None if path.name == "config.json" or is_weights(name) else (path, None)
+
+
+def read_magic(path: Path, ref: str) -> bytes:
+    """The first four bytes, which tell the format. Raises ModelNotFoundError."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4)
+    except OSError as error:
+        raise ModelNotFoundError(f"{ref}: cannot be read ({error.strerror})") from None

@@ -1,0 +1,62 @@
+"""The paths that a user gives to an estimator: of tables, and of saved models. Imports nothing heavy.
+
+What is missing is refused here, before the libraries are loaded that read it.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from attngeo.choices import advise
+from attngeo.errors import CorruptCheckpointError, DataUnavailableError, ModelNotFoundError, TableError, UsageError
+
+CONFIG = "config.json"
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+SUFFIXES = (*SEPARATORS, ".parquet")
+
+
+def require_table(path: str | Path) -> Path:
+    """The path of a table. Raises UsageError for another format, DataUnavailableError if there is no such file."""
+    path = Path(path).expanduser()
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{path}: unknown format, expected a name that ends in one of: {' '.join(SUFFIXES)}")
+    if not path.exists():
+        raise DataUnavailableError(f"{path} does not exist; give a .csv, .tsv or .parquet file")
+    return path
+
+
+def require_saved(folder: str | Path, made_by: str, parts: Iterable[str] = ("",)) -> None:
+    """Raise ModelNotFoundError if the folder of a saved model is missing, CorruptCheckpointError if it has no config.
+
+    made_by: the command that writes such a folder. parts: sub-folders of which one has the configuration.
+    """
+    folder = Path(folder)
+    if not any((folder / part / CONFIG).exists() for part in parts):
+        kind = CorruptCheckpointError if folder.is_dir() else ModelNotFoundError
+        raise kind(f"{folder} has no {CONFIG}, expected a folder that {made_by} wrote")
+
+
+def require_column(paths: Iterable[str | Path], column: str) -> None:
+    """Raise TableError if the first lines of tables have no such column. Parquet files are left to pandas."""
+    known: list[str] = []
+    for path in map(Path, paths):
+        if path.suffix.lower() not in SEPARATORS:
+            return
+        with suppress(OSError, ValueError, csv.Error):
+            known += read_header(path.expanduser())
+    if known and column not in known:
+        raise refuse_column(column, known, next(iter(paths)))
+
+
+def refuse_column(column: str, known: Iterable[object], path: str | Path) -> TableError:
+    """The error for a column that a table lacks."""
+    return TableError(f"no column {column!r}; {advise(column, known)}", table=str(path))
+
+
+def read_header(path: Path) -> list[str]:
+    """The names of the columns of a .csv or .tsv file. Raises OSError, ValueError or csv.Error."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return next(csv.reader(file, delimiter=SEPARATORS[path.suffix.lower()], skipinitialspace=True), [])

@@ -1,0 +1,94 @@
+"""What the options of a run may name: a model, initial weights, data, a tokeniser. Imports nothing heavy.
+
+What names nothing is refused here, before torch and transformers are loaded to make use of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from attngeo.checkpoints.reference import ModelRef, is_path, require_model
+from attngeo.choices import advise
+from attngeo.errors import DataUnavailableError, ModelNotFoundError, UsageError
+from attngeo.pretrain.options import IMAGE_DATA, INITS, PATHS, PRESETS, RunOptions, TextPretrainOptions
+from attngeo.pretrain.sources import HUB_REFERENCE, explain_no_path, require_text_data, resolve_path
+
+EXPECTED_IMAGES = "a folder with a sub-folder of images for each label, org/name of the Hub, digits or cifar10"
+
+
+def require_sources(options: RunOptions, inits: Iterable[str] = ()) -> None:
+    """Raise what a run would raise if something that its options name is missing on this machine. Asks no server.
+
+    inits: those of a comparison.
+    """
+    find_config(options.model)
+    require_init(options.init)
+    for init in inits:
+        require_init(init, "compare")
+    if not isinstance(options, TextPretrainOptions):
+        require_images(options.data)
+        return
+    require_text_data(options.data)
+    if options.tokenizer not in PATHS["tokenizer"]:
+        parse_tokeniser(options.tokenizer)
+
+
+def find_config(model: str) -> Path | None:
+    """The config.json of a model that is trained; None for a preset. Raises ModelNotFoundError or UsageError."""
+    if model in PRESETS:
+        return None
+    path = Path(model).expanduser()
+    path = path / "config.json" if path.is_dir() else path
+    if path.exists():
+        return path
+    if is_path(model) or path.suffix == ".json":
+        raise ModelNotFoundError(f"{model}: no such file or folder, expected a config.json of transformers")
+    expected = f"expected a config.json or one of: {', '.join(PRESETS)}"
+    raise UsageError(f"$model is {model!r}; {advise(model, PRESETS, expected)}", "model")
+
+
+def require_init(init: str, option: str = "init") -> None:
+    """Raise if `init` has no meaning, or is a checkpoint that is missing. option: the one that names it."""
+    if init not in INITS:
+        require_model(parse_init(init, option).text)
+
+
+def parse_init(init: Any, option: str = "init") -> Any:
+    """The checkpoint that `init` names. Raises UsageError for a single word that is no file, which is often a typo."""
+    if not isinstance(init, str):
+        return init
+    try:
+        reference = ModelRef.parse(init)
+    except UsageError:
+        reference = None
+    if reference is None or (reference.kind == "hub" and "/" not in reference.name):
+        expected = f"expected one of: {', '.join(INITS)}; or org/name, demo:encoder, a folder or a file"
+        raise UsageError(f"${option} is {init!r}; {advise(init, INITS, expected)}", option)
+    return reference
+
+
+def parse_tokeniser(reference: str) -> ModelRef:
+    """The folder or the Hub's repository of a tokeniser. Raises DataUnavailableError or UsageError."""
+    ref = None
+    with suppress(ModelNotFoundError):
+        ref = ModelRef.parse(reference)
+    if ref is None or (ref.kind == "hub" and reference.endswith(".json")):
+        raise DataUnavailableError(
+            f"tokenizer {reference}: no such folder; give one, a Hub id, or $tokenizer train", "tokenizer"
+        )
+    if ref.kind not in ("folder", "hub"):
+        raise UsageError(f"tokenizer {reference} is a {ref.kind}, expected a folder, a Hub id, or train")
+    return ref
+
+
+def require_images(reference: str) -> None:
+    """Raise DataUnavailableError unless images are a name, a path that exists, or a reference to the Hub."""
+    if reference in IMAGE_DATA:
+        return
+    hub = HUB_REFERENCE.fullmatch(reference)
+    is_there = bool(reference) and resolve_path(reference, EXPECTED_IMAGES).exists()
+    if not is_there and (hub is None or is_path(hub["name"])):
+        raise explain_no_path(reference, EXPECTED_IMAGES)

@@ -1,0 +1,133 @@
+"""What a report shows, as a page of HTML that contains all it needs, and as Markdown for a pull request."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup, escape
+from plotly.graph_objects import Figure
+from plotly.io.json import to_json_plotly
+from plotly.offline import get_plotlyjs
+
+from attngeo.bounds import escape_markdown, printable
+from attngeo.reporting.results import ReportContent, ReportTable
+from attngeo.tables.write import format_for_people, numeric_columns, to_markdown
+
+# Rows of a table that a page shows, and a text for a pull request; the table's files have all rows.
+MOST_ROWS, MOST_MARKDOWN_ROWS = 500, 50
+# Significant digits of numbers in tables, and decimals of the scores of heat maps: these are most of a large page, and
+# a picture and a hover show no more.
+DIGITS, DECIMALS = 4, 3
+
+
+def render_page(content: ReportContent) -> str:
+    """The page as one HTML file that contains all it needs. Names are shown letter for letter; HTML in Markdown texts
+    is shown as text.
+    """
+
+    def show(value: Any) -> Any:
+        return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=show
+    )
+    environment.filters["breakable"] = lambda name: escape(name).replace("_", Markup("_<wbr>"))
+    to_html = MarkdownIt("commonmark", {"html": False}).enable("table").render  # HTML in Markdown is shown as text
+    environment.filters["markdown"] = lambda text: Markup(to_html(text) if text else "")
+    environment.filters["cells"] = _fill_cells
+    script = _read_file("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    figures = [figure for section in content.sections for block in section.figures for _, figure in block.variants]
+    return environment.from_string(_read_file("page.html")).render(
+        content=content, provenance=content.provenance, origins=_list_provenance(content.provenance),
+        css=Markup(_read_file("page.css")), script=Markup(script), script_hash=Markup(f"'sha256-{digest}'"),
+        plotly=compress(get_plotlyjs()) if figures else "", figures=pack_figures(figures) if figures else "",
+    )  # fmt: skip
+
+
+def _read_file(name: str) -> str:
+    return (files("attngeo.reporting") / name).read_text("utf-8")
+
+
+def _fill_cells(table: ReportTable) -> dict[str, Any]:
+    """What the page shows of a table: texts, each with the attribute of its side."""
+    rows = table.rows.head(MOST_ROWS)
+    shown = format_for_people(rows, DIGITS, separated=True)
+    sides = [Markup("" if numeric else ' class="text"') for numeric in numeric_columns(rows, shown)]
+    return {
+        "name": table.name, "caption": table.caption, "columns": list(zip(shown.columns, sides, strict=True)),
+        "rows": [list(zip(row, sides, strict=True)) for row in shown.itertuples(index=False, name=None)],
+        "more": len(table.rows) if len(table.rows) > MOST_ROWS else 0,
+    }  # fmt: skip
+
+
+def _list_provenance(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name and value of each line of provenance: date, command, software, machine, then each part of the results.
+
+    A part has the model and its commit, then every option that is set and not shown elsewhere.
+    """
+    common = provenance["software"] | provenance["machine"]
+    lines = [(name, str(value)) for name, value in (provenance | common).items() if not isinstance(value, dict | list)]
+    elsewhere = {"results", "command", "title", "model", "revision", *common}
+    for origin in provenance["results"]:
+        options = [
+            f"{name} {'; '.join(map(str, value)) if isinstance(value, list) else value}"
+            for name, value in origin.items()
+            if name not in elsewhere and value is not None and value is not False and value not in ("", [])
+        ]
+        commit = f"@{origin['revision']}" if origin.get("revision") else ""
+        about = f"{origin.get('model', '')}{commit} · {', '.join(options)}"
+        lines.append((f"{origin['results']}: {origin['command']}", about))
+    return lines
+
+
+def pack_figures(figures: Iterable[Figure]) -> str:
+    """All figures as base64 text of gzip. The same figures give the same text."""
+    return compress("\n".join(map(encode_figure, figures)))
+
+
+def encode_figure(figure: Figure) -> str:
+    """A figure as plotly's JSON, in one line, without the template; the page sets the colours."""
+    content = figure.to_plotly_json()
+    content["layout"].pop("template", None)
+    for shown, trace in zip(content["data"], figure.data, strict=True):
+        # As decimal text they compress to less than half of the base64 that plotly writes.
+        if trace.type == "heatmap" and trace.coloraxis:
+            shown["z"] = np.asarray(trace.z, dtype=float).round(DECIMALS).tolist()
+    return str(to_json_plotly(content))
+
+
+def compress(text: str) -> str:
+    """Base64 text of gzip. The same text gives the same."""
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+
+
+def render_markdown(content: ReportContent) -> str:
+    """The text of a report, for a pull request; names are shown letter for letter."""
+    checks = [
+        f"- {'✗' if check.failed else '✓'} {escape_markdown(check.model)}"
+        f"{f' ({escape_markdown(check.stack)})' if check.stack else ''}: {check.reason}; fails if `{check.expression}`"
+        for check in sorted(content.checks, key=lambda check: not check.failed)
+    ]
+    failures = [f"- missing: {escape_markdown(failure)}" for failure in content.failures]
+    verdict = f"**{content.verdict}.**" if content.verdict else ""
+    blocks = [f"# {escape_markdown(content.title)}", verdict, "\n".join(checks + failures), content.text.strip()]
+    for section in content.sections:
+        blocks += [f"## {escape_markdown(section.title)}", section.text.strip()]
+        for figure in section.figures:
+            blocks.append(f"*{escape_markdown(figure.caption or figure.label)}*: see the figure in index.html.")
+        for table in section.tables:
+            count, shown = len(table.rows), table.rows.head(MOST_MARKDOWN_ROWS)
+            more = f" (the first {len(shown)} of {count:,} rows)" if count > len(shown) else ""
+            blocks.append(f"{escape_markdown(table.caption or table.name)}{more}:")
+            blocks.append(to_markdown(shown, DIGITS).rstrip())
+    blocks.append(f"Made with attngeo {content.provenance['software']['attngeo']}, {content.provenance['date']}.")
+    return "\n\n".join(filter(None, blocks)) + "\n"
