@@ -1,21 +1,129 @@
-"""Mutated inputs give the right numbers or an AttnGeoError, within bounds of time and memory."""
+"""Mutated inputs give the right numbers or an AttnGeoError, within bounds of time and memory.
+
+An input that gives anything else is saved in `found/`, whose files these tests repeat.
+"""
 
 from __future__ import annotations
 
-import pytest
-from support.fuzz import TARGETS, run_inputs
+import random
+from collections.abc import Callable
+from pathlib import Path
 
-# Inputs of each target in `make test`, and in `make slow`; the slow ones are different from the others.
-FEW, MANY = 20, 2_000
+import pytest
+from fuzz import process
+from fuzz.found import Input, list_found
+from fuzz.process import draw, run_drawn, run_found
+from fuzz.targets import TARGETS
+
+from attngeo.errors import UsageError
+
+# Numbers of the inputs of each target in `make test` and in `make slow`, the same in each run; and how many `make
+# explore` draws.
+FEW = range(20)
+MANY = range(20, 520)
+NEW = 3_000
 
 
 def test_mutated_inputs_are_read_rightly_or_refused() -> None:
-    wrong = run_inputs({target: range(FEW) for target in TARGETS}, 300)
+    wrong = run_drawn(dict.fromkeys(TARGETS, FEW), 300)
     assert not wrong, "\n".join(wrong[:5])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
-def test_thousands_of_mutated_inputs(target: str) -> None:
-    wrong = run_inputs({target: range(FEW, FEW + MANY)}, 1800)
+def test_hundreds_of_mutated_inputs(target: str) -> None:
+    wrong = run_drawn({target: MANY}, 1800)
     assert not wrong, "\n".join(wrong[:5])
+
+
+@pytest.mark.explore
+@pytest.mark.parametrize("target", TARGETS)
+def test_new_mutated_inputs(target: str) -> None:
+    first = random.randrange(MANY.stop, 2**62)
+    wrong = run_drawn({target: range(first, first + NEW)}, 1800)
+    assert not wrong, "\n".join(wrong[:5])
+
+
+if FOUND_PATHS := list_found():  # pytest would show a skipped test for an empty list
+
+    @pytest.mark.parametrize("path", FOUND_PATHS, ids=lambda path: path.stem)
+    def test_an_input_that_was_wrong(path: Path) -> None:
+        assert not run_found(path, 60)
+
+
+def draw_input(target: str, number: int, folder: Path) -> Input:
+    folder.mkdir()
+    draw(target, number)(folder)
+    return Input.read(target, folder)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_input_follows_from_its_number_and_is_saved_whole(target: str, tmp_path: Path) -> None:
+    inputs = [draw_input(target, number, tmp_path / f"first {number}") for number in range(5)]
+    again = [draw_input(target, number, tmp_path / f"again {number}") for number in range(5)]
+    assert inputs == again
+    assert [Input.load(drawn.save("wrong", tmp_path)) for drawn in inputs] == inputs
+    inputs[0].write(tmp_path / "loaded")
+    assert Input.read(target, tmp_path / "loaded") == inputs[0]
+
+
+def raise_planted(_: Path) -> None:
+    raise ValueError("planted")
+
+
+def refuse_in_lines(_: Path) -> None:
+    raise UsageError("two\nlines")
+
+
+def never_end(_: Path) -> None:
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("read", "fact"),
+    [(raise_planted, "planted"), (refuse_in_lines, "several lines"), (never_end, "more than 1 s")],
+)
+def test_no_other_outcome_is_allowed(
+    read: Callable[[Path], None], fact: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(process, "SECONDS", 1)
+    outcome = process.judge(TARGETS["lists"]._replace(read=read), tmp_path)
+    assert isinstance(outcome, str)
+    assert fact in outcome
+
+
+PLANTED = """
+import os
+from fuzz.targets import TARGETS
+
+from attngeo.errors import UsageError
+
+def fail(folder):
+    raise ValueError("planted")
+
+def die(folder):
+    os._exit(9)
+
+TARGETS["lists"] = TARGETS["lists"]._replace(read=fail)
+TARGETS["settings"] = TARGETS["settings"]._replace(read=die)
+"""
+
+
+@pytest.mark.slow
+def test_a_wrong_input_is_saved_and_repeated_until_the_fault_is_mended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    facts = {"lists": "planted", "settings": "died (9)"}
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "CODE", PLANTED + process.CODE)
+        wrong = "\n".join(run_drawn({"lists": range(1), "settings": range(1)}, 60, tmp_path))
+        paths = list_found(tmp_path)
+        assert [Input.load(path).target for path in paths] == list(facts)
+        for path, fact in zip(paths, facts.values(), strict=True):
+            assert str(path) in wrong
+            assert fact in wrong
+            (again,) = run_found(path, 60)
+            assert fact in again
+    for path in paths:
+        assert run_found(path, 60) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -66,23 +67,33 @@ def test_no_seed_draws_matrices_that_lose_the_digits(seed: int) -> None:
         assert statement.function(seed, **statement.arguments).worst < 0.1 * statement.tolerance, name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 10))
-def test_no_verdict_depends_on_the_seed(seed: int) -> None:
-    """Seed 0 is that of `test_all_statements_hold` in tests/commands/test_theory.py."""
-    names = [name for name in STATEMENTS if name != "proposition-9"]
+def check_verdicts(names: list[str], seed: int) -> None:
+    """All statements hold, and those that are known to be wrong as printed are the ones that hold in another form."""
     frame = check_statements(names, seed=seed).set_index("statement")
-    assert frame["holds"].all(), list(frame["computed"][~frame["holds"]])
+    assert frame["holds"].all(), (seed, list(frame["computed"][~frame["holds"]]))
     assert set(frame.index[~frame["as_printed"]]) == WRONG_AS_PRINTED
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(1, 12))
-def test_proposition_9_holds_from_each_start(start: int) -> None:
-    """Seed n has the mean of starts n, n + 1 and n + 2, so that seeds 1 to 9 hold if each of these starts does."""
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_no_verdict_depends_on_the_seed(seed: int) -> None:
+    """Of the statements that train nothing; `test_all_statements_hold` in tests/commands/test_theory.py has seed 0."""
+    check_verdicts(QUICK, seed)
+
+
+@pytest.mark.explore
+def test_all_statements_hold_with_a_new_seed() -> None:
+    """But for Proposition 9, which has three starts for each seed: the next test has one."""
+    check_verdicts([name for name in STATEMENTS if name != "proposition-9"], random.randrange(2**32))
+
+
+@pytest.mark.explore
+def test_proposition_9_holds_from_a_new_start() -> None:
+    """Seed n has the mean of starts n, n + 1 and n + 2, so that it holds if each of these starts does."""
     statement = load_statement("proposition-9")
+    start = random.randrange(2**32)
     residuals = statement.function(start, starts=1)
-    assert residuals.worst < statement.tolerance, residuals.computed
+    assert residuals.worst < statement.tolerance, (start, residuals.computed)
 
 
 def test_a_seed_repeats() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -13,15 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from fuzz.checkpoints import mutate_safetensors
+from fuzz.outcome import Wrong, check_error
 from safetensors.torch import load, load_file, save
+from support.mutate import choose_junk, mutate_json
+from support.sequences import make_efa
 from torch import Tensor
 
 from attngeo.errors import AttnGeoError
 from attngeo.estimators import AttentionClassifier, ExponentialFamilyAttention
 from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
-from support.mutate import choose_junk, mutate_bytes, mutate_json
-from support.outcome import Wrong, check_error
-from support.sequences import make_efa
 
 ROWS = pd.DataFrame(
     {
@@ -57,6 +59,8 @@ FAMILIES = (
 DTYPES = (
     torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn,
 )  # fmt: skip
+# A mutated model is in a folder beside the one that it was, whose predictions it must have if nothing changed.
+BEFORE, MUTATED = "before", "mutated"
 
 
 class Saved(NamedTuple):
@@ -66,78 +70,98 @@ class Saved(NamedTuple):
     weights: bytes
 
 
+def save_model(model: ExponentialFamilyAttention | AttentionClassifier) -> Saved:
+    with tempfile.TemporaryDirectory() as place:
+        model.save(place)
+        folder = Path(place)
+        return Saved(json.loads((folder / CONFIG).read_text("utf-8")), (folder / WEIGHTS).read_bytes())
+
+
 @cache
-def save_models() -> dict[str, list[Saved]]:
-    """Some models of each estimator."""
-    import tempfile
-
-    found: dict[str, list[Saved]] = {"efa": [], "tabular": []}
-    savers: list[tuple[str, Callable[[str], None]]] = []
-    for rows, options in EFA:
-        given: dict[str, Any] = {"width": 4, "max_epochs": 1, "validation_fraction": 0, "device": "cpu"}
-        savers.append(("efa", make_efa(**given | options).fit(rows).save))
-    for parameters in TABULAR:
-        given = {"max_epochs": 1, "n_heads": 2, "head_size": 3, "random_state": 0, "device": "cpu"}
-        model = AttentionClassifier(**given | parameters).fit(CELLS, LABELS)
-        savers.append(("tabular", model.save))
-    for kind, save_to in savers:
-        with tempfile.TemporaryDirectory() as folder:
-            save_to(folder)
-            config = json.loads((Path(folder) / CONFIG).read_text("utf-8"))
-            found[kind].append(Saved(config, (Path(folder) / WEIGHTS).read_bytes()))
-    return found
+def train_efa() -> list[Saved]:
+    """Some models of sequences."""
+    shared = {"width": 4, "max_epochs": 1, "validation_fraction": 0, "device": "cpu"}
+    return [save_model(make_efa(**shared | options).fit(rows)) for rows, options in EFA]
 
 
-def fuzz_efa(rng: Random, folder: Path) -> bool:
+@cache
+def train_tabular() -> list[Saved]:
+    """Some models of tables."""
+    shared: dict[str, Any] = {"max_epochs": 1, "n_heads": 2, "head_size": 3, "random_state": 0, "device": "cpu"}
+    return [save_model(AttentionClassifier(**shared | parameters).fit(CELLS, LABELS)) for parameters in TABULAR]
+
+
+def write_efa(rng: Random, folder: Path) -> None:
     """A model of `attngeo efa fit --save`."""
-    before = rng.choice(save_models()["efa"])
-    write_mutated(rng, before, folder)
-    try:
-        model = ExponentialFamilyAttention.load(folder)
-    except AttnGeoError as error:
-        check_error(error)
-        return False
-    stated = json.loads((folder / CONFIG).read_text("utf-8"))
+    write_mutated(rng, rng.choice(train_efa()), folder)
+
+
+def write_tabular(rng: Random, folder: Path) -> None:
+    """A model of `attngeo tabular fit --save`."""
+    write_mutated(rng, rng.choice(train_tabular()), folder)
+
+
+def read_efa(folder: Path) -> ExponentialFamilyAttention:
+    return ExponentialFamilyAttention.load(folder / MUTATED)
+
+
+def read_tabular(folder: Path) -> AttentionClassifier:
+    return AttentionClassifier.load(folder / MUTATED)
+
+
+def check_efa(folder: Path, model: ExponentialFamilyAttention) -> None:
+    stated = read_config(folder / MUTATED)
     check_stated(stated["options"], dict(model.options_))
     check_stated({"items": stated["items"]}, {"items": model.items_})
-    found = predict_rows(model)
-    is_usual = all(stated["shape"].get(name) == before.config["shape"][name] for name in SCALES) and all(
-        bool((weight.abs() <= LARGEST).all()) for weight in model.model_.state_dict().values()
-    )
-    if found is not None and is_usual and not np.isfinite(found).all():
-        raise Wrong(f"predictions that are not finite: {found}")
-    if found is not None and is_same(before, folder):
-        write_saved(before, folder / "before")
-        again = predict_rows(ExponentialFamilyAttention.load(folder / "before"))
-        if again is None or not np.array_equal(found, again):
-            raise Wrong(f"other predictions: {found} instead of {again}")
-    model.save(folder / "again")
-    ExponentialFamilyAttention.load(folder / "again")
-    return True
+    predictions = predict_rows(model)
+    if predictions is not None:
+        if not np.isfinite(predictions).all() and has_usual_sizes(folder, model):
+            raise Wrong(f"predictions that are not finite: {predictions}")
+        if is_same(folder):
+            check_same(predictions, predict_rows(ExponentialFamilyAttention.load(folder / BEFORE)))
+    with tempfile.TemporaryDirectory() as place:
+        model.save(place)
+        ExponentialFamilyAttention.load(place)
 
 
-def fuzz_tabular(rng: Random, folder: Path) -> bool:
-    """A model of `attngeo tabular fit --save`."""
-    before = rng.choice(save_models()["tabular"])
-    write_mutated(rng, before, folder)
-    try:
-        model = AttentionClassifier.load(folder)
-    except AttnGeoError as error:
-        check_error(error)
-        return False
-    stated = json.loads((folder / CONFIG).read_text("utf-8"))
+def check_tabular(folder: Path, model: AttentionClassifier) -> None:
+    stated = read_config(folder / MUTATED)
     check_stated(stated["parameters"], model.get_params())
     for column, coding in zip(stated["columns"], model.coding_.columns, strict=True):
         check_stated(column, dataclasses.asdict(coding))
-    found = predict_cells(model)
-    if found is not None and is_same(before, folder):
-        write_saved(before, folder / "before")
-        again = predict_cells(AttentionClassifier.load(folder / "before"))
-        if again is None or not np.array_equal(found, again):
-            raise Wrong(f"other predictions: {found} instead of {again}")
-    model.save(folder / "again")
-    AttentionClassifier.load(folder / "again")
-    return True
+    predictions = predict_cells(model)
+    if predictions is not None and is_same(folder):
+        check_same(predictions, predict_cells(AttentionClassifier.load(folder / BEFORE)))
+    with tempfile.TemporaryDirectory() as place:
+        model.save(place)
+        AttentionClassifier.load(place)
+
+
+def has_usual_sizes(folder: Path, model: ExponentialFamilyAttention) -> bool:
+    """Whether the numbers of a model are of the size that training gives them."""
+    before, after = (read_config(folder / name)["shape"] for name in (BEFORE, MUTATED))
+    weights = model.model_.state_dict().values()
+    return all(after.get(name) == before[name] for name in SCALES) and all(
+        bool((weight.abs() <= LARGEST).all()) for weight in weights
+    )
+
+
+def is_same(folder: Path) -> bool:
+    """Whether the files of the mutated model say what those of the model before say."""
+    if read_config(folder / BEFORE) != read_config(folder / MUTATED):
+        return False
+    old, new = (load_file(folder / name / WEIGHTS) for name in (BEFORE, MUTATED))
+    return old.keys() == new.keys() and all(torch.equal(old[name], new[name]) for name in old)
+
+
+def check_same(predictions: np.ndarray, expected: np.ndarray | None) -> None:
+    if expected is None or not np.array_equal(predictions, expected):
+        raise Wrong(f"other predictions: {predictions} instead of {expected}")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / CONFIG).read_text("utf-8"))
+    return config
 
 
 def predict_rows(model: ExponentialFamilyAttention) -> np.ndarray | None:
@@ -199,34 +223,27 @@ def write_plain(value: Any) -> str:
     return json.dumps(value, default=list)
 
 
-def is_same(before: Saved, folder: Path) -> bool:
-    """Whether the files of a folder say what those of a model say."""
-    if json.loads((folder / CONFIG).read_text("utf-8")) != before.config:
-        return False
-    old, new = load(before.weights), load_file(folder / WEIGHTS)
-    return old.keys() == new.keys() and all(torch.equal(old[name], new[name]) for name in old)
-
-
 def write_saved(saved: Saved, folder: Path) -> None:
     """Write the files of a model to a folder, which is created."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     (folder / CONFIG).write_text(json.dumps(saved.config))
     (folder / WEIGHTS).write_bytes(saved.weights)
 
 
 def write_mutated(rng: Random, before: Saved, folder: Path) -> None:
-    """Write the files of a model with a changed configuration, changed tensors, or both."""
-    write_saved(before, folder)
+    """Write the files of a model, and again with a changed configuration, changed tensors, or both."""
+    write_saved(before, folder / BEFORE)
+    write_saved(before, folder / MUTATED)
     how = rng.choice(("json", "values", "values", "weights", "weights", "both"))
     if how == "json":
-        (folder / CONFIG).write_bytes(mutate_json(rng, before.config))
+        (folder / MUTATED / CONFIG).write_bytes(mutate_json(rng, before.config))
     if how in ("values", "both"):
         config = json.loads(json.dumps(before.config))
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             change_value(rng, config)
-        (folder / CONFIG).write_text(json.dumps(config))
+        (folder / MUTATED / CONFIG).write_text(json.dumps(config))
     if how in ("weights", "both"):
-        (folder / WEIGHTS).write_bytes(mutate_weights(rng, before.weights))
+        (folder / MUTATED / WEIGHTS).write_bytes(mutate_weights(rng, before.weights))
 
 
 def change_value(rng: Random, config: dict[str, Any]) -> None:
@@ -264,21 +281,20 @@ def list_places(value: Any) -> Iterator[tuple[Any, Any]]:
 def mutate_weights(rng: Random, data: bytes) -> bytes:
     """The bytes of tensors, with one changed: its numbers, shape, type or name; or with changed bytes."""
     if rng.random() < 0.3:
-        length = int.from_bytes(data[:8], "little")
-        if rng.random() < 0.5:
-            return mutate_bytes(rng, data)
-        header = mutate_json(rng, json.loads(data[8 : 8 + length]))
-        return len(header).to_bytes(8, "little") + header + data[8 + length :]
+        return mutate_safetensors(rng, data, header_share=0.5)
     tensors = dict(sorted(load(data).items()))  # load gives them in another order each time
     name = rng.choice(list(tensors))
     tensor = tensors[name]
+    generator = torch.Generator().manual_seed(rng.getrandbits(32))
     changes: list[Callable[[], Tensor]] = [
         lambda: tensor.mT if tensor.ndim > 1 else tensor[None],
         lambda: tensor.flatten() if tensor.ndim != 1 else tensor[:, None],
         lambda: tensor[:-1] if tensor.ndim else tensor[None],
         lambda: torch.cat([tensor, tensor]) if tensor.ndim else torch.zeros(0),
         lambda: tensor.to(rng.choice(DTYPES)),
-        lambda: torch.where(torch.rand(tensor.shape) < 0.3, rng.choice((torch.nan, torch.inf)), tensor),
+        lambda: torch.where(
+            torch.rand(tensor.shape, generator=generator) < 0.3, rng.choice((torch.nan, torch.inf)), tensor
+        ),
         lambda: -tensor,
         lambda: torch.zeros_like(tensor),
     ]

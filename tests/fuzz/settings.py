@@ -9,35 +9,32 @@ from random import Random
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from attngeo.errors import AttnGeoError
-from attngeo.pretrain import make_options
-from attngeo.pretrain.options import SETTINGS, read_settings
-from support.fuzz_recipes import REAL
+from fuzz.outcome import Wrong
+from fuzz.recipes import REAL
 from support.mutate import choose_junk, mutate_bytes, mutate_json, mutate_value
-from support.outcome import Wrong, check_error
+
+from attngeo.options import Options
+from attngeo.pretrain import make_options
+from attngeo.pretrain.options import SETTINGS
 
 
-def fuzz_settings(rng: Random, folder: Path) -> bool:
+def write_settings(rng: Random, folder: Path) -> None:
     """The settings of a run on text or on images."""
-    given = rng.choice(list_settings())
-    (folder / SETTINGS).write_bytes(mutate_settings(rng, given))
-    try:
-        options = read_settings(folder)
-    except AttnGeoError as error:
-        check_error(error)
-        return False
+    (folder / SETTINGS).write_bytes(mutate_settings(rng, rng.choice(list_settings())))
+
+
+def check_settings(folder: Path, options: Options) -> None:
     stated: dict[str, Any] = json.loads((folder / SETTINGS).read_text())
-    found = dict(options)
+    values = dict(options)
     hints = get_type_hints(type(options))
-    for name in stated:
-        is_real = name in REAL and type(stated[name]) is int
-        expected = float(stated[name]) if is_real else stated[name]
-        if name not in found or found[name] != expected:
-            raise Wrong(f"{name}: {found.get(name)!r:.80} instead of {expected!r:.80}")
-    for name, value in found.items():
+    for name, value in stated.items():
+        is_real = name in REAL and type(value) is int
+        expected = float(value) if is_real else value
+        if name not in values or values[name] != expected:
+            raise Wrong(f"{name}: {values.get(name)!r:.80} instead of {expected!r:.80}")
+    for name, value in values.items():
         if not has_type(value, hints[name]):
             raise Wrong(f"{name}: {value!r:.80} is not of type {hints[name]}")
-    return True
 
 
 @cache

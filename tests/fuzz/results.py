@@ -13,15 +13,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fuzz.outcome import Wrong, check_equal
+from support.mutate import mutate_bytes, mutate_json, mutate_value
 
 import attngeo
-from attngeo.errors import AttnGeoError
 from attngeo.tables.read import read_results
 from attngeo.tables.write import to_csv, to_json, to_jsonl
-from support.mutate import mutate_bytes, mutate_json, mutate_value
-from support.outcome import Wrong, check_equal, check_error
 
 WHOLE = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
 REAL = ("symmetry", "directionality", "frobenius_norm")
@@ -34,26 +34,28 @@ CELLS = (
 )  # fmt: skip
 
 
-def fuzz_results(rng: Random, folder: Path) -> bool:
+def write_results(rng: Random, folder: Path) -> None:
     """The rows of a results file, in any of its formats."""
     suffix = rng.choice(list(save_results()))
-    path = folder / f"scores{suffix}"
-    path.write_bytes(mutate_results(rng, suffix))
-    try:
-        frame = read_results(path, ("model", "layer"), "attngeo score", numbers=("symmetry", "directionality"))
-    except AttnGeoError as error:
-        check_error(error)
-        return False
-    found = {str(name): frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame}
+    (folder / f"scores{suffix}").write_bytes(mutate_results(rng, suffix))
+
+
+def read_frame(folder: Path) -> pd.DataFrame:
+    (path,) = folder.iterdir()
+    return read_results(path, ("model", "layer"), "attngeo score", numbers=("symmetry", "directionality"))
+
+
+def check_frame(folder: Path, frame: pd.DataFrame) -> None:
+    (path,) = folder.iterdir()
     rows = read_rows(path)
     if len(rows) != len(frame):
         raise Wrong(f"{len(frame)} rows instead of {len(rows)}")
+    columns = {str(name): frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame}
     for name in dict.fromkeys(name for row in rows for name in row if name):
-        if name not in found:
+        if name not in columns:
             raise Wrong(f"column {name!r} is missing")
         for number, row in enumerate(rows):
-            check_cell(f"row {number}, {name}", name, found[name][number], row.get(name))
-    return True
+            check_cell(f"row {number}, {name}", name, columns[name][number], row.get(name))
 
 
 @cache
@@ -113,24 +115,29 @@ def mutate_cells(rng: Random, text: str) -> bytes:
 
 def read_rows(path: Path) -> Sequence[Mapping[str, Any]]:
     """The rows of a results file as a library other than pandas reads them."""
-    if path.suffix == ".parquet":
-        table: list[dict[str, Any]] = pq.read_table(io.BytesIO(path.read_bytes())).to_pylist()
-        return table
-    text = path.read_text("utf-8-sig") if path.suffix != ".csv" else path.read_bytes().decode("utf-8-sig")
-    if path.suffix == ".csv":
-        header, *lines = [
-            row for row in csv.reader(io.StringIO(text, newline="")) if "".join(row[:2]).strip() or row[1:]
-        ]
-        if longer := next((line for line in lines if len(line) > len(header)), None):
-            raise Wrong(f"a row has {len(longer)} cells under {len(header)} names")
-        named = [[*zip(header, line, strict=False)] for line in lines]
-        return [dict(reversed(pairs)) for pairs in named]  # of two columns with one name, the first
-    rows = (
-        json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.split("\n") if line.strip()]
-    )
+    match path.suffix:
+        case ".parquet":
+            table: list[dict[str, Any]] = pq.read_table(io.BytesIO(path.read_bytes())).to_pylist()
+            return table
+        case ".csv":
+            return read_csv_rows(path.read_bytes().decode("utf-8-sig"))
+        case ".json":
+            rows = json.loads(path.read_text("utf-8-sig"))
+        case _:
+            rows = [json.loads(line) for line in path.read_text("utf-8-sig").split("\n") if line.strip()]
     if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
         raise Wrong("not a list of objects")
     return rows
+
+
+def read_csv_rows(text: str) -> list[dict[str, Any]]:
+    """The rows of CSV without those that are blank; of two columns with one name, the first."""
+    lines = csv.reader(io.StringIO(text, newline=""))
+    header, *rows = [cells for cells in lines if "".join(cells[:2]).strip() or cells[1:]]
+    longer = [len(cells) for cells in rows if len(cells) > len(header)]
+    if longer:
+        raise Wrong(f"a row has {longer[0]} cells under {len(header)} names")
+    return [dict(reversed([*zip(header, cells, strict=False)])) for cells in rows]
 
 
 def check_cell(where: str, name: str, found: Any, given: Any) -> None:

@@ -11,12 +11,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from fuzz.outcome import check_equal
 from pydantic import BaseModel
-
-from attngeo.errors import AttnGeoError
-from attngeo.reporting.recipe import read_recipe
 from support.mutate import mutate_bytes, mutate_value
-from support.outcome import check_equal, check_error
+
+from attngeo.reporting.recipe import Recipe, read_recipe
 
 SCORE = {
     "per_head": True, "stack": "encoder", "layers": [0, 2], "gamma": 2.5, "convention": "published", "with_bias": False,
@@ -67,40 +66,22 @@ REAL = (
 )  # fmt: skip
 UNITS = {"": 1, "GB": 10**9, "GiB": 2**30}
 VALUES = (
-    True,
-    False,
-    0,
-    1,
-    2,
-    -1,
-    7,
-    2**40,
-    0.0,
-    0.5,
-    1.0,
-    1e308,
-    math.nan,
-    math.inf,
-    "",
-    "1",
-    "0-1,4",
-    "3, 4",
-    "é",
-    [],
-)
+    True, False, 0, 1, 2, -1, 7, 2**40, 0.0, 0.5, 1.0, 1e308, math.nan, math.inf, "", "1", "0-1,4", "3, 4", "é", [],
+)  # fmt: skip
+FILE = "recipe.toml"
 
 
-def fuzz_recipes(rng: Random, folder: Path) -> bool:
+def write_recipe(rng: Random, folder: Path) -> None:
     """A recipe with an option of each kind."""
-    path = folder / "recipe.toml"
-    path.write_bytes(mutate_recipe(rng))
-    try:
-        recipe = read_recipe(path).recipe
-    except AttnGeoError as error:
-        check_error(error)
-        return False
-    check_part("recipe", recipe, tomllib.loads(path.read_bytes().decode()))
-    return True
+    (folder / FILE).write_bytes(mutate_recipe(rng))
+
+
+def read_folder(folder: Path) -> Recipe:
+    return read_recipe(folder / FILE).recipe
+
+
+def check_recipe(folder: Path, recipe: Recipe) -> None:
+    check_part("recipe", recipe, tomllib.loads((folder / FILE).read_bytes().decode()))
 
 
 def mutate_recipe(rng: Random) -> bytes:
@@ -114,16 +95,18 @@ def mutate_recipe(rng: Random) -> bytes:
             table[key] = rng.choice(same if rng.random() < 0.7 and same else VALUES)
     elif rng.random() < 0.5:
         recipe = mutate_value(rng, recipe)
-    text = "".join(f"{write_toml(key)} = {write_toml(value)}\n" for key, value in recipe.items()).encode(
-        errors="replace"
-    )
-    return mutate_bytes(rng, text) if rng.random() < 0.3 else text
+    text = "".join(f"{write_toml(key)} = {write_toml(value)}\n" for key, value in recipe.items())
+    data = text.encode(errors="replace")
+    return mutate_bytes(rng, data) if rng.random() < 0.3 else data
 
 
 def list_tables(value: Any) -> list[dict[str, Any]]:
     """The tables in a value, itself included."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [value] * isinstance(value, dict) + [table for each in inner for table in list_tables(each)]
+    if isinstance(value, dict):
+        return [value, *list_tables(list(value.values()))]
+    if isinstance(value, list):
+        return [table for part in value for table in list_tables(part)]
+    return []
 
 
 def write_toml(value: Any) -> str:
