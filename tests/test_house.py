@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST_LINES = 40_300
-MOST_MODULES = 191
+MOST_LINES = 40_400
+MOST_MODULES = 192
 LEAST_MEDIAN = 190
 MOST_INNER_IMPORTS = 109
 MOST_CIRCULAR_MODULES = 0
