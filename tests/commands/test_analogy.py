@@ -191,6 +191,7 @@ def test_one_analogy_by_hand(attngeo: Command) -> None:
 
 @pytest.mark.slow
 def test_cbow_is_trained_saved_and_asked(attngeo: Command, tmp_path: Path) -> None:
+    pytest.importorskip("gensim")
     text = tmp_path / "text.txt"
     text.write_text("the king and the queen saw a man and a woman\n" * 200)
     run = attngeo("cbow", text, "-o", tmp_path / "v.vec", "--dimensions", 10)

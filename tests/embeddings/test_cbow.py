@@ -14,6 +14,8 @@ from attngeo.embeddings.opening import open_embedding
 from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import CorruptCheckpointError, DataError, ModelNotFoundError, OutputError, UsageError
 
+pytest.importorskip("gensim")
+
 SMALL = CbowOptions(dimensions=12, min_count=2, epochs=3)
 
 

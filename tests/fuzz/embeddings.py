@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import tempfile
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -11,7 +10,7 @@ from random import Random
 import numpy as np
 from fuzz.outcome import Wrong
 from support.mutate import mutate_bytes
-from support.vectors import keyed, words
+from support.vectors import words
 
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.opening import open_embedding
@@ -59,11 +58,10 @@ def parse_number(text: bytes) -> float:
 
 @cache
 def save_vectors() -> bytes:
-    """Word vectors in word2vec's binary format, as gensim writes it."""
-    vectors = keyed(words(30), np.random.default_rng(0).standard_normal((30, 4)))
-    with tempfile.TemporaryDirectory() as folder:
-        vectors.save_word2vec_format(f"{folder}/{BINARY}", binary=True)
-        return Path(f"{folder}/{BINARY}").read_bytes()
+    """Word vectors in word2vec's binary format."""
+    rows = np.random.default_rng(0).standard_normal((30, 4), np.float32)
+    lines = [f"{word} ".encode() + row.tobytes() + b"\n" for word, row in zip(words(30), rows, strict=True)]
+    return b"30 4\n" + b"".join(lines)
 
 
 def write_binary(rng: Random, folder: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from attngeo.analogies.questions import google_text
@@ -79,10 +80,8 @@ def write_text(path: Path, labels: Sequence[str], vectors: Any, *, header: bool 
 
 
 def keyed(labels: Sequence[str], vectors: Any) -> Any:
-    """The KeyedVectors of gensim for these words and vectors."""
-    from gensim.models import KeyedVectors
-
-    kept = KeyedVectors(len(vectors[0]))
+    """The KeyedVectors of gensim for these words and vectors. Skips the test if gensim is missing."""
+    kept = pytest.importorskip("gensim.models").KeyedVectors(len(vectors[0]))
     kept.add_vectors(list(labels), np.asarray(vectors, np.float32))
     return kept
 
