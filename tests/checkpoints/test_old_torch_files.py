@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import random
 import re
 import struct
 from collections.abc import Iterator
@@ -166,7 +167,7 @@ def test_small_pickles_take_little_memory(tmp_path: Path) -> None:
 
 
 def mutants() -> Iterator[bytes]:
-    rng, buffer = Random(0), io.BytesIO()
+    rng, buffer = Random(random.getrandbits(64)), io.BytesIO()
     torch.save(dict(weights(1)), buffer, _use_new_zipfile_serialization=False)
     for _ in range(400):
         yield mutate_bytes(rng, buffer.getvalue()[: rng.choice((2000, 10**6))])

@@ -21,7 +21,7 @@ from attngeo.errors import UsageError
 # explore` draws.
 FEW = range(20)
 MANY = range(20, 520)
-NEW = 3_000
+NEW = 5_000
 
 
 def test_mutated_inputs_are_read_rightly_or_refused() -> None:

@@ -118,15 +118,15 @@ print(*(hashlib.sha256(each).hexdigest() for each in (*made, batch["labels"].num
 
 
 @pytest.mark.slow
-def test_every_process_makes_the_same_tokeniser_sequences_and_masks(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(CHILD, {})
-    expected = capsys.readouterr().out
-    for seed, threads in (("1", "1"), ("random", "4")):
+def test_every_process_makes_the_same_tokeniser_sequences_and_masks() -> None:
+    shown = set()
+    for seed, threads in (("1", "1"), ("2", "4")):
         environment = {"PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "true"}
         run = subprocess.run(
             [sys.executable, "-c", CHILD], capture_output=True, text=True, check=True, env={**os.environ, **environment}
         )
-        assert run.stdout == expected
+        shown.add(run.stdout)
+    assert len(shown) == 1
 
 
 def test_a_tokeniser_without_a_mask_token_cannot_mask(tmp_path: Path) -> None:

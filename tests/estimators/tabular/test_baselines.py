@@ -58,7 +58,7 @@ def test_the_search_is_that_of_grid_search(name: str) -> None:
         assert_equal_to_plain(name, make_table(seed=seed), seed, SMALL[name])
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.parametrize("name", BASELINES)
 def test_the_search_of_the_appendix_is_that_of_grid_search(name: str) -> None:
     assert_equal_to_plain(name, make_table(200), 7, dict(BASELINES[name].grid))

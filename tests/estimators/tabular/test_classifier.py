@@ -508,7 +508,7 @@ def draw_codes(seed: int) -> np.ndarray:
     return np.column_stack([np.searchsorted(edges[:, at], values[:, at]) for at in range(4)])
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_scores_have_the_same_distribution_over_seeds() -> None:
     """Accuracy and log-loss of the test rows, by Kolmogorov and Smirnov, and by Welch's test of the means."""
     data = [draw_codes(seed) for seed in range(SEEDS)]

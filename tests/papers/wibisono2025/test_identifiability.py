@@ -53,7 +53,7 @@ def test_further_starts_go_on_only_if_a_fit_is_not_good_enough(monkeypatch: pyte
     assert mean_loss(truth, items) < math.log(12)
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_two_fits_are_related_and_models_without_training_are_not() -> None:
     found = check_theorem_1_fits(1)
     assert found.worst < 0.01
