@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from attngeo.checkpoints.files import find_checkpoint, is_weights, read_config
+from attngeo.checkpoints.files import GGUF, find_checkpoint, is_weights, read_config
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
 from attngeo.options import RUNNING, Options, option
 
@@ -167,6 +167,11 @@ def find_config(config: str | Path) -> Path | None:
     return path / "config.json" if path.is_dir() else path
 
 
+def refuse_config() -> UsageError:
+    """The error for a configuration that is given in place of a model's own."""
+    return UsageError("models in memory and GGUF files have a configuration; leave out $config", "config")
+
+
 def require_model(model: Any, adapters: Sequence[str] = (), config: str | Path | None = None) -> None:
     """Raise what opening a model would raise if a file of it on this machine is missing. Reads no weights.
 
@@ -177,6 +182,8 @@ def require_model(model: Any, adapters: Sequence[str] = (), config: str | Path |
         return
     ref = ModelRef.parse(model)
     fields = None
+    if config is not None and ref.text.endswith(GGUF):
+        raise refuse_config()
     if config is not None:
         path = find_config(config)
         fields = {} if path is None else read_config(path, str(config))

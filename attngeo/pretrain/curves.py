@@ -56,6 +56,8 @@ def summarise_runs(curves: pd.DataFrame) -> pd.DataFrame:
     initialisation that comes first in `curves`; the steps_to_baseline of others are missing if their loss never gets
     below its last.
     """
+    import pandas as pd
+
     first, rows, baselines = curves["init"].iloc[0], [], dict[Any, list[float]]()
     evaluated = [name for name in EVALUATION if name in curves]
     for run, part in curves.groupby(list(RUN_COLUMNS), sort=False):
@@ -107,6 +109,8 @@ def summarise_layers(curves: pd.DataFrame) -> pd.DataFrame:
     `symmetry_settled` on, or `heads_symmetry_settled` for the median over heads, the score stays within 10% of its last
     value. Source: Saponati et al. 2025 (arXiv 2502.10927), section 4.1.
     """
+    import pandas as pd
+
     rows = []
     for place, part in curves.groupby([*RUN_COLUMNS, "stack", "layer"], sort=False):
         last = part[part["step"] == part["step"].max()]

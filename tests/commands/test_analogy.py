@@ -302,7 +302,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
         "k too small": ([good, "--questions", questions, "--top-k", 0], UsageError, ["--top-k", 0, 1]),
         "memory": ([good, *asked, "--memory", "lots"], UsageError, ["--memory", "'lots'"]),
         "too little memory": ([good, *asked, "--memory", "1kB"], UsageError, ["--memory", "1,000 bytes"]),
-        "method": ([good, *asked, "--method", "4cosadd"], UsageError, ["--method", "'4cosadd'", "3cosmul"]),
+        "method": ([good, *asked, "--method", "4cosadd"], UsageError, ["--method", "'4cosadd'", "3cosadd"]),
         "device": ([good, *asked, "--device", "tpu"], UsageError, ["'tpu'", "cpu"]),
         "output format": ([good, *asked, "-o", folder / "out.docx"], OutputError, ["out.docx", ".csv"]),
         "output twice": ([good, *asked, *("-o", folder / "o.csv") * 2], UsageError, ["twice"]),

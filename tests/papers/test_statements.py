@@ -145,7 +145,7 @@ def test_names_select_all_forms_in_the_order_of_the_table() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    with refuses(UsageError, "'lemma-12'", "lemma-11"):
+    with refuses(UsageError, "'lemma-12'", "did you mean lemma-1"):
         select_statements(["lemma-12"])
     with refuses(UsageError, "'zzz'", "lemma-1"):
         select_statements(["zzz"])

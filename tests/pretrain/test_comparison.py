@@ -226,7 +226,7 @@ def test_a_signal_at_the_last_step_of_a_run_stops_before_the_next(tmp_path: Path
 
 def test_what_would_fail_later_is_said_before_the_first_run(tmp_path: Path) -> None:
     options = small_options(tmp_path, steps=10)
-    with pytest.raises(UsageError, match="compare is 'symetric', expected one of"):
+    with pytest.raises(UsageError, match="compare is 'symetric'; did you mean symmetric"):
         compare(options, tmp_path / "runs", compare=["default", "symetric"])
     with pytest.raises(ModelNotFoundError, match="no such file or folder"):
         compare(options, tmp_path / "runs", compare=["default", "./nowhere"])

@@ -438,7 +438,8 @@ def assert_refused(model: Any, init: Any, error: type[Exception], expected: str,
 @pytest.mark.parametrize(
     ("name", "init", "error", "expected"),
     [
-        ("bert", "symetric", UsageError, "'symetric', expected one of: default, symmetric, identity"),
+        ("bert", "symetric", UsageError, "'symetric'; did you mean symmetric"),
+        ("bert", "zzz", UsageError, "'zzz'; expected one of: default, symmetric, identity"),
         ("bert", "no model at all", UsageError, "'no model at all'"),
         ("bert", 7, UsageError, "int"),
         ("bert", "/nowhere/at/all", ModelNotFoundError, "/nowhere/at/all"),
