@@ -67,7 +67,7 @@ def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | No
     UsageError if `model` is neither.
     """
     in_memory = hasattr(model, "state_dict") and hasattr(getattr(model, "config", None), "to_dict")
-    if config is not None and in_memory:
+    if config is not None and (in_memory or str(getattr(model, "text", model)).endswith(GGUF)):
         raise refuse_config()
     if in_memory:
         return ModuleStore(model)
@@ -76,8 +76,6 @@ def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | No
             f"model is a {type(model).__name__}, expected a reference such as 'org/name' or a transformers model"
         )
     ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
-    if config is not None and ref.text.endswith(GGUF):
-        raise refuse_config()
     fields = None if config is None else _read_other_config(config, hub)
     store: FileStore | None = None
     match ref.kind:

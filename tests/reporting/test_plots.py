@@ -118,7 +118,7 @@ def test_the_published_models_can_be_left_out(folder: Path) -> None:
         ("training", ".", {}, DataError, r"curves\.parquet.*geometry\.parquet"),
         ("training", "text.csv", {}, DataError, "'step'"),
         ("analogies", "text.csv", {}, DataError, "'model'.*attngeo analogy"),
-        ("analogies", ["text.csv", "demo:minilm"], {}, DataError, "'model'"),
+        ("analogies", ["text.csv", "demo:minilm"], {}, UsageError, "cannot be mixed"),
         ("size", "sizeless.csv", {}, DataError, r"sizeless\.csv: .*parameters"),
         ("layers", "words.csv", {}, DataError, r"words\.csv: column layer"),
         ("layers", "nameless.csv", {}, DataError, r"nameless\.csv: .* model"),

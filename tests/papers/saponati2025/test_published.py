@@ -76,7 +76,7 @@ def test_published_losses_are_drawn_beside_own_curves(tmp_path: Path) -> None:
 
 
 def test_published_losses_that_cannot_be_read(tmp_path: Path) -> None:
-    with refuses(UsageError, "bert-huge", "bert-mini"):
+    with refuses(UsageError, "'bert-huge'", "did you mean bert"):
         read_published_losses(tmp_path / "losses.csv", "bert-huge", "jigsaw")
     with refuses(UsageError, "imdb", "redpajama"):
         read_published_losses(tmp_path / "losses.csv", "bert", "imdb")
