@@ -125,13 +125,15 @@ def interrupted_at(step: int) -> Callable[[Progress], None]:
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"objective": "clm"}, {"grad_accum": 2, "pack": False}], ids=["mlm", "clm", "padded"]
+    "given",
+    [{}, {"objective": "clm", "steps": 10}, {"grad_accum": 2, "pack": False, "steps": 10}],
+    ids=["mlm", "clm", "padded"],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(finished: Run, tmp_path: Path, given: dict[str, Any]) -> None:
     # Logs at 5, 10 …; the signal at 5 is obeyed at 6, between two logs.
     options = small_options(tmp_path, **given)
     whole = run(options, tmp_path / "whole") if given else finished
-    with pytest.raises(InterruptedTrainingError, match=r"step 6 of 20.*--resume -o") as stopped:
+    with pytest.raises(InterruptedTrainingError, match=rf"step 6 of {options.steps}.*--resume -o") as stopped:
         run(options, tmp_path / "parts", progress=interrupted_at(5))
     assert stopped.value.exit_code == 130
     assert not (tmp_path / "parts/model").exists()
