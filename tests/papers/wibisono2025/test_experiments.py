@@ -222,7 +222,7 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "last_gap"),
     [
-        pytest.param((100, 400), 0.1, marks=pytest.mark.slow),
+        pytest.param((100, 1600), 0.05, marks=pytest.mark.slow),
         pytest.param((100, 400, 1600, 6400), 0.02, marks=pytest.mark.explore),
     ],
 )
