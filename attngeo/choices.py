@@ -45,7 +45,7 @@ def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike:
     """
     text, names = str(name), [str(known_name) for known_name in known]
     near = [] if text.isdecimal() else get_close_matches(text, names, 1, alike)
-    return f"did you mean {near[0]}?" if near else otherwise or f"expected one of: {', '.join(names)}"
+    return f"did you mean {near[0]:.60}?" if near else otherwise or f"expected one of: {', '.join(names)}"
 
 
 def one_of(name: str, value: Any, choices: Any) -> Any:

@@ -225,7 +225,7 @@ def explain(kind: type[BaseModel], problem: ErrorDetails) -> UsageError:
             cause = problem["ctx"]["error"].args[0]
             return cause if isinstance(cause, UsageError) else UsageError(str(cause), name)
         case "extra_forbidden":
-            return UsageError(f"{name} is unknown; {advise(name, kind.model_fields)}", name)
+            return UsageError(f"{name:.60} is unknown; {advise(name, kind.model_fields)}", name)
         case "missing":
             return UsageError(f"${name} is missing", name)
         case "literal_error" if field is not None:

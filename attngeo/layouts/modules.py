@@ -366,8 +366,8 @@ def explain_nothing_found(
         )
     if unread:
         return UnsupportedModelError(
-            f"{ref}: family {model_type!r} is not supported: no layout knows the form of {unread[0]}, which seems to "
-            "hold queries; declare it in attngeo/layouts/families.py"
+            f"{ref}: family {model_type!r:.60} is not supported: no layout knows the form of {unread[0]}, which seems "
+            "to hold queries; declare it in attngeo/layouts/families.py"
         )
     if model_type == "attngeo_efa":  # its models of attention have names that a rule reads
         return UnsupportedModelError(
@@ -378,7 +378,7 @@ def explain_nothing_found(
     hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})
     seen = "names with 'att' found: " + ", ".join(hints[:6]) if hints else "no tensor is named after attention"
     return UnsupportedModelError(
-        f"{ref}: no query-key attention in this {model_type!r} model: looked for {looked_for}; {seen}"
+        f"{ref}: no query-key attention in this {model_type!r:.60} model: looked for {looked_for}; {seen}"
     )
 
 

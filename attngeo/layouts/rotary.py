@@ -62,7 +62,9 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
             if factors.shape != plain.shape:
                 raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
             return plain / factors
-    raise UnsupportedModelError(f"{ref}: rotary scaling {kind!r} is {reason}; leave out $rope_offset", "rope_offset")
+    raise UnsupportedModelError(
+        f"{ref}: rotary scaling {kind!r:.60} is {reason}; leave out $rope_offset", "rope_offset"
+    )
 
 
 def rotates(section: Mapping[str, Any], family: Family, layer: int) -> bool:

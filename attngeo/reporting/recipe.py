@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, field_validator
 
-from attngeo.bounds import read_small_bytes
+from attngeo.bounds import list_names, read_small_bytes
 from attngeo.choices import advise, one_of
 from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
@@ -319,7 +319,7 @@ def name_place(place: Place, fields: Mapping[str, Any]) -> str:
             table = {}
         label = (table.get("name") or table.get("title")) if isinstance(table, Mapping) else None
         if not isinstance(part, int):
-            text += f".{part}"
+            text += f".{part:.60}"
         else:
             text += f' "{label:.60}"' if isinstance(label, str) else f"[{part + 1}]"
     return text.lstrip(".") or "recipe"
@@ -348,7 +348,7 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
         if name in figure.model_fields_set and name not in ("kind", "caption", *settings):
             yield (*place, name), f"{figure.kind} has no {name}; {advise(name, settings)}"
     if "score" in figure.model_fields_set and options.score not in spec.scores:
-        yield (*place, "score"), f"score is {options.score!r}; {advise(options.score, spec.scores)}"
+        yield (*place, "score"), f"score is {options.score!r:.60}; {advise(options.score, spec.scores)}"
     if figure.model is not None and figure.of is not None:
         yield (*place, "model"), f"{figure.kind} has of, too; expected results or a model"
     elif figure.model is None and not spec.columns:
@@ -382,17 +382,18 @@ def _check_reference(
     request = recipe.find_request(name)
     if request is None:
         names = [request.name for request in recipe.results] or ["(none)"]
-        yield (*place, "of"), f"there are no results {name!r}; {advise(name, names)}"
+        yield (*place, "of"), f"there are no results {name!r:.60}; {advise(name, names)}"
         return
     known_columns = request.question.list_columns()
     missing = [column for column in columns if known_columns is not None and column not in known_columns]
     if missing:
         fit = [name for name, question in QUESTIONS.items() if {*(question.list_columns() or columns)} >= {*columns}]
-        problem = f"are results of {request.command}, which have no column {missing[0]!r}"
+        problem = f"are results of {request.command}, which have no column {missing[0]!r:.60}"
         yield (*place, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}"
     for model in models or ():
         if request.model_names and model not in request.model_names:
-            yield (*place, "models"), f"{name!r} has no model {model!r}; {advise(model, request.model_names)}"
+            advice = advise(model, request.model_names, f"expected one of: {list_names(request.model_names)}")
+            yield (*place, "models"), f"{name!r} has no model {model!r:.60}; {advice}"
     for column in where:
         if known_columns is not None and column not in known_columns:
             yield (*place, "where", column), explain_unknown_column(column, known_columns)
@@ -416,7 +417,7 @@ def _describe_problem(error: ValidationError) -> tuple[Place, str]:
             if "tag" not in problem["ctx"]:
                 return (*place, "command"), f"is missing, expected one of: {', '.join(QUESTIONS)}"
             tag = problem["ctx"]["tag"]
-            return (*place, "command"), f"command is {tag!r}; {advise(tag, QUESTIONS)}"
+            return (*place, "command"), f"command is {tag!r:.60}; {advise(tag, QUESTIONS)}"
         case "missing":
             return place, "is missing"
         case "string_pattern_mismatch":

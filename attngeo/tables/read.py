@@ -145,8 +145,8 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
         missing = set(values).difference(texts)
         if missing or not values:
             value = next((text for text in values if text in missing), wanted)
-            there = ", ".join(texts.unique()[:MOST_LISTED])
-            raise UsageError(f"{name} has no row with {column} = {value!r}, expected one of: {there}")
+            there = ", ".join(f"{text:.60}" for text in texts.unique()[:MOST_LISTED])
+            raise UsageError(f"{name} has no row with {column!s:.60} = {value!r:.60}, expected one of: {there}")
         rows = rows[texts.isin(values)]
     return rows
 
@@ -167,16 +167,18 @@ def explain_unknown_column(column: str, known: Collection[str]) -> str:
     "unknown column 'layr'; did you mean layer?"
     """
     names = list(map(str, known))
-    listed = ", ".join(names[:MOST_LISTED])
-    return f"unknown column {column!r}; {advise(column, names, f'expected one of: {listed}')}"
+    listed = ", ".join(f"{name:.60}" for name in names[:MOST_LISTED])
+    return f"unknown column {column!r:.60}; {advise(column, names, f'expected one of: {listed}')}"
 
 
 def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:
     """The frame itself. Raises DataError if it has no rows, or lacks one of the columns. what: its name in messages."""
     missing = [column for column in columns if column not in frame]
     if missing:
-        there = ", ".join(map(str, frame.columns[:MOST_LISTED]))
-        raise DataError(f"{what} has no column {missing[0]!r}, its columns are {there}; expected what {made_by} writes")
+        there = ", ".join(f"{name!s:.60}" for name in frame.columns[:MOST_LISTED])
+        raise DataError(
+            f"{what} has no column {missing[0]!r:.60}, its columns are {there}; expected what {made_by} writes"
+        )
     if frame.empty:
         raise DataError(f"{what} has no rows, expected what {made_by} writes")
     return frame
@@ -218,7 +220,7 @@ def _check_size(content: bytes) -> list[str]:
     file = parquet.ParquetFile(io.BytesIO(content), read_dictionary=schema.names, pre_buffer=False)
     nested = [name for place, name in enumerate(file.schema.names) if file.schema.column(place).max_repetition_level]
     if nested:
-        raise ValueError(f"column {nested[0]!r} holds lists, expected one value in each row")
+        raise ValueError(f"column {nested[0]!r:.60} holds lists, expected one value in each row")
     values = file.metadata.num_rows * file.metadata.num_columns
     if values > MOST_VALUES:
         raise ValueError(f"it has {values:,} values, expected at most {MOST_VALUES:,}")

@@ -39,7 +39,7 @@ def check_text(folder: Path, embedding: Embedding) -> None:
     (path,) = folder.iterdir()
     content = path.read_bytes()
     text = gzip.decompress(content) if path.name == PACKED else content
-    lines = {line.strip() for line in text.replace(b"\t", b" ").split(b"\n")}
+    lines = {line.strip() for line in text.split(b"\n")}
     for label, vector in zip(embedding.labels, embedding.matrix.tolist(), strict=True):
         numbers = [
             [parse_number(part) for part in line.split()[-len(vector) :]] for line in lines if label.encode() in line

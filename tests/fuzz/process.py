@@ -11,7 +11,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,8 +26,8 @@ SECONDS, MEMORY = 20, 3 << 30
 # The share of inputs that are accepted: a reader that refuses all of them, or none, is not tested by them.
 LEAST_ACCEPTED, MOST_ACCEPTED = 0.04, 0.96
 CODE = "from fuzz.process import main; main()"
-# In the output of the process, before what is wrong.
-MARK = "WRONG "
+# In the output of the process, before what is wrong; and the name of what is not about an input.
+MARK, PROCESS = "WRONG ", "process"
 
 
 def run_drawn(numbers: Mapping[str, range], seconds: float, place: Path = FOUND) -> list[str]:
@@ -48,10 +48,13 @@ def run_drawn(numbers: Mapping[str, range], seconds: float, place: Path = FOUND)
     return messages
 
 
-def run_found(path: Path, seconds: float) -> list[str]:
-    """Run a saved input. Returns what is wrong."""
+def run_found(paths: Iterable[Path], seconds: float) -> dict[str, str]:
+    """Run saved inputs. Returns what is wrong by the name of the file; of PROCESS if none of them was begun.
+
+    If the process dies, the inputs that follow are not run.
+    """
     with tempfile.TemporaryDirectory() as work:
-        return list(run_process({"found": str(path)}, Path(work), seconds).values())
+        return run_process({"found": list(map(str, paths))}, Path(work), seconds)
 
 
 def run_process(request: Mapping[str, Any], work: Path, seconds: float) -> dict[str, str]:
@@ -75,7 +78,7 @@ def run_process(request: Mapping[str, Any], work: Path, seconds: float) -> dict[
     lines = [line.removeprefix(MARK) for line in stdout.splitlines() if line.startswith(MARK)]
     reports = dict(map(json.loads, lines))
     if run.returncode:
-        left = [folder.name for folder in work.iterdir() if folder.name not in reports] or ["process"]
+        left = [folder.name for folder in work.iterdir() if folder.name not in reports] or [PROCESS]
         reports |= dict.fromkeys(left, f"the process died ({run.returncode}) after {stderr[-600:]}")
     return reports
 
@@ -95,9 +98,9 @@ def main() -> None:
         accepted = sum(outcomes)
         if not LEAST_ACCEPTED * len(numbers) <= accepted <= MOST_ACCEPTED * len(numbers):
             report(target, f"{accepted} of {len(numbers)} are accepted")
-    if "found" in request:
-        found = Input.load(Path(request["found"]))
-        run_input(found.target, "found", found.write, work)
+    for path in map(Path, request.get("found", ())):
+        found = Input.load(path)
+        run_input(found.target, path.name, found.write, work)
 
 
 def limit_memory() -> None:

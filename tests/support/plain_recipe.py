@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-HEADS, WIDTH, HIDDEN, BATCH = 5, 20, 5, 128
+HEADS, WIDTH, HIDDEN, BATCH, DROPOUT, RATE = 5, 20, 5, 128, 0.1, 1e-3
 
 
 class PlainAttention(nn.Module):
-    """One block, post-norm, with dropout of 0.1 twice. Word 0 is [MASK]; columns share words."""
+    """One block, post-norm, with dropout twice. Word 0 is [MASK]; columns share words."""
 
     def __init__(self, columns: int, words: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class PlainAttention(nn.Module):
         self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
         self.up, self.down = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH, eps=1e-6), nn.LayerNorm(WIDTH, eps=1e-6)
-        self.drop1, self.drop2 = nn.Dropout(0.1), nn.Dropout(0.1)
+        self.drop1, self.drop2 = nn.Dropout(DROPOUT), nn.Dropout(DROPOUT)
         self.head = nn.Linear(WIDTH, words)
         self._start()
 
@@ -57,7 +57,7 @@ def fit_plain(codes: np.ndarray, words: int, *, epochs: int, seed: int) -> Plain
     target = copies.gather(1, column[:, None])[:, 0] - 1
     copies.scatter_(1, column[:, None], 0)
     model = PlainAttention(columns, words)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     for _ in range(epochs):
         order = torch.randperm(len(copies))
         for batch in order.split(BATCH):

@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from support.messages import refuses
-from support.plain_recipe import PlainAttention, fit_plain
+from support.plain_recipe import BATCH, DROPOUT, HEADS, HIDDEN, RATE, WIDTH, PlainAttention, fit_plain
 
 from attngeo.errors import TableError, TrainingError, UsageError
 from attngeo.estimators import AttentionClassifier, AttentionImputer, fit_together
@@ -494,6 +494,13 @@ def test_an_unseen_value_is_an_error_or_a_missing_one() -> None:
 def test_parameters_out_of_range_are_refused(parameters: dict[str, Any], facts: list[object]) -> None:
     with refuses(UsageError, *facts):
         small(**parameters).fit(FRAME, TARGET)
+
+
+def test_the_defaults_are_those_of_the_plain_recipe() -> None:
+    model = AttentionClassifier()
+    sizes = (model.n_heads, model.n_heads * model.head_size, model.feed_forward, model.batch_size)
+    assert sizes == (HEADS, WIDTH, HIDDEN, BATCH)
+    assert (model.dropout, model.learning_rate) == (DROPOUT, RATE)
 
 
 SEEDS, ROWS, EPOCHS, CLASSES = 20, 400, 25, 5

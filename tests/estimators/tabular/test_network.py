@@ -40,12 +40,16 @@ class PlainBlock(nn.Module):
                 norm.weight.copy_(w[f"gain{number}"][0])
                 norm.bias.copy_(w[f"bias{number}"][0])
 
-    def forward(self, words: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of all words at the masked position, and its attention [rows, heads, K]."""
+    def forward(self, words: Tensor, column: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Logits of all words at the masked position, and its attention [rows, heads, K].
+
+        noise: of dropout at the masked position after attention and after the feed-forward layer, [rows, 2d].
+        """
+        first, second = torch.ones(len(words), 1, 2).chunk(2, -1) if noise is None else noise[:, None].chunk(2, -1)
         x = self.words[words] + self.positions
         mixed, attention = self.attention(x, x, x, average_attn_weights=False)
-        x = self.norms[0](x + mixed)
-        x = self.norms[1](x + self.down(torch.relu(self.up(x))))
+        x = self.norms[0](x + mixed * first)
+        x = self.norms[1](x + self.down(torch.relu(self.up(x))) * second)
         at = torch.arange(len(column))
         return self.out(x[at, column]), attention[at, :, column]
 
@@ -94,11 +98,13 @@ def test_a_step_moves_the_weights_as_torchs_own_modules_do() -> None:
     column, weight = torch.randint(3, (1, ROWS)), torch.rand(1, ROWS, dtype=torch.float64)
     target = codes.gather(2, column[..., None])[..., 0].clamp(min=0)
     slots = mask(layout, codes, column)
-    total, count = network(slots, column, target, weight, torch.empty(1, ROWS, 0))
+    noise = (torch.rand(1, ROWS, 2 * WIDTH, dtype=torch.float64) < 0.75) / 0.75
+    total, count = network(slots, column, target, weight, noise)
     total.sum().backward()
     plain = PlainBlock(network, 0)
     plain.words, plain.positions = (each.detach().requires_grad_() for each in (plain.words, plain.positions))
-    loss = functional.cross_entropy(plain(layout.word_of_slot()[slots[0]], column[0])[0], target[0], reduction="none")
+    logits = plain(layout.word_of_slot()[slots[0]], column[0], noise[0])[0]
+    loss = functional.cross_entropy(logits, target[0], reduction="none")
     (loss * weight[0]).sum().backward()
     assert count.item() == pytest.approx(weight.sum().item())
     assert plain.words.grad is not None
