@@ -280,7 +280,7 @@ def check_theorem_1_fits(seed: int = 0) -> Residuals:
     true_loss = mean_loss(truth, drawn)
     share = sum(weight.numel() for weight in truth.parameters()) / drawn.numel()  # P/N
     enough = true_loss + share / 2
-    # Also of the largest seed of the statement, the seeds of the fits are those that a training takes.
+    # A training takes seeds below 2**32, and the statement any of them.
     seeds = [(FITTED + 2 * seed + fit) % 2**32 for fit in range(2)]
     fits = [fit_items(drawn, FIT_ITEMS, SIZE, start, enough=enough, starts=STARTS) for start in seeds]
     with seeded(seed + UNTRAINED):

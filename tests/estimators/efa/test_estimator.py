@@ -396,6 +396,22 @@ def stop_after(steps: int) -> Callable[[Any], None]:
     return stop
 
 
+@pytest.mark.parametrize(("batch_size", "threads"), [(2, 1), (500, 2)])
+def test_only_large_batches_are_divided_between_threads(batch_size: int, threads: int) -> None:
+    """The number of threads is as before afterwards."""
+    rows = pd.DataFrame({"sequence": np.arange(800) // 2, "item": "x", "value": np.arange(800) % 3})
+    seen: list[int] = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model = make_efa(width=16, batch_size=batch_size, max_epochs=1, validation_fraction=0, device="cpu")
+        model.fit(rows, progress=lambda _: seen.append(torch.get_num_threads()))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen[-1] == threads
+
+
 def test_an_interrupted_fit_resumes_and_ends_as_one_that_was_not(tmp_path: Any) -> None:
     frame = draw_table([0.0, 1.0])
     whole = fit(frame, max_epochs=6)

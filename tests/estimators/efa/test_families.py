@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.families import (
+    FAMILIES,
     Bernoulli,
     Binomial,
     Categorical,
@@ -25,6 +26,7 @@ from attngeo.estimators.efa.families import (
     Ordinal,
     Poisson,
 )
+from attngeo.estimators.efa.options import FAMILY_FORMS
 
 NATURAL = torch.tensor([-2.5, -0.7, -0.01, 0.4, 1.8], dtype=torch.float64)
 NEGATIVE = torch.tensor([-6.0, -2.5, -0.7, -0.2, -0.01], dtype=torch.float64)
@@ -175,3 +177,8 @@ def test_values_outside_the_support(family: ExponentialFamily, outside: list[flo
 def test_bad_parameters_are_refused(make: Callable[[], ExponentialFamily], facts: list[str]) -> None:
     with refuses(UsageError, *facts):
         make()
+
+
+def test_every_family_has_a_form_of_its_number() -> None:
+    """The forms are apart from the families, so that a mistyped one is refused before torch is loaded."""
+    assert list(FAMILY_FORMS) == list(FAMILIES)
