@@ -12,7 +12,7 @@ import os
 
 from attngeo.bounds import available_cores, visible_cores
 
-# Rounds of active waiting in GNU's library, which torch's wheels contain. Its default is 300,000. How long a round takes
+# Rounds of active waiting in GNU's library, which torch's wheels contain. Its default is 300,000. The time of a round
 # depends on the processor: 4,000 took 0.05 ms on a Xeon.
 SPINS = "4000"
 # Milliseconds in the library of Intel and LLVM, which conda and macOS have. Its default is 200.
