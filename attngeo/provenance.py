@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from attngeo.bounds import available_cores
 
 PACKAGES = ("torch", "transformers")
 SOURCES = (".py", ".json", ".csv", ".gz")
+# The metadata of a package are looked for once: that takes a millisecond, and a study asks for each of its runs.
+version = cache(metadata.version)
 
 
 def software() -> dict[str, str]:
@@ -41,7 +43,7 @@ def is_current(described: Any) -> bool:
     """Whether what `describe_code` returned when a result was kept is what it returns now."""
     try:
         return bool(described == describe_code(*(described.keys() - {"code"})))
-    except (AttributeError, ValueError, PackageNotFoundError):
+    except (AttributeError, ValueError, metadata.PackageNotFoundError):
         return False
 
 

@@ -69,14 +69,15 @@ def spread_of(rows: pd.DataFrame) -> dict[str, float]:
     rows: of one stack of one model, with the columns head and one for each score. Quantiles are linear interpolations,
     as numpy's default.
     """
-    heads = rows["head"].notna()
     scores = rows.reindex(columns=list(score_names())).astype("float64")
-    return {
-        statistic(score, place, heads=of_heads): float(scores.loc[heads if of_heads else ~heads, score].quantile(share))
-        for of_heads in (False, True)
-        for score in score_names()
-        for place, share in QUANTILES.items()
-    }
+    heads = rows["head"].notna()
+    spread = {}
+    for of_heads, members in ((False, scores[~heads]), (True, scores[heads])):
+        quantiles = members.quantile(list(QUANTILES.values()))
+        for score in score_names():
+            for place, value in zip(QUANTILES, quantiles[score], strict=True):
+                spread[statistic(score, place, heads=of_heads)] = float(value)
+    return spread
 
 
 def find_settled(values: pd.Series) -> Any:

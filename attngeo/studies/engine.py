@@ -384,10 +384,13 @@ def take_gpu(number: int) -> None:
 
     A process keeps the GPU of its first run, because CUDA reads the variable only once.
     """
+    visible = os.environ.get(VISIBLE_GPUS)
+    if visible is not None and "," not in visible:
+        return  # nothing to choose from, and torch takes a second to load
     import torch
 
     count = torch.cuda.device_count()
-    names = [name.strip() for name in os.environ.get(VISIBLE_GPUS, "").split(",") if name.strip()]
+    names = [name.strip() for name in (visible or "").split(",") if name.strip()]
     gpus = names[:count] or list(map(str, range(count)))
     if len(gpus) > 1:
         os.environ[VISIBLE_GPUS] = gpus[number % len(gpus)]

@@ -24,4 +24,7 @@ def seed_random_numbers(request: pytest.FixtureRequest) -> None:
     seed = zlib.crc32(f"{request.config.getoption('draw_seed')} {request.node.nodeid}".encode())
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    # torch.manual_seed keeps the stack of each call, for a CUDA device that may be used later: a millisecond.
+    torch.default_generator.manual_seed(seed)
+    if request.node.get_closest_marker("gpu"):
+        torch.cuda.manual_seed_all(seed)
