@@ -22,16 +22,19 @@ TARGET ?= test
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 FAST := -m "not slow and not explore and not gpu"
 
-.PHONY: help demo report test test-pythons slow portable products explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures docs readme clean
+.PHONY: help install demo report test test-pythons slow portable products explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures docs readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
+# Modules are compiled when they are first imported (--no-compile): tests import a small part of them.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-compile $(TORCH)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev]"
 	touch $@
+
+install: $(INSTALLED)  ## Make the virtual environment.
 
 demo: $(INSTALLED)  ## Score an encoder, a decoder and a real pretrained model, and ask it word analogies.
 	$(BIN)/attngeo inspect demo:minilm
@@ -96,9 +99,9 @@ $(LOWEST)/.installed: pyproject.toml constraints.txt tests/support/lowest.py | d
 	rm -rf $(LOWEST)
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python tests/support/lowest.py > $(LOWEST)/constraints.txt
-	$(LOWEST)/bin/python -m pip install --quiet $(TORCH)
+	$(LOWEST)/bin/python -m pip install --quiet --no-compile $(TORCH)
 	wheel=$$(echo $(DIST)/*.whl) && \
-		$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt "$$wheel[cbow,data,demo,estimators,images,sentencepiece]" pytest hypothesis
+		$(LOWEST)/bin/python -m pip install --quiet --no-compile --constraint $(LOWEST)/constraints.txt "$$wheel[cbow,data,demo,estimators,images,sentencepiece]" pytest hypothesis
 	touch $@
 
 census: $(INSTALLED)  ## Compare every model type of transformers with what the running model multiplies.

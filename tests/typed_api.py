@@ -7,35 +7,37 @@ import attngeo
 from attngeo.gradients import measure
 from attngeo.pretrain import compare, make_options
 
-rows = attngeo.score("demo:minilm", per_head=True, gamma=3, layers=[0, 1], offline=True, fresh=True)
-rows.attrs  # noqa: B018
-attngeo.score("demo:minilm", per_haed=True)  # type: ignore[call-arg]
-attngeo.score("demo:minilm", per_head="yes")  # type: ignore[arg-type]
-attngeo.score("demo:minilm", convention="correct")  # type: ignore[arg-type]
-attngeo.score()  # type: ignore[call-arg]
 
-for site, wq, _ in attngeo.attention_sites("demo:minilm", layers=[0], with_bias=True):
-    print(site.layer, wq.mT)
-attngeo.attention_sites("demo:minilm", layer=0)  # type: ignore[call-arg]
+def call_public_functions() -> None:
+    rows = attngeo.score("demo:minilm", per_head=True, gamma=3, layers=[0, 1], offline=True, fresh=True)
+    rows.attrs  # noqa: B018
+    attngeo.score("demo:minilm", per_haed=True)  # type: ignore[call-arg]
+    attngeo.score("demo:minilm", per_head="yes")  # type: ignore[arg-type]
+    attngeo.score("demo:minilm", convention="correct")  # type: ignore[arg-type]
+    attngeo.score()  # type: ignore[call-arg]
 
-attngeo.verify("demo:minilm", retries=1)
-attngeo.verify("demo:minilm", retries="1")  # type: ignore[arg-type]
+    for site, wq, _ in attngeo.attention_sites("demo:minilm", layers=[0], with_bias=True):
+        print(site.layer, wq.mT)
+    attngeo.attention_sites("demo:minilm", layer=0)  # type: ignore[call-arg]
 
-attngeo.analogy(["demo:minilm"], method="3cosmul", draws=10).scores  # noqa: B018
-attngeo.analogy("demo:minilm", method="cos")  # type: ignore[arg-type]
-attngeo.nearest("demo:minilm", "king - man", top_k=3)
-attngeo.nearest("demo:minilm")  # type: ignore[call-arg]
-attngeo.open_embedding("demo:minilm", table="output", offline=True)
-attngeo.open_embedding("demo:minilm", table="middle")  # type: ignore[arg-type]
+    attngeo.verify("demo:minilm", retries=1)
+    attngeo.verify("demo:minilm", retries="1")  # type: ignore[arg-type]
 
-attngeo.query_key_matrix("demo:minilm", layer=1, head=2).cells  # noqa: B018
-attngeo.query_key_matrix("demo:minilm", layer="first")  # type: ignore[arg-type]
+    attngeo.analogy(["demo:minilm"], method="3cosmul", draws=10).scores  # noqa: B018
+    attngeo.analogy("demo:minilm", method="cos")  # type: ignore[arg-type]
+    attngeo.nearest("demo:minilm", "king - man", top_k=3)
+    attngeo.nearest("demo:minilm")  # type: ignore[call-arg]
+    attngeo.open_embedding("demo:minilm", table="output", offline=True)
+    attngeo.open_embedding("demo:minilm", table="middle")  # type: ignore[arg-type]
 
-figure = attngeo.plot("heatmap", rows, score="symmetry", where={"layer": 2})
-attngeo.save_figure(figure.update_layout(width=600), "figure.html")
-attngeo.save_figure(figure, "figure.html", widht=600)  # type: ignore[call-arg]
+    attngeo.query_key_matrix("demo:minilm", layer=1, head=2).cells  # noqa: B018
+    attngeo.query_key_matrix("demo:minilm", layer="first")  # type: ignore[arg-type]
 
-compare(make_options("tiny"), "folder", compare=["default", "symmetric"], seeds=2, jobs=2)
-compare(make_options("tiny"), "folder", seeds="2")  # type: ignore[arg-type]
-measure("demo:encoder", text="novel.txt", objective="clm", sequences=8).rows.attrs  # noqa: B018
-measure("demo:encoder", objective="image")  # type: ignore[arg-type]
+    figure = attngeo.plot("heatmap", rows, score="symmetry", where={"layer": 2})
+    attngeo.save_figure(figure.update_layout(width=600), "figure.html")
+    attngeo.save_figure(figure, "figure.html", widht=600)  # type: ignore[call-arg]
+
+    compare(make_options("tiny"), "folder", compare=["default", "symmetric"], seeds=2, jobs=2)
+    compare(make_options("tiny"), "folder", seeds="2")  # type: ignore[arg-type]
+    measure("demo:encoder", text="novel.txt", objective="clm", sequences=8).rows.attrs  # noqa: B018
+    measure("demo:encoder", objective="image")  # type: ignore[arg-type]

@@ -303,7 +303,7 @@ def test_ctrl_c_keeps_the_state_from_which_the_same_command_resumes(baskets: Pat
     state = tmp_path / "kept" / "state"
 
     def start(*more: object) -> subprocess.Popen[str]:
-        command = ["efa", "fit", baskets, "--family", "poisson", "--width", 4, "--epochs", 400, *more]
+        command = ["efa", "fit", baskets, "--family", "poisson", "--width", 4, "--epochs", 100, *more]
         return subprocess.Popen(
             [sys.executable, "-c", OFTEN, *map(str, command)], env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -317,7 +317,7 @@ def test_ctrl_c_keeps_the_state_from_which_the_same_command_resumes(baskets: Pat
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err
-    assert_states(err.splitlines()[-1], "interrupted", 400, "resume")
+    assert_states(err.splitlines()[-1], "interrupted", 100, "resume")
     assert [path.name for path in state.iterdir()] == ["training.pt"]
     assert not (tmp_path / "model").exists()
     other = start(*resumable, "--seed", 1)
