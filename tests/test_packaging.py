@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import Command
 from packaging.requirements import Requirement
 from support.lowest import EXTRAS as LOWEST_EXTRAS, FIXED, LEFT_TO_PIP, lowest_versions, normalise, read_constraints
 
@@ -122,12 +123,11 @@ def test_import_and_help_load_nothing_heavy(arguments: list[str] | None) -> None
     assert found & HEAVY <= ({"pydantic"} if arguments and len(arguments) > 1 else set())
 
 
-def test_the_version_is_one() -> None:
+def test_the_version_is_one(inside: Command) -> None:
     assert attngeo.__version__ == version("attngeo")
     shown = {}
     for arguments in (["--version"], ["--version", "-v"], ["-v", "--version"]):
-        command = [Path(sys.executable).with_name("attngeo"), *arguments]
-        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        lines = inside(*arguments).stdout.splitlines()
         assert lines[0] == f"attngeo {attngeo.__version__}"
         shown[*arguments] = {line.split()[0] for line in lines[1:]}
     assert shown["--version",] >= {"python", "torch", "transformers", "platform", "processor", "cores"}

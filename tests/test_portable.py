@@ -23,9 +23,8 @@ from attngeo.analogies.questions import google_text
 
 # Other processors: variables that the libraries read when they are loaded, and seeds of the rounding.
 SETTINGS = {
-    "two-threads": {"MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "2"},
+    "new": {"MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "2", **variables(2)},
     "old": {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", **variables(1)},
-    "rounded": {"OMP_NUM_THREADS": "2", **variables(2)},
 }
 BASELINE = {"OMP_NUM_THREADS": "1"}
 SCORES = Path(__file__).parent / "golden" / "minilm.csv"
