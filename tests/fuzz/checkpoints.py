@@ -98,10 +98,11 @@ def copy_records(path: Path) -> io.BytesIO:
     copy = io.BytesIO()
     with zipfile.ZipFile(path) as archive, zipfile.ZipFile(copy, "w") as plain:
         for info in archive.infolist():
+            if info.filename.endswith(("version", "byteorder")) or "/." in info.filename:
+                continue  # not needed for tensors, wherever it is said to be
             names, extra = struct.unpack_from("<2H", content, info.header_offset + 26)
             start = info.header_offset + 30 + names + extra
-            if not info.filename.endswith(("version", "byteorder")) and "/." not in info.filename:
-                plain.writestr(info.filename, content[start : start + info.file_size])
+            plain.writestr(info.filename, content[start : start + info.file_size])
         plain.writestr(f"{archive.namelist()[0].partition('/')[0]}/version", "3\n")
     copy.seek(0)
     return copy
