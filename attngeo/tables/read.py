@@ -9,7 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
+from attngeo.bounds import MOST_RESULTS_BYTES, list_names, read_small_bytes, read_small_text
 from attngeo.choices import advise
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 
@@ -31,8 +31,6 @@ NOT_READ = (".md", ".tex", ".html", ".tsv", ".xlsx")
 # A text that is repeated is stored once, so that a few rows can be long.
 PARQUET_ROWS = 1000
 MOST_VALUES = MOST_RESULTS_BYTES // 8
-# Columns that a message lists at most.
-MOST_LISTED = 20
 
 
 def is_results(text: str) -> bool:
@@ -145,7 +143,7 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
         missing = set(values).difference(texts)
         if missing or not values:
             value = next((text for text in values if text in missing), wanted)
-            there = ", ".join(f"{text:.60}" for text in texts.unique()[:MOST_LISTED])
+            there = list_names(list(texts.unique()))
             raise UsageError(f"{name} has no row with {column!s:.60} = {value!r:.60}, expected one of: {there}")
         rows = rows[texts.isin(values)]
     return rows
@@ -167,17 +165,16 @@ def explain_unknown_column(column: str, known: Collection[str]) -> str:
     "unknown column 'layr'; did you mean layer?"
     """
     names = list(map(str, known))
-    listed = ", ".join(f"{name:.60}" for name in names[:MOST_LISTED])
-    return f"unknown column {column!r:.60}; {advise(column, names, f'expected one of: {listed}')}"
+    return f"unknown column {column!r:.60}; {advise(column, names, f'expected one of: {list_names(names)}')}"
 
 
 def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:
     """The frame itself. Raises DataError if it has no rows, or lacks one of the columns. what: its name in messages."""
     missing = [column for column in columns if column not in frame]
     if missing:
-        there = ", ".join(f"{name!s:.60}" for name in frame.columns[:MOST_LISTED])
         raise DataError(
-            f"{what} has no column {missing[0]!r:.60}, its columns are {there}; expected what {made_by} writes"
+            f"{what} has no column {missing[0]!r:.60}, its columns are {list_names(list(frame.columns))}; "
+            f"expected what {made_by} writes"
         )
     if frame.empty:
         raise DataError(f"{what} has no rows, expected what {made_by} writes")
