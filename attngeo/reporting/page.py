@@ -83,10 +83,16 @@ def _list_provenance(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
             for name, value in origin.items()
             if name not in elsewhere and value is not None and value is not False and value not in ("", [])
         ]
-        commit = f"@{origin['revision']}" if origin.get("revision") else ""
-        about = f"{origin.get('model', '')}{commit} · {', '.join(options)}"
+        about = f"{_name_commits(origin)} · {', '.join(options)}"
         lines.append((f"{origin['results']}: {origin['command']}", about))
     return lines
+
+
+def _name_commits(origin: Mapping[str, Any]) -> str:
+    """The models of a part of the results, each with its commit if it has one."""
+    revision = origin.get("revision")
+    commits = revision if isinstance(revision, Mapping) else {origin.get("model", ""): revision}
+    return ", ".join(f"{model}@{commit}" if commit else str(model) for model, commit in commits.items())
 
 
 def pack_figures(figures: Iterable[Figure]) -> str:
