@@ -13,7 +13,7 @@ import typer
 import attngeo
 from attngeo.bounds import printable
 from attngeo.checkpoints.reference import HubAccess, split_weight
-from attngeo.errors import UsageError
+from attngeo.errors import UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import merge_origins
@@ -261,7 +261,7 @@ def _print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     console.print()
     if not quiet:
         for line in _list_footnotes(frame):
-            sys.stderr.write(f"{printable(line)}\n")
+            sys.stderr.write(f"{shorten(printable(line))}\n")
 
 
 def _show_score(row: dict[Any, Any], name: str, *, bars: bool) -> str:
