@@ -319,18 +319,17 @@ def _find_data(options: Any, place: Workplace) -> Any:
 
 def resolve_reference(model: str, base: Path) -> str:
     """A path that is relative to the recipe, made absolute; any other reference as it is. Raises ModelNotFoundError."""
-    for prefix in PREFIXES:
-        if model.startswith(prefix):
-            return prefix + resolve_reference(model.removeprefix(prefix), base)
+    prefix = next((prefix for prefix in PREFIXES if model.startswith(prefix)), "")
+    model = model.removeprefix(prefix)
     path = base / local_path(model)
     if is_path(model) or path.exists():
-        return str(path.absolute())
+        return prefix + str(path.absolute())
     if local_path(model).exists():
         raise ModelNotFoundError(
             f"{model}: found in the working directory, not beside the recipe; paths are relative to the recipe. Move "
             "it there; for the Hub's model, run from another directory"
         )
-    return model
+    return prefix + model
 
 
 def describe_inputs(content: Any, base: Path) -> str:
