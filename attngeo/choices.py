@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Hashable, Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -34,8 +33,6 @@ Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
 
 # How alike a mistyped name is to the right one, at least, as difflib counts it.
 ALIKE = 0.6
-# Names that need no quotes in front of a question mark.
-PLAIN_NAME = re.compile(r"[\w.:/@+-]*\w")
 
 
 def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike: float = ALIKE) -> str:
@@ -53,7 +50,7 @@ def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike:
     if not near:
         return otherwise or f"expected one of: {', '.join(names)}"
     shown = f"{near[0]:.60}"
-    return f"did you mean {shown if PLAIN_NAME.fullmatch(shown) else repr(shown)}?"
+    return f"did you mean {shown if shown[-1:].isalnum() else repr(shown)}?"  # else its own mark would meet ours
 
 
 def as_python(value: Any) -> Any:

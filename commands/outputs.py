@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -69,8 +70,8 @@ def _find_input(name: str, outputs: Iterable[Path], *, every_file: bool) -> str 
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
     try:
-        path = local_path(name).resolve()
-    except ModelNotFoundError:  # it is no path
+        path = Path(os.path.realpath(local_path(name)))
+    except (ModelNotFoundError, ValueError):  # it is no path
         return None
     for output in outputs:
         if output == path:

@@ -376,7 +376,13 @@ def _read_binary(stream: Stream) -> Embedding:
             end = space + 1 + size
             if space < 0 or end > len(buffer):
                 break
-            _refuse_space(buffer, offset, space, width, f"{stream.ref}: the word of vector {record + 1:,}")
+            if text := REST_OF_WORD.match(buffer, space + 1, end):
+                _refuse_space(
+                    text[0],
+                    buffer[space + 1 : end + len(text[0])],
+                    buffer[offset : space + 1],
+                    f"{stream.ref}: the word of vector {record + 1:,}",
+                )
             words.append(buffer[offset:space].lstrip(b"\n"))
             vectors.append(buffer[space + 1 : end])
             offset, record = end, record + 1
@@ -399,35 +405,32 @@ def _read_binary(stream: Stream) -> Embedding:
     return rows.finish()
 
 
-def _refuse_space(buffer: bytes, start: int, space: int, width: int, what: str) -> None:
+def _refuse_space(text: bytes, content: bytes, start: bytes, what: str) -> None:
     """Raise CorruptCheckpointError if a word goes on after its first space, so that its vector is read from its rest.
 
-    start, space: places of the word and of its first space. what: the word, for the message.
+    text, content: as for `_find_rest_of_word`. start: the word up to its first space. what: the word, for the message.
     """
-    end = space + 1 + 4 * width
-    text = REST_OF_WORD.match(buffer, space + 1, end)
-    if text is None:
-        return
-    rest = _find_rest_of_word(text[0], buffer[space + 1 : end + len(text[0])], width)
+    rest = _find_rest_of_word(text, content)
     if rest:
-        word = buffer[start : space + len(rest)].decode("utf-8", "replace").strip("\n")
+        word = (start + rest[:-1]).decode("utf-8", "replace").strip("\n")
         raise CorruptCheckpointError(
             f"{what} contains a space ({word!r:.60}), where a word of the binary format ends; gensim misreads the "
             "file, too. Save the vectors as text, or with _ for the spaces"
         )
 
 
-def _find_rest_of_word(text: bytes, content: bytes, width: int) -> bytes:
+def _find_rest_of_word(text: bytes, content: bytes) -> bytes:
     """The start of a text that belongs to the word, if the numbers after it are sound and those with it are not.
 
     text: the start of a vector, each of its words with a space behind it. content: the vector, and as many bytes behind
-    it as the text has, unless the buffer ends before.
+    it as the text has; if the buffer ends before them, fewer numbers are compared.
     """
-    if _has_sound_numbers(content[: 4 * width]):
+    size = len(content) - len(text)
+    if _has_sound_numbers(content[:size]):
         return b""
     ends = [place for place, byte in enumerate(text, start=1) if byte == ord(" ")]
     for end in ends:
-        if _has_sound_numbers(content[end : end + 4 * width]) and "\ufffd" not in text[:end].decode("utf-8", "replace"):
+        if _has_sound_numbers(content[end : end + size]) and "\ufffd" not in text[:end].decode("utf-8", "replace"):
             return text[:end]
     return b""
 

@@ -117,7 +117,9 @@ def _refuse_inputs(file: RecipeFile, folder: Path) -> None:
         with suppress(AttnGeoError):  # it is no path
             inputs.append(name_path(text, file.path.parent))
     for path in inputs:
-        place = path.resolve()
+        if "\0" in str(path):  # no file has such a name
+            continue
+        place = Path(os.path.realpath(path))
         if (place in written or tables in place.parents) and place.is_file():
             raise UsageError(f"{path} is an input, and the report would overwrite it; choose another folder")
 

@@ -157,7 +157,7 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
 def _match(values: pd.Series, wanted: str) -> pd.Series:
     """Which values of a column are meant by a text: those that print as it, or are the same number, as 0 is 0.0."""
     matches = values.map(str) == wanted
-    if matches.any() or values.dtype.kind not in "iuf":
+    if matches.any() or values.dtype.kind not in "iuf" or "_" in wanted:  # which Python takes for a digit separator
         return matches
     try:
         number = float(wanted)
