@@ -38,13 +38,10 @@ class AttentionGeometryCallback(TrainerCallback):
     """Scores the attention of the model that a Trainer trains, before the first update and at every log.
 
     Writes `geometry.parquet` in the Trainer's output folder: one row for each step, layer (`head` is missing) and head,
-    with the columns `geometry_columns()`; loss is what the Trainer logs, missing at step 0. The Trainer's trackers
-    (`report_to`) get the medians over layers, `symmetry_median`, and over heads, `heads_symmetry_median`, of every
-    score. A resumed run keeps the rows up to the step that it resumes from. Works for every family that `attngeo.score`
-    reads, and raises the same errors, when training begins.
-
-    The loss is a mean over the steps since the last log. The first one of a resumed run is a mean over the steps since
-    its checkpoint: transformers' Trainer does not save the losses before it. Runs of `attngeo pretrain` do.
+    with the columns `geometry_columns()`; loss is the mean over the steps since the last log, missing at step 0. The
+    Trainer's trackers (`report_to`) get the medians over layers, `symmetry_median`, and over heads,
+    `heads_symmetry_median`, of every score. A resumed run keeps the rows up to the step that it resumes from. Works for
+    every family that `attngeo.score` reads, and raises the same errors, when training begins.
 
     file: name or path of the table, relative to the output folder. stack: score only this one (see `attngeo inspect`).
 

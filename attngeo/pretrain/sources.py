@@ -35,7 +35,7 @@ from urllib.request import urlopen
 
 import huggingface_hub
 
-from attngeo.bounds import list_names, without_links
+from attngeo.bounds import list_names
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.choices import advise
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
@@ -188,9 +188,7 @@ def open_path(reference: str, column: str = "") -> TextSource:
     no such path, DataError if it holds no text or files of several formats.
     """
     path = find_path(reference)
-    places = [path]
-    if path.is_dir():
-        places = without_links(sorted(file for file in _list_files(path) if get_ending(file.name) in READERS))
+    places = sorted(file for file in _list_files(path) if get_ending(file.name) in READERS) if path.is_dir() else [path]
     endings = {READERS.get(get_ending(place.name)): get_ending(place.name) for place in places}
     if len(endings) != 1 or None in endings:
         got = " ".join(sorted(endings.values())) or "none"

@@ -60,7 +60,7 @@ def test_rows_are_the_scores_of_the_live_model(name: str, built: Build, tmp_path
 
 
 def test_the_first_loss_of_a_resumed_run_is_a_mean_since_its_checkpoint(built: Build, tmp_path: Path) -> None:
-    """So says the docstring: the Trainer of a user saves no losses. The log at step 4 is for steps 3 and 4."""
+    """The Trainer of a user saves no losses. Of a whole run, the log at step 4 is for steps 3 and 4."""
     trainer = train(built("bert"), tmp_path, logging_steps=1, save_strategy="steps", save_steps=3)
     losses = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
     callback = AttentionGeometryCallback()

@@ -129,20 +129,6 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path: Path) -> None:
     assert read_documents(tmp_path) == ["a/b/c.md", "a/z.txt", "b.txt", "c.txt.gz"]
 
 
-def test_a_symbolic_link_in_a_folder_is_no_second_file(tmp_path: Path) -> None:
-    """But a link to a file elsewhere is one: caches of the Hub have nothing else."""
-    folder = tmp_path / "texts"
-    write_file(folder / "b.txt", "b")
-    write_file(folder / "c.txt", "b")
-    write_file(tmp_path / "elsewhere.txt", "e")
-    (folder / "a.txt").symlink_to(folder / "b.txt")
-    (folder / "d.txt").symlink_to("d.txt")
-    for name in ("e.txt", "f.txt"):
-        (folder / name).symlink_to(tmp_path / "elsewhere.txt")
-    (folder / "sub").symlink_to(folder)
-    assert read_documents(folder) == ["b", "b", "e"]
-
-
 def test_a_folder_of_tables(tmp_path: Path) -> None:
     write_file(tmp_path / "1.parquet", {"text": ["one"], "n": [1]})
     write_file(tmp_path / "2.parquet", {"n": ["x"], "text": ["two"]})
