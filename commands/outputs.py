@@ -25,6 +25,8 @@ from attngeo.tables.write import check_output, to_csv, to_json, to_markdown, wri
 if TYPE_CHECKING:
     import pandas as pd
 
+# The folder of the model in that of a training.
+MODEL_FOLDER = "model"
 # Names of files that are read from the folder of a model, of a training or of the data of an experiment.
 READ_FROM_FOLDERS = re.compile(
     r"README\.md|[\w.-]*(?:config|index|tokenizer|vocab|tokens|tokens_map|settings|summary)\.json"
@@ -67,19 +69,39 @@ def _find_input(name: str, outputs: Iterable[Path], *, every_file: bool) -> str 
 
     outputs: resolved paths. every_file: whether every file of the folder is an input.
     """
-    for prefix in PREFIXES:
-        name = name.removeprefix(prefix)
-    try:
-        path = Path(os.path.realpath(local_path(name)))
-    except (ModelNotFoundError, ValueError):  # it is no path
-        return None
+    path = _find_path(name)
     for output in outputs:
         if output == path:
             return name
         is_read = every_file or READ_FROM_FOLDERS.fullmatch(output.name)
-        if is_read and path in output.parents and output.exists():
+        if path is not None and is_read and path in output.parents and output.exists():
             return str(output)
     return None
+
+
+def _find_path(name: str) -> Path | None:
+    """The path that an input may name, without links; None if it is no path."""
+    for prefix in PREFIXES:
+        name = name.removeprefix(prefix)
+    try:
+        return Path(os.path.realpath(local_path(name)))
+    except (ModelNotFoundError, ValueError):
+        return None
+
+
+def refuse_folder(folder: Path, inputs: Iterable[str | Path | None]) -> None:
+    """Raise UsageError if a training in this folder would write among its data, or over a file that it reads.
+
+    inputs: everything that is read, paths or not; None is nothing.
+    """
+    place = Path(os.path.realpath(folder))
+    for name in inputs:
+        path = None if name is None else _find_path(str(name))
+        if path is None or not path.exists() or place not in (path, *path.parents):
+            continue
+        parts = path.relative_to(place).parts
+        if not parts or parts[0] == MODEL_FOLDER or (len(parts) == 1 and READ_FROM_FOLDERS.fullmatch(parts[0])):
+            raise UsageError(f"{name} is an input, expected another folder for the output than {folder}")
 
 
 @contextlib.contextmanager

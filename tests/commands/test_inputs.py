@@ -63,6 +63,27 @@ def test_a_file_that_is_read_is_not_overwritten(command: str, inside: Command, t
     assert path.read_text("utf-8") == content
 
 
+# Commands that train into a folder → a file of their inputs there.
+TRAININGS = {
+    "pretrain --data texts -o texts": "texts/a.txt",
+    "pretrain --data texts -o ./texts/../texts": "texts/a.txt",
+    "pretrain --data run/summary.json -o run": "run/summary.json",
+    "pretrain --init run/model -o run": "run/model/config.json",
+    "pretrain --data texts --compare default,symmetric -o texts": "texts/a.txt",
+}
+
+
+@pytest.mark.parametrize("command", TRAININGS)
+def test_a_training_does_not_write_among_what_it_reads(command: str, inside: Command, tmp_path: Path) -> None:
+    path = tmp_path / TRAININGS[command]
+    path.parent.mkdir(parents=True)
+    path.write_text('{"text": "a b c"}\n', "utf-8")
+    assert_fails(
+        inside(*shlex.split(command), "--steps", "1", cwd=tmp_path), 2, "input", Path(command.split()[-1]).name
+    )
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
 def test_results_may_be_written_again_into_the_folder_of_their_model(inside: Command, tmp_path: Path) -> None:
     """The first rows are no input of the second command."""
     (tmp_path / "scores.csv").write_text("old\n", "utf-8")
