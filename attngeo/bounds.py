@@ -21,7 +21,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -117,6 +117,18 @@ def dump_json(value: Any, **options: Any) -> str:
     if text.replace("\n", "").isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def without_links(paths: Iterable[Path]) -> list[Path]:
+    """Files in their order, each once: without a symbolic link to another of them, or to the file of another link."""
+    paths = list(paths)
+    places = {path: os.path.realpath(path) for path in paths}
+    files = {place for path, place in places.items() if not path.is_symlink()}
+    kept: dict[str, Path] = {}
+    for path in paths:
+        if not (path.is_symlink() and places[path] in files):
+            kept.setdefault(places[path], path)
+    return list(kept.values())
 
 
 def check_small(path: Path, most: int = MOST_BYTES) -> int:

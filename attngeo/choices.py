@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from difflib import get_close_matches
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from attngeo.errors import UsageError
@@ -42,10 +42,21 @@ def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike:
 
     >>> advise("heatmp", ["heatmap", "layers"]), advise("x", ["heatmap", "layers"])
     ('did you mean heatmap?', 'expected one of: heatmap, layers')
+    >>> advise("churn", ["churn?", "age"])
+    "did you mean 'churn?'?"
     """
     text, names = str(name), [str(known_name) for known_name in known]
     near = [] if text.isdecimal() else get_close_matches(text, names, 1, alike)
-    return f"did you mean {near[0]:.60}?" if near else otherwise or f"expected one of: {', '.join(names)}"
+    if not near:
+        return otherwise or f"expected one of: {', '.join(names)}"
+    shown = f"{near[0]:.60}"
+    return f"did you mean {shown if shown[-1:].isalnum() else repr(shown)}?"  # else its own mark would meet ours
+
+
+def as_python(value: Any) -> Any:
+    """Python's own value of a scalar of NumPy; any other value as it is."""
+    is_scalar = type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0
+    return value.item() if is_scalar else value
 
 
 def one_of(name: str, value: Any, choices: Any) -> Any:
@@ -54,14 +65,15 @@ def one_of(name: str, value: Any, choices: Any) -> Any:
     Raises UsageError that has the nearest choice, or all of them.
     """
     known = get_args(choices) or tuple(choices)
-    if value not in known:
+    if not isinstance(value, Hashable) or value not in known:
         raise UsageError(f"${name} is {value!r:.60}; {advise(value, known)}", name)
     return value
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """`value`, if it is a whole number within the limits. Raises UsageError that states them."""
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)  # also one of NumPy
+    value = as_python(value)
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_whole or value < least or (most is not None and value > most):
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise UsageError(f"${name} is {value!r:.60}, expected a whole number {limits}", name)
@@ -70,7 +82,12 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 def real(name: str, value: Any, least: float, most: float = math.inf) -> float:
     """`value`, if it is a finite number within the limits. Raises UsageError that states them."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most or value == math.inf:
+    value = as_python(value)
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not least <= number <= most or number == math.inf:
         limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
         raise UsageError(f"${name} is {value!r:.60}, expected a number {limits}", name)
-    return value
+    return value if isinstance(value, int) else number

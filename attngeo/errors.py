@@ -44,6 +44,10 @@ EXTRAS = {
     "gguf": "quantised", "kaleido": "images", "scipy": "estimators", "sentencepiece": "sentencepiece",
     "sklearn": "estimators",
 }  # fmt: skip
+# Characters of a word, and of a line. A path of this length is rare; a line of this length fills half a terminal.
+LONGEST_WORD, LONGEST_LINE = 300, 1200
+# Of what is shortened, how much of the whole is its start. The end of a path or of a message says most, too.
+START = 0.6
 # Package → the first version of Python for which the index has no wheel of it; its extra leaves it out there.
 WITHOUT_WHEEL = {"gensim": (3, 14)}
 
@@ -64,7 +68,30 @@ class AttnGeoError(Exception):
 
     def __str__(self) -> str:
         names = {f"${name}": self.spelling.get(name, name) for name in self.option}
-        return re.sub(r"\$\w+", lambda name: names.get(name[0], name[0]), self.args[0])
+        return shorten(re.sub(r"\$\w+", lambda name: names.get(name[0], name[0]), self.args[0]))
+
+
+def shorten(message: str) -> str:
+    """The message with the middle of each long word left out, then its own middle if it is still too long.
+
+    Names in it come from files, and have any length.
+
+    >>> len(shorten("x" * 5000 + ": no such file")) < 400
+    True
+    >>> shorten("a.csv: no such file")
+    'a.csv: no such file'
+    """
+    words = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: _cut(word[0], LONGEST_WORD), message)
+    return _cut(words, LONGEST_LINE)
+
+
+def _cut(text: str, longest: int) -> str:
+    """The start and the end of a text that is too long, and how much is left out between them."""
+    if len(text) <= longest:
+        return text
+    start = int(START * longest)
+    end = longest - start
+    return f"{text[:start]}…[{len(text) - longest:,} characters]…{text[-end:]}"
 
 
 def first_line(error: BaseException) -> str:
@@ -168,7 +195,7 @@ class TableError(DataError, ValueError):
     def __str__(self) -> str:
         row = "" if self.row is None else f"row {self.row}"
         column = "" if self.column is None else f"column {self.column!r:.60}"
-        return ": ".join(filter(None, (self.table, row, column, super().__str__())))
+        return shorten(": ".join(filter(None, (self.table, row, column, super().__str__()))))
 
 
 class TrainingError(AttnGeoError):

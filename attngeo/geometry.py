@@ -16,7 +16,6 @@ The numbers of a form leave the device in one transfer, because each transfer wa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -24,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from attngeo.choices import Convention, one_of
-from attngeo.errors import ShapeError, UsageError
+from attngeo.choices import Convention, one_of, real
+from attngeo.errors import ShapeError
 
 # Edge of a block of A and B, and of a tile of M: three float32 tiles fit a 16 MiB last-level cache.
 BLOCK, TILE = 256, 1024
@@ -362,15 +361,9 @@ def directionality(wq: Tensor, wk: Tensor, *, gamma: float = 2.0, convention: Co
     >>> directionality(wq, wk).item()
     -1.0
     """
-    check_choices(gamma, convention)
-    return score_pairs(wq, wk, lambda form: directionality_of(form, gamma=gamma, convention=convention))
-
-
-def check_choices(gamma: float, convention: str) -> None:
-    """Raise UsageError unless `gamma` is finite and `convention` is a known one."""
-    if not isinstance(gamma, int | float) or not math.isfinite(gamma):
-        raise UsageError(f"$gamma is {gamma}, expected a finite number of standard deviations such as 2", "gamma")
+    gamma = real("gamma", gamma, 0)
     one_of("convention", convention, Convention)
+    return score_pairs(wq, wk, lambda form: directionality_of(form, gamma=gamma, convention=convention))
 
 
 def directionality_of(form: FormStatistics, *, gamma: float, convention: Convention) -> Tensor:

@@ -23,13 +23,16 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
+from itertools import zip_longest
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
@@ -48,6 +51,7 @@ from attngeo.choices import (
     RESULTS as RESULTS,
     RUNNING as RUNNING,
     advise,
+    as_python,
     one_of,
 )
 from attngeo.errors import UnknownOptionError, UsageError, require_extra
@@ -185,8 +189,7 @@ class Options(_Base):
     @classmethod
     def _convert(cls, value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         """Make the value from a text, and Python's own number of one of numpy's, before it is checked."""
-        if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
-            value = value.item()
+        value = as_python(value)
         name = str(info.field_name)
         declared = cls.model_fields[name].json_schema_extra
         if value is not None and isinstance(declared, Option):
@@ -294,10 +297,14 @@ def takes_after_two(
 
 
 def _decorator(keywords: Any) -> Any:
-    parts = {name: kind for name, field in keywords.model_fields.items() if (kind := _options_class(field.annotation))}
+    fields = keywords.model_fields
+    parts = {name: kind for name, field in fields.items() if (kind := _options_class(field.annotation))}
+    hints = {name: field.annotation for name, field in fields.items() if _is_plain(field.annotation)}
+    plain = {name: hint for name, hint in hints.items() if name not in options_of(keywords)}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = build_signature(function, keywords, parts)
+        positions = list(inspect.signature(function).parameters)
 
         @wraps(function)
         def accept(*subjects: Any, **values: Any) -> Any:
@@ -306,7 +313,12 @@ def _decorator(keywords: Any) -> Any:
                     names = [parameter for parameter in signature.parameters if parameter != "self"]
                     called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
                     raise UnknownOptionError(f"{called}() has no option {name!r}; {advise(name, names)}", name)
+            subjects = tuple(
+                check_type(name, value, plain[name]) if name in plain else value
+                for name, value in zip_longest(positions[: len(subjects)], subjects)
+            )
             rest = {name: value for name, value in values.items() if name not in options_of(keywords)}
+            rest |= {name: check_type(name, value, plain[name]) for name, value in rest.items() if name in plain}
             for name, kind in parts.items():
                 chosen = {option: values[option] for option in options_of(kind) if option in values}
                 start = rest.get(name)
@@ -321,6 +333,33 @@ def _decorator(keywords: Any) -> Any:
         return accept
 
     return decorate
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether an annotation is of numbers, texts, true and false, choices and None."""
+    if get_origin(hint) is Literal:
+        return True
+    return all(part in (int, float, str, bool, NoneType) for part in get_args(hint) or (hint,))
+
+
+@cache
+def _make_adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
+
+
+def check_type(name: str, value: Any, hint: Any) -> Any:
+    """`value`, if it is what the annotation of a keyword says. Raises UsageError.
+
+    hint: of numbers, texts, true and false, choices and None.
+    """
+    if get_origin(hint) is Literal:
+        return one_of(name, value, hint)
+    value = as_python(value)
+    try:
+        return _make_adapter(hint).validate_python(value)
+    except ValidationError as error:
+        expected = expected_of(first_problem(error))
+    raise UsageError(f"${name} is {value!r:.60}, expected {expected}", name)
 
 
 def _options_class(hint: Any) -> type[Options] | None:

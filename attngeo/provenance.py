@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +62,23 @@ def _processor() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
+
+
+def merge_origins(origins: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
+    """How the rows of several models were made, from how those of each were: a field that all share, or by model.
+
+    origins: each has the name of its model as `model`. A field that differs, or that some lack, becomes a dict of the
+    models that state it.
+
+    >>> merge_origins([{"model": "a", "device": "cpu", "revision": None}, {"model": "b", "device": "cpu"}])
+    {'model': 'a, b', 'device': 'cpu', 'revision': {'a': None}}
+    """
+    models = [str(origin["model"]) for origin in origins]
+    merged: dict[Any, Any] = {}
+    for field in dict.fromkeys(chain.from_iterable(origins)):
+        stated = {model: origin[field] for model, origin in zip(models, origins, strict=True) if field in origin}
+        first, *others = stated.values()
+        is_shared = len(stated) == len(models) and all(value == first for value in others)
+        merged[field] = first if is_shared else stated
+    merged["model"] = ", ".join(models)
+    return merged

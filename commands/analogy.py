@@ -118,9 +118,11 @@ def analogy(
     more = {"questions": questions_output, "comparisons": comparisons_output}
     extra = {name: path for name, path in more.items() if path is not None}
     outputs = output or []
-    check_outputs([*outputs, *extra.values()], inputs=[] if explain is None else [explain])
+    questions = options.questions if explain is None else training.questions
+    read = [*(models or []), explain, questions if isinstance(questions, str | Path) else None]
+    check_outputs([*outputs, *extra.values()], inputs=read)
     _check_subject(models, explain, options, training, extra)
-    require_questions(options.questions if explain is None else training.questions)
+    require_questions(questions)
     for model in models or []:
         require_embedding(model)
     if explain is not None:

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from contextlib import suppress
+from errno import ENAMETOOLONG
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -14,7 +15,14 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import typer
 
 from attngeo.checkpoints.files import THREADS
-from attngeo.errors import AttnGeoError, CheckpointError, InterruptedTrainingError, OutputError, UsageError
+from attngeo.errors import (
+    AttnGeoError,
+    CheckpointError,
+    InterruptedTrainingError,
+    ModelUnavailableError,
+    OutputError,
+    UsageError,
+)
 
 from .help import Command, Group
 from .messages import TRACEBACK, describe_error, remember_interrupts, say, was_interrupted
@@ -169,6 +177,8 @@ def _explain(error: Exception) -> tuple[str, int]:
         message = message.replace(": Value error, ", ": ", 1)  # Pydantic's words for what Typer says
         command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
         return f"{message} (see {command} --help)", getattr(error, "exit_code", 2)
+    if isinstance(error, OSError) and error.errno == ENAMETOOLONG:  # outputs are checked before
+        return f"{error.filename}: no such file or folder ({error.strerror})", ModelUnavailableError.exit_code
     if isinstance(error, OSError):
         return f"output failed: {error.strerror or error}", OutputError.exit_code
     return describe_error(error), CheckpointError.exit_code

@@ -51,7 +51,7 @@ def cache(
     score keeps the scores of each model, and the finished layers of one that was interrupted, in the platform's cache
     folder or in that which ATTNGEO_CACHE names; if ATTNGEO_CACHE is empty, nothing is kept. tabular keeps the scores of
     each method on each data set, efa the numbers of each model and the state of an unfinished training. clear may be
-    used while other commands run: they compute what they miss.
+    used while other commands run: they compute what they miss. It removes nothing if a MODEL has no result.
 
     Examples:
         attngeo cache list
@@ -64,11 +64,12 @@ def cache(
     if action == "clear" and format != "table":
         raise UsageError(f"$format is {format!r}, which is for list only; clear prints nothing", "format")
     kept = list_entries()
+    unknown = [_explain_unknown(model, kept) for model in models or [] if not _has_result(model, kept)]
+    if unknown and action == "clear":
+        raise UsageError(unknown[0])
+    for text in unknown if not quiet else []:
+        say(text)
     entries = [entry for entry in kept if _is_chosen(entry, models or [], outdated=outdated)]
-    names = sorted({_text(entry, "model") for entry in kept} - {""})
-    for model in models or [] if names and not quiet else []:
-        if not any(_is_chosen(entry, [model], outdated=False) for entry in kept):
-            say(f"no result of {model!r:.80}; {advise(model, names, 'attngeo cache list shows all')}")
     if action == "clear":
         remove(entries)
         if not quiet:
@@ -79,6 +80,17 @@ def cache(
         _print(entries)
         if not quiet:
             say(f"{_count(entries)} in {folder}")
+
+
+def _has_result(model: str, kept: list[Entry]) -> bool:
+    return any(_is_chosen(entry, [model], outdated=False) for entry in kept)
+
+
+def _explain_unknown(model: str, kept: list[Entry]) -> str:
+    """What to say of a model that has no result."""
+    names = sorted({_text(entry, "model") for entry in kept} - {""})
+    advice = advise(model, names, "attngeo cache list shows all") if names else "nothing is kept"
+    return f"no result of {model!r:.80} in {cache_folder()}; {advice}"
 
 
 def _is_chosen(entry: Entry, models: list[str], *, outdated: bool) -> bool:

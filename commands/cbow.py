@@ -9,11 +9,10 @@ import typer
 
 from attngeo.embeddings.cbow import check_vectors_output, save_vectors, train_cbow
 from attngeo.embeddings.options import CbowOptions
-from attngeo.errors import UsageError
 
 from .declare import with_options
 from .messages import say
-from .outputs import Quiet, Verbose, file_option
+from .outputs import Quiet, Verbose, file_option, refuse_inputs
 from .progress import Bar
 
 
@@ -39,8 +38,7 @@ def cbow(
         attngeo analogy vectors.bin google-bert/bert-base-uncased
     """
     check_vectors_output(output)
-    if output.resolve() == text.resolve():
-        raise UsageError(f"{output} is the text itself, expected another file for the vectors")
+    refuse_inputs([output], [text])
     with Bar(text.name, quiet=quiet, verbose=verbose) as progress:
         vectors = train_cbow(text, options=options, progress=progress)
         save_vectors(vectors, output)

@@ -87,7 +87,7 @@ def fit(
         attngeo efa fit films.csv --part both --value rating:poisson --value minutes:gaussian --covariates watched:time
     """
     tables = [path for path in (data, options.validation, options.test) if path]
-    check_outputs(output or [], inputs=tables)
+    check_outputs(output or [], inputs=[*tables, options.resume])
     for path in tables:
         require_table(path)
     save, resume = (None if folder is None else Path(folder) for folder in (options.save, options.resume))
@@ -130,7 +130,7 @@ def predict(
         attngeo efa predict model ratings.csv
         attngeo efa predict model baskets.parquet -o predicted.parquet
     """
-    check_outputs(output or [], inputs=[data])
+    check_outputs(output or [], inputs=[model, data])
     _require(model, data)
     deliver_rows(models.predict_file(model, data, options), output or [], format, print_frame)
 
@@ -151,7 +151,7 @@ def sample(
         attngeo efa sample model --sequences 10 --length 8
         attngeo efa sample model --data ratings.csv --seed 1 -o drawn.csv
     """
-    check_outputs(output or [], inputs=[options.data] if options.data else [])
+    check_outputs(output or [], inputs=[model, options.data])
     _require(model, *([options.data] if options.data else []))
     loaded = estimators.ExponentialFamilyAttention.load(model)
     frame = None if options.data is None else models.read_like(loaded, options.data)
@@ -176,7 +176,7 @@ def similar(
         attngeo efa similar model Limes
         attngeo efa similar model 21903 --top 3 --format json
     """
-    check_outputs(output or [])
+    check_outputs(output or [], inputs=[model])
     _require(model)
     loaded = estimators.ExponentialFamilyAttention.load(model)
     frame = models.rank_similar(loaded.model_, loaded.items_, models.find_item(loaded, item), top)
@@ -200,7 +200,7 @@ def compare(
         attngeo efa compare model other test.csv
         attngeo efa compare model other test.csv --format json
     """
-    check_outputs(output or [], inputs=[data])
+    check_outputs(output or [], inputs=[model, other, data])
     _require(model)
     _require(other, data)
     deliver_rows(models.compare_files(model, other, data), output or [], format, _print_relations)
@@ -253,7 +253,7 @@ def bound(
         attngeo efa bound model days.csv
         attngeo efa bound model days.csv --failure 0.01 --format json
     """  # fmt: skip
-    check_outputs(output or [], inputs=[data])
+    check_outputs(output or [], inputs=[model, data])
     _require(model, data)
 
     from attngeo.papers.wibisono2025.generalisation import bound_model
@@ -300,7 +300,7 @@ def attention(
         attngeo efa attention model baskets.csv -o weights.csv
         attngeo efa attention model temperatures.csv --places-output places.csv
     """
-    check_outputs([*(output or []), *([places_output] if places_output else [])], inputs=[basket])
+    check_outputs([*(output or []), *([places_output] if places_output else [])], inputs=[model, basket])
     _require(model, *([basket] if basket.lower().endswith(SUFFIXES) else []))
     loaded = estimators.ExponentialFamilyAttention.load(model)
     rows = models.read_basket(loaded, basket)
@@ -358,7 +358,7 @@ def run(
         attngeo efa run temperature --model fm --neighbours 5 --data folder
         attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o r.csv
     """
-    check_outputs(output or [], inputs=[options.data] if options.data else [])
+    check_outputs(output or [], inputs=[options.save], data=options.data)
     list_settings(experiment, options)
     if options.data is not None:
         require_data(options.data)

@@ -58,7 +58,7 @@ def gradients(
         attngeo gradients demo:decoder --pairs-output pairs.parquet
     """
     pairs = [pairs_output] if pairs_output is not None else []
-    check_outputs([*(output or []), *pairs], inputs=[options.text])
+    check_outputs([*(output or []), *pairs], inputs=[model], data=options.text)
 
     require_model(model)
     require_text_data(options.text)

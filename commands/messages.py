@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import re
 import signal
 import sys
 import threading
@@ -12,14 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from attngeo.bounds import printable
-from attngeo.errors import AttnGeoError, UnexpectedError
+from attngeo.errors import AttnGeoError, UnexpectedError, shorten
 
 # Set this variable to see the traceback of an unexpected error.
 TRACEBACK = "ATTNGEO_TRACEBACK"
-# Characters of a word, and of a line. A path of this length is rare; a line of this length fills half a terminal.
-LONGEST_WORD, LONGEST_LINE = 300, 1200
-# Of what is shortened, how much of the whole is its start. The end of a path or of a message says most, too.
-START = 0.6
 # Seconds until an interrupt that Python dropped is sent again, so that what dropped it has ended.
 AGAIN = 0.1
 
@@ -42,27 +37,6 @@ def describe_error(error: Exception) -> str:
     what = str(error) if isinstance(error, UnexpectedError) else f"unexpected {type(error).__name__}: {error}"
     see = f"set {TRACEBACK}=1 to see the traceback"
     return f"{what}; {see}, and please report it with the model's config.json and the output of attngeo --version -v"
-
-
-def shorten(message: str) -> str:
-    """The message with the middle of each long word left out, then its own middle if it is still too long.
-
-    >>> len(shorten("x" * 5000 + ": no such file")) < 400
-    True
-    >>> shorten("a.csv: no such file")
-    'a.csv: no such file'
-    """
-    words = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: _cut(word[0], LONGEST_WORD), message)
-    return _cut(words, LONGEST_LINE)
-
-
-def _cut(text: str, longest: int) -> str:
-    """The start and the end of a text that is too long, and how much is left out between them."""
-    if len(text) <= longest:
-        return text
-    start = int(START * longest)
-    end = longest - start
-    return f"{text[:start]}…[{len(text) - longest:,} characters]…{text[-end:]}"
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
@@ -11,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from attngeo.checkpoints.reference import local_names
-from attngeo.errors import OutputError, UsageError
+from attngeo.checkpoints.reference import local_names, local_path
+from attngeo.embeddings.reference import PREFIXES
+from attngeo.errors import ModelNotFoundError, OutputError, UsageError
 from attngeo.figures.save import check_figure
 from attngeo.options import RESULTS, RUNNING
 from attngeo.progress import is_first_process
@@ -22,11 +25,25 @@ from attngeo.tables.write import check_output, to_csv, to_json, to_markdown, wri
 if TYPE_CHECKING:
     import pandas as pd
 
+# The folder of the model in that of a training.
+MODEL_FOLDER = "model"
+# Names of files that are read from the folder of a model, of a training or of the data of an experiment.
+READ_FROM_FOLDERS = re.compile(
+    r"README\.md|[\w.-]*(?:config|index|tokenizer|vocab|tokens|tokens_map|settings|summary)\.json"
+    r"|(?:curves|geometry|comparison)\.(?:csv|parquet)"
+)
 
-def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: Iterable[str] = ()) -> None:
+
+def check_outputs(
+    paths: Iterable[Path],
+    figures: Iterable[Path] = (),
+    inputs: Iterable[str | Path | None] = (),
+    data: str | None = None,
+) -> None:
     """Refuse output files that cannot be written, are named twice, or are inputs, before any work is done.
 
-    paths: of tables. figures: of pictures. inputs: everything that is read, files or not.
+    paths: of tables. figures: of pictures. inputs: everything that is read, files or not; None is nothing. Of a folder,
+    the files that describe a model are inputs, too. data: a file, or a folder of which every file is an input.
     """
     paths, figures = list(paths), list(figures)
     for path in paths:
@@ -36,9 +53,55 @@ def check_outputs(paths: Iterable[Path], figures: Iterable[Path] = (), inputs: I
     places = [path.resolve() for path in (*paths, *figures)]
     if len(set(places)) < len(places):
         raise UsageError("the same output file is given twice")
+    refuse_inputs(places, inputs, data)
+
+
+def refuse_inputs(paths: Iterable[Path], inputs: Iterable[str | Path | None], data: str | None = None) -> None:
+    """Raise UsageError if an output file is an input; see `check_outputs`."""
+    places = [path.resolve() for path in paths]
+    for name in (*inputs, data):
+        if name is not None and (taken := _find_input(str(name), places, every_file=name == data)) is not None:
+            raise UsageError(f"{taken} is an input, expected another file for the output")
+
+
+def _find_input(name: str, outputs: Iterable[Path], *, every_file: bool) -> str | None:
+    """The input that an output would overwrite: `name` itself, or a file of the folder `name`; None if there is none.
+
+    outputs: resolved paths. every_file: whether every file of the folder is an input.
+    """
+    path = _find_path(name)
+    for output in outputs:
+        if output == path:
+            return name
+        is_read = every_file or READ_FROM_FOLDERS.fullmatch(output.name)
+        if path is not None and is_read and path in output.parents and output.exists():
+            return str(output)
+    return None
+
+
+def _find_path(name: str) -> Path | None:
+    """The path that an input may name, without links; None if it is no path."""
+    for prefix in PREFIXES:
+        name = name.removeprefix(prefix)
+    try:
+        return Path(os.path.realpath(local_path(name)))
+    except (ModelNotFoundError, ValueError):
+        return None
+
+
+def refuse_folder(folder: Path, inputs: Iterable[str | Path | None]) -> None:
+    """Raise UsageError if a training in this folder would write among its data, or over a file that it reads.
+
+    inputs: everything that is read, paths or not; None is nothing.
+    """
+    place = Path(os.path.realpath(folder))
     for name in inputs:
-        if Path(name).resolve() in places:
-            raise UsageError(f"{name} is an input, expected another file for the output")
+        path = None if name is None else _find_path(str(name))
+        if path is None or not path.exists() or place not in (path, *path.parents):
+            continue
+        parts = path.relative_to(place).parts
+        if not parts or parts[0] == MODEL_FOLDER or (len(parts) == 1 and READ_FROM_FOLDERS.fullmatch(parts[0])):
+            raise UsageError(f"{name} is an input, expected another folder for the output than {folder}")
 
 
 @contextlib.contextmanager

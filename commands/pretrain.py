@@ -17,6 +17,7 @@ from attngeo.bounds import printable
 from attngeo.errors import UsageError
 from attngeo.options import RUNNING
 from attngeo.pretrain.options import (
+    PATHS,
     ComparisonOptions,
     ImagePretrainOptions,
     TextPretrainOptions,
@@ -33,7 +34,7 @@ from attngeo.studies.engine import StudyOptions
 from attngeo.tables.write import to_json
 
 from .declare import with_options
-from .outputs import FindingsFormat, Quiet, Verbose, folder_option
+from .outputs import FindingsFormat, Quiet, Verbose, folder_option, refuse_folder
 from .progress import Bar
 from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_table, show_text
 
@@ -86,6 +87,8 @@ def pretrain(
     else:
         options = make_options(**rest)
     folder = output or Path(f"pretrain-{options.run_name}" if is_single else f"compare-{options.model_name}")
+    if not resume:
+        refuse_folder(folder, [*(getattr(options, name, None) for name in PATHS), *(comparison.compare or ())])
     if is_single and resume:
         read_settings(folder)
     else:

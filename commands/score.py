@@ -12,10 +12,11 @@ import typer
 
 import attngeo
 from attngeo.bounds import printable
-from attngeo.checkpoints.reference import HubAccess
-from attngeo.errors import UsageError
+from attngeo.checkpoints.reference import HubAccess, split_weight
+from attngeo.errors import UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.progress import ProgressCallback
+from attngeo.provenance import merge_origins
 from attngeo.scores.spec import SCORES, ResultOptions, ScoreOptions, score_names
 from attngeo.scores.summary import Condition, spread_of, summarise
 from attngeo.studies.engine import StudyOptions, run_study
@@ -105,10 +106,13 @@ def score(
         attngeo score 'EleutherAI/pythia-70m@step*' -o steps.parquet
     """
     outputs, figures = output or [], plot or []
-    conditions = _check(outputs, figures, fail_if or [], options)
+    adapters = [split_weight(text)[0] for text in options.adapter]
+    check_outputs(outputs, figures, [models_file, options.config, *adapters])
+    conditions = _check(fail_if or [], options)
     if verify and options.adapter:
         raise UsageError("$verify runs the model without adapters; leave out $verify or $adapter", "verify", "adapter")
     listed = list_all(models, models_file, hub, command="score")
+    check_outputs(outputs, figures, listed)
     alone = len(listed) == 1
 
     from attngeo.scores.score import score_models
@@ -138,9 +142,8 @@ def score(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _check(outputs: list[Path], figures: list[Path], conditions: list[str], options: ScoreOptions) -> list[Condition]:
+def _check(conditions: list[str], options: ScoreOptions) -> list[Condition]:
     """Refuse what cannot work, before anything is read. Returns the parsed conditions."""
-    check_outputs(outputs, figures)
     if "device" in options.model_fields_set:  # a device is looked for by torch, which takes long to import
         from attngeo.devices import pick_device
 
@@ -215,8 +218,7 @@ def _deliver(
     rows = pd.concat(frames, ignore_index=True)
     if not options.per_head:
         rows = rows[rows["head"].isna()].reset_index(drop=True)
-    models = ", ".join(frame.attrs["model"] for frame in frames)
-    rows.attrs = frames[0].attrs | {"model": models, "per_head": options.per_head}
+    rows.attrs = merge_origins([frame.attrs for frame in frames]) | {"per_head": options.per_head}
     if verified := {frame.attrs["model"]: frame.attrs["verified"] for frame in frames if "verified" in frame.attrs}:
         rows.attrs["verified"] = verified
 
@@ -259,7 +261,7 @@ def _print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     console.print()
     if not quiet:
         for line in _list_footnotes(frame):
-            sys.stderr.write(f"{printable(line)}\n")
+            sys.stderr.write(f"{shorten(printable(line))}\n")
 
 
 def _show_score(row: dict[Any, Any], name: str, *, bars: bool) -> str:

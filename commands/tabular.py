@@ -111,7 +111,7 @@ def predict(
         attngeo tabular predict model rows.csv --attention-output cells.csv
     """
     files = [*(output or []), *([Path(options.attention_output)] if options.attention_output else [])]
-    check_outputs(files, inputs=[rows])
+    check_outputs(files, inputs=[model, rows])
     require_saved(model, MADE_BY)
     require_table(rows)
     predicted = models.predict_own_table(model, rows, options)
@@ -138,7 +138,7 @@ def impute(
         attngeo tabular impute model rows.csv -o filled.csv
         attngeo tabular impute model rows.csv --missing unknown --format json
     """
-    check_outputs(output or [], inputs=[rows])
+    check_outputs(output or [], inputs=[model, rows])
     require_saved(model, MADE_BY)
     require_table(rows)
     deliver_rows(models.impute_own_table(model, rows, options), output or [], format, _print_cells)
@@ -209,7 +209,7 @@ def auto_mpg(
         attngeo tabular auto-mpg
         attngeo tabular auto-mpg --data auto-mpg.csv --methods lr,atn -o table2.csv
     """
-    check_outputs(output or [], inputs=[options.data] if options.data else [])
+    check_outputs(output or [], inputs=[options.data])
     if options.data is not None:
         require_cars(options.data)
 

@@ -76,7 +76,7 @@ def theory(
         attngeo theory -o theory.csv -o theory.md
         attngeo theory --text sentences.txt -o tokens.csv
     """
-    check_outputs(output or [], inputs=[] if text is None else [text])
+    check_outputs(output or [], inputs=[text])
     if text is not None:
         if names or options.model_fields_set:
             given = f"statements are named: {', '.join(names)}" if names else "$seed is given, and nothing is drawn"

@@ -28,6 +28,51 @@ from attngeo.errors import (
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.pretrain import make_options
 
+LONG = "x" * 100_000
+# Commands with a name of 100,000 characters, on the command line or in a file, and their exit codes.
+LONG_NAMES = {
+    "score ./{}": 3,
+    "score demo:{}": 3,
+    "score demo:encoder -o {}.csv": 2,
+    "score demo:encoder --stack {}": 2,
+    "score demo:encoder --{} 1": 2,
+    "score --models {}": 3,
+    "score --models list.txt": 3,
+    "analogy demo:minilm --questions {}": 3,
+    "nearest words.txt b - c": 2,
+    "plot {} demo:encoder": 2,
+    "plot heatmap rows.csv": 4,
+    "report recipe.toml": 3,
+    "efa fit {}.csv": 3,
+    "efa predict {} rows.csv": 3,
+    "tabular fit rows.csv --target z": 4,
+    "pretrain --model {}": 3,
+    "cbow {} -o v.bin": 3,
+    "theory {}": 2,
+    "{}": 2,
+}
+
+
+@pytest.mark.parametrize("command", LONG_NAMES)
+def test_an_error_is_a_line_of_bounded_length(command: str, inside: Command, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text(f"./{LONG}\n")
+    (tmp_path / "words.txt").write_text(f"{LONG} 1 2 3\n")
+    (tmp_path / "rows.csv").write_text(f"model,stack,{LONG}\n{LONG},b,1\n")
+    (tmp_path / "recipe.toml").write_text(
+        f'title = "x"\n[[results]]\nname = "a"\ncommand = "analogy"\nmodels = ["{"cbow:" * 5000}x"]\n'
+    )
+    run = inside(*(part.format(LONG) for part in command.split()), cwd=tmp_path)
+    assert_fails(run, LONG_NAMES[command])
+    assert len(run.stderr) < 1300
+    assert "unexpected" not in run.stderr.replace("unexpected extra", "")
+
+
+@pytest.mark.parametrize("text", [LONG, "a " * 50_000, f"m.csv: {LONG}: {LONG}"])
+def test_the_text_of_an_error_is_bounded_in_python_too(text: str) -> None:
+    for error in (UsageError(text), TableError(text, table=text, row=3, column=text), UsageError(f"$x {text}", "x")):
+        assert 200 < len(str(error)) < 1300
+    assert str(UsageError("short: a b")) == "short: a b"
+
 
 def test_an_error_names_its_options_as_python_does() -> None:
     with refuses(UsageError, "remove_top is -1") as caught:

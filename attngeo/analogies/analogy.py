@@ -230,11 +230,11 @@ def _check(references: Sequence[Any], options: AnalogyOptions) -> None:
 def _describe_provenance(
     frames: Sequence[pd.DataFrame], question_set: QuestionSet, options: AnalogyOptions, notes: list[str]
 ) -> dict[Any, Any]:
-    """How the tables were made, for reports."""
+    """How the tables were made, for reports. The revision of one model, or of each of several by its name."""
+    revisions = {str(frame.attrs["model"]): frame.attrs["revision"] for frame in frames}
     return {
-        "title": "Word analogies", **software(), **machine(),
-        "model": ", ".join(str(frame.attrs["model"]) for frame in frames),
-        "revision": ", ".join(str(frame.attrs["revision"]) for frame in frames if frame.attrs["revision"]),
+        "title": "Word analogies", **software(), **machine(), "model": ", ".join(revisions),
+        "revision": revisions if len(frames) > 1 else frames[0].attrs["revision"],
         **vars(options), "questions": question_set.name, "asked": len(question_set.questions),
         "device": str(pick_device(options.device)), "notes": notes,
     }  # fmt: skip

@@ -6,8 +6,10 @@ scaled to unit length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
+from unicodedata import normalize
 
 import torch
 from torch import Tensor
@@ -21,6 +23,8 @@ from attngeo.errors import UsageError
 
 Tokens = tuple[int, ...]
 FOLDS: dict[str, Callable[[str], str]] = {"keep": str, "lower": str.lower, "ignore": str.casefold}
+# Forms of Unicode that a reader cannot tell apart. Files of macOS may have the second one.
+FORMS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
 # Vectors that are summed at a time, for means and directions of variance.
 BLOCK = 4096
 # How a setting that is not at its default is described.
@@ -47,8 +51,8 @@ class Lexicon:
     case: str
 
     def row(self, word: str) -> int | None:
-        """The row of a word; None if the table does not know it."""
-        return self.row_of.get(FOLDS[self.case](word))
+        """The row of a word; None if the table does not know it, with its accents composed or not."""
+        return find_row(self.row_of, FOLDS[self.case](word))
 
     def label(self, row: int) -> str:
         """The word or token that a row stands for."""
@@ -62,6 +66,13 @@ class Lexicon:
             for words in ((question.a, question.b, question.c), question.answers)
         )
         return (terms, answers) if len(terms) == 3 and answers else None
+
+
+def find_row(row_of: Mapping[str, int], word: str) -> int | None:
+    """The row of a word as it is written, or of the same word in another form of Unicode: é may be e and an accent."""
+    if word not in row_of:
+        word = next((text for form in FORMS if (text := normalize(form, word)) in row_of), word)
+    return row_of.get(word)
 
 
 def build_lexicon(
@@ -108,6 +119,9 @@ def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], 
     composed: dict[str, Tokens] = {}
     for word in dict.fromkeys(words):
         key = FOLDS[case](word)
+        row = find_row(index, key)
+        if row is not None:
+            index[key] = row
         if key in index or key in composed:
             continue
         pieces = embedding.pieces(word if case == "ignore" else key) or []

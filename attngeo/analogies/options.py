@@ -103,6 +103,8 @@ def parse_sum(text: str) -> tuple[list[str], list[int]]:
     >>> parse_sum("king - man + woman")
     (['king', 'man', 'woman'], [1, -1, 1])
     """
+    if not isinstance(text, str):
+        raise UsageError(f"$words is {text!r:.60}, expected a text such as king - man + woman", "words")
     parts = text.split()
     if parts and parts[0] not in SIGNS:
         parts = ["+", *parts]

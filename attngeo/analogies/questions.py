@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from attngeo.analogies.options import GOOGLE
-from attngeo.bounds import list_first, read_small_text
+from attngeo.bounds import list_first, read_small_text, without_links
 from attngeo.checkpoints.reference import local_path
 from attngeo.choices import advise
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
@@ -90,11 +90,14 @@ def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> 
         return source
     if isinstance(source, str | Path):
         return load_questions(source)
+    if not isinstance(source, Iterable):
+        raise UsageError(f"$questions is {source!r:.60}, expected a name, a file or fours of words", "questions")
     questions = []
     for number, words in enumerate(source, 1):
-        if isinstance(words, str) or len(words) != 4 or not all(isinstance(word, str) for word in words):
-            raise UsageError(f"question {number} is {words!r}, expected four words")
-        a, b, c, d = words
+        four = list(words) if isinstance(words, Iterable) and not isinstance(words, str) else []
+        if len(four) != 4 or not all(isinstance(word, str) for word in four):
+            raise UsageError(f"question {number} is {words!r:.60}, expected four words")
+        a, b, c, d = four
         questions.append(Question("questions", "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}")))
     return _require_questions(QuestionSet("questions", questions), "fours of words")
 
@@ -131,7 +134,7 @@ def read_bats(folder: Path) -> QuestionSet:
     """Read a folder of BATS. A line is a word, white space, and its answers separated by slashes."""
     questions: list[Question] = []
     notes: list[str] = []
-    paths = sorted(path for path in folder.rglob("*.txt") if not path.name.startswith("."))
+    paths = without_links(sorted(path for path in folder.rglob("*.txt") if not path.name.startswith(".")))
     names = [path.stem for path in paths]
     for path in paths:
         pairs, bad = [], list[int]()

@@ -10,6 +10,8 @@ from attngeo.checkpoints.reference import local_path, require_model
 from attngeo.errors import ModelNotFoundError
 
 CBOW = "cbow:"
+# What may stand before a path: the text of CBOW vectors, and a table of Jigsaw's comments.
+PREFIXES = (CBOW, "jigsaw:")
 VECTOR_SUFFIXES = (".txt", ".vec", ".gz", ".zip", ".kv", ".model", ".bin")
 # How files begin, by which they are told apart.
 GZIP, ZIP, PICKLE, FASTTEXT = b"\x1f\x8b", b"PK\x03\x04", b"\x80", b"\xba\x16\x4f\x2f"

@@ -51,6 +51,8 @@ LEAST_STEP_BYTES = 1 << 22
 # A file is refused once it has as many lines or vectors that are left out, and more of them than are kept: the rest of
 # it would take long.
 MOST_LEFT_OUT = 100_000
+# Empty lines are no fault. A file is refused once it has this many times as many of them as vectors.
+MOST_EMPTY = 10
 
 HEADER = re.compile(rb"\s*(\d{1,12})\s+(\d{1,6})\s*")
 # Bytes that texts do not have, and float32 numbers nearly always have.
@@ -60,6 +62,10 @@ LONGEST_WORD = 4096
 NUMERALS = re.compile(rb"[0-9.eE+\s-]+")
 MOST_NUMERALS = 0.6
 SAMPLE, LEAST_BYTES = 4096, 12
+# The rest of a word with spaces, at the start of what is read as its vector. One of 170 vectors begins like this, too.
+REST_OF_WORD = re.compile(rb"(?:[^\x00-\x20\x7f]{0,60} ){1,8}")
+# Sizes of the numbers of vectors: almost all numbers that are read from the wrong bytes are larger or smaller.
+LEAST_NUMBER, MOST_NUMBER = 1e-15, 1e15
 
 
 def read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCallback) -> Embedding:
@@ -168,6 +174,7 @@ class RowCollector:
         self._row_of: dict[str, int] = {}
         self._matrix = np.empty((0, width), np.float32)
         self._left_out: dict[str, list[int]] = {}
+        self._empty = 0
 
     def add(self, words: Sequence[bytes], values: Values, numbers: Sequence[int]) -> None:
         """Add rows: `values` [len(words), width], and the number of the line or vector that each one comes from.
@@ -204,6 +211,15 @@ class RowCollector:
         numbers.append(number)
         if len(numbers) > max(MOST_LEFT_OUT, len(self._row_of)):
             raise self._refuse()
+
+    def skip_empty(self) -> None:
+        """Count an empty line. Raises CorruptCheckpointError if there are too many: a .gz of them may have no end."""
+        self._empty += 1
+        if self._empty > max(MOST_LEFT_OUT, MOST_EMPTY * len(self._row_of)):
+            raise CorruptCheckpointError(
+                f"{self.ref}: it has {self._empty:,} empty lines and {len(self._row_of):,} vectors; "
+                f"expected a word and {self.width} numbers on each line"
+            )
 
     def _refuse(self) -> CorruptCheckpointError:
         return CorruptCheckpointError(
@@ -328,9 +344,10 @@ def _add_lines(rows: RowCollector, lines: list[bytes], numbers: range) -> None:
 
 
 def _add_line(rows: RowCollector, line: bytes, number: int) -> None:
-    """Add a line that has spaces in its word, or count it as left out. Ignores empty lines."""
+    """Add a line that has spaces in its word, or count it as left out. An empty one is no fault."""
     parts = line.rsplit(None, rows.width)
     if not parts:
+        rows.skip_empty()
         return
     try:
         if b"_" in b"".join(parts[1:]):  # Python takes it for a digit separator
@@ -359,6 +376,13 @@ def _read_binary(stream: Stream) -> Embedding:
             end = space + 1 + size
             if space < 0 or end > len(buffer):
                 break
+            if text := REST_OF_WORD.match(buffer, space + 1, end):
+                _refuse_space(
+                    text[0],
+                    buffer[space + 1 : end + len(text[0])],
+                    buffer[offset : space + 1],
+                    f"{stream.ref}: the word of vector {record + 1:,}",
+                )
             words.append(buffer[offset:space].lstrip(b"\n"))
             vectors.append(buffer[space + 1 : end])
             offset, record = end, record + 1
@@ -379,6 +403,44 @@ def _read_binary(stream: Stream) -> Embedding:
     if (buffer[offset:] + next(chunks, b"")).strip():
         return rows.finish(f"only {announced:,} vectors, as the first line announces; the file has more behind them")
     return rows.finish()
+
+
+def _refuse_space(text: bytes, content: bytes, start: bytes, what: str) -> None:
+    """Raise CorruptCheckpointError if a word goes on after its first space, so that its vector is read from its rest.
+
+    text, content: as for `_find_rest_of_word`. start: the word up to its first space. what: the word, for the message.
+    """
+    rest = _find_rest_of_word(text, content)
+    if rest:
+        word = (start + rest[:-1]).decode("utf-8", "replace").strip("\n")
+        raise CorruptCheckpointError(
+            f"{what} contains a space ({word!r:.60}), where a word of the binary format ends; gensim misreads the "
+            "file, too. Save the vectors as text, or with _ for the spaces"
+        )
+
+
+def _find_rest_of_word(text: bytes, content: bytes) -> bytes:
+    """The start of a text that belongs to the word, if the numbers after it are sound and those with it are not.
+
+    text: the start of a vector, each of its words with a space behind it. content: the vector, and as many bytes behind
+    it as the text has; if the buffer ends before them, fewer numbers are compared.
+    """
+    size = len(content) - len(text)
+    if _has_sound_numbers(content[:size]):
+        return b""
+    ends = [place for place, byte in enumerate(text, start=1) if byte == ord(" ")]
+    for end in ends:
+        if _has_sound_numbers(content[end : end + size]) and "\ufffd" not in text[:end].decode("utf-8", "replace"):
+            return text[:end]
+    return b""
+
+
+def _has_sound_numbers(content: bytes) -> bool:
+    """Whether all of some float32 numbers have sizes of those of vectors."""
+    sizes = np.abs(np.frombuffer(content[: len(content) // 4 * 4], "<f4"))
+    with np.errstate(invalid="ignore"):
+        is_sound = (sizes == 0) | ((sizes > LEAST_NUMBER) & (sizes < MOST_NUMBER))
+    return bool(len(sizes) and is_sound.all())
 
 
 def _measure_binary(stream: Stream) -> tuple[int, int, int]:

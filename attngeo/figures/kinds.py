@@ -39,9 +39,9 @@ def parse_where(texts: Any) -> Mapping[str, Any]:
         raise UsageError(f"$where is {texts!r:.60}, expected a column and its value, such as {{'layer': 2}}", "where")
     values: dict[str, list[str]] = {}
     for text in texts:
-        column, equals, value = text.partition("=")
+        column, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
         if not (column and equals and value):
-            raise UsageError(f"$where is {text!r}, expected COLUMN=VALUE", "where")
+            raise UsageError(f"$where is {text!r:.60}, expected COLUMN=VALUE", "where")
         values.setdefault(column, []).append(value)
     return values
 

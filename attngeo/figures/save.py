@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.errors import OutputError, first_line, require_extra
+from attngeo.errors import OutputError, UsageError, first_line, require_extra
 from attngeo.tables.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     plotly.js and opens offline. Images require an installed Chromium or Chrome. The same figure gives the same page and
     the same JSON, byte for byte. Raises OutputError.
     """
+    if not isinstance(path, str | Path):
+        raise UsageError(f"$path is {path!r:.60}, expected the name of a file", "path")
+    if not hasattr(figure, "to_plotly_json"):
+        raise UsageError(f"$figure is {figure!r:.60}, expected a figure of plotly, as attngeo.plot returns", "figure")
     path = Path(path)
     with require_extra():
         check_figure(path)

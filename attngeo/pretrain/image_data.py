@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import ViTImageProcessorPil
 
-from attngeo.bounds import list_names
+from attngeo.bounds import list_names, without_links
 from attngeo.errors import DataError, first_line
 from attngeo.pretrain.hub_data import explain_errors, open_builder
 from attngeo.pretrain.references import EXPECTED_IMAGES, require_images
@@ -83,7 +83,22 @@ def _open_folder(reference: str, path: Path) -> dict[str, datasets.Dataset]:
     endings = Image.registered_extensions()
     if not any(file.suffix.lower() in endings for file in path.rglob("*")):
         raise DataError(f"{reference} holds no images, expected a sub-folder of them for each label")
-    return dict(datasets.load_dataset("imagefolder", data_dir=str(path.absolute())))
+    splits = datasets.load_dataset("imagefolder", data_dir=str(path.absolute()))
+    return {name: _drop_links(rows) for name, rows in splits.items()}
+
+
+def _drop_links(rows: datasets.Dataset) -> datasets.Dataset:
+    """The images of a folder, without symbolic links to others of the same label."""
+    places = [image["path"] for image in rows.cast_column("image", datasets.Image(decode=False))["image"]]
+    if None in places:  # in an archive
+        return rows
+    labels = rows["label"] if "label" in rows.features else [None] * len(rows)
+    by_label: dict[int | None, list[Path]] = {}
+    for place, label in zip(places, labels, strict=True):
+        by_label.setdefault(label, []).append(Path(place))
+    kept = {str(path) for paths in by_label.values() for path in without_links(paths)}
+    numbers = [number for number, place in enumerate(places) if place in kept]
+    return rows if len(numbers) == len(rows) else rows.select(numbers)
 
 
 def _open_hub(reference: str) -> dict[str, datasets.Dataset]:

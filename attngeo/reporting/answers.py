@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -18,7 +18,7 @@ from attngeo.analogies.questions import require_questions
 from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.checkpoints.reference import HubAccess, is_path, local_path, require_model, split_weight
 from attngeo.choices import one_of
-from attngeo.embeddings.reference import CBOW, require_embedding
+from attngeo.embeddings.reference import PREFIXES, require_embedding
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFoundError, OutputError
 from attngeo.gradients.options import GradientOptions
 from attngeo.options import Options, option, options_of
@@ -48,8 +48,6 @@ from attngeo.tables.read import read_results
 if TYPE_CHECKING:
     import pandas as pd
 
-# What may stand before a path: the text of CBOW vectors, and a table of Jigsaw's comments.
-PREFIXES = (CBOW, "jigsaw:")
 # Ends of the names of files that belong to a checkpoint's file beside it.
 CHECKPOINT = ("config.json", ".safetensors", ".bin")
 # The folder of training runs in a report, and the file in a run's that tells what its data were.
@@ -305,8 +303,11 @@ def _check_inputs(folder: Path, files: str) -> None:
 def _rename_models(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """The frame with models named as in the recipe, instead of by their paths on this machine."""
     frame["model"] = frame["model"].replace(dict(names))
-    model = frame.attrs.get("model")
-    frame.attrs = {**frame.attrs, "model": names.get(str(model), model)}
+    model, revision = frame.attrs.get("model"), frame.attrs.get("revision")
+    if isinstance(revision, Mapping):  # of several models, by name
+        model = ", ".join(names.get(name, name) for name in revision)
+        revision = {names.get(name, name): commit for name, commit in revision.items()}
+    frame.attrs = {**frame.attrs, "model": names.get(str(model), model), "revision": revision}
     return frame
 
 
@@ -318,39 +319,48 @@ def _find_data(options: Any, place: Workplace) -> Any:
 
 def resolve_reference(model: str, base: Path) -> str:
     """A path that is relative to the recipe, made absolute; any other reference as it is. Raises ModelNotFoundError."""
-    for prefix in PREFIXES:
-        if model.startswith(prefix):
-            return prefix + resolve_reference(model.removeprefix(prefix), base)
+    prefix = next((prefix for prefix in PREFIXES if model.startswith(prefix)), "")
+    model = model.removeprefix(prefix)
     path = base / local_path(model)
     if is_path(model) or path.exists():
-        return str(path.absolute())
+        return prefix + str(path.absolute())
     if local_path(model).exists():
         raise ModelNotFoundError(
             f"{model}: found in the working directory, not beside the recipe; paths are relative to the recipe. Move "
             "it there; for the Hub's model, run from another directory"
         )
-    return model
+    return prefix + model
 
 
 def describe_inputs(content: Any, base: Path) -> str:
     """A text that changes with every file that a text in a request may name, relative to the recipe."""
+    return "".join(describe_files(text, base) for text in list_texts(content))
+
+
+def list_texts(content: Any) -> Iterator[str]:
+    """The texts in a request, at any depth."""
     match content:
         case str():
-            return describe_files(content, base)
+            yield content
         case Mapping():
-            return "".join(describe_inputs(value, base) for value in content.values())
+            for value in content.values():
+                yield from list_texts(value)
         case Sequence():
-            return "".join(describe_inputs(value, base) for value in content)
-    return ""
+            for value in content:
+                yield from list_texts(value)
+
+
+def name_path(text: str, base: Path) -> Path:
+    """The path that a text in a request may name, relative to the recipe. Raises ModelNotFoundError if it is none."""
+    for prefix in PREFIXES:
+        text = text.removeprefix(prefix)
+    return base / local_path(split_weight(text)[0])
 
 
 def describe_files(text: str, base: Path) -> str:
     """A text that changes with a file or folder, and with a checkpoint's files beside it; "" for other references."""
-    for prefix in PREFIXES:
-        text = text.removeprefix(prefix)
     try:
-        text, _ = split_weight(text)  # of an adapter
-        path = base / local_path(text)
+        path = name_path(text, base)
         # A member of an archive changes with its archive.
         path = next((place for place in (path, *path.parents) if place.is_file()), path)
         if text and path.is_dir():

@@ -23,6 +23,8 @@ from attngeo.tables.write import format_for_people, numeric_columns, to_markdown
 
 # Rows of a table that a page shows, and a text for a pull request; the table's files have all rows.
 MOST_ROWS, MOST_MARKDOWN_ROWS = 500, 50
+# Times that a text is parsed to find its HTML; each time removes some. Then every line is escaped.
+MOST_PASSES = 20
 # Significant digits of numbers in tables, and decimals of the scores of heat maps: these are most of a large page, and
 # a picture and a hover show no more.
 DIGITS, DECIMALS = 4, 3
@@ -83,10 +85,16 @@ def _list_provenance(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
             for name, value in origin.items()
             if name not in elsewhere and value is not None and value is not False and value not in ("", [])
         ]
-        commit = f"@{origin['revision']}" if origin.get("revision") else ""
-        about = f"{origin.get('model', '')}{commit} · {', '.join(options)}"
+        about = f"{name_commits(origin)} · {', '.join(options)}"
         lines.append((f"{origin['results']}: {origin['command']}", about))
     return lines
+
+
+def name_commits(origin: Mapping[str, Any]) -> str:
+    """The models of a part of the results, each with its commit if it has one."""
+    revision = origin.get("revision")
+    commits = revision if isinstance(revision, Mapping) else {origin.get("model", ""): revision}
+    return ", ".join(f"{model}@{commit}" if commit else str(model) for model, commit in commits.items())
 
 
 def pack_figures(figures: Iterable[Figure]) -> str:
@@ -110,6 +118,45 @@ def compress(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
+def disarm(text: str) -> str:
+    """A Markdown text whose HTML is shown as text, as on the page, and whose links run no script.
+
+    Code, and "<" that begins no HTML, stay as they are.
+
+    >>> disarm("a < b, <b>c</b>"), disarm("`<b>` <https://a.org>")
+    ('a &lt; b, &lt;b>c&lt;/b>', '`<b>` <https://a.org>')
+    """
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")  # the line ends of Markdown
+    for _ in range(MOST_PASSES):
+        numbers = _find_active_lines("\n".join(lines))
+        if not numbers:
+            return "\n".join(lines)
+        for number in numbers:
+            lines[number] = _escape_active(lines[number])
+    return _escape_active("\n".join(lines))
+
+
+def _escape_active(text: str) -> str:
+    """A Markdown text without HTML and links."""
+    return text.replace("<", "&lt;").replace("[", "&#91;")
+
+
+def _find_active_lines(text: str) -> set[int]:
+    """Numbers of the lines of the blocks that have HTML, or a link that a browser may run, from 0."""
+    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
+    is_sound = parser.validateLink
+    # By default, the parser takes a link that it does not allow for text. Others might follow it.
+    parser.validateLink = lambda url: True  # type: ignore[method-assign] # noqa: ARG005
+    numbers: set[int] = set()
+    for token in parser.parse(text):
+        parts = [token, *(token.children or [])]
+        links = [part.attrGet("href") or part.attrGet("src") for part in parts]
+        is_active = any(part.type.startswith("html_") for part in parts)
+        if token.map is not None and (is_active or any(link and not is_sound(str(link)) for link in links)):
+            numbers.update(range(*token.map))
+    return numbers
+
+
 def render_markdown(content: ReportContent) -> str:
     """The text of a report, for a pull request; names are shown letter for letter."""
     checks = [
@@ -119,7 +166,12 @@ def render_markdown(content: ReportContent) -> str:
     ]
     failures = [f"- missing: {escape_markdown(failure)}" for failure in content.failures]
     verdict = f"**{content.verdict}.**" if content.verdict else ""
-    blocks = [f"# {escape_markdown(content.title)}", verdict, "\n".join(checks + failures), content.text.strip()]
+    blocks = [
+        f"# {escape_markdown(content.title)}",
+        verdict,
+        "\n".join(checks + failures),
+        content.text.strip(),
+    ]
     for section in content.sections:
         blocks += [f"## {escape_markdown(section.title)}", section.text.strip()]
         for figure in section.figures:
@@ -130,4 +182,4 @@ def render_markdown(content: ReportContent) -> str:
             blocks.append(f"{escape_markdown(table.caption or table.name)}{more}:")
             blocks.append(to_markdown(shown, DIGITS).rstrip())
     blocks.append(f"Made with attngeo {content.provenance['software']['attngeo']}, {content.provenance['date']}.")
-    return "\n\n".join(filter(None, blocks)) + "\n"
+    return disarm("\n\n".join(filter(None, blocks))) + "\n"

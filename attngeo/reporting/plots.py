@@ -124,6 +124,10 @@ def read_tables(
         )
     _require_sources(spec, tables, others, is_single=len(sources) == 1)
     frames = [_read_rows(source, spec, options) for source in tables]
+    if tables and others and spec.source == "analogy":
+        raise UsageError(
+            "files and models cannot be mixed: models are compared on common questions; give only one kind"
+        )
     if others and spec.source == "score":
         frames += [attngeo.score(model, per_head=True, hub=hub, progress=progress) for model in others]
     elif others and spec.source == "analogy":
@@ -150,10 +154,6 @@ def _require_sources(spec: FigureSpec, tables: Sequence[Any], others: Sequence[A
     for source in tables:
         if not is_frame(source):
             require_results(source, SOURCES[spec.source])
-    if tables and others and spec.source == "analogy":
-        raise UsageError(
-            "files and models cannot be mixed: models are compared on common questions; give only one kind"
-        )
     for place in others:
         if spec.source == "score":
             require_model(place)

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from errno import EISDIR
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 from attngeo.bounds import read_small_text
 from attngeo.checkpoints.reference import HubAccess
-from attngeo.errors import OutputError, UsageError
+from attngeo.errors import AttnGeoError, OutputError, UsageError
 from attngeo.options import takes_after_two
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
-from attngeo.reporting.answers import Workplace
+from attngeo.reporting.answers import Workplace, list_texts, name_path
 from attngeo.reporting.recipe import Place, RecipeFile, name_place, read_recipe
 from attngeo.reporting.results import (
     FILE_NAME,
@@ -91,12 +91,13 @@ def build_report(
     Writes `index.html`, which opens offline, `report.md`, `provenance.json`, and every table as CSV and Parquet in
     `tables/`. If `folder` has an unfinished report, it is resumed. The same inputs give the same bytes, except for the
     date; SOURCE_DATE_EPOCH sets that. A model, figure or table that fails is listed in the report.
-    Raises DataUnavailableError or UsageError for the recipe, OutputError if `folder` cannot be written, and the first
-    failure if all results fail, or with `fail_fast` if one does. Raises FolderInUseError if another process makes a
-    report in `folder`.
+    Raises DataUnavailableError or UsageError for the recipe, and UsageError if it reads a file that the report would
+    overwrite; OutputError if `folder` cannot be written, and the first failure if all results fail, or with `fail_fast`
+    if one does. Raises FolderInUseError if another process makes a report in `folder`.
     """
     file, folder, date = read_recipe(recipe), Path(folder), _read_date()
     place = Workplace(base=file.path.parent, folder=folder, hub=hub, study=study, progress=progress or ignore_progress)
+    _refuse_inputs(file, folder)
     with lock_folder(folder):
         results = collect_results(file, place)
         content, tables = _build_content(file, results, place, date)
@@ -104,6 +105,23 @@ def build_report(
         if not results.failures:
             remove_parts(folder)
     return Report(folder, content.checks, results.failures)
+
+
+def _refuse_inputs(file: RecipeFile, folder: Path) -> None:
+    """Raise UsageError if the recipe, or a file that it reads, is where a report in this folder has its own files."""
+    tables = (folder / TABLES).resolve()
+    written = [(folder / name).resolve() for name in (PAGE, SUMMARY, PROVENANCE)]
+    texts = list_texts([request.model_dump(exclude_unset=True) for request in file.recipe.results])
+    inputs = [file.path]
+    for text in texts:
+        with suppress(AttnGeoError):  # it is no path
+            inputs.append(name_path(text, file.path.parent))
+    for path in inputs:
+        if "\0" in str(path):  # no file has such a name
+            continue
+        place = Path(os.path.realpath(path))
+        if (place in written or tables in place.parents) and place.is_file():
+            raise UsageError(f"{path} is an input, and the report would overwrite it; choose another folder")
 
 
 def _build_content(

@@ -19,13 +19,12 @@ from attngeo.bounds import in_utf8
 from attngeo.checkpoints.opening import open_adapted, open_store
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import TensorStore
-from attngeo.choices import Precision, whole
+from attngeo.choices import Precision, real, whole
 from attngeo.devices import pick_device
 from attngeo.errors import CheckpointError, UsageError
 from attngeo.geometry import (
     Form,
     FormStatistics,
-    check_choices,
     form_statistics,
     head_statistics,
     is_outlier,
@@ -258,7 +257,7 @@ def query_key_matrix(
     >>> cells.shape, int(norms.outlier.sum())
     ((96, 96), 57)
     """
-    check_choices(gamma, "corrected")
+    gamma = real("gamma", gamma, 0)
     cells = whole("cells", cells, 1)
     with closing(open_store(model, hub)) as store, torch.inference_mode():
         sites, _ = sites_of(store)

@@ -100,7 +100,7 @@ class ScoreOptions(Options):
     adapter: Sequence[str] = _adapter_option()
     adapter_only: bool = option(False, "Score what the adapters add to W_qk alone", panel=INPUT, advanced=True)
     config: str | None = _config_option()
-    gamma: float = option(2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION)
+    gamma: float = option(2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION, least=0)
     convention: Convention = option(
         "corrected",
         "Formulas: corrected follows the paper's definitions, published reproduces its tables S4 and S5",

@@ -82,6 +82,8 @@ def attention_sites(
     >>> [(site.layer, tuple(wq.shape)) for site, wq, wk in attngeo.attention_sites("demo:minilm", layers=[0, 1])]
     [(0, (12, 384, 32)), (1, (12, 384, 32))]
     """
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise UsageError(f"$dtype is {dtype!r:.60}, expected one of floating point, such as torch.float32", "dtype")
     options = ScoreOptions(
         with_bias=with_bias, fold_norm=fold_norm, rope_offset=rope_offset, adapter=adapter, config=config
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Collection, Mapping
+from functools import reduce
 from numbers import Real
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,13 +142,26 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
             raise UsageError(f"{name}: {explain_unknown_column(column, list(rows.columns))}")
         texts = rows[column].map(str)
         values = list_values(wanted)
-        missing = set(values).difference(texts)
+        matches = {text: _match(rows[column], text) for text in values}
+        missing = {text for text, match in matches.items() if not match.any()}
         if missing or not values:
             value = next((text for text in values if text in missing), wanted)
             there = list_names(list(texts.unique()))
             raise UsageError(f"{name} has no row with {column!s:.60} = {value!r:.60}, expected one of: {there}")
-        rows = rows[texts.isin(values)]
+        rows = rows[reduce(or_, matches.values())]
     return rows
+
+
+def _match(values: pd.Series, wanted: str) -> pd.Series:
+    """Which values of a column are meant by a text: those that print as it, or are the same number, as 0 is 0.0."""
+    matches = values.map(str) == wanted
+    if matches.any() or values.dtype.kind not in "iuf" or "_" in wanted:  # which Python takes for a digit separator
+        return matches
+    try:
+        number = float(wanted)
+    except ValueError:
+        return matches
+    return (values == number).fillna(False).astype(bool)
 
 
 def list_values(wanted: object) -> list[str]:
@@ -170,6 +185,8 @@ def explain_unknown_column(column: str, known: Collection[str]) -> str:
 
 def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:
     """The frame itself. Raises DataError if it has no rows, or lacks one of the columns. what: its name in messages."""
+    if not hasattr(frame, "columns"):
+        raise UsageError(f"{what} is {frame!r:.60}, expected a DataFrame of what {made_by} writes")
     missing = [column for column in columns if column not in frame]
     if missing:
         raise DataError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,10 +68,9 @@ def to_latex(frame: pd.DataFrame) -> str:
 
 def to_html(frame: pd.DataFrame) -> str:
     """A complete page: the title from `attrs`, the table, and its provenance from `attrs`."""
+    described = {name: describe_origin(value) for name, value in frame.attrs.items() if name != "title"}
     provenance = "".join(
-        f"<dt>{_escape_html(name)}</dt><dd>{_escape_html(value)}</dd>"
-        for name, value in frame.attrs.items()
-        if value not in (None, [], "") and name != "title"
+        f"<dt>{_escape_html(name)}</dt><dd>{_escape_html(text)}</dd>" for name, text in described.items() if text
     )
     shown, title = format_for_people(frame), _escape_html(frame.attrs.get("title", "attngeo"))
     texts = [place for place, numeric in enumerate(numeric_columns(frame, shown), 1) if not numeric]
@@ -83,6 +82,18 @@ def to_html(frame: pd.DataFrame) -> str:
         f"</head><body>\n<h1>{title}</h1>\n<div>{table}</div>\n"
         f"<h2>How it was made</h2>\n<dl>{provenance}</dl>\n</body></html>\n"
     )
+
+
+def describe_origin(value: object) -> str:
+    """An entry of provenance as text, "" for an empty one. What is empty in a dict is left out.
+
+    >>> describe_origin({"a": {"lm_head": "no queries"}, "b": None})
+    'a: lm_head: no queries'
+    """
+    if not isinstance(value, Mapping):
+        return "" if value is None or value == [] or value == () else str(value)
+    texts = {name: describe_origin(item) for name, item in value.items()}
+    return "; ".join(f"{name}: {text}" for name, text in texts.items() if text)
 
 
 def _escape_html(text: object) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -39,6 +41,40 @@ UNCASED = ["the", "king", "paris", "1990", "##s"]
 )
 def test_words_are_looked_up_by_case(labels: list[str], case: str, word: str, found: int | None) -> None:
     assert build_lexicon(table(np.eye(len(labels)), labels), settings=ProbeSettings(case=case)).row(word) == found  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("known", ["NFC", "NFD"])
+@pytest.mark.parametrize("written", ["NFC", "NFD"])
+def test_a_word_is_known_in_both_forms_of_its_accents(known: str, written: str, tmp_path: Path) -> None:
+    """A reader cannot tell them apart: é is one character, or e and an accent."""
+    known_words, written_words = (
+        [normalize(form, word) for word in ("café", "naïve", "한국", "plain")] for form in (known, written)
+    )
+    embedding = table(np.eye(4), known_words)
+    lexicon = build_lexicon(embedding)
+    assert [lexicon.row(word) for word in written_words] == [0, 1, 2, 3]
+    assert lexicon.row(written_words[0].upper()) == 0
+    assert lexicon.row(normalize(written, "cafe\u0301s")) is None
+    assert set(attngeo.nearest(embedding, f"{written_words[0]} - {written_words[1]}").word) == set(known_words[2:])
+    questions = write_questions(tmp_path / "q.txt", {"all": [" ".join(written_words)]})
+    assert attngeo.analogy(embedding, questions=questions, top_k=1).questions["known"].tolist() == [True]
+
+
+def test_the_form_that_is_written_comes_first() -> None:
+    both = [normalize(form, "café") for form in ("NFD", "NFC")]
+    lexicon = build_lexicon(table(np.eye(2), both))
+    assert [lexicon.row(word) for word in both] == [0, 1]
+
+
+def test_a_known_word_in_another_form_is_not_composed_of_tokens(tmp_path: Path) -> None:
+    """GPT-2's tokeniser would make other tokens of it."""
+    byte_level(tmp_path / "tokenizer.json")
+    embedding = open_embedding(checkpoint(tmp_path, 400))
+    word = next(label for label in embedding.labels if label.isalpha() and len(label) > 2)
+    accented = replace(embedding, labels=["é" + label if label == word else label for label in embedding.labels])
+    lexicon = build_lexicon(accented, [normalize("NFD", "é" + word)], ProbeSettings(compose="mean"))
+    assert len(lexicon.composed) == 0
+    assert lexicon.row(normalize("NFD", "é" + word)) == embedding.labels.index(word)
 
 
 def test_ignoring_case_leaves_one_candidate_of_each_word() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from attngeo.analogies.options import ProbeSettings
 from attngeo.analogies.questions import Question, QuestionSet
 from attngeo.embeddings.embedding import Embedding
 from attngeo.errors import UsageError
+from attngeo.reporting.page import name_commits
 
 METHODS = ("3cosadd", "3cosmul")
 
@@ -37,6 +39,17 @@ def questions(rows: Any, labels: list[str], answers: int = 1) -> QuestionSet:
 
 def ask(embedding: Embedding, asked: QuestionSet, **options: Any) -> AnalogyResult:
     return attngeo.analogy(embedding, questions=asked, keep_duplicates=True, **({"top_k": 1} | options))
+
+
+def test_results_of_several_models_state_the_revision_of_each(tmp_path: Path) -> None:
+    embedding, lines = planted()
+    path = write_questions(tmp_path / "q.txt", {"all": lines})
+    others = [replace(embedding, ref=name, revision=revision) for name, revision in (("a", "1" * 40), ("b", None))]
+    about = attngeo.analogy(others, questions=path).scores.attrs
+    assert (about["model"], about["revision"]) == ("a, b", {"a": "1" * 40, "b": None})
+    assert name_commits(about) == f"a@{'1' * 40}, b"
+    about = attngeo.analogy(others[0], questions=path).scores.attrs
+    assert (about["model"], about["revision"], name_commits(about)) == ("a", "1" * 40, f"a@{'1' * 40}")
 
 
 def cosine(x: Any, y: Any) -> float:

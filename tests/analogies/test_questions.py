@@ -63,6 +63,12 @@ def test_bats(tmp_path: Path) -> None:
     assert {pair for q in asked.questions for pair in q.pairs} == {"line 1", "line 2", "line 4"}
 
 
+def test_a_symbolic_link_is_no_second_file_of_bats(tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_text("athens greece\nrome italy\n")
+    (tmp_path / "a.txt").symlink_to(tmp_path / "b.txt")
+    assert [(q.category, q.a) for q in load_questions(tmp_path).questions] == [("b", "athens"), ("b", "rome")]
+
+
 @pytest.mark.parametrize(
     ("content", "facts"),
     [(b"", []), (b": category\n", []), (b"one two\nthree\n", ["line 1, 2"]), (b"\xff\xfe\x00", ["UTF-8"])],

@@ -135,6 +135,22 @@ def test_several_models_make_one_table_and_one_may_fail(inside: Command, tmp_pat
     assert_states(second, tmp_path / "nothing")
 
 
+def test_files_of_several_models_state_what_was_left_out_of_each(inside: Command, tmp_path: Path) -> None:
+    whole = write_single(tmp_path / "whole")
+    gap = write_single(tmp_path / "gap", {name: tensor for name, tensor in weights(3).items() if ".1." not in name})
+    outputs = [tmp_path / "t.parquet", tmp_path / "t.html"]
+    run = inside("score", whole, gap, "-o", outputs[0], "-o", outputs[1])
+    assert run.returncode == 0, run.stderr
+    about = pd.read_parquet(outputs[0]).attrs
+    skipped = {str(model): library.score(model).attrs["skipped"] for model in (whole, gap)}
+    assert (about["skipped"], skipped[str(whole)]) == (skipped, {})
+    assert about["model"] == f"{whole}, {gap}"
+    assert about["gamma"] == 2
+    page = outputs[1].read_text("utf-8")
+    ((pattern, reason),) = skipped[str(gap)].items()
+    assert f"<dd>{gap}: {pattern}: {reason}</dd>" in page
+
+
 def test_nan_and_zero_weights_empty_their_rows_only(inside: Command, tmp_path: Path) -> None:
     tensors = weights()
     tensors[Q0][7, 3] = torch.nan  # query head 1 of layer 0

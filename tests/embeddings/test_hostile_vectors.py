@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +28,9 @@ def write_rows(count: int) -> bytes:
 
 # What is written → the vectors that are read, or 0 for a file that is refused.
 FILES: dict[str, tuple[Callable[[], bytes], int]] = {
-    "empty lines": (lambda: LINE + b"\n" * 6_000_000 + b"other 1 2\n", 2),
-    "lines of spaces": (lambda: LINE + b"  \n" * 2_000_000 + b"other 1 2\n", 2),
+    "empty lines": (lambda: LINE + b"\n" * 90_000 + b"other 1 2\n", 2),
+    "a .gz of empty lines": (lambda: gzip.compress(LINE + b"\n" * 100_000_000, 1), 0),
+    "lines of spaces": (lambda: LINE + b"  \n" * 2_000_000 + b"other 1 2\n", 0),
     "one word again and again": (lambda: LINE * 2_000_000, 0),
     "words without numbers": (lambda: LINE + b"a\n" * 4_000_000, 0),
     "text in place of numbers": (lambda: LINE + b"a b c\n" * 1_000_000, 0),
@@ -54,6 +56,22 @@ def test_a_file_of_bad_lines_is_refused_before_its_end(tmp_path: Path) -> None:
     path.write_bytes(LINE + b"a b c\n" * 150_000)
     with refuses(CorruptCheckpointError, path, "100,001", "1 kept"):
         open_embedding(path)
+
+
+@pytest.mark.parametrize("line", [b"\n", b" \r\n"], ids=["empty", "spaces"])
+def test_a_compressed_file_of_empty_lines_is_refused_before_its_end(line: bytes, tmp_path: Path) -> None:
+    """Ten megabytes of a .gz may be hours of them."""
+    path = tmp_path / "v.txt.gz"
+    path.write_bytes(gzip.compress(LINE + line * 150_000 + b"other 1 x\n", 1))
+    with refuses(CorruptCheckpointError, path, "100,001 empty lines", "1 vectors"):
+        open_embedding(path)
+
+
+def test_empty_lines_between_vectors_are_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "v.txt"
+    path.write_bytes(b"".join(b"w%d 0.5 1.5\n\n\n" % number for number in range(60_000)))
+    embedding = open_embedding(path)
+    assert (len(embedding.labels), embedding.notes) == (60_000, ())
 
 
 def test_a_file_with_more_good_lines_than_bad_ones_is_read(tmp_path: Path) -> None:

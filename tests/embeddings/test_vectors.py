@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.messages import refuses
 from support.vectors import keyed, words, write_text
 
 from attngeo.embeddings.opening import open_embedding
@@ -161,6 +162,36 @@ def test_bad_files_are_refused(case: str, tmp_path: Path, monkeypatch: pytest.Mo
         open_embedding(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+SPACED = ["New York", "New York City", "a b", "a Yor", " lead", "trail ", "été de"]
+
+
+@pytest.mark.parametrize("place", [0, 4, -1])
+@pytest.mark.parametrize("word", SPACED)
+def test_a_word_with_a_space_cannot_be_in_a_binary_file(word: str, place: int, tmp_path: Path) -> None:
+    """What gensim writes for one, it reads back as an error or as other words. In its text format, the word is read."""
+    labels = words(8)
+    labels[place] = word
+    vectors = keyed(labels, VECTORS[:8])
+    path = tmp_path / "v.bin"
+    vectors.save_word2vec_format(str(path), binary=True)
+    try:
+        again = type(vectors).load_word2vec_format(str(path), binary=True)
+    except (UnicodeDecodeError, EOFError):
+        pass
+    else:
+        assert again.index_to_key != labels
+    with refuses(CorruptCheckpointError, path, f"vector {labels.index(word) + 1}", repr(word)):
+        open_embedding(path)
+
+
+def test_vectors_that_begin_like_the_rest_of_a_word_are_vectors(tmp_path: Path) -> None:
+    values = np.frombuffer(b"ab =" * 2 + b"fg >" * 2, "<f4")
+    assert (values < 1).all()
+    path = tmp_path / "v.bin"
+    keyed(words(9), np.tile(values, (9, 1))).save_word2vec_format(str(path), binary=True)
+    assert open_embedding(path).matrix.tolist() == [values.tolist()] * 9
 
 
 def test_what_gensim_has_in_memory_is_a_table_too() -> None:

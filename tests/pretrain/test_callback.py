@@ -24,7 +24,9 @@ from attngeo.scores.spec import SCORES
 Build = Callable[[str], Any]
 
 
-def train(model: Any, folder: Path, *callbacks: AttentionGeometryCallback, **given: Any) -> Trainer:
+def train(
+    model: Any, folder: Path, *callbacks: AttentionGeometryCallback, resume: Path | None = None, **given: Any
+) -> Trainer:
     ids = torch.randint(10, 60, (32, 8), generator=torch.Generator().manual_seed(0))
     fields = {"max_steps": 4, "logging_steps": 2, "report_to": "none", "save_strategy": "no", "disable_tqdm": True,
               "use_cpu": True, "learning_rate": 1e-2, "dataloader_pin_memory": False}  # fmt: skip
@@ -32,7 +34,7 @@ def train(model: Any, folder: Path, *callbacks: AttentionGeometryCallback, **giv
         copy.deepcopy(model), TrainingArguments(str(folder), **(fields | given)),
         train_dataset=[{"input_ids": row, "labels": row} for row in ids], callbacks=[*callbacks],
     )  # fmt: skip
-    trainer.train()
+    trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     return trainer
 
 
@@ -55,6 +57,17 @@ def test_rows_are_the_scores_of_the_live_model(name: str, built: Build, tmp_path
     assert frame.dropna(subset=["loss"]).groupby("step")["loss"].unique().map(list).to_dict() == {
         step: [loss] for step, loss in logged.items()
     }
+
+
+def test_the_first_loss_of_a_resumed_run_is_a_mean_since_its_checkpoint(built: Build, tmp_path: Path) -> None:
+    """The Trainer of a user saves no losses. Of a whole run, the log at step 4 is for steps 3 and 4."""
+    trainer = train(built("bert"), tmp_path, logging_steps=1, save_strategy="steps", save_steps=3)
+    losses = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
+    callback = AttentionGeometryCallback()
+    train(built("bert"), tmp_path, callback, resume=tmp_path / "checkpoint-3")
+    frame = callback.frame
+    assert frame.loc[frame["step"] == 4, "loss"].unique().tolist() == pytest.approx([losses[4]], rel=1e-4)
+    assert losses[4] != pytest.approx((losses[3] + losses[4]) / 2, rel=1e-4)
 
 
 def test_training_is_the_same_with_and_without_it(built: Build, tmp_path: Path) -> None:

@@ -434,11 +434,15 @@ class TestCommand:
 
     def test_clear_removes_what_is_named_and_nothing_else(self, inside: Command, kept: Path, model: Path) -> None:
         assert_fails(inside("cache", "clear", "--format", "json"), 2, "format", "list")
+        assert_fails(inside("cache", "clear", "demo:encodr"), 2, "'demo:encodr'", "did you mean demo:encoder?")
         assert_states(inside("cache", "clear", "demo:*").stderr, "1 result", kept)
         left = json.loads(inside("cache", "list", "--format", "json").stdout)
         assert {each["model"] for each in left} == {str(model)}
+        assert_fails(inside("cache", "clear", model, "demo:encoder"), 2, "'demo:encoder'", kept)
+        assert json.loads(inside("cache", "list", "--format", "json").stdout) == left
         (kept / "scores" / f".{'0' * 64}.parquet.12ab.partial").write_text("of a process that was killed")
         assert_states(inside("cache", "clear").stderr, "2 results", kept)
+        assert_fails(inside("cache", "clear", "demo:*"), 2, "nothing is kept")
         assert [path.name for path in (kept / "scores").iterdir()] == ["own.parquet"]
         assert computed(model) == LAYERS
 
@@ -451,6 +455,7 @@ class TestCommand:
         assert count(model) == count(f"{model}/") == count("./model", cwd=model.parent) == 2
         assert count(f"{model.parent}/*", "demo:encoder") == 3
         assert count("nothing") == 0
+        assert_states(inside("cache", "list", "nothing").stderr.splitlines()[0], "'nothing'")
 
     def test_what_is_no_answer_any_more_can_be_removed(self, inside: Command, kept: Path, model: Path) -> None:
         assert json.loads(inside("cache", "list", "--outdated", "--format", "json").stdout) == []

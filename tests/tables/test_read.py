@@ -41,6 +41,15 @@ def test_rows_are_chosen_by_whole_values(tmp_path: Path) -> None:
     with refuses(UsageError, "layer = []", "1, 10, 11"):
         filter_rows(back, {"layer": []}, "rows")
     assert back["mixed"].tolist() == ["a", "1", "[2]"]
+    numbers = pd.DataFrame({"noise": [0.0, 0.1, 1000.0, None], "head": pd.array([0, 1, None, 10], "Int64"), "n": "0.0"})
+    for column, wanted, expected in (
+        ("noise", "0", [0]), ("noise", 0, [0]), ("noise", "0.10", [1]), ("noise", ["1e3", "nan"], [2, 3]),
+        ("noise", "-0", [0]), ("head", "1.0", [1]), ("head", "<NA>", [2]),
+    ):  # fmt: skip
+        assert filter_rows(numbers, {column: wanted}, "rows").index.tolist() == expected, wanted
+    for column, wanted in (("n", "0"), ("noise", "0.2"), ("noise", "x"), ("head", "1_0"), ("head", "")):
+        with refuses(UsageError, column, repr(wanted)):
+            filter_rows(numbers, {column: wanted}, "rows")
     tables.write_table(back, tmp_path / "rows.parquet")
 
 

@@ -1,0 +1,89 @@
+"""Keywords of public functions: a value of another type is refused, and a scalar of NumPy is a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.messages import refuses
+
+import attngeo
+from attngeo.errors import UsageError
+
+MODEL = "demo:encoder"
+FACTOR = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
+TEXT_AND_MORE: tuple[Any, ...] = ("a", b"x", [1], {}, object(), np.array([1, 2]), 1j)
+NO_NUMBERS = (*TEXT_AND_MORE, True, None, float("nan"), float("inf"), np.float32("nan"), 10**400)
+NO_WHOLE_NUMBERS = (*TEXT_AND_MORE, True, 1.5, float("nan"), np.float64(1.5), np.True_)
+NO_TEXTS = (*TEXT_AND_MORE[1:], True, 1.5)
+
+# Function and keyword → a call with a value, and the values that it refuses.
+CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
+    "query_key_matrix layer": (lambda value: attngeo.query_key_matrix(MODEL, layer=value), NO_WHOLE_NUMBERS),
+    "query_key_matrix, layer": (lambda value: attngeo.query_key_matrix(MODEL, value), NO_WHOLE_NUMBERS),
+    "query_key_matrix head": (lambda value: attngeo.query_key_matrix(MODEL, head=value), NO_WHOLE_NUMBERS),
+    "query_key_matrix cells": (lambda value: attngeo.query_key_matrix(MODEL, cells=value), NO_WHOLE_NUMBERS),
+    "query_key_matrix stack": (lambda value: attngeo.query_key_matrix(MODEL, stack=value), NO_TEXTS),
+    "query_key_matrix gamma": (lambda value: attngeo.query_key_matrix(MODEL, gamma=value), (*NO_NUMBERS, -1)),
+    "directionality gamma": (lambda value: attngeo.directionality(FACTOR, FACTOR, gamma=value), (*NO_NUMBERS, -1)),
+    "score gamma": (lambda value: attngeo.score(MODEL, gamma=value), (*NO_NUMBERS, -1)),
+    "score stack": (lambda value: attngeo.score(MODEL, stack=value), NO_TEXTS),
+    "attention_sites stack": (lambda value: list(attngeo.attention_sites(MODEL, stack=value)), NO_TEXTS),
+    "attention_sites layers": (lambda value: list(attngeo.attention_sites(MODEL, layers=value)), ("a", 1, [1.5], {})),
+    "attention_sites fold_norm": (lambda value: list(attngeo.attention_sites(MODEL, fold_norm=value)), ("no", 2, [])),
+    "attention_sites dtype": (
+        lambda value: list(attngeo.attention_sites(MODEL, dtype=value)), ("float32", float, torch.int8, None),
+    ),
+    "open_embedding table": (lambda value: attngeo.open_embedding("demo:minilm", table=value), (*NO_TEXTS, "inputs")),
+    "nearest words": (lambda value: attngeo.nearest("demo:minilm", value), (*NO_TEXTS, None)),
+    "analogy questions": (lambda value: attngeo.analogy("demo:minilm", questions=value), (1, None, [1], b"x", ["a"])),
+    "plot kind": (lambda value: attngeo.plot(value, MODEL), (*NO_TEXTS, None, "heatmp")),
+    "plot where": (lambda value: attngeo.plot("heatmap", MODEL, where=value), ([1], "layer", 3)),
+    "summarise rows": (attngeo.summarise, (*NO_TEXTS, "rows.csv", None)),
+    "save_figure path": (lambda value: attngeo.save_figure(figure(), value), (1.5, None, b"a.html", [])),
+    "save_figure figure": (lambda value: attngeo.save_figure(value, "never.html"), (None, "a", 1)),
+}  # fmt: skip
+
+
+def figure() -> Any:
+    rows = pd.DataFrame({
+        "model": "a", "stack": "encoder", "layer": [0, 1], "head": [None, None], "symmetry": [0.1, 0.2], "note": "",
+    })  # fmt: skip
+    return attngeo.plot("layers", rows)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_value_of_another_type_is_refused(call: str) -> None:
+    function, values = CALLS[call]
+    for value in values:
+        with pytest.raises(UsageError) as caught:
+            function(value)
+        assert len(str(caught.value).splitlines()) == 1, value
+        assert len(str(caught.value)) < 300, value
+    assert not Path("never.html").exists()
+
+
+def test_an_error_names_the_keyword_and_what_is_expected() -> None:
+    with refuses(UsageError, "head is 'a', expected a whole number") as caught:
+        attngeo.query_key_matrix(MODEL, head="a")
+    assert caught.value.option == ("head",)
+    with refuses(UsageError, "gamma is -1, expected at least 0"):
+        attngeo.score(MODEL, gamma=-1)
+    with refuses(UsageError, "gamma is '2', expected a number of at least 0"):
+        attngeo.directionality(FACTOR, FACTOR, gamma="2")
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int8, np.uint64, np.array])
+def test_a_scalar_of_numpy_is_a_number(kind: Callable[[Any], Any]) -> None:
+    expected = attngeo.directionality(FACTOR, FACTOR.flip(0), gamma=1)
+    assert torch.equal(attngeo.directionality(FACTOR, FACTOR.flip(0), gamma=kind(1)), expected)
+    cells, _ = attngeo.query_key_matrix(MODEL, gamma=kind(1), cells=4)
+    assert cells.attrs["gamma"] == 1
+    if kind not in (np.float16, np.float32, np.float64):
+        again, _ = attngeo.query_key_matrix(MODEL, kind(1), head=kind(2), cells=kind(4))
+        assert again.equals(attngeo.query_key_matrix(MODEL, 1, head=2, cells=4).cells)
