@@ -18,6 +18,7 @@ from attngeo.choices import advise
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.families import LARGEST
 from attngeo.estimators.efa.options import EfaOptions, Kind
+from attngeo.estimators.shared.cells import UNKNOWN, find_values, show_name
 from attngeo.estimators.shared.files import sort_values
 from attngeo.estimators.shared.saving import PLAIN, Plain, list_plain
 from attngeo.schemas import Table
@@ -214,15 +215,13 @@ def code_values(
 ) -> np.ndarray:
     """The numbers of values among the known ones; 0 for rows that are not kept, which are not read.
 
-    Those of other kinds are found by their texts. Raises TableError for a value that is missing or unknown.
+    Those of other kinds are found as `find_values` does. Raises TableError for a value that is missing or unknown.
     """
     try:
-        codes = column.map({value: at for at, value in enumerate(known)})
+        codes = find_values(column, known, are_codes=True)
     except TypeError:
         raise refuse_kind(column.name, column.iloc[0], source) from None
-    if codes.isna().any():  # the kind of a column of a text file depends on all of its cells
-        codes = codes.fillna(column.astype(str).map({str(value): at for at, value in enumerate(known)}))
-    unseen = kept[codes.isna().to_numpy()[kept]]
+    unseen = kept[codes[kept] == UNKNOWN]
     if len(unseen):
         at = int(unseen.min())
         if column.isna().iloc[at]:
@@ -231,7 +230,7 @@ def code_values(
         problem = f"{value} is in no training row, expected one of {len(known):,} {noun} such as {example}; "
         problem += "leave the row out, or fit again with it"
         raise TableError(problem, table=source, row=at + 1, column=column.name)
-    return codes.fillna(0).to_numpy().astype(np.int64)
+    return np.where(codes == UNKNOWN, 0, codes)
 
 
 def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
@@ -248,11 +247,6 @@ def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: st
         problem = f"{value}, expected a finite number of at most {LARGEST:g}; leave the row out, or scale the column"
         raise TableError(problem, table=source, row=at + 1, column=name)
     return numbers
-
-
-def show_name(value: Any) -> str:
-    """A value of a table for messages, as Python writes it."""
-    return f"{value.item() if isinstance(value, np.generic) else value!r:.60}"
 
 
 class Covariate(Table):

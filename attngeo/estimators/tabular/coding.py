@@ -26,6 +26,7 @@ from torch import Tensor
 
 from attngeo.bounds import list_names
 from attngeo.errors import TableError, first_line
+from attngeo.estimators.shared.cells import UNKNOWN, find_values, read_numbers, show_name
 from attngeo.estimators.shared.files import sort_values
 from attngeo.estimators.shared.saving import (
     Count,
@@ -45,9 +46,8 @@ from attngeo.schemas import Table
 
 # The name of the response if the labels have none.
 RESPONSE = "response"
-SHOWN = 3
 # What to do about values that no training row has.
-UNSEEN_CELL = 'leave the column out, or treat them as missing with unseen="mask" (--unseen mask)'
+UNSEEN_CELL = 'leave the row out, or treat such values as missing with unseen="mask" (--unseen mask)'
 UNSEEN_LABEL = "these are labels; leave their rows out, or give training rows that have them"
 LAYER = "encoder.layer.0"
 # Tensor in the file → weight of the network. A matrix is saved as that of a Linear: [out, in].
@@ -133,7 +133,7 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
         except ValueError as error:
             raise TableError(
                 f"{first_line(error).rstrip('.')}; use texts or whole numbers, or cut numbers into classes, for "
-                "example with pandas.qcut"
+                "example with pandas.qcut(y, 4, labels=False)"
             ) from None
     return series
 
@@ -195,18 +195,29 @@ class ColumnCoding:
     def encode(self, column: pd.Series[Any], unseen: Unseen, advice: str = UNSEEN_CELL) -> np.ndarray:
         """Categories of values, [rows]; MISSING for a missing one, and for an unseen one if it is to be masked.
 
-        Raises TableError for an unseen value otherwise, with the advice.
+        Each cell is read by itself, as the training read its column. Raises TableError for an unseen value otherwise,
+        with its row and the advice.
         """
         missing = column.isna().to_numpy()
         if self.edges is not None:
-            numbers = _to_numbers(column)
-            return np.where(missing, MISSING, np.searchsorted(self.edges, np.where(missing, 0, numbers), side="left"))
-        codes = pd.Index(self.values, dtype=object).get_indexer(pd.Index(column.astype(object)))
-        if unseen == "error" and (codes[~missing] < 0).any():
-            new = list(dict.fromkeys(column[~missing][codes[~missing] < 0].tolist()))
-            shown = ", ".join(f"{value!r:.40}" for value in new[:SHOWN]) + (", …" if len(new) > SHOWN else "")
-            raise TableError(f"has values that no training row has: {shown}; {advice}", column=self.name)
-        return np.where(missing, MISSING, codes)
+            numbers = read_numbers(column)
+            is_number = np.isfinite(numbers)
+            codes = np.where(is_number, np.searchsorted(self.edges, np.where(is_number, numbers, 0)), UNKNOWN)
+            expected = "a finite number as in training"
+        else:
+            try:
+                codes = find_values(column, self.values)
+            except TypeError:
+                problem = "has values that cannot be compared, expected texts or numbers"
+                raise TableError(problem, column=self.name) from None
+            expected = f"one of: {list_names(self.values)}" if self.values else "an empty cell"
+        unseen_rows = np.flatnonzero((codes == UNKNOWN) & ~missing)
+        if unseen == "error" and len(unseen_rows):
+            value = show_name(column.iloc[int(unseen_rows[0])])
+            others = f", nor are the values of {len(unseen_rows) - 1:,} further rows" if len(unseen_rows) > 1 else ""
+            problem = f"{value} is in no training row{others}; expected {expected}; {advice}"
+            raise TableError(problem, row=int(unseen_rows[0]) + 1, column=self.name)
+        return np.where(codes == UNKNOWN, MISSING, codes)
 
     def decode_all(self) -> list[Any]:
         """The values of all categories."""
@@ -257,13 +268,12 @@ def _cut(name: Hashable, numbers: np.ndarray, weights: np.ndarray, bins: int) ->
 
 
 def _to_numbers(column: pd.Series[Any]) -> np.ndarray:
-    """Numbers as float64, NaN where they are missing. Raises TableError for texts and infinite ones."""
-    try:
-        numbers = pd.to_numeric(column).to_numpy(np.float64, na_value=np.nan)
-    except (ValueError, TypeError):
-        raise TableError("has texts, expected numbers as in training", column=column.name) from None
-    if np.isinf(numbers).any():
-        raise TableError("contains infinity, expected finite numbers or missing values", column=column.name)
+    """The numbers of training rows as float64, NaN where they are missing. Raises TableError for infinite ones."""
+    numbers = read_numbers(column)
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        problem = "contains infinity, expected finite numbers or missing values"
+        raise TableError(problem, row=int(infinite.argmax()) + 1, column=column.name)
     return numbers
 
 
@@ -327,16 +337,15 @@ def learn_table(
 
 
 def _learn_classes(labels: pd.Series[Any], classes: Sequence[Any] | None) -> tuple[Any, ...]:
-    """The labels in order. Raises TableError if there is nothing to learn."""
-    if classes is not None:
-        values = np.unique(np.asarray(classes)).tolist()
-        if not set(labels) <= set(values):
-            raise TableError(f"y has labels that classes lacks; expected some of: {list_names(values)}")
-    elif isinstance(labels.dtype, pd.CategoricalDtype):
-        used = set(labels.unique())
-        values = [value for value in labels.dtype.categories if value in used]
-    else:
-        values = np.unique(labels.to_numpy()).tolist()
+    """The labels as `numpy.unique` sorts them, which is the order that scikit-learn's scorers expect, whatever order a
+    dtype has. Raises TableError if there is nothing to learn, or for labels that cannot be sorted.
+    """
+    try:
+        values = np.unique(np.asarray(labels if classes is None else classes)).tolist()
+    except TypeError:
+        raise TableError("y has labels that cannot be sorted; make all of them texts, or all numbers") from None
+    if not set(labels) <= set(values):
+        raise TableError(f"y has labels that classes lacks; expected some of: {list_names(values)}")
     if len(values) < 2:
         raise TableError(f"y has one class ({values[0]!r}), expected at least 2; choose a response that varies")
     if len(values) == len(labels) > 2:

@@ -147,8 +147,7 @@ def fit_table(
     model.missing_texts = tuple(list_missing(options.missing))
     if options.save is not None:
         describe_columns(model.coding_)
-    kind = tables.train_y.dtype
-    is_ordered = isinstance(kind, pd.CategoricalDtype) and bool(kind.ordered)
+    numbers = _number_classes(model.classes_, tables.train_y.dtype)
     known = tables.test_y.notna()
     test_x, test_y = tables.test_x[known], tables.test_y[known]
     if not len(test_y):
@@ -163,7 +162,7 @@ def fit_table(
             chances = model.predict_proba(test_x)
         else:
             chances = _predict_baseline(name, train, codes, model, options.random_state, progress)
-        scores = measure_chances(model.classes_, codes[:, -1], chances, is_ordered=is_ordered)
+        scores = measure_chances(numbers, codes[:, -1], chances)
         sizes = {"train_rows": len(tables.train_y), "test_rows": len(test_y)}
         rows.append({"method": name, "seed": options.random_state, **sizes, **scores})
     return pd.DataFrame(rows), model
@@ -197,7 +196,7 @@ def fit_columns(
         chances = measured.predict_cell(tables.test_x[known], coding.name).to_numpy()
         about = {"seed": seed, "train_rows": len(train), "test_rows": int(known.sum())}
         for method, of_method in {OURS: chances, "frequencies": frequencies}.items():
-            scores = measure_chances(np.array(coding.decode_all()), codes[known, at], of_method)
+            scores = measure_chances(_number_classes(np.array(coding.decode_all())), codes[known, at], of_method)
             rows.append({"column": coding.name, "method": method, **about, **scores})
     if not rows:
         raise TableError("no test row has a value of a column that varies, expected some; give other test rows")
@@ -222,28 +221,31 @@ def _predict_baseline(
     return chances
 
 
-def measure_chances(
-    classes: np.ndarray, truth: np.ndarray, chances: np.ndarray, *, is_ordered: bool = False
-) -> dict[str, float]:
+def _number_classes(classes: np.ndarray, dtype: Any = None) -> np.ndarray:
+    """The number of each class in a squared error: its rank in an ordered dtype, or itself; NaN for other classes."""
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
+        used = set(classes.tolist())
+        order = [value for value in dtype.categories if value in used]
+        return np.array([order.index(value) for value in classes], dtype=float)
+    return classes.astype(float) if np.issubdtype(classes.dtype, np.number) else np.full(len(classes), np.nan)
+
+
+def measure_chances(numbers: np.ndarray, truth: np.ndarray, chances: np.ndarray) -> dict[str, float]:
     """Accuracy, mse, log_loss and calibration_error of the chances of classes, [rows, classes].
 
-    truth: the number of the right class of each row. mse: of the ranks of ordered classes, or of classes that are
-    numbers; otherwise NaN. calibration_error: the mean over rows of |accuracy − mean confidence| in bins of the
-    confidence, of equal width (Guo et al. 2017, https://arxiv.org/abs/1706.04599, equation 3).
+    numbers: of the classes, whose squared error mse is; NaN if they have none, [classes]. truth: the place of the right
+    class of each row. calibration_error: the mean over rows of |accuracy − mean confidence| in bins of the confidence,
+    of equal width (Guo et al. 2017, https://arxiv.org/abs/1706.04599, equation 3).
     """
     best = chances.argmax(1)
     right = best == truth
-    if is_ordered:
-        numbers = np.arange(len(classes), dtype=float)
-    else:
-        numbers = classes.astype(float) if np.issubdtype(classes.dtype, np.number) else np.full(len(classes), np.nan)
     confidence = chances[np.arange(len(best)), best]
     bins = np.minimum((confidence * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
     gaps = np.bincount(bins, right - confidence, CALIBRATION_BINS)
     return {
         "accuracy": float(right.mean()),
         "mse": float(np.mean((numbers[best] - numbers[truth]) ** 2)),
-        "log_loss": float(log_loss(truth, chances, labels=np.arange(len(classes)))),
+        "log_loss": float(log_loss(truth, chances, labels=np.arange(len(numbers)))),
         "calibration_error": float(np.abs(gaps).sum() / len(best)),
     }
 
