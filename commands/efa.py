@@ -153,9 +153,7 @@ def sample(
     """
     check_outputs(output or [], inputs=[options.data] if options.data else [])
     _require(model, *([options.data] if options.data else []))
-    loaded = estimators.ExponentialFamilyAttention.load(model)
-    frame = None if options.data is None else models.read_like(loaded, options.data)
-    deliver_rows(loaded.sample(options=options, data=frame), output or [], format, print_frame)
+    deliver_rows(models.sample_file(model, options), output or [], format, print_frame)
 
 
 def similar(

@@ -14,7 +14,16 @@ from sklearn.metrics import log_loss
 
 from attngeo.bounds import list_names
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.shared.files import keep_whole, list_missing, list_texts, naming, read_own_table
+from attngeo.estimators.shared.files import (
+    keep_whole,
+    list_missing,
+    list_texts,
+    name_new,
+    naming,
+    read_own_table,
+    read_written,
+    settle_table,
+)
 from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.baselines import fit_baseline
 from attngeo.estimators.tabular.classifier import AttentionClassifier, AttentionImputer, TableModel, fit_together
@@ -29,7 +38,7 @@ from attngeo.estimators.tabular.options import (
     RowsOptions,
 )
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.tables.write import write_table
+from attngeo.tables.write import AS_WRITTEN, write_table
 
 CALIBRATION_BINS = 10
 MASK = "[MASK]"
@@ -284,27 +293,42 @@ def impute_own_table(folder: str | Path, path: str, options: RowsOptions) -> pd.
     if not set(names) & set(frame.columns):
         raise TableError(f"no column of the training rows, expected some of: {list_names(names)}", table=str(path))
     with naming({"": path}):
-        return impute_rows(model, frame)
+        return impute_rows(model, frame, read_written(path))
 
 
-def impute_rows(model: TableModel, frame: pd.DataFrame) -> pd.DataFrame:
+def impute_rows(model: TableModel, frame: pd.DataFrame, written: pd.DataFrame | None = None) -> pd.DataFrame:
     """The rows, with each missing cell of a column of the training rows filled as `TableModel.impute` does.
 
-    Further columns, p(COLUMN), have the probability of each value that is filled in, and NaN for observed cells;
-    columns of these names are replaced. A column of features that the frame lacks is filled, too; one of labels only if
-    the frame has it. Columns that the training rows lack stay as they are.
+    Further columns, p(COLUMN), have the probability of each value that is filled in, and NaN for observed cells; such a
+    name has "predicted_" before it if the rows have a column of the name. A column of features that the frame lacks is
+    filled, too; one of labels only if the frame has it. written: the rows as their file has them; all cells that are
+    not filled stay as they are there, or else as they are in the frame.
     """
     names = [str(name) for name in model.columns_]
-    filled = frame.drop(columns=[f"p({name})" for name in names], errors="ignore")
     features = names[: len(model.coding_.names)]
     cells = model.find_cells(frame.reindex(columns=features), None if features == names else frame.get(names[-1]))
-    for name, found in cells.groupby("column", sort=False):
-        column, chances = np.full(len(frame), None, dtype=object), np.full(len(frame), np.nan)
+    filled = frame.copy() if written is None else written  # whose columns are at the same places
+    chances: dict[str, np.ndarray] = {}
+    for column, found in cells.groupby("column", sort=False):
+        name = str(column)
+        rows = found["row"]
+        values = np.full(len(frame), None, dtype=object)
         if name in frame:
-            column[:] = keep_whole(frame[name]).astype(object)
-        column[found["row"]], chances[found["row"]] = found["value"], found["probability"]
-        filled[name] = pd.Series(column, filled.index).infer_objects()
-        filled[f"p({name})"] = chances
+            place = int(frame.columns.get_loc(name))  # type: ignore[arg-type]
+            values[:] = keep_whole(frame[name]).astype(object) if written is None else written.iloc[:, place]
+        values[rows] = found["value"] if written is None else found["value"].map(str)
+        complete = pd.Series(values, filled.index).infer_objects()
+        if name in frame:
+            filled.isetitem(place, complete.array)
+        else:
+            filled[name] = complete
+        chances[name] = np.full(len(frame), np.nan)
+        chances[name][rows] = found["probability"]
+    if written is not None:
+        filled = settle_table(filled)
+    filled.attrs[AS_WRITTEN] = [*frame.columns]
+    for name, probabilities in chances.items():
+        filled[name_new(f"p({name})", filled.columns)] = probabilities
     return filled
 
 
