@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 import warnings
 from collections import Counter
@@ -25,6 +26,8 @@ MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
 LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
 # A whole number that begins with 0.
 CODE = r"-?0\d+"
+# What pandas calls a column without a name.
+UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)?")
 
 
 def read_own_table(
@@ -207,6 +210,24 @@ def list_texts(frame: pd.DataFrame) -> list[str]:
     return [name for name in frame.columns if pd.api.types.is_string_dtype(frame[name].dtype)]
 
 
+def find_index(frame: pd.DataFrame) -> list[str]:
+    """The columns without a name in the file that have another value in each row: an index, such as `to_csv` writes."""
+    return [name for name in frame.columns if UNNAMED.fullmatch(name) and frame[name].is_unique]
+
+
+def count_missing_texts(path: str | Path, frame: pd.DataFrame) -> dict[str, dict[str, int]]:
+    """How often a column of texts has a text that is read as a missing cell: column → text → cells.
+
+    In a column of numbers, such a text could be nothing else. frame: what `read_own_table` read of the file.
+    """
+    names = [name for name in list_texts(frame) if frame[name].isna().any()]
+    written = read_written(path, names) if names else None
+    if written is None:
+        return {}
+    found = {name: written[name][frame[name].isna() & (written[name] != "")].value_counts() for name in names}
+    return {name: {str(text): int(count) for text, count in counts.items()} for name, counts in found.items()}
+
+
 def sort_values(values: Iterable[Any]) -> list[Any]:
     """The values sorted, those of different kinds by the name of the kind first. Raises TypeError if none is less."""
     values = list(values)
@@ -243,10 +264,15 @@ def _check_header(path: Path) -> None:
 
 
 @contextmanager
-def naming(paths: Mapping[str, str | None]) -> Iterator[None]:
-    """Let the errors of tables in the block name files. paths: what an error calls a table → its file."""
+def naming(paths: Mapping[str, str | None], rows: pd.Index[Any] | None = None) -> Iterator[None]:
+    """Let the errors of tables in the block name files. paths: what an error calls a table → its file.
+
+    rows: the places of the table's rows in the file, from 0, if it has only some of them.
+    """
     try:
         yield
     except TableError as error:
         error.table = paths.get(error.table) or error.table
+        if rows is not None and error.row is not None:
+            error.row = int(rows[error.row - 1]) + 1
         raise

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median_low
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -179,8 +180,8 @@ class ColumnCoding:
     """How the values of a column become the categories 0, 1, … and back.
 
     name: of the column. values: its categories, in order; of a column in bins, the median of the training values in
-    each bin. edges: the upper ends of all bins but the last one, which are inclusive; None for a column whose values
-    are the categories.
+    each bin, of whole numbers the lower one of two. edges: the upper ends of all bins but the last one, which are
+    inclusive; None for a column whose values are the categories.
     """
 
     name: Hashable
@@ -243,12 +244,14 @@ def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bi
     if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
         numbers, known = _to_numbers(column), column.notna().to_numpy()
         numbers, weights = numbers[known], weights[known]
-        distinct = np.unique(numbers)
-        if len(distinct) > bins or (distinct != np.floor(distinct)).any():
-            return _cut(name, numbers, weights, bins)
+        values = numbers
         if pd.api.types.is_integer_dtype(column.dtype):  # float64 has whole numbers up to 2**53 only
-            distinct = column.dropna().unique()
-        return ColumnCoding(name, tuple(sorted(map(int, distinct))))
+            values = column.dropna().to_numpy()
+        distinct = np.unique(values)
+        is_whole = bool((distinct == np.floor(distinct)).all())
+        if len(distinct) > bins or not is_whole:
+            return _cut(name, numbers, weights, bins, values.astype(object) if is_whole else None)
+        return ColumnCoding(name, tuple(map(int, distinct)))
     if pd.api.types.is_datetime64_any_dtype(column.dtype) or pd.api.types.is_timedelta64_dtype(column.dtype):
         raise TableError("has dates, expected categories or numbers; convert it to numbers first", column=name)
     try:
@@ -257,13 +260,19 @@ def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bi
         raise TableError("has values that cannot be compared, expected texts or numbers", column=name) from None
 
 
-def _cut(name: Hashable, numbers: np.ndarray, weights: np.ndarray, bins: int) -> ColumnCoding:
-    """Bins whose edges are quantiles of the training values. Equal values are in one bin, so there may be fewer."""
+def _cut(name: Hashable, numbers: np.ndarray, weights: np.ndarray, bins: int, whole: np.ndarray | None) -> ColumnCoding:
+    """Bins whose edges are quantiles of the training values. Equal values are in one bin, so there may be fewer.
+
+    whole: the numbers as whole ones with all their digits, if all are; the median of a bin is one of them then.
+    """
     shares = np.arange(1, bins) / bins
     edges = np.unique(np.quantile(numbers, shares, weights=weights, method="inverted_cdf"))
     edges = edges[edges < numbers.max()]  # the last bin has values
     codes = np.searchsorted(edges, numbers, side="left")
-    medians = [float(np.median(numbers[codes == code])) for code in range(len(edges) + 1)]
+    medians: list[float] = []
+    for code in range(len(edges) + 1):
+        inside = codes == code
+        medians.append(float(np.median(numbers[inside])) if whole is None else int(median_low(whole[inside])))
     return ColumnCoding(name, tuple(medians), tuple(edges.tolist()))
 
 

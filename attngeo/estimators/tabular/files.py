@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,10 @@ from sklearn.metrics import log_loss
 
 from attngeo.bounds import list_names
 from attngeo.errors import TableError, UsageError
+from attngeo.estimators.shared.cells import read_numbers, show_name
 from attngeo.estimators.shared.files import (
+    count_missing_texts,
+    find_index,
     keep_whole,
     list_missing,
     list_texts,
@@ -41,6 +44,9 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.write import AS_WRITTEN, write_table
 
 CALIBRATION_BINS = 10
+# Whole numbers that occur so often, on average, may be codes; if one row of so many has a text among numbers, it may be
+# a missing cell.
+OFTEN, FEW = 5, 10
 MASK = "[MASK]"
 
 
@@ -61,7 +67,7 @@ def fit_own_table(
 
     Raises as `read_tables`, `fit_table`, `fit_columns` and `TableModel.save`.
     """
-    tables = read_tables(paths, options)
+    tables = read_tables(paths, options, progress)
     rows, model = (fit_columns if tables.train_y is None else fit_table)(tables, options, progress)
     if options.save is not None:
         model.save(options.save)
@@ -81,10 +87,12 @@ def predict_own_table(folder: str | Path, path: str, options: PredictOptions) ->
     return predicted
 
 
-def read_tables(paths: str | Sequence[str], options: FitOptions) -> SplitTable:
+def read_tables(
+    paths: str | Sequence[str], options: FitOptions, progress: ProgressCallback = ignore_progress
+) -> SplitTable:
     """The rows of the files that train, and those that test. Raises UsageError, DataUnavailableError, TableError."""
     paths = [paths] if isinstance(paths, str) else paths
-    frame = read_files(paths, options.missing)
+    frame = read_files(paths, options.missing, progress)
     x, y = (frame, None) if options.target is None else take_target(frame, options.target, paths[0])
     if options.test is not None:
         test_x, test_y = read_own_table(options.test, options.missing, list_texts(frame)), None
@@ -103,20 +111,26 @@ def read_tables(paths: str | Sequence[str], options: FitOptions) -> SplitTable:
     return SplitTable(x.iloc[kept], labels[0], x.iloc[test_rows], labels[1])
 
 
-def read_files(paths: Sequence[str], missing: Sequence[str] | None = None) -> pd.DataFrame:
-    """The rows of files with the columns of all; cells of a column that a file lacks are missing.
+def read_files(
+    paths: Sequence[str], missing: Sequence[str] | None = None, progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
+    """The rows of files with the columns of all, but an index; cells of a column that a file lacks are missing.
 
-    A column that is of texts in one file is of texts in all text files. Raises as `read_own_table`, UsageError for a
-    file that is given twice, and TableError for one without a column in common with the others, through which columns
-    of both are in one space.
+    progress: gets a note of what may be read otherwise than the user expects. A column that is of texts in one file is
+    of texts in all text files. Raises as `read_own_table`, UsageError for a file that is given twice, and TableError
+    for one without a column in common with the others, through which columns of both are in one space.
     """
     if len(set(paths)) < len(paths):
         raise UsageError(f"{next(path for path in paths if paths.count(path) > 1)} is given twice, expected each once")
     frames = [read_own_table(path, missing) for path in paths]
+    for path, frame in zip(paths, frames, strict=True):
+        for note in _describe_reading(path, frame, missing):
+            progress(Progress("note", f"{path}: {note}"))
     if len(frames) == 1:
-        return frames[0]
+        return frames[0].drop(columns=find_index(frames[0]))
     texts = {name for frame in frames for name in list_texts(frame)}
     frames = [read_own_table(path, missing, texts) for path in paths]
+    frames = [frame.drop(columns=find_index(frame)) for frame in frames]
     joined, left = list(frames[0].columns), [*range(1, len(frames))]
     while left:
         near = next((at for at in left if {*joined} & {*frames[at].columns}), None)
@@ -127,6 +141,26 @@ def read_files(paths: Sequence[str], missing: Sequence[str] | None = None) -> pd
         left.remove(near)
     parts = [frame.dropna(axis=1, how="all") for frame in frames]  # whose kind would not be that of the values
     return pd.concat(parts, ignore_index=True).reindex(columns=joined)
+
+
+def _describe_reading(path: str, frame: pd.DataFrame, missing: Sequence[str] | None) -> Iterator[str]:
+    """What may be read otherwise than the user expects: an index, texts that are missing cells, numbers among texts."""
+    for name in find_index(frame):
+        yield f"{name!r}, a column without a name and with another value in each row, is left out; name it to keep it"
+    found = count_missing_texts(path, frame) if missing is None else {}
+    for name, counts in found.items():
+        listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
+        if listed:
+            yield f"column {name!r:.60}: {listed} is a missing cell; --missing '' makes categories of such texts"
+    for name in list_texts(frame):
+        numbers = read_numbers(frame[name])
+        others = frame[name].notna().to_numpy() & np.isnan(numbers)
+        if 0 < others.sum() <= len(frame) / FEW and np.isfinite(numbers).sum() > len(frame) / 2:
+            row = int(others.argmax())
+            yield (
+                f"column {name!r:.60}: all cells are categories, because {others.sum():,} are no numbers, such as "
+                f"{show_name(frame[name].iloc[row])} in row {row + 1}; --missing makes missing cells of such texts"
+            )
 
 
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
@@ -152,7 +186,9 @@ def fit_table(
     assert tables.train_y is not None
     assert tables.test_y is not None
     model = AttentionClassifier(**_list_parameters(options))
-    model.prepare(tables.train_x, tables.train_y)  # learns the categories, so that bad rows are refused at once
+    with naming({}, tables.train_x.index):
+        model.prepare(tables.train_x, tables.train_y)  # learns the categories, so that bad rows are refused at once
+    _note_bins(model, tables.train_x, progress)
     model.missing_texts = tuple(list_missing(options.missing))
     if options.save is not None:
         describe_columns(model.coding_)
@@ -162,7 +198,7 @@ def fit_table(
     if not len(test_y):
         raise TableError("no test row has a label, expected some that training rows have; give labelled test rows")
     train = model.coding_.encode(tables.train_x, tables.train_y, "mask")
-    with naming({"": options.test or "the test rows"}):
+    with naming({"": options.test or "the test rows"}, test_x.index):
         codes = model.coding_.encode(test_x, test_y, options.unseen)
     rows = []
     for name in options.method_names:
@@ -187,12 +223,14 @@ def fit_columns(
     or none in the test rows, are left out. Raises as `fit_table`. Beside the rows, the model.
     """
     model, seed = AttentionImputer(**_list_parameters(options)), options.random_state
-    model.prepare(tables.train_x, None)
+    with naming({}, tables.train_x.index):
+        model.prepare(tables.train_x, None)
+    _note_bins(model, tables.train_x, progress)
     model.missing_texts = tuple(list_missing(options.missing))
     if options.save is not None:
         describe_columns(model.coding_)
     measured = copy(model).set_params(unseen="mask" if options.test is None else options.unseen)
-    with naming({"": options.test or "the test rows"}):
+    with naming({"": options.test or "the test rows"}, tables.test_x.index):
         train, codes = (measured.coding_.encode(x, None, measured.unseen) for x in (tables.train_x, tables.test_x))
     fit_together([model], [(tables.train_x, None)], progress)
     measured.network_, rows = model.network_, []
@@ -210,6 +248,20 @@ def fit_columns(
     if not rows:
         raise TableError("no test row has a value of a column that varies, expected some; give other test rows")
     return pd.DataFrame(rows), model
+
+
+def _note_bins(model: TableModel, train: pd.DataFrame, progress: ProgressCallback) -> None:
+    """Note the columns of whole numbers in bins whose values occur often, as those of codes do."""
+    counts = {
+        name: train[name].nunique()
+        for name, column in zip(model.coding_.names, model.coding_.features, strict=True)
+        if column.edges is not None and isinstance(column.values[0], int)
+    }
+    often = {name: count for name, count in counts.items() if count * OFTEN <= len(train)}
+    if often:
+        listed = ", ".join(f"{name!s:.60} ({count} values)" for name, count in often.items())
+        advice = f"--bins {max(often.values())} keeps each value, which codes need"
+        progress(Progress("note", f"whole numbers are cut into bins: {listed}; {advice}"))
 
 
 def _list_parameters(options: FitOptions) -> dict[str, Any]:
