@@ -154,9 +154,15 @@ def _to_numbers(values: pd.Series, kind: str) -> pd.Series:
     import pandas as pd
 
     if values.dtype.kind in "bO":
-        for value in values[values.notna()]:
+        cells = zip(range(1, len(values) + 1), values, values.notna(), strict=True)
+        known = [(row, value) for row, value, is_there in cells if is_there]
+        for row, value in known:
             if isinstance(value, bool) or not isinstance(value, Real | str):
-                raise TypeError(f"{value!r:.60} is no number")
+                raise TypeError(f"{value!r:.60} in row {row} is no number")
+        parsed = pd.to_numeric(pd.Series([value for _, value in known], dtype=object), errors="coerce")
+        for (row, value), is_text in zip(known, parsed.isna(), strict=True):
+            if is_text:
+                raise ValueError(f"{value!r:.60} in row {row} is no number")
     numbers = pd.to_numeric(values)
     if kind is WHOLE and numbers.dtype.kind == "f" and (numbers.abs() >= LARGEST_EXACT).any():
         raise ValueError(f"{numbers.abs().max():.4g} is too large")

@@ -32,6 +32,8 @@ DEFAULT = EfaOptions()
 Part = Literal["items", "values"]
 # Days of a day, a week and a year; seconds of a day.
 PERIODS, DAY = (1.0, 7.0, 365.2425), 86_400
+# Seconds from 1970 to the last time that 64 bits of nanoseconds have. Milliseconds since 1970 are more from April 1970.
+MOST_SECONDS = 2**63 / 10**9
 # A deviation that is a smaller share of the mean is that of equal numbers, whose mean is rounded.
 ROUNDING = 2.0**-48
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
@@ -334,12 +336,27 @@ def _read_days(column: pd.Series[Any], source: str) -> np.ndarray:
     if column.dtype.kind == "m":
         raise refuse_kind(column.name, column.iloc[0], source)
     if pd.api.types.is_numeric_dtype(column.dtype):
-        return read_numbers(column.to_frame(), str(column.name), kept=np.arange(len(column)), source=source) / DAY
+        return _read_seconds(column, source) / DAY
     values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
     times = pd.to_datetime(values, errors="coerce", utc=True, format="ISO8601")
     if times.isna().any():
+        numbers = pd.to_numeric(column, errors="coerce")
+        if numbers.notna().sum() > times.notna().sum():  # of a file, with a text among them
+            return _read_seconds(column, source) / DAY
         at = int(times.isna().to_numpy().argmax())
         problem = f"{show_name(column.iloc[at])}, expected a date (2020-01-31) or seconds since 1970; leave the row out"
         raise TableError(problem, table=source, row=at + 1, column=column.name)
     days: np.ndarray = ((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)
     return days
+
+
+def _read_seconds(column: pd.Series[Any], source: str) -> np.ndarray:
+    """Seconds since 1970. Raises TableError for what is no number, or too many seconds to be meant as such."""
+    seconds = read_numbers(column.to_frame(), str(column.name), kept=np.arange(len(column)), source=source)
+    far = np.abs(seconds) > MOST_SECONDS
+    if far.any():
+        at = int(far.argmax())
+        problem = f"{show_name(column.iloc[at])}, expected seconds since 1970 of a time from 1677 to 2262; "
+        problem += "divide milliseconds by 1,000, or give dates (2020-01-31)"
+        raise TableError(problem, table=source, row=at + 1, column=column.name)
+    return seconds
