@@ -138,7 +138,8 @@ def require_values(column: pd.Series[Any], source: str) -> None:
     missing = column.isna().to_numpy()
     if missing.any():
         row = int(missing.argmax()) + 1
-        raise TableError("the cell is empty; fill it or leave the row out", table=source, row=row, column=column.name)
+        problem = "the cell is empty, or a text for such a one (NA; see --missing); fill it or leave the row out"
+        raise TableError(problem, table=source, row=row, column=column.name)
 
 
 def refuse_kind(column: Any, value: Any, source: str) -> TableError:

@@ -17,6 +17,7 @@ from attngeo.estimators.efa.estimator import ExponentialFamilyAttention
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions, EfaOptions, EfaPredictOptions
 from attngeo.estimators.efa.sequences import POSITION
 from attngeo.estimators.shared.files import (
+    MISSING_TEXTS,
     keep_whole,
     list_texts,
     name_new,
@@ -189,8 +190,14 @@ def _is_file(text: str) -> bool:
 def read_like(model: ExponentialFamilyAttention, path: str, missing: Sequence[str] | None = None) -> pd.DataFrame:
     """The rows of a file for a fitted model, whose items tell whether those of the file are texts.
 
-    missing, and what it raises: as `read_own_table`.
+    missing, and what it raises: as `read_own_table`. Without it, a text such as NA that the model knows as an item or a
+    category is no missing cell.
     """
     options = model.options_
     items = [options.item] if all(isinstance(item, str) for item in model.items_) else []
+    if missing is None:
+        known = {*model.items_}
+        for covariate in model.model_.parts[0].shape.covariates:
+            known |= {*covariate.categories}
+        missing = [text for text in MISSING_TEXTS if text not in known]
     return read_own_table(path, missing, texts=items, codes=_list_codes(options))

@@ -101,6 +101,17 @@ def test_predicted_rows_have_all_cells_as_they_were(baskets: Path, tmp_path: Pat
     assert [row[:item] + row[item + 1 :] for row in drawn] == [row[:item] + row[item + 1 :] for row in rows]
 
 
+def test_a_text_that_a_model_knows_is_no_missing_cell(tmp_path: Path) -> None:
+    """Namibia."""
+    rows = pd.DataFrame({"sequence": np.arange(20) // 2, "item": ["NA", "DE"] * 10})
+    model = ExponentialFamilyAttention(width=4, max_epochs=1, device="cpu", random_state=0).fit(rows)
+    model.save(tmp_path / "m")
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    found = predict_file(tmp_path / "m", str(tmp_path / "rows.csv"))
+    np.testing.assert_allclose(found["log_prob"].astype(float), model.log_prob(rows), rtol=1e-5)
+    assert found["item"].tolist() == rows["item"].tolist()
+
+
 @pytest.mark.parametrize(
     ("cells", "expected"),
     [
