@@ -132,8 +132,8 @@ def impute(
     """Fill the empty cells of a table by a saved model.
 
     Each cell has the most probable value of its column given the cells of its row that are not empty; of bins, the
-    median. The terminal lists the cells. Files have the table, and a column p(COLUMN) with the probabilities of what is
-    filled in. A column of labels is filled, too, if ROWS has it.
+    median. The terminal lists the cells. Files have the table, whose other cells stay as they are in ROWS, and a column
+    p(COLUMN) with the probabilities of what is filled in. A column of labels is filled, too, if ROWS has it.
 
     Examples:
         attngeo tabular impute model rows.csv -o filled.csv

@@ -138,7 +138,7 @@ def require_values(column: pd.Series[Any], source: str) -> None:
     missing = column.isna().to_numpy()
     if missing.any():
         row = int(missing.argmax()) + 1
-        problem = "the cell is empty, or a text for such a one (NA; see --missing); fill it or leave the row out"
+        problem = "the cell is empty, or a text such as NA that --missing names; fill it or leave the row out"
         raise TableError(problem, table=source, row=row, column=column.name)
 
 

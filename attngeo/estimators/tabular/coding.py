@@ -215,7 +215,8 @@ class ColumnCoding:
         unseen_rows = np.flatnonzero((codes == UNKNOWN) & ~missing)
         if unseen == "error" and len(unseen_rows):
             value = show_name(column.iloc[int(unseen_rows[0])])
-            others = f", nor are the values of {len(unseen_rows) - 1:,} further rows" if len(unseen_rows) > 1 else ""
+            more = len(unseen_rows) - 1
+            others = f", like those of {more:,} other row{'s' if more > 1 else ''}" if more else ""
             problem = f"{value} is in no training row{others}; expected {expected}; {advice}"
             raise TableError(problem, row=int(unseen_rows[0]) + 1, column=self.name)
         return np.where(codes == UNKNOWN, MISSING, codes)

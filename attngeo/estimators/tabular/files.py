@@ -378,7 +378,7 @@ def impute_rows(model: TableModel, frame: pd.DataFrame, written: pd.DataFrame | 
         chances[name][rows] = found["probability"]
     if written is not None:
         filled = settle_table(filled)
-    filled.attrs[AS_WRITTEN] = [*frame.columns]
+    filled.attrs[AS_WRITTEN] = [*filled.columns[: frame.shape[1]]]
     for name, probabilities in chances.items():
         filled[name_new(f"p({name})", filled.columns)] = probabilities
     return filled
