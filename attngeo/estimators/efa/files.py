@@ -18,6 +18,7 @@ from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions, EfaOpt
 from attngeo.estimators.efa.sequences import POSITION
 from attngeo.estimators.shared.files import (
     MISSING_TEXTS,
+    describe_few_texts,
     keep_whole,
     list_texts,
     name_new,
@@ -53,6 +54,9 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
     for source, file in paths.items():
         if file:
             frames[source] = _read_with(file, options, frames.get(TRAINING))
+    guessed = [options.item, *(name for name, kind in options.kinds.items() if kind is None)]
+    for note in describe_few_texts(frames[TRAINING].filter(items=guessed)):
+        progress(Progress("note", f"{path}: {note}"))
     parameters: dict[str, Any] = {name: getattr(options, name) for name in options_of(EfaOptions)}
     model = ExponentialFamilyAttention(**parameters)
     with naming(paths):

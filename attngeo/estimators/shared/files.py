@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pyarrow import parquet  # type: ignore[import-untyped]
 
 from attngeo.bounds import check_small, require_memory
 from attngeo.errors import TableError, first_line
-from attngeo.estimators.shared.cells import WHOLE
+from attngeo.estimators.shared.cells import WHOLE, read_numbers, show_name
 from attngeo.estimators.shared.paths import SEPARATORS, read_header, require_table, require_text
 
 # Cells of a text file that are missing. Not "None" or "n/a", which may be categories.
@@ -26,6 +27,8 @@ MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
 LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
 # A whole number that begins with 0.
 CODE = r"-?0\d+"
+# If one row of so many has a text among numbers, it may be a missing cell.
+FEW = 10
 # What pandas calls a column without a name.
 UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)?")
 
@@ -226,6 +229,19 @@ def count_missing_texts(path: str | Path, frame: pd.DataFrame) -> dict[str, dict
         return {}
     found = {name: written[name][frame[name].isna() & (written[name] != "")].value_counts() for name in names}
     return {name: {str(text): int(count) for text, count in counts.items()} for name, counts in found.items()}
+
+
+def describe_few_texts(frame: pd.DataFrame) -> Iterator[str]:
+    """Notes about columns whose cells are categories because of a few texts among numbers."""
+    for name in list_texts(frame):
+        numbers = read_numbers(frame[name])
+        texts = frame[name].notna().to_numpy() & np.isnan(numbers)
+        if 0 < texts.sum() <= len(frame) / FEW and np.isfinite(numbers).sum() > len(frame) / 2:
+            row = int(texts.argmax())
+            yield (
+                f"column {name!r:.60}: all cells are categories, because {texts.sum():,} are no numbers, such as "
+                f"{show_name(frame[name].iloc[row])} in row {row + 1}; --missing makes missing cells of such texts"
+            )
 
 
 def sort_values(values: Iterable[Any]) -> list[Any]:

@@ -14,9 +14,9 @@ from sklearn.metrics import log_loss
 
 from attngeo.bounds import list_names
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.shared.cells import read_numbers, show_name
 from attngeo.estimators.shared.files import (
     count_missing_texts,
+    describe_few_texts,
     find_index,
     keep_whole,
     list_missing,
@@ -44,9 +44,8 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.write import AS_WRITTEN, write_table
 
 CALIBRATION_BINS = 10
-# Whole numbers that occur so often, on average, may be codes; if one row of so many has a text among numbers, it may be
-# a missing cell.
-OFTEN, FEW = 5, 10
+# Whole numbers that occur so often, on average, may be codes.
+OFTEN = 5
 MASK = "[MASK]"
 
 
@@ -152,15 +151,7 @@ def _describe_reading(path: str, frame: pd.DataFrame, missing: Sequence[str] | N
         listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
         if listed:
             yield f"column {name!r:.60}: {listed} is a missing cell; --missing '' makes categories of such texts"
-    for name in list_texts(frame):
-        numbers = read_numbers(frame[name])
-        others = frame[name].notna().to_numpy() & np.isnan(numbers)
-        if 0 < others.sum() <= len(frame) / FEW and np.isfinite(numbers).sum() > len(frame) / 2:
-            row = int(others.argmax())
-            yield (
-                f"column {name!r:.60}: all cells are categories, because {others.sum():,} are no numbers, such as "
-                f"{show_name(frame[name].iloc[row])} in row {row + 1}; --missing makes missing cells of such texts"
-            )
+    yield from describe_few_texts(frame)
 
 
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:

@@ -12,15 +12,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from support.messages import refuses
+from support.messages import assert_states, refuses
 
 from attngeo.errors import TableError
 from attngeo.estimators import AttentionImputer, ExponentialFamilyAttention
-from attngeo.estimators.efa.files import predict_file, sample_file
-from attngeo.estimators.efa.options import EfaDrawOptions
+from attngeo.estimators.efa.files import fit_own_sequences, predict_file, sample_file
+from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions
 from attngeo.estimators.shared.files import read_own_table, read_written, settle_table
 from attngeo.estimators.tabular.files import impute_own_table
 from attngeo.estimators.tabular.options import RowsOptions
+from attngeo.progress import Progress
 from attngeo.tables.write import to_json, write_table
 
 # Columns of texts that a reader of numbers, dates or missing cells would change, of four cells each.
@@ -110,6 +111,16 @@ def test_a_text_that_a_model_knows_is_no_missing_cell(tmp_path: Path) -> None:
     found = predict_file(tmp_path / "m", str(tmp_path / "rows.csv"))
     np.testing.assert_allclose(found["log_prob"].astype(float), model.log_prob(rows), rtol=1e-5)
     assert found["item"].tolist() == rows["item"].tolist()
+
+
+def test_a_few_texts_among_the_numbers_of_sequences_are_noted(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"sequence": np.arange(20) // 2, "item": [7, 8] * 10, "age": [*range(19), "n/a"]})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    options = EfaFitOptions(width=4, max_epochs=1, covariates="age", device="cpu", validation_fraction=0)
+    reports: list[Progress] = []
+    fit_own_sequences(str(tmp_path / "rows.csv"), options, reports.append)
+    (note,) = (report.what for report in reports if report.phase == "note")
+    assert_states(note, tmp_path / "rows.csv", "'age'", "'n/a' in row 20", "--missing")
 
 
 @pytest.mark.parametrize(
