@@ -55,7 +55,7 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
         if file:
             frames[source] = _read_with(file, options, frames.get(TRAINING))
     guessed = [options.item, *(name for name, kind in options.kinds.items() if kind is None)]
-    for note in describe_few_texts(frames[TRAINING].filter(items=guessed)):
+    for note in describe_few_texts(path, frames[TRAINING].filter(items=guessed)):
         progress(Progress("note", f"{path}: {note}"))
     parameters: dict[str, Any] = {name: getattr(options, name) for name in options_of(EfaOptions)}
     model = ExponentialFamilyAttention(**parameters)

@@ -231,9 +231,10 @@ def count_missing_texts(path: str | Path, frame: pd.DataFrame) -> dict[str, dict
     return {name: {str(text): int(count) for text, count in counts.items()} for name, counts in found.items()}
 
 
-def describe_few_texts(frame: pd.DataFrame) -> Iterator[str]:
-    """Notes about columns whose cells are categories because of a few texts among numbers."""
-    for name in list_texts(frame):
+def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
+    """Notes about columns of a text file whose cells are categories because of a few texts among numbers."""
+    names = [] if Path(path).suffix.lower() == ".parquet" else list_texts(frame)
+    for name in names:
         numbers = read_numbers(frame[name])
         texts = frame[name].notna().to_numpy() & np.isnan(numbers)
         if 0 < texts.sum() <= len(frame) / FEW and np.isfinite(numbers).sum() > len(frame) / 2:

@@ -151,7 +151,7 @@ def _describe_reading(path: str, frame: pd.DataFrame, missing: Sequence[str] | N
         listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
         if listed:
             yield f"column {name!r:.60}: {listed} is a missing cell; --missing '' makes categories of such texts"
-    yield from describe_few_texts(frame)
+    yield from describe_few_texts(path, frame)
 
 
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
