@@ -175,6 +175,23 @@ def test_an_error_names_the_row_of_the_file_of_test_rows(tmp_path: Path) -> None
         fit_own_table(train, options)
 
 
+@pytest.mark.parametrize("kind", ["whole numbers", "booleans", "fractions"])
+def test_one_text_costs_one_row_of_the_test_file(kind: str, tmp_path: Path) -> None:
+    """Of 60 rows whose column decides the label, all are right, or all but the one whose cell is masked."""
+    ranks = np.arange(120) % 2
+    column = {"whole numbers": ranks + 5, "booleans": ranks == 1, "fractions": ranks / 2 + 0.25}[kind]
+    table = pd.DataFrame({"a": column, "b": np.arange(120) // 2 % 3, "y": np.where(ranks, "u", "v")})
+    train, test = str(tmp_path / "train.csv"), str(tmp_path / "test.csv")
+    table[:60].to_csv(train, index=False)
+    found = []
+    for changed in (table["a"], table["a"].astype(str).where(table.index != 77, "n/a")):
+        table.assign(a=changed)[60:].to_csv(test, index=False)
+        options = FitOptions(target="y", test=test, methods="lr", unseen="mask")
+        found.append(fit_own_table(train, options)["accuracy"].item())
+    assert found[0] == 1
+    assert 59 / 60 <= found[1] <= 1
+
+
 def test_the_error_of_ordered_labels_is_that_of_their_ranks(tmp_path: Path) -> None:
     """Their dtype has an order that is not the alphabet's."""
     random = np.random.default_rng(0)
