@@ -122,9 +122,9 @@ def predict(
 ) -> None:
     """Predict each row of a table from the other rows of its sequence by a saved model.
 
-    The rows of DATA with further columns: log_prob, and predicted_mean for values (predicted_mean_COLUMN for each of
-    several), or predicted_item and its probability for items. An empty value, or item of a model of items, is predicted
-    from the rows that have one.
+    The rows of DATA as they are, with further columns: log_prob, and predicted_mean for values (predicted_mean_COLUMN
+    for each of several), or predicted_item and its probability for items; a name that DATA has gets predicted_ before
+    it. An empty value, or item of a model of items, is predicted from the rows that have one.
 
     Examples:
         attngeo efa predict model ratings.csv
@@ -153,9 +153,7 @@ def sample(
     """
     check_outputs(output or [], inputs=[model, options.data])
     _require(model, *([options.data] if options.data else []))
-    loaded = estimators.ExponentialFamilyAttention.load(model)
-    frame = None if options.data is None else models.read_like(loaded, options.data)
-    deliver_rows(loaded.sample(options=options, data=frame), output or [], format, print_frame)
+    deliver_rows(models.sample_file(model, options), output or [], format, print_frame)
 
 
 def similar(

@@ -22,6 +22,7 @@ from attngeo.papers.wibisono2023.summaries import (
 )
 from attngeo.scores.spec import ResultOptions
 from attngeo.studies.engine import StudyOptions
+from attngeo.tables.write import AS_WRITTEN
 
 from .declare import with_options
 from .help import Command, Group
@@ -131,8 +132,8 @@ def impute(
     """Fill the empty cells of a table by a saved model.
 
     Each cell has the most probable value of its column given the cells of its row that are not empty; of bins, the
-    median. The terminal lists the cells. Files have the table, and a column p(COLUMN) with the probabilities of what is
-    filled in. A column of labels is filled, too, if ROWS has it.
+    median. The terminal lists the cells. Files have the table, whose other cells stay as they are in ROWS, and a column
+    p(COLUMN) with the probabilities of what is filled in. A column of labels is filled, too, if ROWS has it.
 
     Examples:
         attngeo tabular impute model rows.csv -o filled.csv
@@ -146,13 +147,13 @@ def impute(
 
 def _print_cells(filled: pd.DataFrame) -> None:
     """Print the cells that are filled in, in the order of the rows."""
-    names = [name for name in filled.columns if f"p({name})" in filled.columns]
-    cells = [
-        {"row": row, "column": name, "value": cell[name], "probability": cell[f"p({name})"]}
-        for row, cell in enumerate(filled.to_dict("records"), 1)
-        for name in names
-        if not is_missing(cell[f"p({name})"])
-    ]
+    added = [name for name in filled.columns if name not in filled.attrs[AS_WRITTEN]]
+    cells = []
+    for row, cell in enumerate(filled.to_dict("records"), 1):
+        for name in filled.columns:
+            chances = [cell[other] for other in added if other.endswith(f"p({name})")]
+            if chances and not is_missing(chances[0]):
+                cells.append({"row": row, "column": name, "value": cell[name], "probability": chances[0]})
     columns = {"row": show_number("row", "d"), "column": show_text("column"), "value": show_text("value"),
                "probability": show_number("probability")}  # fmt: skip
     if cells:

@@ -21,7 +21,7 @@ from attngeo.devices import explain_memory
 from attngeo.embeddings.tokeniser import COMPANIONS, read_tokeniser
 from attngeo.errors import CorruptCheckpointError, DataError, UnsupportedModelError, UsageError
 from attngeo.gradients.options import PAIR_COLUMNS, GradientOptions, gradient_columns
-from attngeo.gradients.recording import LESS, Batch, SiteGradients, record_gradients
+from attngeo.gradients.recording import LESS, Batch, SiteGradients, record_gradients, require_gradients
 from attngeo.gradients.statistics import tabulate_site
 from attngeo.options import takes
 from attngeo.pretrain.callback import AttentionGeometryCallback
@@ -115,6 +115,7 @@ def measure(
     report = progress or ignore_progress
     with closing(open_store(model, hub)) as store, silence_libraries():
         with _open_model(model, store, report) as running:
+            require_gradients(running, store.ref)
             usual = find_objective(running, store.ref)
             objective = options.objective or usual
             tokeniser = _open_tokeniser(store) if tokeniser is None else tokeniser

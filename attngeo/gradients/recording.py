@@ -144,17 +144,19 @@ def record_gradients(
     predicted. objective: what labels mean; it also decides which tokens see which, whatever the model was trained on.
     ref: the model's name, for errors.
 
-    Memory grows with N·d_model and heads·N² for each sequence and site. Raises UnsupportedModelError for a model that
-    does not run, has no logits of tokens or does not use transformers' attention functions; CorruptCheckpointError if
+    Gradients are recorded inside `torch.no_grad` and `torch.inference_mode`, too. Memory grows with N·d_model and
+    heads·N² for each sequence and site. Raises UnsupportedModelError for a model that does not run, is compiled, has no
+    logits of tokens or does not use transformers' attention functions; CorruptCheckpointError if
     the loss is not a number; what `attngeo.attention_sites` raises.
     """
     ref = ref or type(model).__name__
+    require_gradients(model, ref)
     sites, left_out = sites_of(ModuleStore(model))
     sites = [site for site in sites if not site.is_cross]
     predicted = sum(int((_labels(batch, objective) != NO_LABEL).sum()) for batch in batches)
     parts: dict[str, list[SiteGradients]] = {site.module: [] for site in sites}
     loss = 0.0
-    with evaluate(model), _replace_attention(model, ref), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad(), evaluate(model), _replace_attention(model, ref):
         for batch in batches:
             with _follow(model, sites, objective) as recorder:
                 share = _compute_loss(model, batch, objective, ref) / max(predicted, 1)
@@ -174,6 +176,22 @@ def record_gradients(
     return Recorded(loss, joined, left_out)
 
 
+def require_gradients(model: nn.Module, ref: str) -> None:
+    """Raise UnsupportedModelError for a model in memory that runs but whose gradients cannot be recorded."""
+    for module in model.modules():
+        # There is no public name for either: of torch.compile(model), and of model.compile().
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            raise UnsupportedModelError(
+                f"{ref}: the model is compiled (torch.compile), and compiled code does not call the functions that "
+                "record gradients; give the model as it was before"
+            )
+    if any(weight.is_inference() for weight in model.parameters()):
+        raise UnsupportedModelError(
+            f"{ref}: the model was loaded inside torch.inference_mode(), so that its weights have no gradients; load "
+            "it outside"
+        )
+
+
 def _labels(batch: Batch, objective: Objective) -> Tensor:
     """The labels of the logits that are used: of all tokens, or of each token for the one before it."""
     return batch["labels"][:, 1:] if objective == "clm" else batch["labels"]
@@ -181,7 +199,7 @@ def _labels(batch: Batch, objective: Objective) -> Tensor:
 
 def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective, ref: str) -> Tensor:
     """The cross-entropy of one batch, summed over what is predicted."""
-    ids = batch["input_ids"].to(model.device)
+    ids = batch["input_ids"].to(model.device).clone()  # it may have been made in inference mode
     try:
         with explain_memory(LESS):
             logits = model(input_ids=ids).logits

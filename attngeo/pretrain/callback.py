@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,10 +39,12 @@ class AttentionGeometryCallback(TrainerCallback):
     """Scores the attention of the model that a Trainer trains, before the first update and at every log.
 
     Writes `geometry.parquet` in the Trainer's output folder: one row for each step, layer (`head` is missing) and head,
-    with the columns `geometry_columns()`; loss is the mean over the steps since the last log, missing at step 0. The
-    Trainer's trackers (`report_to`) get the medians over layers, `symmetry_median`, and over heads,
-    `heads_symmetry_median`, of every score. A resumed run keeps the rows up to the step that it resumes from. Works for
-    every family that `attngeo.score` reads, and raises the same errors, when training begins.
+    with the columns `geometry_columns()`; loss is the mean over the steps since the last log, or since the checkpoint
+    if the training was resumed after that log; missing at step 0. The Trainer's trackers (`report_to`) get the medians
+    over layers, `symmetry_median`, and over heads, `heads_symmetry_median`, of every score. A resumed run keeps the
+    rows up to the step that it resumes from. If the same callback sees a further training from step 0, the rows of the
+    one before stay in `geometry-1.parquet`. Works for every family that `attngeo.score` reads, and raises the same
+    errors, when training begins.
 
     file: name or path of the table, relative to the output folder. stack: score only this one (see `attngeo inspect`).
 
@@ -87,6 +90,8 @@ class AttentionGeometryCallback(TrainerCallback):
                 "checkpoints that it saves"
             )
         self._sites = select(sites_of(store)[0], self._stack, None, store.ref)
+        if self._rows and state.global_step == 0 and state.is_world_process_zero:
+            _set_aside(self._path(args))
         self._rows, self._trackers = _read_rows(self._path(args), state.global_step), None
         if state.global_step == 0:
             self._record(args, state, control, model, loss=math.nan)
@@ -164,6 +169,13 @@ def _score(site: AttentionSite, tensors: dict[str, Tensor]) -> list[dict[str, An
         q, k, notes = projections(site, tensors, dtype=torch.float32, device=device)
         rows = list(score_site(site, q, k, notes, ScoreOptions()))
     return [{name: row[name] for name in geometry_columns() if name in row} for row in rows]
+
+
+def _set_aside(path: Path) -> None:
+    """Give the file of the training before a name of its own."""
+    if path.is_file():
+        number = next(number for number in count(1) if not path.with_stem(f"{path.stem}-{number}").exists())
+        path.rename(path.with_stem(f"{path.stem}-{number}"))
 
 
 def _read_rows(path: Path, step: int) -> list[dict[str, Any]]:

@@ -41,6 +41,8 @@ from attngeo.choices import advise
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
 from attngeo.pretrain.options import IMAGE_DATA, TEXT_DATA
 
+# What a row has in a column that it lacks.
+MISSING = object()
 # Characters of a path that a message shows; of a longer one, the end tells most.
 LONGEST_PATH = 100
 HUB_REFERENCE = re.compile(
@@ -220,30 +222,47 @@ def explain_no_path(text: str, expected: str) -> DataUnavailableError:
 
 
 def _list_files(folder: Path) -> Iterator[Path]:
-    """All files of a folder and its sub-folders, without hidden ones and READMEs."""
-    for path in folder.rglob("*"):
+    """All files of a folder and its sub-folders, each once, without hidden ones and READMEs."""
+    found = set()
+    for path in sorted(folder.rglob("*"), key=lambda path: (path.is_symlink(), path)):  # a link after what it is to
         hidden = any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
-        if not hidden and path.name.lower() != "readme.md" and path.is_file():
+        if hidden or path.name.lower() == "readme.md" or not path.is_file():
+            continue
+        status = path.stat()
+        if (status.st_dev, status.st_ino) not in found:
+            found.add((status.st_dev, status.st_ino))
             yield path
 
 
 def read_files(places: Sequence[Place], column: str) -> Iterator[str]:
     """The strings in a column of one file after the other. Each file is opened or requested in its turn.
 
-    Raises DataUnavailableError if a file cannot be opened or reached, DataError if it cannot be read or lacks the
-    column.
+    A cell that is null is an empty document. Raises DataUnavailableError if a file cannot be opened or reached,
+    DataError if it cannot be read, or if a row lacks the column or has no string there.
     """
     for place in places:
-        first: Row | None = None
-        has_column = False
+        rows = texts = 0
         with _explain_unreadable(place):
-            for row in _read_rows(place, column):
-                first = first or row
-                has_column = has_column or column in row
-                if isinstance(text := row.get(column), str):
+            for number, row in enumerate(_read_rows(place, column), 1):
+                rows = number
+                if not row:  # an empty line, or one of a Parquet file without the column
+                    continue
+                text = row.get(column, MISSING)
+                if text is MISSING:
+                    raise DataError(
+                        f"{place}: row {number} has no {column!r}, expected one in each row (null for no text); it has "
+                        f"{list_names([*row])}"
+                    )
+                if text is not None and not isinstance(text, str):
+                    raise DataError(
+                        f"{place}: row {number} has a {type(text).__name__} as {column!r}, expected a string, or null "
+                        "for no text"
+                    )
+                texts += 1
+                if text is not None:
                     yield text
-            if first is not None and not has_column:
-                raise DataError(f"{place} has no column {column!r}; its columns are {list_names([*first])}")
+            if rows and not texts:
+                raise DataError(f"{place} has no column {column!r}")
 
 
 def _read_rows(place: Place, column: str = "") -> Iterator[Row]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import csv
 import io
 import json
 from collections.abc import Collection, Mapping
@@ -33,6 +35,9 @@ NOT_READ = (".md", ".tex", ".html", ".tsv", ".xlsx")
 # A text that is repeated is stored once, so that a few rows can be long.
 PARQUET_ROWS = 1000
 MOST_VALUES = MOST_RESULTS_BYTES // 8
+# Bytes at the beginning of a text file that show how it is written, and what may part columns.
+HEAD_BYTES = 1 << 16
+PARTED_BY = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 
 def is_results(text: str) -> bool:
@@ -83,7 +88,10 @@ def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
         content = read_small_bytes(path, MOST_RESULTS_BYTES)
         if not content.strip():
             raise ValueError("it is empty")
-        frame = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=texts)
+        if problem := find_text_problem(content[:HEAD_BYTES]):
+            raise ValueError(problem)
+        # In pieces, as pandas reads by default, one text would make texts of the numbers in its piece only.
+        frame = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=texts, low_memory=False)
         if not isinstance(
             frame.index, pd.RangeIndex
         ):  # pandas takes the first cells as the index, and moves the others
@@ -94,6 +102,26 @@ def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
     if not isinstance(rows, list):
         raise TypeError(f"expected a list of objects, got {type(rows).__name__}")
     return pd.DataFrame(rows, dtype=object)
+
+
+def find_text_problem(head: bytes, separator: str = ",") -> str:
+    """Why a text file is no table with this separator, and what to do; empty if its beginning shows no reason."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in head:
+        return "it is UTF-16 text, or no text; save it as UTF-8, for example with iconv -f UTF-16 -t UTF-8"
+    text = io.StringIO(head.decode("utf-8-sig", "replace"), newline="")
+    try:
+        names = next(csv.reader(text, delimiter=separator, skipinitialspace=True), [])
+    except csv.Error:
+        return ""  # whoever reads it says more
+    if len(names) != 1:
+        return ""
+    for other, name in PARTED_BY.items():
+        if other != separator and other in names[0]:
+            return (
+                f"its columns are parted by {name}, expected {PARTED_BY[separator]}; write it again with those, for "
+                f"example by pandas.read_csv(…, sep={other!r}).to_csv(…, index=False)"
+            )
+    return ""
 
 
 def _set_types(frame: pd.DataFrame, path: str, numbers: Collection[str]) -> pd.DataFrame:
@@ -126,9 +154,15 @@ def _to_numbers(values: pd.Series, kind: str) -> pd.Series:
     import pandas as pd
 
     if values.dtype.kind in "bO":
-        for value in values[values.notna()]:
+        cells = zip(range(1, len(values) + 1), values, values.notna(), strict=True)
+        known = [(row, value) for row, value, is_there in cells if is_there]
+        for row, value in known:
             if isinstance(value, bool) or not isinstance(value, Real | str):
-                raise TypeError(f"{value!r:.60} is no number")
+                raise TypeError(f"{value!r:.60} in row {row} is no number")
+        parsed = pd.to_numeric(pd.Series([value for _, value in known], dtype=object), errors="coerce")
+        for (row, value), is_text in zip(known, parsed.isna(), strict=True):
+            if is_text:
+                raise ValueError(f"{value!r:.60} in row {row} is no number")
     numbers = pd.to_numeric(values)
     if kind is WHOLE and numbers.dtype.kind == "f" and (numbers.abs() >= LARGEST_EXACT).any():
         raise ValueError(f"{numbers.abs().max():.4g} is too large")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Digits of scores in tables for people; files for programs have all digits.
 DIGITS = 6
+# The entry of `attrs` that lists the columns of a user's own file: a file that is written has their texts as they are.
+AS_WRITTEN = "as_written"
 STYLE = (
     "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem;color:#1c2024}"
     "div{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
@@ -26,9 +28,10 @@ STYLE = (
 )
 
 
-def to_csv(frame: pd.DataFrame) -> str:
-    """Comma-separated values; missing scores are empty. Texts are made printable."""
-    return str(_print_texts(frame).rename(columns=printable).to_csv(index=False, lineterminator="\n"))
+def to_csv(frame: pd.DataFrame, kept: Collection[Any] = ()) -> str:
+    """Comma-separated values; missing scores are empty. Texts are made printable, but those of the columns `kept`."""
+    names = {name: name if name in kept else printable(name) for name in frame.columns}
+    return str(_print_texts(frame, kept).rename(columns=names).to_csv(index=False, lineterminator="\n"))
 
 
 def to_json(frame: pd.DataFrame) -> str:
@@ -68,7 +71,9 @@ def to_latex(frame: pd.DataFrame) -> str:
 
 def to_html(frame: pd.DataFrame) -> str:
     """A complete page: the title from `attrs`, the table, and its provenance from `attrs`."""
-    described = {name: describe_origin(value) for name, value in frame.attrs.items() if name != "title"}
+    described = {
+        name: describe_origin(value) for name, value in frame.attrs.items() if name not in ("title", AS_WRITTEN)
+    }
     provenance = "".join(
         f"<dt>{_escape_html(name)}</dt><dd>{_escape_html(text)}</dd>" for name, text in described.items() if text
     )
@@ -117,12 +122,16 @@ def format_for_people(frame: pd.DataFrame, digits: int = DIGITS, *, separated: b
     return type(frame)(columns)
 
 
-def _print_texts(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with its texts made printable, and everything else as it is."""
-    texts = [name for name in frame.columns if frame[name].dtype.kind not in "iufb"]
-    return frame.assign(
-        **{name: [printable(value) if isinstance(value, str) else value for value in frame[name]] for name in texts}
-    )
+def _print_texts(frame: pd.DataFrame, kept: Collection[Any]) -> pd.DataFrame:
+    """The frame with its texts made printable, and everything else as it is, as are texts of the columns `kept`."""
+    columns: dict[Any, list[Any]] = {}
+    for name in frame.columns:
+        values = [] if frame[name].dtype.kind in "iufb" else [*frame[name]]
+        texts = [value for value in values if isinstance(value, str)]
+        # A lone carriage return would end the line.
+        if texts and (name not in kept or any("\r" in text for text in texts)):
+            columns[name] = [printable(value) if isinstance(value, str) else value for value in values]
+    return frame.assign(**columns)
 
 
 def numeric_columns(frame: pd.DataFrame, shown: pd.DataFrame) -> list[bool]:
@@ -158,5 +167,7 @@ def write_table(frame: pd.DataFrame, path: Path) -> None:
     with atomic_write(path) as partial:
         if path.suffix.lower() == ".parquet":
             frame.to_parquet(partial, index=False)
+        elif path.suffix.lower() == ".csv":
+            partial.write_text(to_csv(frame, frame.attrs.get(AS_WRITTEN, ())), "utf-8")
         else:
             partial.write_text(WRITERS[path.suffix.lower()](frame), "utf-8")

@@ -201,7 +201,12 @@ def test_what_is_empty_is_predicted(inside: Command, baskets: Path, tmp_path: Pa
     assert all(row["predicted_mean"] > 0 for row in found)
     rows.to_csv(tmp_path / "rows.csv", index=False, na_rep="unknown")
     command = ["efa", "predict", tmp_path / "model", tmp_path / "rows.csv", "--format", "json"]
-    assert json.loads(inside(*command, "--missing", "unknown", "--device", "cpu").stdout) == found
+    unknown = json.loads(inside(*command, "--missing", "unknown", "--device", "cpu").stdout)
+    predicted = ["log_prob", "predicted_mean"]
+    assert [[row[name] for name in predicted] for row in unknown] == [
+        [row[name] for name in predicted] for row in found
+    ]
+    assert unknown[at]["value"] == "unknown"
     assert_fails(inside(*command, "--missing", "unknown", "--device", "abacus"), 2, "--device", "'abacus'")
 
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from support.messages import refuses
 from support.tiny_models import LLAMA, TEXT, TinyModel, build
 from torch import Tensor
 
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 from attngeo.geometry import rotate
+from attngeo.gradients import measure
 from attngeo.gradients.recording import SiteGradients, record_gradients
 from attngeo.layouts.rotary import rotary_frequencies
 from attngeo.scores.spec import ScoreOptions
@@ -218,3 +220,33 @@ def test_the_loss_is_that_of_the_model_itself(name: str, built: Build) -> None:
     assert recorded.loss == pytest.approx(run_by_hand(model, batch, "clm").item(), rel=1e-4)
     assert recorded.left_out == {}
     assert all(part.beta.isfinite().all() and part.beta.any() for part in recorded.sites)
+
+
+def test_gradients_are_recorded_where_autograd_is_off(built: Build) -> None:
+    model, batch = build_wide("gpt2", built), draw_batch()
+    expected = record_gradients(model, [batch], "clm")
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            found = record_gradients(model, [{name: tensor.clone() for name, tensor in batch.items()}], "clm")
+        assert found.loss == expected.loss
+        for one, other in zip(found.sites, expected.sites, strict=True):
+            torch.testing.assert_close(one.beta, other.beta)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own modules, when it compiles
+def test_models_without_gradients_are_refused_with_the_reason(built: Build) -> None:
+    """Compiled as a whole or in part, or loaded where tensors have no gradients."""
+    part = copy.deepcopy(built("gpt2"))
+    part.transformer.h[0].compile()
+    with torch.inference_mode():
+        loaded = copy.deepcopy(built("gpt2"))
+    models: list[tuple[Any, list[str]]] = [
+        (torch.compile(copy.deepcopy(built("gpt2"))), ["torch.compile"]),
+        (part, ["torch.compile"]),
+        (loaded, ["torch.inference_mode()", "outside"]),
+    ]
+    for model, facts in models:
+        with refuses(UnsupportedModelError, *facts):
+            record_gradients(model, [draw_batch()], "clm")
+        with refuses(UnsupportedModelError, *facts):
+            measure(model)

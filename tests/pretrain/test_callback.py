@@ -77,6 +77,21 @@ def test_training_is_the_same_with_and_without_it(built: Build, tmp_path: Path) 
         assert torch.equal(a, b)
 
 
+def test_a_further_training_keeps_the_rows_of_the_one_before(built: Build, tmp_path: Path) -> None:
+    callback = AttentionGeometryCallback()
+    trainer = train(built("bert"), tmp_path, callback)
+    frames = [callback.frame]
+    for _ in range(2):
+        trainer.train()
+        frames.append(callback.frame)
+    for name, frame in zip(("geometry-1", "geometry-2", "geometry"), frames, strict=True):
+        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / f"{name}.parquet"), frame)
+    assert [frame["step"].unique().tolist() for frame in frames] == [[0, 2, 4]] * 3
+    assert not frames[0].equals(frames[1])
+    train(built("bert"), tmp_path / "other", callback)
+    assert [path.name for path in (tmp_path / "other").glob("*.parquet")] == ["geometry.parquet"]
+
+
 def test_only_one_stack_and_another_file(built: Build, tmp_path: Path) -> None:
     train(built("bert"), tmp_path, AttentionGeometryCallback(stack="encoder", file="scores/run.parquet"))
     assert set(pd.read_parquet(tmp_path / "scores/run.parquet")["stack"]) == {"encoder"}

@@ -129,6 +129,15 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path: Path) -> None:
     assert read_documents(tmp_path) == ["a/b/c.md", "a/z.txt", "b.txt", "c.txt.gz"]
 
 
+def test_a_file_that_a_folder_has_under_two_names_is_read_once(tmp_path: Path) -> None:
+    file = write_file(tmp_path / "text" / "b.txt", "one")
+    (tmp_path / "text" / "a.txt").symlink_to(file)
+    (tmp_path / "text" / "c.txt").hardlink_to(file)
+    write_file(tmp_path / "text" / "d.txt", "one")
+    (tmp_path / "text" / "e.txt").symlink_to(write_file(tmp_path / "elsewhere.txt", "two"))
+    assert read_documents(tmp_path / "text") == ["one", "one", "two"]
+
+
 def test_a_folder_of_tables(tmp_path: Path) -> None:
     write_file(tmp_path / "1.parquet", {"text": ["one"], "n": [1]})
     write_file(tmp_path / "2.parquet", {"n": ["x"], "text": ["two"]})

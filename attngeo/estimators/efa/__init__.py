@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         predict_file as predict_file,
         read_basket as read_basket,
         read_like as read_like,
+        sample_file as sample_file,
     )
     from attngeo.estimators.efa.prediction import (
         rank_similar as rank_similar,

@@ -18,6 +18,7 @@ from attngeo.choices import advise
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.families import LARGEST
 from attngeo.estimators.efa.options import EfaOptions, Kind
+from attngeo.estimators.shared.cells import UNKNOWN, find_values, show_name
 from attngeo.estimators.shared.files import sort_values
 from attngeo.estimators.shared.saving import PLAIN, Plain, list_plain
 from attngeo.schemas import Table
@@ -31,6 +32,8 @@ DEFAULT = EfaOptions()
 Part = Literal["items", "values"]
 # Days of a day, a week and a year; seconds of a day.
 PERIODS, DAY = (1.0, 7.0, 365.2425), 86_400
+# Seconds from 1970 to the last time that 64 bits of nanoseconds have. Milliseconds since 1970 are more from April 1970.
+MOST_SECONDS = 2**63 / 10**9
 # A deviation that is a smaller share of the mean is that of equal numbers, whose mean is rounded.
 ROUNDING = 2.0**-48
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
@@ -135,7 +138,8 @@ def require_values(column: pd.Series[Any], source: str) -> None:
     missing = column.isna().to_numpy()
     if missing.any():
         row = int(missing.argmax()) + 1
-        raise TableError("the cell is empty; fill it or leave the row out", table=source, row=row, column=column.name)
+        problem = "the cell is empty, or a text such as NA that --missing names; fill it or leave the row out"
+        raise TableError(problem, table=source, row=row, column=column.name)
 
 
 def refuse_kind(column: Any, value: Any, source: str) -> TableError:
@@ -214,15 +218,13 @@ def code_values(
 ) -> np.ndarray:
     """The numbers of values among the known ones; 0 for rows that are not kept, which are not read.
 
-    Those of other kinds are found by their texts. Raises TableError for a value that is missing or unknown.
+    Those of other kinds are found as `find_values` does. Raises TableError for a value that is missing or unknown.
     """
     try:
-        codes = column.map({value: at for at, value in enumerate(known)})
+        codes = find_values(column, known, are_codes=True)
     except TypeError:
         raise refuse_kind(column.name, column.iloc[0], source) from None
-    if codes.isna().any():  # the kind of a column of a text file depends on all of its cells
-        codes = codes.fillna(column.astype(str).map({str(value): at for at, value in enumerate(known)}))
-    unseen = kept[codes.isna().to_numpy()[kept]]
+    unseen = kept[codes[kept] == UNKNOWN]
     if len(unseen):
         at = int(unseen.min())
         if column.isna().iloc[at]:
@@ -231,7 +233,7 @@ def code_values(
         problem = f"{value} is in no training row, expected one of {len(known):,} {noun} such as {example}; "
         problem += "leave the row out, or fit again with it"
         raise TableError(problem, table=source, row=at + 1, column=column.name)
-    return codes.fillna(0).to_numpy().astype(np.int64)
+    return np.where(codes == UNKNOWN, 0, codes)
 
 
 def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
@@ -248,11 +250,6 @@ def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: st
         problem = f"{value}, expected a finite number of at most {LARGEST:g}; leave the row out, or scale the column"
         raise TableError(problem, table=source, row=at + 1, column=name)
     return numbers
-
-
-def show_name(value: Any) -> str:
-    """A value of a table for messages, as Python writes it."""
-    return f"{value.item() if isinstance(value, np.generic) else value!r:.60}"
 
 
 class Covariate(Table):
@@ -340,12 +337,27 @@ def _read_days(column: pd.Series[Any], source: str) -> np.ndarray:
     if column.dtype.kind == "m":
         raise refuse_kind(column.name, column.iloc[0], source)
     if pd.api.types.is_numeric_dtype(column.dtype):
-        return read_numbers(column.to_frame(), str(column.name), kept=np.arange(len(column)), source=source) / DAY
+        return _read_seconds(column, source) / DAY
     values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
     times = pd.to_datetime(values, errors="coerce", utc=True, format="ISO8601")
     if times.isna().any():
+        numbers = pd.to_numeric(column, errors="coerce")
+        if numbers.notna().sum() > times.notna().sum():  # of a file, with a text among them
+            return _read_seconds(column, source) / DAY
         at = int(times.isna().to_numpy().argmax())
         problem = f"{show_name(column.iloc[at])}, expected a date (2020-01-31) or seconds since 1970; leave the row out"
         raise TableError(problem, table=source, row=at + 1, column=column.name)
     days: np.ndarray = ((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)
     return days
+
+
+def _read_seconds(column: pd.Series[Any], source: str) -> np.ndarray:
+    """Seconds since 1970. Raises TableError for what is no number, or too many seconds to be meant as such."""
+    seconds = read_numbers(column.to_frame(), str(column.name), kept=np.arange(len(column)), source=source)
+    far = np.abs(seconds) > MOST_SECONDS
+    if far.any():
+        at = int(far.argmax())
+        problem = f"{show_name(column.iloc[at])}, expected seconds since 1970 of a time from 1677 to 2262; "
+        problem += "divide milliseconds by 1,000, or give dates (2020-01-31)"
+        raise TableError(problem, table=source, row=at + 1, column=column.name)
+    return seconds

@@ -14,12 +14,23 @@ from attngeo.errors import UsageError
 from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING
 from attngeo.estimators.efa.comparison import compare_fits
 from attngeo.estimators.efa.estimator import ExponentialFamilyAttention
-from attngeo.estimators.efa.options import EfaFitOptions, EfaOptions, EfaPredictOptions
+from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions, EfaOptions, EfaPredictOptions
 from attngeo.estimators.efa.sequences import POSITION
-from attngeo.estimators.shared.files import keep_whole, list_texts, naming, read_own_table
+from attngeo.estimators.shared.files import (
+    MISSING_TEXTS,
+    describe_few_texts,
+    keep_whole,
+    list_texts,
+    name_new,
+    naming,
+    read_own_table,
+    read_written,
+    settle_table,
+)
 from attngeo.estimators.shared.paths import SUFFIXES
 from attngeo.options import options_of
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.tables.write import AS_WRITTEN
 
 COLUMNS = (
     "data", "part", "value", "model", "direction", "family", "seed", "sequences", "rows", "log_prob", "without_context",
@@ -43,6 +54,9 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
     for source, file in paths.items():
         if file:
             frames[source] = _read_with(file, options, frames.get(TRAINING))
+    guessed = [options.item, *(name for name, kind in options.kinds.items() if kind is None)]
+    for note in describe_few_texts(path, frames[TRAINING].filter(items=guessed)):
+        progress(Progress("note", f"{path}: {note}"))
     parameters: dict[str, Any] = {name: getattr(options, name) for name in options_of(EfaOptions)}
     model = ExponentialFamilyAttention(**parameters)
     with naming(paths):
@@ -85,22 +99,51 @@ def predict_file(folder: str | Path, path: str, options: EfaPredictOptions = AS_
     short = options.short or model.options_.short
     model.options_ = model.options_.replace(device=options.device, short=short)
     with naming({TABLE: path}):
-        return predict_own_rows(model, read_like(model, path, options.missing))
+        frame = read_like(model, path, options.missing)
+        return predict_own_rows(model, frame, read_written(path))
 
 
-def predict_own_rows(model: ExponentialFamilyAttention, frame: pd.DataFrame) -> pd.DataFrame:
+def predict_own_rows(
+    model: ExponentialFamilyAttention, frame: pd.DataFrame, written: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """The rows, with log_prob, and predicted_mean (or predicted_mean_COLUMN for each of several values) for values,
     predicted_item and probability for items.
 
-    Rows whose values or item are missing are predicted from the others, and have no log_prob. Columns of these names
-    are replaced.
+    written: the rows as their file has them, which stay as they are; without it, those of the frame do. Rows whose
+    values or item are missing are predicted from the others, and have no log_prob. If the rows have a column of such a
+    name, the new one has "predicted_" before it.
     """
     table, item = frame.reset_index(drop=True), model.options_.item
     if model.items_ and item in table:
         table = table.assign(**{item: keep_whole(table[item])})
     predicted = model.predict(table).rename(columns=lambda name: name if name == "probability" else f"predicted_{name}")
-    log_prob = model.log_prob(table, known_only=True)
-    return table.assign(log_prob=log_prob, **{str(name): predicted[name] for name in predicted}).set_axis(frame.index)
+    predicted.insert(0, "log_prob", model.log_prob(table, known_only=True))
+    rows = table.copy() if written is None else settle_table(written)
+    rows.attrs[AS_WRITTEN] = [*rows.columns]
+    for name in predicted:
+        rows[name_new(str(name), rows.columns)] = predicted[name]
+    return rows.set_axis(frame.index)
+
+
+def sample_file(folder: str | Path, options: EfaDrawOptions) -> pd.DataFrame:
+    """What a saved model draws, for the rows of a file if the options name one; columns that are not drawn stay as they
+    are written. Raises as `ExponentialFamilyAttention.load`, `sample` and their readers do.
+    """
+    model = ExponentialFamilyAttention.load(folder)
+    if options.data is None:
+        return model.sample(options=options)
+    with naming({TABLE: options.data}):
+        drawn = model.sample(options=options, data=read_like(model, options.data))
+    written = read_written(options.data)
+    if written is None:
+        return drawn
+    rows = settle_table(written)
+    rows.attrs[AS_WRITTEN] = [*rows.columns]
+    items = [model.options_.item] if model.part_ != "values" else []
+    values = [*model.options_.families] if model.part_ != "items" else []
+    for name in [*items, *values]:
+        rows[name] = drawn[name]
+    return rows
 
 
 def compare_files(first: str | Path, second: str | Path, path: str) -> pd.DataFrame:
@@ -151,8 +194,14 @@ def _is_file(text: str) -> bool:
 def read_like(model: ExponentialFamilyAttention, path: str, missing: Sequence[str] | None = None) -> pd.DataFrame:
     """The rows of a file for a fitted model, whose items tell whether those of the file are texts.
 
-    missing, and what it raises: as `read_own_table`.
+    missing, and what it raises: as `read_own_table`. Without it, a text such as NA that the model knows as an item or a
+    category is no missing cell.
     """
     options = model.options_
     items = [options.item] if all(isinstance(item, str) for item in model.items_) else []
+    if missing is None:
+        known = {*model.items_}
+        for covariate in model.model_.parts[0].shape.covariates:
+            known |= {*covariate.categories}
+        missing = [text for text in MISSING_TEXTS if text not in known]
     return read_own_table(path, missing, texts=items, codes=_list_codes(options))

@@ -30,11 +30,11 @@ from attngeo.estimators.efa.columns import (
     read_covariates,
     read_numbers,
     require_frame,
-    show_name,
 )
 from attngeo.estimators.efa.families import ExponentialFamily
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import EfaOptions
+from attngeo.estimators.shared.cells import show_name
 from attngeo.estimators.shared.saving import Count, Finite
 from attngeo.schemas import Table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 import warnings
 from collections import Counter
@@ -11,12 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pyarrow import parquet  # type: ignore[import-untyped]
 
 from attngeo.bounds import check_small, require_memory
 from attngeo.errors import TableError, first_line
-from attngeo.estimators.shared.paths import SEPARATORS, read_header, require_table
+from attngeo.estimators.shared.cells import WHOLE, read_numbers, show_name
+from attngeo.estimators.shared.paths import SEPARATORS, read_header, require_table, require_text
 
 # Cells of a text file that are missing. Not "None" or "n/a", which may be categories.
 MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
@@ -24,6 +27,10 @@ MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
 LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
 # A whole number that begins with 0.
 CODE = r"-?0\d+"
+# If one row of so many has a text among numbers, it may be a missing cell.
+FEW = 10
+# What pandas calls a column without a name.
+UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)?")
 
 
 def read_own_table(
@@ -37,22 +44,126 @@ def read_own_table(
     read, has no rows, or names a column twice, NotEnoughMemoryError for one that does not fit.
     """
     path = require_table(path)
-    try:
+    with _explain(path):
         require_memory(_count_bytes(path), f"the table {path}")
         if path.suffix.lower() == ".parquet":
-            frame: pd.DataFrame = pd.read_parquet(path)
-            # An index without a name says nothing, and may repeat a label.
-            frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
+            frame = _read_parquet(path)
         else:
             _check_header(path)
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", pd.errors.ParserWarning)  # cells that it would drop
-                frame = pd.read_csv(
-                    path, sep=SEPARATORS[path.suffix.lower()], na_values=list_missing(missing), keep_default_na=False,
-                    encoding="utf-8-sig", skipinitialspace=True, index_col=False,
-                    dtype=dict.fromkeys([*texts, *codes], str),
-                )  # fmt: skip
+            frame = _parse(
+                path, na_values=list_missing(missing), keep_default_na=False,
+                dtype=dict.fromkeys([*texts, *codes], str),
+            )  # fmt: skip
             frame = frame.assign(**{name: _read_codes(frame[name]) for name in {*codes} - {*texts} if name in frame})
+            frame = _keep_digits(path, frame)
+    if not len(frame) or not frame.shape[1]:
+        raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected some of each")
+    frame.columns = frame.columns.map(str)
+    return frame
+
+
+def read_written(path: str | Path, names: Iterable[str] | None = None) -> pd.DataFrame | None:
+    """The cells of a file that `read_own_table` reads, as they are written: texts, of which "" is an empty cell. None
+    for a Parquet file, whose cells are read as they are.
+
+    Columns have the names of the first line, an empty one included. names: only these columns, under the names that
+    pandas gives them. Raises as `read_own_table`.
+    """
+    path = require_table(path)
+    if path.suffix.lower() == ".parquet":
+        return None
+    with _explain(path):
+        if names is not None:
+            return _parse(path, dtype=str, na_filter=False, usecols=[*names])
+        written = _parse(path, dtype=str, na_filter=False)
+        header = read_header(path)
+        return written.set_axis(header, axis=1) if len(header) == written.shape[1] else written
+
+
+def settle_table(written: pd.DataFrame) -> pd.DataFrame:
+    """A table of texts as one that is written in the same way: see `_settle`."""
+    return pd.DataFrame({name: _settle(written[name]) for name in written.columns})
+
+
+def _settle(column: pd.Series[str]) -> pd.Series[Any]:
+    """Cells as they are written, "" for an empty one, as a column that is written in the same way.
+
+    They are numbers or booleans if each is written as Python writes it, so that no cell changes: not 007 and 1.10.
+    """
+    known = column[column != ""]
+    values = pd.Series(None, index=column.index, dtype=object)
+    values[known.index] = known
+    if known.isin(["True", "False"]).all():
+        values[known.index] = known == "True"
+        return values.infer_objects()
+    sizes = pd.to_numeric(known, errors="coerce").astype(float).abs()
+    if not (sizes < LARGEST_INT).all():
+        return values
+    numbers = [int(text) if WHOLE.fullmatch(text) else float(text) for text in known]
+    is_mixed = len(set(map(type, numbers))) > 1
+    if is_mixed and sizes.max() >= LARGEST_EXACT:  # Parquet makes fractions of all
+        return values
+    if any(str(number) != text for number, text in zip(numbers, known, strict=True)):
+        return values
+    values[known.index] = pd.Series(numbers, index=known.index, dtype=object)
+    return values if is_mixed else keep_whole(values)
+
+
+def name_new(name: str, columns: Iterable[Any]) -> str:
+    """The name of a column that is added to these ones of a user: with "predicted_" before it while it is taken."""
+    taken = {*columns}
+    while name in taken:
+        name = f"predicted_{name}"
+    return name
+
+
+def _parse(path: Path, **options: Any) -> pd.DataFrame:
+    """What pandas reads of a text file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # cells that it would drop
+        # In pieces, as pandas reads by default, a text would make texts of the numbers in its piece only.
+        frame: pd.DataFrame = pd.read_csv(
+            path, sep=SEPARATORS[path.suffix.lower()], encoding="utf-8-sig", skipinitialspace=True, index_col=False,
+            low_memory=False, **options,
+        )  # fmt: skip
+    return frame
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    """The table of a Parquet file. Its whole numbers keep all digits where some are missing."""
+    frame = pd.read_parquet(path, engine="pyarrow", to_pandas_kwargs={"integer_object_nulls": True})
+    # An index without a name says nothing, and may repeat a label.
+    frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
+    for name in frame.columns:
+        if frame[name].dtype == object and pd.api.types.infer_dtype(frame[name]) == "integer":
+            frame[name] = keep_whole(frame[name])
+    return frame
+
+
+def _keep_digits(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with all digits of whole numbers that pandas rounds, because some cells of their column are missing."""
+    rounded = [
+        name
+        for name in frame.columns
+        if frame[name].dtype.kind == "f" and frame[name].isna().any() and (frame[name].abs() >= LARGEST_EXACT).any()
+    ]
+    if not rounded:
+        return frame
+    written = read_written(path, rounded)
+    assert written is not None
+    for name in rounded:
+        known = frame[name].notna()
+        numbers = pd.to_numeric(written.loc[known, name])
+        if numbers.dtype.kind == "i":
+            frame = frame.assign(**{name: numbers.astype("Int64").reindex(frame.index)})
+    return frame
+
+
+@contextmanager
+def _explain(path: Path) -> Iterator[None]:
+    """Turn what pandas and Arrow raise for a file into errors that say what to do."""
+    try:
+        yield
     except TableError:
         raise
     except pd.errors.EmptyDataError:
@@ -61,12 +172,26 @@ def read_own_table(
         raise TableError(
             "more cells than columns; put texts with commas in quotation marks", table=str(path), row=1
         ) from None
+    except UnicodeDecodeError as error:
+        byte, line = error.object[error.start], _find_undecodable(path)
+        raise TableError(
+            f"line {line} is not UTF-8 text (byte {byte:#04x}); save the file as UTF-8, for example with "
+            f"iconv -f LATIN1 -t UTF-8 if it is Latin-1",
+            table=str(path),
+        ) from None
     except (OSError, ValueError, csv.Error) as error:
         raise TableError(f"{path} cannot be read as a table ({first_line(error)})") from None
-    if not len(frame) or not frame.shape[1]:
-        raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected some of each")
-    frame.columns = frame.columns.map(str)
-    return frame
+
+
+def _find_undecodable(path: Path) -> int:
+    """The number of the first line that is not UTF-8."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return number
+    return 1
 
 
 def _count_bytes(path: Path) -> int:
@@ -86,6 +211,38 @@ def list_missing(texts: Iterable[str] | None) -> list[str]:
 def list_texts(frame: pd.DataFrame) -> list[str]:
     """The columns that have texts."""
     return [name for name in frame.columns if pd.api.types.is_string_dtype(frame[name].dtype)]
+
+
+def find_index(frame: pd.DataFrame) -> list[str]:
+    """The columns without a name in the file that have another value in each row: an index, such as `to_csv` writes."""
+    return [name for name in frame.columns if UNNAMED.fullmatch(name) and frame[name].is_unique]
+
+
+def count_missing_texts(path: str | Path, frame: pd.DataFrame) -> dict[str, dict[str, int]]:
+    """How often a column of texts has a text that is read as a missing cell: column → text → cells.
+
+    In a column of numbers, such a text could be nothing else. frame: what `read_own_table` read of the file.
+    """
+    names = [name for name in list_texts(frame) if frame[name].isna().any()]
+    written = read_written(path, names) if names else None
+    if written is None:
+        return {}
+    found = {name: written[name][frame[name].isna() & (written[name] != "")].value_counts() for name in names}
+    return {name: {str(text): int(count) for text, count in counts.items()} for name, counts in found.items()}
+
+
+def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
+    """Notes about columns of a text file whose cells are categories because of a few texts among numbers."""
+    names = [] if Path(path).suffix.lower() == ".parquet" else list_texts(frame)
+    for name in names:
+        numbers = read_numbers(frame[name])
+        texts = frame[name].notna().to_numpy() & np.isnan(numbers)
+        if 0 < texts.sum() <= len(frame) / FEW and np.isfinite(numbers).sum() > len(frame) / 2:
+            row = int(texts.argmax())
+            yield (
+                f"column {name!r:.60}: all cells are categories, because {texts.sum():,} are no numbers, such as "
+                f"{show_name(frame[name].iloc[row])} in row {row + 1}; --missing makes missing cells of such texts"
+            )
 
 
 def sort_values(values: Iterable[Any]) -> list[Any]:
@@ -116,17 +273,23 @@ def _read_codes(texts: pd.Series[str]) -> pd.Series[Any]:
 
 
 def _check_header(path: Path) -> None:
-    """Raise TableError if two columns have one name: pandas would rename the second one."""
+    """Raise TableError if the file is no such text, or two columns have one name: pandas would rename the second."""
+    require_text(path)
     twice = [name for name, count in Counter(read_header(path)).items() if count > 1]
     if twice:
         raise TableError("occurs more than once; rename one", table=str(path), column=twice[0])
 
 
 @contextmanager
-def naming(paths: Mapping[str, str | None]) -> Iterator[None]:
-    """Let the errors of tables in the block name files. paths: what an error calls a table → its file."""
+def naming(paths: Mapping[str, str | None], rows: pd.Index[Any] | None = None) -> Iterator[None]:
+    """Let the errors of tables in the block name files. paths: what an error calls a table → its file.
+
+    rows: the places of the table's rows in the file, from 0, if it has only some of them.
+    """
     try:
         yield
     except TableError as error:
         error.table = paths.get(error.table) or error.table
+        if rows is not None and error.row is not None:
+            error.row = int(rows[error.row - 1]) + 1
         raise

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from attngeo.choices import advise
 from attngeo.errors import CorruptCheckpointError, DataUnavailableError, ModelNotFoundError, TableError, UsageError
+from attngeo.tables.read import HEAD_BYTES, find_text_problem
 
 CONFIG = "config.json"
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -45,6 +46,7 @@ def require_column(paths: Iterable[str | Path], column: str) -> None:
     for path in map(Path, paths):
         if path.suffix.lower() not in SEPARATORS:
             return
+        require_text(path.expanduser())
         with suppress(OSError, ValueError, csv.Error):
             known += read_header(path.expanduser())
     if known and column not in known:
@@ -54,6 +56,17 @@ def require_column(paths: Iterable[str | Path], column: str) -> None:
 def refuse_column(column: str, known: Iterable[object], path: str | Path) -> TableError:
     """The error for a column that a table lacks."""
     return TableError(f"no column {column!r}; {advise(column, known)}", table=str(path))
+
+
+def require_text(path: Path) -> None:
+    """Raise TableError if a .csv or .tsv file has another encoding or other separators than its name says."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError:
+        return  # whoever reads the table says why it cannot be read
+    if problem := find_text_problem(head, SEPARATORS[path.suffix.lower()]):
+        raise TableError(problem, table=str(path))
 
 
 def read_header(path: Path) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median_low
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from attngeo.bounds import list_names
 from attngeo.errors import TableError, first_line
+from attngeo.estimators.shared.cells import UNKNOWN, find_values, read_numbers, show_name
 from attngeo.estimators.shared.files import sort_values
 from attngeo.estimators.shared.saving import (
     Count,
@@ -45,9 +47,8 @@ from attngeo.schemas import Table
 
 # The name of the response if the labels have none.
 RESPONSE = "response"
-SHOWN = 3
 # What to do about values that no training row has.
-UNSEEN_CELL = 'leave the column out, or treat them as missing with unseen="mask" (--unseen mask)'
+UNSEEN_CELL = 'leave the row out, or treat such values as missing with unseen="mask" (--unseen mask)'
 UNSEEN_LABEL = "these are labels; leave their rows out, or give training rows that have them"
 LAYER = "encoder.layer.0"
 # Tensor in the file → weight of the network. A matrix is saved as that of a Linear: [out, in].
@@ -133,7 +134,7 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
         except ValueError as error:
             raise TableError(
                 f"{first_line(error).rstrip('.')}; use texts or whole numbers, or cut numbers into classes, for "
-                "example with pandas.qcut"
+                "example with pandas.qcut(y, 4, labels=False)"
             ) from None
     return series
 
@@ -179,8 +180,8 @@ class ColumnCoding:
     """How the values of a column become the categories 0, 1, … and back.
 
     name: of the column. values: its categories, in order; of a column in bins, the median of the training values in
-    each bin. edges: the upper ends of all bins but the last one, which are inclusive; None for a column whose values
-    are the categories.
+    each bin, of whole numbers the lower one of two. edges: the upper ends of all bins but the last one, which are
+    inclusive; None for a column whose values are the categories.
     """
 
     name: Hashable
@@ -195,18 +196,30 @@ class ColumnCoding:
     def encode(self, column: pd.Series[Any], unseen: Unseen, advice: str = UNSEEN_CELL) -> np.ndarray:
         """Categories of values, [rows]; MISSING for a missing one, and for an unseen one if it is to be masked.
 
-        Raises TableError for an unseen value otherwise, with the advice.
+        Each cell is read by itself, as the training read its column. Raises TableError for an unseen value otherwise,
+        with its row and the advice.
         """
         missing = column.isna().to_numpy()
         if self.edges is not None:
-            numbers = _to_numbers(column)
-            return np.where(missing, MISSING, np.searchsorted(self.edges, np.where(missing, 0, numbers), side="left"))
-        codes = pd.Index(self.values, dtype=object).get_indexer(pd.Index(column.astype(object)))
-        if unseen == "error" and (codes[~missing] < 0).any():
-            new = list(dict.fromkeys(column[~missing][codes[~missing] < 0].tolist()))
-            shown = ", ".join(f"{value!r:.40}" for value in new[:SHOWN]) + (", …" if len(new) > SHOWN else "")
-            raise TableError(f"has values that no training row has: {shown}; {advice}", column=self.name)
-        return np.where(missing, MISSING, codes)
+            numbers = read_numbers(column)
+            is_number = np.isfinite(numbers)
+            codes = np.where(is_number, np.searchsorted(self.edges, np.where(is_number, numbers, 0)), UNKNOWN)
+            expected = "a finite number as in training"
+        else:
+            try:
+                codes = find_values(column, self.values)
+            except TypeError:
+                problem = "has values that cannot be compared, expected texts or numbers"
+                raise TableError(problem, column=self.name) from None
+            expected = f"one of: {list_names(self.values)}" if self.values else "an empty cell"
+        unseen_rows = np.flatnonzero((codes == UNKNOWN) & ~missing)
+        if unseen == "error" and len(unseen_rows):
+            value = show_name(column.iloc[int(unseen_rows[0])])
+            more = len(unseen_rows) - 1
+            others = f", like those of {more:,} other row{'s' if more > 1 else ''}" if more else ""
+            problem = f"{value} is in no training row{others}; expected {expected}; {advice}"
+            raise TableError(problem, row=int(unseen_rows[0]) + 1, column=self.name)
+        return np.where(codes == UNKNOWN, MISSING, codes)
 
     def decode_all(self) -> list[Any]:
         """The values of all categories."""
@@ -232,12 +245,14 @@ def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bi
     if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
         numbers, known = _to_numbers(column), column.notna().to_numpy()
         numbers, weights = numbers[known], weights[known]
-        distinct = np.unique(numbers)
-        if len(distinct) > bins or (distinct != np.floor(distinct)).any():
-            return _cut(name, numbers, weights, bins)
+        values = numbers
         if pd.api.types.is_integer_dtype(column.dtype):  # float64 has whole numbers up to 2**53 only
-            distinct = column.dropna().unique()
-        return ColumnCoding(name, tuple(sorted(map(int, distinct))))
+            values = column.dropna().to_numpy()
+        distinct = np.unique(values)
+        is_whole = bool((distinct == np.floor(distinct)).all())
+        if len(distinct) > bins or not is_whole:
+            return _cut(name, numbers, weights, bins, values.astype(object) if is_whole else None)
+        return ColumnCoding(name, tuple(map(int, distinct)))
     if pd.api.types.is_datetime64_any_dtype(column.dtype) or pd.api.types.is_timedelta64_dtype(column.dtype):
         raise TableError("has dates, expected categories or numbers; convert it to numbers first", column=name)
     try:
@@ -246,24 +261,29 @@ def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bi
         raise TableError("has values that cannot be compared, expected texts or numbers", column=name) from None
 
 
-def _cut(name: Hashable, numbers: np.ndarray, weights: np.ndarray, bins: int) -> ColumnCoding:
-    """Bins whose edges are quantiles of the training values. Equal values are in one bin, so there may be fewer."""
+def _cut(name: Hashable, numbers: np.ndarray, weights: np.ndarray, bins: int, whole: np.ndarray | None) -> ColumnCoding:
+    """Bins whose edges are quantiles of the training values. Equal values are in one bin, so there may be fewer.
+
+    whole: the numbers as whole ones with all their digits, if all are; the median of a bin is one of them then.
+    """
     shares = np.arange(1, bins) / bins
     edges = np.unique(np.quantile(numbers, shares, weights=weights, method="inverted_cdf"))
     edges = edges[edges < numbers.max()]  # the last bin has values
     codes = np.searchsorted(edges, numbers, side="left")
-    medians = [float(np.median(numbers[codes == code])) for code in range(len(edges) + 1)]
+    medians: list[float] = []
+    for code in range(len(edges) + 1):
+        inside = codes == code
+        medians.append(float(np.median(numbers[inside])) if whole is None else int(median_low(whole[inside])))
     return ColumnCoding(name, tuple(medians), tuple(edges.tolist()))
 
 
 def _to_numbers(column: pd.Series[Any]) -> np.ndarray:
-    """Numbers as float64, NaN where they are missing. Raises TableError for texts and infinite ones."""
-    try:
-        numbers = pd.to_numeric(column).to_numpy(np.float64, na_value=np.nan)
-    except (ValueError, TypeError):
-        raise TableError("has texts, expected numbers as in training", column=column.name) from None
-    if np.isinf(numbers).any():
-        raise TableError("contains infinity, expected finite numbers or missing values", column=column.name)
+    """The numbers of training rows as float64, NaN where they are missing. Raises TableError for infinite ones."""
+    numbers = read_numbers(column)
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        problem = "contains infinity, expected finite numbers or missing values"
+        raise TableError(problem, row=int(infinite.argmax()) + 1, column=column.name)
     return numbers
 
 
@@ -327,16 +347,15 @@ def learn_table(
 
 
 def _learn_classes(labels: pd.Series[Any], classes: Sequence[Any] | None) -> tuple[Any, ...]:
-    """The labels in order. Raises TableError if there is nothing to learn."""
-    if classes is not None:
-        values = np.unique(np.asarray(classes)).tolist()
-        if not set(labels) <= set(values):
-            raise TableError(f"y has labels that classes lacks; expected some of: {list_names(values)}")
-    elif isinstance(labels.dtype, pd.CategoricalDtype):
-        used = set(labels.unique())
-        values = [value for value in labels.dtype.categories if value in used]
-    else:
-        values = np.unique(labels.to_numpy()).tolist()
+    """The labels as `numpy.unique` sorts them, which is the order that scikit-learn's scorers expect, whatever order a
+    dtype has. Raises TableError if there is nothing to learn, or for labels that cannot be sorted.
+    """
+    try:
+        values = np.unique(np.asarray(labels if classes is None else classes)).tolist()
+    except TypeError:
+        raise TableError("y has labels that cannot be sorted; make all of them texts, or all numbers") from None
+    if not set(labels) <= set(values):
+        raise TableError(f"y has labels that classes lacks; expected some of: {list_names(values)}")
     if len(values) < 2:
         raise TableError(f"y has one class ({values[0]!r}), expected at least 2; choose a response that varies")
     if len(values) == len(labels) > 2:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,19 @@ from sklearn.metrics import log_loss
 
 from attngeo.bounds import list_names
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.shared.files import keep_whole, list_missing, list_texts, naming, read_own_table
+from attngeo.estimators.shared.files import (
+    count_missing_texts,
+    describe_few_texts,
+    find_index,
+    keep_whole,
+    list_missing,
+    list_texts,
+    name_new,
+    naming,
+    read_own_table,
+    read_written,
+    settle_table,
+)
 from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.baselines import fit_baseline
 from attngeo.estimators.tabular.classifier import AttentionClassifier, AttentionImputer, TableModel, fit_together
@@ -29,9 +41,11 @@ from attngeo.estimators.tabular.options import (
     RowsOptions,
 )
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.tables.write import write_table
+from attngeo.tables.write import AS_WRITTEN, write_table
 
 CALIBRATION_BINS = 10
+# Whole numbers that occur so often, on average, may be codes.
+OFTEN = 5
 MASK = "[MASK]"
 
 
@@ -52,7 +66,7 @@ def fit_own_table(
 
     Raises as `read_tables`, `fit_table`, `fit_columns` and `TableModel.save`.
     """
-    tables = read_tables(paths, options)
+    tables = read_tables(paths, options, progress)
     rows, model = (fit_columns if tables.train_y is None else fit_table)(tables, options, progress)
     if options.save is not None:
         model.save(options.save)
@@ -72,10 +86,12 @@ def predict_own_table(folder: str | Path, path: str, options: PredictOptions) ->
     return predicted
 
 
-def read_tables(paths: str | Sequence[str], options: FitOptions) -> SplitTable:
+def read_tables(
+    paths: str | Sequence[str], options: FitOptions, progress: ProgressCallback = ignore_progress
+) -> SplitTable:
     """The rows of the files that train, and those that test. Raises UsageError, DataUnavailableError, TableError."""
     paths = [paths] if isinstance(paths, str) else paths
-    frame = read_files(paths, options.missing)
+    frame = read_files(paths, options.missing, progress)
     x, y = (frame, None) if options.target is None else take_target(frame, options.target, paths[0])
     if options.test is not None:
         test_x, test_y = read_own_table(options.test, options.missing, list_texts(frame)), None
@@ -94,20 +110,26 @@ def read_tables(paths: str | Sequence[str], options: FitOptions) -> SplitTable:
     return SplitTable(x.iloc[kept], labels[0], x.iloc[test_rows], labels[1])
 
 
-def read_files(paths: Sequence[str], missing: Sequence[str] | None = None) -> pd.DataFrame:
-    """The rows of files with the columns of all; cells of a column that a file lacks are missing.
+def read_files(
+    paths: Sequence[str], missing: Sequence[str] | None = None, progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
+    """The rows of files with the columns of all, but an index; cells of a column that a file lacks are missing.
 
-    A column that is of texts in one file is of texts in all text files. Raises as `read_own_table`, UsageError for a
-    file that is given twice, and TableError for one without a column in common with the others, through which columns
-    of both are in one space.
+    progress: gets a note of what may be read otherwise than the user expects. A column that is of texts in one file is
+    of texts in all text files. Raises as `read_own_table`, UsageError for a file that is given twice, and TableError
+    for one without a column in common with the others, through which columns of both are in one space.
     """
     if len(set(paths)) < len(paths):
         raise UsageError(f"{next(path for path in paths if paths.count(path) > 1)} is given twice, expected each once")
     frames = [read_own_table(path, missing) for path in paths]
+    for path, frame in zip(paths, frames, strict=True):
+        for note in _describe_reading(path, frame, missing):
+            progress(Progress("note", f"{path}: {note}"))
     if len(frames) == 1:
-        return frames[0]
+        return frames[0].drop(columns=find_index(frames[0]))
     texts = {name for frame in frames for name in list_texts(frame)}
     frames = [read_own_table(path, missing, texts) for path in paths]
+    frames = [frame.drop(columns=find_index(frame)) for frame in frames]
     joined, left = list(frames[0].columns), [*range(1, len(frames))]
     while left:
         near = next((at for at in left if {*joined} & {*frames[at].columns}), None)
@@ -118,6 +140,18 @@ def read_files(paths: Sequence[str], missing: Sequence[str] | None = None) -> pd
         left.remove(near)
     parts = [frame.dropna(axis=1, how="all") for frame in frames]  # whose kind would not be that of the values
     return pd.concat(parts, ignore_index=True).reindex(columns=joined)
+
+
+def _describe_reading(path: str, frame: pd.DataFrame, missing: Sequence[str] | None) -> Iterator[str]:
+    """What may be read otherwise than the user expects: an index, texts that are missing cells, numbers among texts."""
+    for name in find_index(frame):
+        yield f"{name!r}, a column without a name and with another value in each row, is left out; name it to keep it"
+    found = count_missing_texts(path, frame) if missing is None else {}
+    for name, counts in found.items():
+        listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
+        if listed:
+            yield f"column {name!r:.60}: {listed} is a missing cell; --missing '' makes categories of such texts"
+    yield from describe_few_texts(path, frame)
 
 
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
@@ -143,18 +177,19 @@ def fit_table(
     assert tables.train_y is not None
     assert tables.test_y is not None
     model = AttentionClassifier(**_list_parameters(options))
-    model.prepare(tables.train_x, tables.train_y)  # learns the categories, so that bad rows are refused at once
+    with naming({}, tables.train_x.index):
+        model.prepare(tables.train_x, tables.train_y)  # learns the categories, so that bad rows are refused at once
+    _note_bins(model, tables.train_x, progress)
     model.missing_texts = tuple(list_missing(options.missing))
     if options.save is not None:
         describe_columns(model.coding_)
-    kind = tables.train_y.dtype
-    is_ordered = isinstance(kind, pd.CategoricalDtype) and bool(kind.ordered)
+    numbers = _number_classes(model.classes_, tables.train_y.dtype)
     known = tables.test_y.notna()
     test_x, test_y = tables.test_x[known], tables.test_y[known]
     if not len(test_y):
         raise TableError("no test row has a label, expected some that training rows have; give labelled test rows")
     train = model.coding_.encode(tables.train_x, tables.train_y, "mask")
-    with naming({"": options.test or "the test rows"}):
+    with naming({"": options.test or "the test rows"}, test_x.index):
         codes = model.coding_.encode(test_x, test_y, options.unseen)
     rows = []
     for name in options.method_names:
@@ -163,7 +198,7 @@ def fit_table(
             chances = model.predict_proba(test_x)
         else:
             chances = _predict_baseline(name, train, codes, model, options.random_state, progress)
-        scores = measure_chances(model.classes_, codes[:, -1], chances, is_ordered=is_ordered)
+        scores = measure_chances(numbers, codes[:, -1], chances)
         sizes = {"train_rows": len(tables.train_y), "test_rows": len(test_y)}
         rows.append({"method": name, "seed": options.random_state, **sizes, **scores})
     return pd.DataFrame(rows), model
@@ -179,12 +214,14 @@ def fit_columns(
     or none in the test rows, are left out. Raises as `fit_table`. Beside the rows, the model.
     """
     model, seed = AttentionImputer(**_list_parameters(options)), options.random_state
-    model.prepare(tables.train_x, None)
+    with naming({}, tables.train_x.index):
+        model.prepare(tables.train_x, None)
+    _note_bins(model, tables.train_x, progress)
     model.missing_texts = tuple(list_missing(options.missing))
     if options.save is not None:
         describe_columns(model.coding_)
     measured = copy(model).set_params(unseen="mask" if options.test is None else options.unseen)
-    with naming({"": options.test or "the test rows"}):
+    with naming({"": options.test or "the test rows"}, tables.test_x.index):
         train, codes = (measured.coding_.encode(x, None, measured.unseen) for x in (tables.train_x, tables.test_x))
     fit_together([model], [(tables.train_x, None)], progress)
     measured.network_, rows = model.network_, []
@@ -197,11 +234,25 @@ def fit_columns(
         chances = measured.predict_cell(tables.test_x[known], coding.name).to_numpy()
         about = {"seed": seed, "train_rows": len(train), "test_rows": int(known.sum())}
         for method, of_method in {OURS: chances, "frequencies": frequencies}.items():
-            scores = measure_chances(np.array(coding.decode_all()), codes[known, at], of_method)
+            scores = measure_chances(_number_classes(np.array(coding.decode_all())), codes[known, at], of_method)
             rows.append({"column": coding.name, "method": method, **about, **scores})
     if not rows:
         raise TableError("no test row has a value of a column that varies, expected some; give other test rows")
     return pd.DataFrame(rows), model
+
+
+def _note_bins(model: TableModel, train: pd.DataFrame, progress: ProgressCallback) -> None:
+    """Note the columns of whole numbers in bins whose values occur often, as those of codes do."""
+    counts = {
+        name: train[name].nunique()
+        for name, column in zip(model.coding_.names, model.coding_.features, strict=True)
+        if column.edges is not None and isinstance(column.values[0], int)
+    }
+    often = {name: count for name, count in counts.items() if count * OFTEN <= len(train)}
+    if often:
+        listed = ", ".join(f"{name!s:.60} ({count} values)" for name, count in often.items())
+        advice = f"--bins {max(often.values())} keeps each value, which codes need"
+        progress(Progress("note", f"whole numbers are cut into bins: {listed}; {advice}"))
 
 
 def _list_parameters(options: FitOptions) -> dict[str, Any]:
@@ -222,28 +273,31 @@ def _predict_baseline(
     return chances
 
 
-def measure_chances(
-    classes: np.ndarray, truth: np.ndarray, chances: np.ndarray, *, is_ordered: bool = False
-) -> dict[str, float]:
+def _number_classes(classes: np.ndarray, dtype: Any = None) -> np.ndarray:
+    """The number of each class in a squared error: its rank in an ordered dtype, or itself; NaN for other classes."""
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
+        used = set(classes.tolist())
+        order = [value for value in dtype.categories if value in used]
+        return np.array([order.index(value) for value in classes], dtype=float)
+    return classes.astype(float) if np.issubdtype(classes.dtype, np.number) else np.full(len(classes), np.nan)
+
+
+def measure_chances(numbers: np.ndarray, truth: np.ndarray, chances: np.ndarray) -> dict[str, float]:
     """Accuracy, mse, log_loss and calibration_error of the chances of classes, [rows, classes].
 
-    truth: the number of the right class of each row. mse: of the ranks of ordered classes, or of classes that are
-    numbers; otherwise NaN. calibration_error: the mean over rows of |accuracy − mean confidence| in bins of the
-    confidence, of equal width (Guo et al. 2017, https://arxiv.org/abs/1706.04599, equation 3).
+    numbers: of the classes, whose squared error mse is; NaN if they have none, [classes]. truth: the place of the right
+    class of each row. calibration_error: the mean over rows of |accuracy − mean confidence| in bins of the confidence,
+    of equal width (Guo et al. 2017, https://arxiv.org/abs/1706.04599, equation 3).
     """
     best = chances.argmax(1)
     right = best == truth
-    if is_ordered:
-        numbers = np.arange(len(classes), dtype=float)
-    else:
-        numbers = classes.astype(float) if np.issubdtype(classes.dtype, np.number) else np.full(len(classes), np.nan)
     confidence = chances[np.arange(len(best)), best]
     bins = np.minimum((confidence * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
     gaps = np.bincount(bins, right - confidence, CALIBRATION_BINS)
     return {
         "accuracy": float(right.mean()),
         "mse": float(np.mean((numbers[best] - numbers[truth]) ** 2)),
-        "log_loss": float(log_loss(truth, chances, labels=np.arange(len(classes)))),
+        "log_loss": float(log_loss(truth, chances, labels=np.arange(len(numbers)))),
         "calibration_error": float(np.abs(gaps).sum() / len(best)),
     }
 
@@ -282,27 +336,42 @@ def impute_own_table(folder: str | Path, path: str, options: RowsOptions) -> pd.
     if not set(names) & set(frame.columns):
         raise TableError(f"no column of the training rows, expected some of: {list_names(names)}", table=str(path))
     with naming({"": path}):
-        return impute_rows(model, frame)
+        return impute_rows(model, frame, read_written(path))
 
 
-def impute_rows(model: TableModel, frame: pd.DataFrame) -> pd.DataFrame:
+def impute_rows(model: TableModel, frame: pd.DataFrame, written: pd.DataFrame | None = None) -> pd.DataFrame:
     """The rows, with each missing cell of a column of the training rows filled as `TableModel.impute` does.
 
-    Further columns, p(COLUMN), have the probability of each value that is filled in, and NaN for observed cells;
-    columns of these names are replaced. A column of features that the frame lacks is filled, too; one of labels only if
-    the frame has it. Columns that the training rows lack stay as they are.
+    Further columns, p(COLUMN), have the probability of each value that is filled in, and NaN for observed cells; such a
+    name has "predicted_" before it if the rows have a column of the name. A column of features that the frame lacks is
+    filled, too; one of labels only if the frame has it. written: the rows as their file has them; all cells that are
+    not filled stay as they are there, or else as they are in the frame.
     """
     names = [str(name) for name in model.columns_]
-    filled = frame.drop(columns=[f"p({name})" for name in names], errors="ignore")
     features = names[: len(model.coding_.names)]
     cells = model.find_cells(frame.reindex(columns=features), None if features == names else frame.get(names[-1]))
-    for name, found in cells.groupby("column", sort=False):
-        column, chances = np.full(len(frame), None, dtype=object), np.full(len(frame), np.nan)
+    filled = frame.copy() if written is None else written  # whose columns are at the same places
+    chances: dict[str, np.ndarray] = {}
+    for column, found in cells.groupby("column", sort=False):
+        name = str(column)
+        rows = found["row"]
+        values = np.full(len(frame), None, dtype=object)
         if name in frame:
-            column[:] = keep_whole(frame[name]).astype(object)
-        column[found["row"]], chances[found["row"]] = found["value"], found["probability"]
-        filled[name] = pd.Series(column, filled.index).infer_objects()
-        filled[f"p({name})"] = chances
+            place = int(frame.columns.get_loc(name))  # type: ignore[arg-type]
+            values[:] = keep_whole(frame[name]).astype(object) if written is None else written.iloc[:, place]
+        values[rows] = found["value"] if written is None else found["value"].map(str)
+        complete = pd.Series(values, filled.index).infer_objects()
+        if name in frame:
+            filled.isetitem(place, complete.array)
+        else:
+            filled[name] = complete
+        chances[name] = np.full(len(frame), np.nan)
+        chances[name][rows] = found["probability"]
+    if written is not None:
+        filled = settle_table(filled)
+    filled.attrs[AS_WRITTEN] = [*filled.columns[: frame.shape[1]]]
+    for name, probabilities in chances.items():
+        filled[name_new(f"p({name})", filled.columns)] = probabilities
     return filled
 
 

@@ -18,7 +18,7 @@ from support.sequences import make_efa, measure_fit
 
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, OutputError, TableError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.estimators.efa.columns import TRAINING, learn_covariates, read_covariates
+from attngeo.estimators.efa.columns import TRAINING, Covariate, learn_covariates, read_covariates
 from attngeo.estimators.efa.prediction import rank_similar
 from attngeo.estimators.shared.saving import CONFIG
 
@@ -297,6 +297,30 @@ def test_it_is_an_estimator_of_scikit_learn_with_several_values() -> None:
     search = GridSearchCV(model, {"n_layers": [1, 2]}, cv=GroupKFold(2)).fit(rows, groups=rows["sequence"])
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert search.score(rows) == pytest.approx(search.best_estimator_.log_prob(rows).mean())
+
+
+WHEN = pd.Series(pd.to_datetime(["2024-01-31", "1969-07-20", "2001-09-09 01:46:40"], format="ISO8601"))
+SECONDS = (WHEN - pd.Timestamp(0)) / pd.Timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("unit", [1e3, 1e6])
+def test_times_in_other_units_than_seconds_are_refused(unit: float) -> None:
+    """Read as seconds, these are of the year 55842 and later."""
+    times = {"when": Covariate(kind="time")}
+    read_covariates(pd.DataFrame({"when": SECONDS}), times, TRAINING)
+    with refuses(TableError, "row 1", "'when'", "seconds", "milliseconds"):
+        read_covariates(pd.DataFrame({"when": (SECONDS * unit).astype("int64")}), times, TRAINING)
+
+
+def test_a_text_among_times_does_not_change_how_the_others_are_read() -> None:
+    times = {"when": Covariate(kind="time")}
+    texts = SECONDS.map(str)
+    for one, other in zip(*(read_covariates(pd.DataFrame({"when": each}), times, TRAINING) for each in (texts, WHEN)),
+                          strict=True):  # fmt: skip
+        np.testing.assert_allclose(one, other)
+    for changed in (texts, WHEN.astype(str)):
+        with refuses(TableError, "row 2", "'when'", "'n/a'"):
+            read_covariates(pd.DataFrame({"when": [changed[0], "n/a", changed[2]]}), times, TRAINING)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {

@@ -14,7 +14,9 @@ import pytest
 import torch
 from scipy import stats
 from sklearn.base import clone
-from sklearn.metrics import log_loss
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import get_scorer, log_loss
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -323,7 +325,7 @@ def test_a_data_set_that_cannot_be_used_leaves_the_model_as_it_was() -> None:
     before = model.predict_proba(rows)
     for bad, wrong, facts in (
         (rows, np.linspace(0, 1, 20), ["continuous"]),
-        (rows.assign(age=range(20)), labels, ["'age'", "0, 1, 2"]),
+        (rows.assign(age=range(20)), labels, ["row 1", "'age'", "0", "20, 30"]),
         (rows.assign(age=pd.Timestamp("2020-01-01")), labels, ["'age'"]),
     ):
         with refuses(TableError, *facts):
@@ -382,6 +384,40 @@ def test_it_is_an_estimator_among_others() -> None:
     assert not np.array_equal(small(random_state=1).fit(frame, labels).predict_proba(frame), model.predict_proba(frame))
     assert model.get_feature_names_out().tolist() == [f"attentionclassifier{number}" for number in range(20)]
     assert model.transform(frame).shape == (60, 20)
+
+
+AMOUNTS = np.random.default_rng(0).normal(size=90)
+STEPS = pd.DataFrame({"step": np.digitize(AMOUNTS, [-1, -0.4, 0, 0.4, 1]), "sign": AMOUNTS > 0})
+# Labels whose dtype has another order than the alphabet or the numbers.
+ORDERED = {
+    "cut": pd.Series(pd.cut(AMOUNTS, [-9, -0.4, 0.4, 9], labels=["low", "mid", "high"])),
+    "sizes": pd.Series(pd.Categorical(np.where(AMOUNTS > 0, "large", "small"), ["small", "large"])),
+    "numbers": pd.Series(pd.Categorical((AMOUNTS > 0).astype(int), [1, 0], ordered=True)),
+}
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_classes_have_the_order_that_scorers_of_scikit_learn_expect(kind: str) -> None:
+    """The step decides the label, so that any other order gives a poor score."""
+    labels = ORDERED[kind]
+    model = small(max_epochs=25, learning_rate=0.03, dropout=0, batch_size=32)
+    classes = LogisticRegression().fit(STEPS, labels).classes_
+    for fitted in (model.fit(STEPS, labels), clone(model).partial_fit(STEPS, labels, classes=classes)):
+        assert fitted.classes_.tolist() == classes.tolist() == np.unique(labels).tolist()
+    for scorer, least in {"roc_auc_ovr": 0.95, "neg_log_loss": -0.4}.items():
+        assert get_scorer(scorer)(model, STEPS, labels) > least
+
+
+@pytest.mark.parametrize("kind", ["cut", "sizes"])
+def test_a_model_of_ordered_labels_is_calibrated(kind: str) -> None:
+    model = small(max_epochs=25, learning_rate=0.03, dropout=0, batch_size=32)
+    calibrated = CalibratedClassifierCV(model, cv=2).fit(STEPS, ORDERED[kind])
+    assert calibrated.score(STEPS, ORDERED[kind]) > 0.9
+
+
+def test_labels_that_cannot_be_sorted_are_refused() -> None:
+    with refuses(TableError, "sorted"):
+        small().fit(STEPS, pd.Series(pd.Categorical([1, "a", "a"] * 30)))
 
 
 def test_early_stopping_ends_at_the_lowest_loss_on_rows_that_are_held_out() -> None:
@@ -481,8 +517,35 @@ def test_an_unseen_value_is_an_error_or_a_missing_one() -> None:
     masked = small(unseen="mask").fit(FRAME, TARGET)
     pd.testing.assert_frame_equal(masked.impute(new), new, check_dtype=False)  # it is no missing cell
     np.testing.assert_array_equal(masked.predict_proba(new), masked.predict_proba(FRAME.assign(size=None)))
-    with refuses(TableError, "'mass'", "texts"):
+    with refuses(TableError, "row 1", "'mass'", "'heavy'", "number"):
         model.predict(FRAME.assign(mass="heavy"))
+
+
+KINDS = {
+    "whole numbers": np.arange(60) % 4,
+    "booleans": np.arange(60) % 2 == 0,
+    "bins": np.linspace(0, 1, 60),
+    "texts": np.array(["p", "q", "r"])[np.arange(60) % 3],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_cell_does_not_decide_how_the_others_are_read(kind: str) -> None:
+    """One text makes texts of all cells of a column of a file; the other rows keep their predictions."""
+    table = pd.DataFrame({"a": KINDS[kind], "b": np.arange(60) % 5})
+    model = small(unseen="mask", learning_rate=0.02).fit(table, TARGET)
+    texts = table["a"].astype(str)
+    texts[17] = "n/a"
+    changed = table.assign(a=texts)
+    missing = table.astype({"a": object})
+    missing.loc[17, "a"] = None
+    np.testing.assert_array_equal(model.predict_proba(changed), model.predict_proba(missing))
+    filled = model.impute(changed)
+    assert filled["a"].tolist() == texts.tolist()
+    model.set_params(unseen="error")
+    with refuses(TableError, "row 18", "column 'a'", "'n/a'", 'unseen="mask"') as caught:
+        model.predict(changed)
+    assert "other row" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,23 @@ import pytest
 from sklearn.base import clone
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import log_loss, mean_squared_error
-from support.messages import refuses
+from support.messages import assert_states, refuses
 
 from attngeo.errors import DataUnavailableError, TableError, UsageError
-from attngeo.estimators import AttentionClassifier
+from attngeo.estimators import AttentionClassifier, AttentionImputer
 from attngeo.estimators.shared.files import read_own_table
 from attngeo.estimators.tabular.files import (
     MASK,
+    fit_own_table,
     fit_table,
+    impute_rows,
     measure_chances,
     read_tables,
     tabulate_attention,
     tabulate_encodings,
 )
 from attngeo.estimators.tabular.options import FitOptions
+from attngeo.progress import Progress, ProgressCallback
 
 
 def write(folder: Path, text: str, name: str = "t.csv") -> str:
@@ -47,9 +51,7 @@ def test_scores_are_those_of_scikit_learn() -> None:
     sizes = np.histogram(confidence, edges)[0]
     assert found["calibration_error"] == pytest.approx(np.sum(np.abs(right - mean) * sizes[sizes > 0]) / 500)
     assert found["calibration_error"] < 0.1
-    ordered = measure_chances(np.array(["a", "b"]), truth, chances, is_ordered=True)["mse"]
-    assert ordered == pytest.approx(mean_squared_error(truth, chances.argmax(1)))
-    assert np.isnan(measure_chances(np.array(["a", "b"]), truth, chances)["mse"])
+    assert np.isnan(measure_chances(np.array([np.nan, np.nan]), truth, chances)["mse"])
     assert measure_chances(np.array([0, 1]), truth, np.eye(2)[1 - truth] * 0.98 + 0.01)["calibration_error"] > 0.9
 
 
@@ -116,6 +118,91 @@ def test_each_method_is_measured_on_the_same_rows(tmp_path: Path) -> None:
     assert rows["mse"].isna().all()
     assert model is not None
     assert model.classes_.tolist() == ["large", "small"]
+
+
+def notes_of(fit: Callable[[ProgressCallback], Any]) -> list[str]:
+    reports: list[Progress] = []
+    fit(reports.append)
+    return [report.what for report in reports if report.phase == "note"]
+
+
+# A column of a file, and the facts of the note about it.
+READ_OTHERWISE = {
+    "an index": ("", [*range(40)], ["Unnamed: 0", "left out"]),
+    "an index of texts": ("", [f"r{at}" for at in range(40)], ["Unnamed: 0", "left out"]),
+    "Namibia": ("country", ["NA", "DE", "FR", "NA"] * 10, ["'country'", "'NA' in 20 rows", "--missing ''"]),
+    "a text among numbers": ("age", [*range(39), "n/a"], ["'age'", "1", "'n/a' in row 40", "--missing"]),
+    "codes": ("shop", [at % 20 for at in range(200)], ["shop (20 values)", "--bins 20"]),
+    "no index": ("", [1, 2] * 20, []),
+    "missing numbers": ("age", ["NA", 1, 2, 3] * 10, []),
+    "quantities": ("age", [*range(40)], []),
+    "codes and texts": ("code", ["1", "a", "b", "c"] * 10, []),
+}
+
+
+@pytest.mark.parametrize("kind", READ_OTHERWISE)
+def test_what_may_be_read_otherwise_than_expected_is_noted(kind: str, tmp_path: Path) -> None:
+    name, cells, facts = READ_OTHERWISE[kind]
+    table = pd.DataFrame({name: cells, "size": ["s", "m"] * (len(cells) // 2)}).assign(y=lambda rows: rows["size"])
+    path = str(tmp_path / "rows.csv")
+    table.to_csv(path, index=False)
+    options = FitOptions(target="y", methods="lr", unseen="mask", device="cpu")
+    found = notes_of(lambda progress: fit_own_table(path, options, progress))
+    assert len(found) == bool(facts)
+    for note in found:
+        assert_states(note, *facts)
+    columns = read_tables(path, options).train_x.columns.tolist()
+    assert columns == (["size"] if "left out" in facts else [name or "Unnamed: 0", "size"])
+
+
+def test_whole_numbers_in_bins_are_filled_with_one_of_them() -> None:
+    table = pd.DataFrame({"shop": [*range(1, 25)] * 5, "size": ["s", "m"] * 60})
+    model = AttentionImputer(max_epochs=1, n_bins=10, random_state=0, device="cpu").fit(table)
+    holes = table.astype({"shop": "Int64"}).head(6)
+    holes.loc[1, "shop"] = pd.NA
+    filled = impute_rows(model, holes)["shop"].tolist()
+    assert isinstance(filled[1], int)
+    assert filled[1] in set(table["shop"])
+    assert filled[2:] == table["shop"].tolist()[2:6]
+
+
+def test_an_error_names_the_row_of_the_file_of_test_rows(tmp_path: Path) -> None:
+    train, test = str(tmp_path / "train.csv"), str(tmp_path / "test.csv")
+    pd.DataFrame({"age": [1, 2] * 20, "y": ["u", "v"] * 20}).to_csv(train, index=False)
+    pd.DataFrame({"age": [1, 2, "n/a"], "y": ["u", None, "v"]}).to_csv(test, index=False)
+    options = FitOptions(target="y", test=test, methods="lr")
+    with refuses(TableError, f"{test}: row 3: column 'age': 'n/a'", "--unseen mask"):
+        fit_own_table(train, options)
+
+
+@pytest.mark.parametrize("kind", ["whole numbers", "booleans", "fractions"])
+def test_one_text_costs_one_row_of_the_test_file(kind: str, tmp_path: Path) -> None:
+    """Of 60 rows whose column decides the label, all are right, or all but the one whose cell is masked."""
+    ranks = np.arange(120) % 2
+    column = {"whole numbers": ranks + 5, "booleans": ranks == 1, "fractions": ranks / 2 + 0.25}[kind]
+    table = pd.DataFrame({"a": column, "b": np.arange(120) // 2 % 3, "y": np.where(ranks, "u", "v")})
+    train, test = str(tmp_path / "train.csv"), str(tmp_path / "test.csv")
+    table[:60].to_csv(train, index=False)
+    found = []
+    for changed in (table["a"], table["a"].astype(str).where(table.index != 77, "n/a")):
+        table.assign(a=changed)[60:].to_csv(test, index=False)
+        options = FitOptions(target="y", test=test, methods="lr", unseen="mask")
+        found.append(fit_own_table(train, options)["accuracy"].item())
+    assert found[0] == 1
+    assert 59 / 60 <= found[1] <= 1
+
+
+def test_the_error_of_ordered_labels_is_that_of_their_ranks(tmp_path: Path) -> None:
+    """Their dtype has an order that is not the alphabet's."""
+    random = np.random.default_rng(0)
+    ranks = random.integers(0, 3, 80)
+    table = pd.DataFrame({"step": np.where(random.random(80) < 0.5, ranks, random.integers(0, 3, 80))})
+    found = []
+    for labels in (ranks, pd.Categorical.from_codes(ranks, ["mid", "low", "top"], ordered=True)):
+        table.assign(y=labels).to_parquet(tmp_path / "t.parquet")
+        options = FitOptions(target="y", methods="lr")
+        found.append(fit_table(read_tables(str(tmp_path / "t.parquet"), options), options)[0]["mse"].item())
+    assert found[0] == found[1] > 0
 
 
 @pytest.mark.slow
@@ -200,7 +287,7 @@ def test_medians_of_bins_have_no_needless_digits() -> None:
     )
     model = AttentionClassifier(max_epochs=1, n_bins=3, random_state=0).fit(table, pd.Series([0, 1] * 10, name="y"))
     rows = tabulate_encodings(model)
-    assert rows[rows["column"] == "year"]["value"].tolist() == ["1938.5", "1955.5", "1972"]
+    assert rows[rows["column"] == "year"]["value"].tolist() == ["1937", "1951", "1972"]
     assert "0.3" in set(rows[rows["column"] == "share"]["value"])
 
 
