@@ -422,7 +422,7 @@ def test_both_stacks_and_cross_attention_of_t5(tmp_path: Path) -> None:
     config = model.config
     values = {
         "embedding_length": config.d_model, "block_count": config.num_layers, "attention.head_count": config.num_heads,
-        "attention.key_length": config.d_kv,
+        "attention.key_length": config.d_kv, "decoder_block_count": config.num_decoder_layers,
     }  # fmt: skip
     names = {"layer.0.layer_norm": "attn_norm", "layer.1.layer_norm": "cross_attn_norm"} | {
         f"layer.{place}.{module}.{letter}": f"{cross}attn_{letter}"
