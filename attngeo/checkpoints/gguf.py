@@ -113,6 +113,8 @@ ARCHITECTURES: Mapping[str, GgufFamily] = {
     "t5": GgufFamily("t5", block="{}.block.{}", names=T5),
     "t5encoder": GgufFamily("t5", block="{}.block.{}", names=T5),
 }
+# Architectures whose heads rotate as a whole: llama.cpp refuses another number.
+ROTATE_ALL = ("falcon", "llama")
 NAMES = {
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
     "attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
@@ -210,9 +212,20 @@ class GgufFile:
             }  # fmt: skip
         if not width and config.get("num_attention_heads"):
             width = config.get("hidden_size", 0) // config["num_attention_heads"]
-        if type(rotated) is int and width and 0 < rotated <= width:
+        if rotated is not None and width:
+            self._require_rotated(rotated, width)
             config["partial_rotary_factor"] = rotated / width
         return config
+
+    def _require_rotated(self, rotated: Any, width: int) -> None:
+        """Raise CorruptCheckpointError if these dimensions of a head's `width` cannot be those that rotate."""
+        rotate_all = self.metadata["general.architecture"] in ROTATE_ALL
+        if not _is_count(rotated) or rotated % 2 or rotated > width or (rotate_all and rotated != width):
+            expected = "all of them" if rotate_all else "an even number of them"
+            raise CorruptCheckpointError(
+                f"{self._source.where}: {rotated!s:.20} dimensions of a head's {width} are stated to rotate, expected "
+                f"{expected}; download it again"
+            )
 
     def _read_factors(self) -> list[float] | None:
         """The factors; see `GgufFile`."""
@@ -500,8 +513,9 @@ def open_splits(
 def _require_parts(files: Sequence[GgufFile]) -> None:
     """Raise CorruptCheckpointError unless files are the parts of one model, in their order, and all of it."""
     total = sum(len(file.tensors) for file in files)
-    for number, file in enumerate(files):
-        for key, expected in (("split.no", number), ("split.count", len(files)), ("split.tensors.count", total)):
+    for key in ("split.no", "split.count", "split.tensors.count"):  # the last one says least about what is wrong
+        for number, file in enumerate(files):
+            expected = {"split.no": number, "split.count": len(files)}.get(key, total)
             stated = file.own.get(key)
             if type(stated) is not int or stated != expected:
                 raise CorruptCheckpointError(

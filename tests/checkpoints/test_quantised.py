@@ -154,6 +154,7 @@ def test_layers_of_mlx_may_have_other_bits(tmp_path: Path) -> None:
 
 def test_an_entry_of_mlx_replaces_the_default_with_its_mode(tmp_path: Path) -> None:
     """As in gpt-oss-20b-MXFP4-Q8: all is mxfp4, but attention, whose entries state no mode."""
+    count = sum(tensor.numel() for tensor in draw_state().values())
     stored, decoded = pack_state(draw_state(), mlx(8, 64), is_projection)
     entries = {ATTENTION.format(layer, letter): {"group_size": 64, "bits": 8} for layer in (0, 1) for letter in "qkv"}
     plain = attngeo.score(write_single(tmp_path / "plain", decoded, CONFIG))
@@ -161,6 +162,7 @@ def test_an_entry_of_mlx_replaces_the_default_with_its_mode(tmp_path: Path) -> N
         table = {"group_size": 32, "bits": 4, "mode": "mxfp4"} | {name: own | entry for name, own in entries.items()}
         packed = write_single(tmp_path / f"packed{len(entry)}", stored, CONFIG | {"quantization": table})
         assert_same(attngeo.score(packed), plain)
+        assert set(attngeo.score(packed)["parameters"]) == {count}
     four, numbers = pack_state(draw_state(), mlx(4, 64), is_projection)
     empty = {"group_size": 32, "bits": 8, **{name: {} for name in entries}}  # MLX takes 64 and 4 then
     packed = write_single(tmp_path / "empty", four, CONFIG | {"quantization": empty})

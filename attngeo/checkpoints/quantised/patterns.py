@@ -8,6 +8,7 @@ known: characters, `.`, `\d`, `\w`, classes, groups, alternatives, `*`, `+`, `?`
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 LONGEST_PATTERN, LONGEST_NAME, DEEPEST = 500, 500, 20
 SPECIAL = "\\.[]()|*+?{}^$"
@@ -22,11 +23,16 @@ def matches(pattern: str, name: str) -> bool:
     """
     if len(pattern) > LONGEST_PATTERN or len(name) > LONGEST_NAME:
         raise ValueError(f"more than {LONGEST_PATTERN} characters")
+    return bool(_parse(pattern)(name, {0}))
+
+
+@lru_cache
+def _parse(pattern: str) -> Step:
     parser = _Parser(pattern)
     step = parser.read_alternatives()
     if parser.at < len(pattern):
         raise ValueError(f"{pattern[parser.at]!r} at {parser.at}")
-    return bool(step(name, {0}))
+    return step
 
 
 class _Parser:

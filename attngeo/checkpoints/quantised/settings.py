@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from attngeo.checkpoints.quantised.fields import MLX, SCHEME, TABLES, WEIGHTS, Fields, require_known
 from attngeo.checkpoints.quantised.patterns import matches
-from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
+from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError
 
 # A name of a module, or a part of one.
 LITERAL = re.compile(r"[\w.-]+", re.ASCII)
@@ -55,6 +56,22 @@ def resolve_settings(method: str, stated: Mapping[str, Any], module: str, where:
         case "compressed-tensors":
             return _resolve_groups(stated, module, where)
     return [stated]
+
+
+def estimate_settings(method: str, stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
+    """The settings of a weight that may never be read, from which its numbers are counted: not checked, and fast."""
+    if method == "mlx":
+        entry = stated.get(module)
+        return entry if isinstance(entry, Mapping) else stated
+    if method == "gptq" and stated.get("dynamic"):
+        with suppress(CheckpointError):
+            return _resolve_dynamic(stated, module, "")
+    if method == "compressed-tensors":
+        groups = stated.get("config_groups")
+        tables = groups.values() if isinstance(groups, Mapping) else []
+        weights = [table.get("weights") for table in tables if isinstance(table, Mapping)]
+        return next((table for table in weights if isinstance(table, Mapping)), stated)
+    return stated
 
 
 def is_listed(module: str, skipped: Any) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from attngeo.checkpoints.quantised.floats import ModeloptFp4, PackedFp4, Scaled
 from attngeo.checkpoints.quantised.ggml import Ggml
 from attngeo.checkpoints.quantised.integers import Awq, CompressedIntegers, Gptq, Mlx
 from attngeo.checkpoints.quantised.scheme import Packed
-from attngeo.checkpoints.quantised.settings import resolve_settings
+from attngeo.checkpoints.quantised.settings import estimate_settings, resolve_settings
 from attngeo.checkpoints.store import FLOATS, TensorInfo, TensorStore, quantisation_settings, stated_quantisation
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError
 
@@ -145,22 +144,13 @@ class DecodingStore(TensorStore):
     def _decide(self, name: str, kind: type[Packed], infos: Mapping[str, TensorInfo]) -> Packed:
         """A weight in the form of the settings that its tensors agree with; the first error if there are none."""
         first: CheckpointError | None = None
-        for settings in self._settings_of(name):
+        for settings in resolve_settings(self.method, self._settings, name.removesuffix(WEIGHT), self.ref):
             try:
                 return kind(name, settings, infos, self._read_small, self.ref, self.method)
             except CheckpointError as error:
                 first = first or error
         assert first is not None  # there are settings for every weight
         raise first
-
-    def _settings_of(self, name: str) -> list[Mapping[str, Any]]:
-        return resolve_settings(self.method, self._settings, name.removesuffix(WEIGHT), self.ref)
-
-    def _estimate_settings(self, name: str) -> Mapping[str, Any]:
-        """The settings of a weight that may never be decoded: those of the model if its own are not known."""
-        with suppress(CheckpointError):
-            return self._settings_of(name)[0]
-        return self._settings
 
     def _read_small(self, stored: str) -> Tensor:
         nbytes = self._inner.info(stored).nbytes
@@ -233,7 +223,8 @@ class DecodingStore(TensorStore):
             return math.prod(info.shape)
         for kind in self._kinds:
             if info.dtype in kind.dtypes and info.name.endswith(next(iter(kind.parts.values()))):
-                return kind.count(info, self._estimate_settings(self._owners.get(info.name, info.name)))
+                module = self._owners.get(info.name, info.name).removesuffix(WEIGHT)
+                return kind.count(info, estimate_settings(self.method, self._settings, module))
         return 0  # scales and zeros
 
     def file(self, name: str) -> Path | None:
