@@ -122,7 +122,8 @@ NAMES = {
 }  # fmt: skip
 OUTSIDE = {"token_embd": "model.embed_tokens", "output": "lm_head", "output_norm": "model.norm"}
 BLOCK = re.compile(r"(?:(enc|dec)\.)?blk\.(0|[1-9][0-9]{0,5})\.(\w+)\.(weight|bias)")
-LAYER = re.compile(r"((?:enc|dec)\.)?blk\.([0-9]{1,6})\..*")
+# A tensor of queries or keys, which every layer of the architectures below has.
+LAYER = re.compile(r"((?:enc|dec)\.)?blk\.(0|[1-9][0-9]{0,5})\.attn_(?:qkv|[qk]|q_[ab]|k_b|kv_b|kv_a_mqa)\.weight")
 # Field of config.json → key of the header, after the name of the architecture.
 FIELDS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -546,13 +547,13 @@ def require_layers(first: GgufFile, files: Iterable[GgufFile]) -> None:
         if count is None or (_is_count(count) and numbers == set(range(min(count, len(numbers) + 1)))):
             continue
         raise CorruptCheckpointError(
-            f"{first.where}: states {count!s:.20} layers, and holds tensors of {len(numbers)} of them, {stack}blk."
-            f"{min(numbers)} to {stack}blk.{max(numbers)}; download it again"
+            f"{first.where}: states {count!s:.20} layers, and holds queries and keys of {len(numbers)} of them, {stack}"
+            f"blk.{min(numbers)} to {stack}blk.{max(numbers)}; download it again"
         )
 
 
 def _count_layers(entries: Iterable[_Entry]) -> dict[str, set[int]]:
-    """The beginning of the name of a layer → the numbers of the layers that have tensors."""
+    """The beginning of the name of a layer → the numbers of the layers that have queries or keys."""
     layers: dict[str, set[int]] = {}
     for entry in entries:
         if match := LAYER.fullmatch(entry.name):
