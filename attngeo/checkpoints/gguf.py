@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +27,9 @@ MAGIC, VERSIONS = b"GGUF", (2, 3)
 # Bytes that are read at a time, at first and at most: of the last part much may be no header. Limits that no real file
 # reaches.
 FIRST_CHUNK, CHUNK = 1 << 16, 1 << 20
-LONGEST_HEADER, LONGEST_TEXT, MOST_TENSORS, MOST_KEYS, MOST_TEXTS = 1 << 29, 1 << 24, 1 << 20, 1 << 16, 1 << 20
+LONGEST_HEADER, LONGEST_TEXT, MOST_TENSORS, MOST_KEYS, MOST_TEXTS = 1 << 29, 1 << 24, 1 << 17, 1 << 16, 1 << 20
+# Of all lists of texts, which are read over; and of a list of numbers that is kept without being asked for.
+MOST_SKIPPED, SHORT = 1 << 22, 1 << 10
 # The number of a dtype in a file → its name, and the numbers and bytes of a block.
 DTYPES: Mapping[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 30: ("BF16", 1, 2), 28: ("F64", 1, 8),
@@ -110,13 +113,17 @@ ARCHITECTURES: Mapping[str, GgufFamily] = {
     "t5": GgufFamily("t5", block="{}.block.{}", names=T5),
     "t5encoder": GgufFamily("t5", block="{}.block.{}", names=T5),
 }
+# Architectures whose heads rotate as a whole: llama.cpp refuses another number.
+ROTATE_ALL = ("falcon", "llama")
 NAMES = {
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
     "attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm", "attn_norm": "input_layernorm",
 }  # fmt: skip
 OUTSIDE = {"token_embd": "model.embed_tokens", "output": "lm_head", "output_norm": "model.norm"}
-BLOCK = re.compile(r"(?:(enc|dec)\.)?blk\.(\d+)\.(\w+)\.(weight|bias)")
+BLOCK = re.compile(r"(?:(enc|dec)\.)?blk\.(0|[1-9][0-9]{0,5})\.(\w+)\.(weight|bias)")
+# A tensor of queries or keys, which every layer of the architectures below has.
+LAYER = re.compile(r"((?:enc|dec)\.)?blk\.(0|[1-9][0-9]{0,5})\.attn_(?:qkv|[qk]|q_[ab]|k_b|kv_b|kv_a_mqa)\.weight")
 # Field of config.json → key of the header, after the name of the architecture.
 FIELDS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -131,27 +138,34 @@ SCALING = (
 FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
 # What the keys about the vocabulary begin with, and that of the list of tokens.
 GGML = "tokenizer.ggml"
-TOKENS = f"{GGML}.tokens"
+TOKENS, TYPES = f"{GGML}.tokens", f"{GGML}.token_type"
+
+
+class Unread(NamedTuple):
+    """A list that was read over, of so many values."""
+
+    length: int
+
+    def __str__(self) -> str:
+        return f"a list of {self.length:,}"
 
 
 class GgufFile:
     """An open .gguf file. Raises CorruptCheckpointError if it is broken, UnsupportedModelError for what is not read.
 
-    metadata: the header's values; of lists only those of numbers that are short. tensors: name as transformers has it →
-    what is stored. config: what config.json would state. factors: what divides the frequencies of rotary embeddings;
-    empty if it is unknown, None if this file has none. inherited: the metadata of the first file of several, as the
-    others have no own.
+    metadata: the header's values; for a list, `Unread` if it is one of texts, or long. tensors: name as transformers
+    has it → what is stored. own: the values that this file has itself. layers: the beginning of their names ("",
+    "enc.", "dec.") → the numbers of the layers in this file. config: what config.json would state. factors: what
+    divides the frequencies of rotary embeddings; empty if it is unknown, None if this file has none. inherited: the
+    metadata of the first file of several, as the others have no own.
     """
 
     def __init__(self, source: ByteSource, inherited: Mapping[str, Any] = {}) -> None:
         self._source, self.where = source, source.where
         try:
             reader = _Reader(source)
-            own, entries = _read_header(reader)
-            self.metadata, alignment = {**inherited, **own}, own.get("general.alignment", 32)
-            if type(alignment) is not int or not 0 < alignment <= 1 << 20:
-                raise reader.broken(f"states the alignment {alignment!r:.40}")
-            start = -(-reader.at // alignment) * alignment
+            self.own, entries = _read_header(reader)
+            self.metadata = {**inherited, **self.own}
             name = str(self.metadata.get("general.architecture"))
             if name not in ARCHITECTURES:
                 raise UnsupportedModelError(
@@ -161,9 +175,10 @@ class GgufFile:
             self.family = ARCHITECTURES[name]
             self._starts: dict[str, int] = {}
             self.tensors: dict[str, TensorInfo] = {}
-            for entry in entries:
-                info = self._check(entry, source.size - start)
-                self._starts[info.name], self.tensors[info.name] = start + info.offset, info
+            self._place(entries, reader)
+            self.layers = _count_layers(entries)
+            if self.metadata.get("split.count", 1) == 1:
+                require_layers(self, [self])
             self.factors = self._read_factors()
             self.config = self.build_config()
         except BaseException:
@@ -178,9 +193,9 @@ class GgufFile:
         }  # fmt: skip
         for field, key in FIELDS.items():
             value = self.metadata.get(f"{name}.{key}")
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            if value is not None and not _is_count(value) and not (field == "rope_theta" and _is_positive(value)):
                 raise UnsupportedModelError(
-                    f"{self._source.where}: {name}.{key} is {value!r:.40}, expected one number for all layers; give "
+                    f"{self._source.where}: {name}.{key} is {value!s:.40}, expected one number for all layers; give "
                     "the checkpoint that the file was made from"
                 )
             config |= {} if value is None else {field: value}
@@ -198,16 +213,33 @@ class GgufFile:
             }  # fmt: skip
         if not width and config.get("num_attention_heads"):
             width = config.get("hidden_size", 0) // config["num_attention_heads"]
-        if type(rotated) is int and width and 0 < rotated <= width:
+        if rotated is not None and width:
+            self._require_rotated(rotated, width)
             config["partial_rotary_factor"] = rotated / width
         return config
+
+    def _require_rotated(self, rotated: Any, width: int) -> None:
+        """Raise CorruptCheckpointError if these dimensions of a head's `width` cannot be those that rotate."""
+        rotate_all = self.metadata["general.architecture"] in ROTATE_ALL
+        if not _is_count(rotated) or rotated % 2 or rotated > width or (rotate_all and rotated != width):
+            expected = "all of them" if rotate_all else "an even number of them"
+            raise CorruptCheckpointError(
+                f"{self._source.where}: {rotated!s:.20} dimensions of a head's {width} are stated to rotate, expected "
+                f"{expected}; download it again"
+            )
 
     def _read_factors(self) -> list[float] | None:
         """The factors; see `GgufFile`."""
         info = next((info for name in FACTORS if (info := self.tensors.get(name))), None)
         if info is None or info.dtype != "F32" or info.nbytes > CHUNK:
             return None if info is None else []
-        return [float(factor) for factor in self.read(info.name).flatten()]
+        factors = [float(factor) for factor in self.read(info.name).flatten()]
+        if not all(map(_is_positive, factors)):
+            wrong = next(factor for factor in factors if not _is_positive(factor))
+            raise CorruptCheckpointError(
+                f"{self._source.where}: {info.name} has the factor {wrong}, expected numbers above 0; download it again"
+            )
+        return factors
 
     def _state_scaling(self, key: str) -> dict[str, Any] | None:
         """The scaling of rotary embeddings as config.json would state it; of an unknown kind if a number is missing."""
@@ -226,20 +258,53 @@ class GgufFile:
             return {"rope_type": kind, "factor": factor} | trained | pace | scale
         return {"rope_type": f"{kind!s:.40} of GGUF"} if kind != "none" or factors is not None else None
 
-    def _check(self, entry: _Entry, room: int) -> TensorInfo:
-        """The tensor of an entry. Raises CorruptCheckpointError if it does not fit into the file."""
+    def _place(self, entries: list[_Entry], reader: _Reader) -> None:
+        """Fill the table of tensors. Each begins where the one before it ends, at a multiple of the alignment.
+
+        Raises CorruptCheckpointError if they do not, or do not fill the file.
+        """
+        alignment = self.own.get("general.alignment", 32)
+        if not _is_count(alignment) or alignment & (alignment - 1) or alignment > 1 << 20:
+            raise reader.broken(f"states the alignment {alignment!s:.40}, expected a power of 2")
+        start = _pad(reader.at, alignment)
+        room = self._source.size - start
+        expected: int | None = 0
+        end = 0
+        for entry in entries:
+            info = self._describe(entry)
+            if info.name in self.tensors:
+                raise reader.broken(f"lists the tensor {entry.name!r:.80} twice")
+            if expected is None:  # the size of the one before it is not known
+                expected = max(_pad(end, alignment), _pad(entry.offset, alignment))
+            if entry.offset != expected:
+                raise reader.broken(
+                    f"places the tensor {entry.name!r:.80} at byte {entry.offset:,} of the data, expected {expected:,}"
+                )
+            end = entry.offset + info.nbytes
+            if end > room:
+                raise CorruptCheckpointError(
+                    f"{self._source.where}: tensor {entry.name!r:.80} ({info.dtype} {list(entry.shape)!s:.60}) at byte "
+                    f"{entry.offset:,} does not fit into {max(room, 0):,} bytes of data; download it again"
+                )
+            expected = _pad(end, alignment) if entry.dtype in DTYPES else None  # of other types, sizes are unknown
+            self._starts[info.name], self.tensors[info.name] = start + info.offset, info
+        if expected is not None and entries and room > expected:
+            raise reader.broken(f"lists tensors of {expected:,} bytes, and {room:,} bytes of data follow")
+
+    def _describe(self, entry: _Entry) -> TensorInfo:
+        """The tensor of an entry. Raises CorruptCheckpointError if it has no whole blocks."""
         name = self._rename(entry.name)
         if entry.dtype not in DTYPES:
             return TensorInfo(name, f"GGML type {entry.dtype}", entry.shape, 0, entry.offset)
         dtype, numbers, nbytes = DTYPES[entry.dtype]
-        total, shape = math.prod(entry.shape), entry.shape
+        shape = entry.shape
         columns = shape[-1] if shape else 1
-        size = total // numbers * nbytes
-        if columns % numbers or entry.offset + size > room or name in self.tensors:
+        if columns % numbers:
             raise CorruptCheckpointError(
-                f"{self._source.where}: tensor {entry.name!r:.80} ({dtype} {list(entry.shape)!s:.60}) at byte "
-                f"{entry.offset} does not fit into {room:,} bytes of data, or is there twice; download it again"
+                f"{self._source.where}: tensor {entry.name!r:.80} has rows of {columns:,} numbers, expected blocks of "
+                f"{numbers} ({dtype}); download it again"
             )
+        size = math.prod(shape) // numbers * nbytes
         if entry.name.endswith("attn_k_b.weight") and len(shape) == 3:  # [heads, rank, width]
             shape = (shape[0] * shape[1], columns)
         return TensorInfo(name, dtype, shape, size, entry.offset)
@@ -251,7 +316,8 @@ class GgufFile:
             return f"{OUTSIDE[stem]}.{ending}"
         match = BLOCK.fullmatch(name)
         inner = {**NAMES, **self.family.names}.get(match[3]) if match else None
-        if match is None or inner is None:
+        has_stacks = self.family.block.count("{}") == 2
+        if match is None or inner is None or bool(match[1]) != has_stacks:
             return name
         place = [f"{match[1]}oder", match[2]] if match[1] else [match[2]]
         return f"{self.family.block.format(*place)}.{inner}.{match[4]}"
@@ -308,6 +374,7 @@ class _Reader:
 
     def __init__(self, source: ByteSource) -> None:
         self._source, self.at, self._start, self._chunk = source, 0, 0, b""
+        self.size, self._texts = source.size, 0
 
     def broken(self, problem: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"{self._source.where}: the GGUF header {problem}; download it again")
@@ -333,25 +400,48 @@ class _Reader:
         except UnicodeDecodeError:
             raise self.broken("has a name that is no UTF-8") from None
 
-    def value(self, kind: int, *, with_texts: bool = False) -> Any:
-        """A value; None for a list of texts that is not asked for."""
+    def value(self, kind: int, *, is_wanted: bool = False) -> Any:
+        """A value; `Unread` for a list that is not asked for, unless it has a few numbers."""
         if kind == TEXT:
             return self.take(self.number("Q")).decode("utf-8", "replace")
         if kind != LIST:
             return self.number(self._form(kind))
         kind, count = self.number("I"), self.number("Q")
-        if kind == TEXT:
-            if count > (MOST_TEXTS if with_texts else (self._source.size - self.at) // 8):
-                raise self.broken(f"announces a list of {count:,} texts")
-            if with_texts:
-                return [self.value(TEXT) for _ in range(count)]
-            for _ in range(count):
+        if kind != TEXT:
+            return self._numbers(self._form(kind), count, is_wanted=is_wanted)
+        self._texts += count
+        if count > (MOST_TEXTS if is_wanted else self.size // 8) or self._texts > MOST_SKIPPED:
+            raise self.broken(f"announces a list of {count:,} texts")
+        if is_wanted:
+            return [self.value(TEXT) for _ in range(count)]
+        self._skip_texts(count)
+        return Unread(count)
+
+    def _numbers(self, form: str, count: int, *, is_wanted: bool) -> np.ndarray[Any, Any] | Unread:
+        """A list of numbers, in an array."""
+        if count > CHUNK:
+            raise self.broken(f"announces a list of {count:,} numbers")
+        raw = self.take(struct.calcsize(form) * count)
+        return np.frombuffer(raw, np.dtype(form).newbyteorder("<")) if is_wanted or count <= SHORT else Unread(count)
+
+    def _skip_texts(self, count: int) -> None:
+        """Read over texts, many at a time, as most have a few characters."""
+        length = struct.Struct("<Q")
+        while count:
+            self.take(8)  # so that the next length is in memory
+            self.at -= 8
+            chunk = self._chunk
+            place = self.at - self._start
+            while count and place + 8 <= len(chunk):
+                after = place + 8 + length.unpack_from(chunk, place)[0]
+                if after > len(chunk):
+                    break
+                place = after
+                count -= 1
+            self.at = self._start + place
+            if count and place + 8 <= len(chunk):  # the text goes on in the next bytes
                 self.take(self.number("Q"))
-            return None
-        size = struct.calcsize(self._form(kind)) * count
-        if count <= CHUNK:
-            return list(struct.unpack(f"<{count}{self._form(kind)}", self.take(size)))
-        raise self.broken(f"announces a list of {count:,} numbers")
+                count -= 1
 
     def _form(self, kind: int) -> str:
         if kind not in VALUES:
@@ -360,22 +450,24 @@ class _Reader:
 
 
 def read_vocabulary(source: ByteSource) -> dict[str, Any]:
-    """The values of a header, as `GgufFile.metadata`, and the list of tokens."""
-    return _read_header(_Reader(source), TOKENS)[0]
+    """The values of a header, as `GgufFile.metadata`, and the list of tokens and the one of their types."""
+    return _read_header(_Reader(source), (TOKENS, TYPES))[0]
 
 
-def _read_header(reader: _Reader, texts: str = "") -> tuple[dict[str, Any], list[_Entry]]:
-    """The values and the tensors that a header lists. texts: the key of the one list of texts that is kept."""
+def _read_header(reader: _Reader, wanted: Collection[str] = ()) -> tuple[dict[str, Any], list[_Entry]]:
+    """The values and the tensors that a header lists. wanted: the keys of lists that are kept however long they are."""
     magic, version = reader.take(4), reader.number("I")
     if magic != MAGIC or version not in VERSIONS:
         raise reader.broken(f"begins with {magic!r} and version {version}, expected {MAGIC!r} and 2 or 3")
     count, keys = reader.number("Q"), reader.number("Q")
     if count > MOST_TENSORS or keys > MOST_KEYS:
         raise reader.broken(f"announces {count:,} tensors and {keys:,} values")
-    metadata = {}
+    metadata: dict[str, Any] = {}
     for _ in range(keys):
         key = reader.text()
-        metadata[key] = reader.value(reader.number("I"), with_texts=key == texts)
+        if key in metadata:
+            raise reader.broken(f"states {key!r:.80} twice")
+        metadata[key] = reader.value(reader.number("I"), is_wanted=key in wanted)
     entries = []
     for _ in range(count):
         name, dimensions = reader.text(), reader.number("I")
@@ -394,13 +486,13 @@ def open_splits(
     """The other files of a model in several: name → the file. The first one, `name`, says how many there are.
 
     It has the metadata of all; the factors of rotary embeddings may be in any, and it gets them.
-    Raises CorruptCheckpointError if one is missing or broken.
+    Raises CorruptCheckpointError if one is missing, broken, or another one than its name says.
     """
     count = first.metadata.get("split.count", 1)
     match = re.fullmatch(r"(.+)-00001-of-(\d{5})(\.gguf)", name)
-    if type(count) is not int or not 1 <= count <= 10_000 or match is None or int(match[2]) != count:
+    if not _is_count(count) or count > 10_000 or match is None or int(match[2]) != count:
         raise CorruptCheckpointError(
-            f"{first.where}: states {count!r:.20} parts, expected a name of the first of them, …-00001-of-….gguf"
+            f"{first.where}: states {count!s:.20} parts, expected a name of the first of them, …-00001-of-….gguf"
         )
     opened: dict[str, tuple[ByteSource, GgufFile]] = {}
     try:
@@ -410,9 +502,73 @@ def open_splits(
             opened[part] = (source, GgufFile(source, first.metadata))
             if (factors := opened[part][1].factors) is not None:
                 first.factors = factors
+        _require_parts([first, *(file for _, file in opened.values())])
     except BaseException:
         for file in (first, *(file for _, file in opened.values())):
             file.close()
         raise
     first.config = first.build_config()
     return opened
+
+
+def _require_parts(files: Sequence[GgufFile]) -> None:
+    """Raise CorruptCheckpointError unless files are the parts of one model, in their order, and all of it."""
+    total = sum(len(file.tensors) for file in files)
+    for key in ("split.no", "split.count", "split.tensors.count"):  # the last one says least about what is wrong
+        for number, file in enumerate(files):
+            expected = {"split.no": number, "split.count": len(files)}.get(key, total)
+            stated = file.own.get(key)
+            if type(stated) is not int or stated != expected:
+                raise CorruptCheckpointError(
+                    f"{file.where}: states {key} = {stated!s:.20}, expected {expected}: it is part {number + 1} of "
+                    f"{len(files)} by its name, with {total:,} tensors in all parts; download it again"
+                )
+    seen: set[str] = set()
+    for file in files:
+        if twice := seen & file.tensors.keys():
+            raise CorruptCheckpointError(
+                f"{file.where}: the tensor {min(twice)!r:.80} is in an earlier part, too; download it again"
+            )
+        seen |= file.tensors.keys()
+    require_layers(files[0], files)
+
+
+def require_layers(first: GgufFile, files: Iterable[GgufFile]) -> None:
+    """Raise CorruptCheckpointError unless files hold as many layers as the metadata of the first one state."""
+    layers: dict[str, set[int]] = {}
+    for file in files:
+        for stack, numbers in file.layers.items():
+            layers.setdefault(stack, set()).update(numbers)
+    name = first.metadata["general.architecture"]
+    for stack, numbers in layers.items():
+        count = first.metadata.get(f"{name}.block_count")
+        if stack == "dec.":
+            count = first.metadata.get(f"{name}.decoder_block_count", count)
+        if count is None or (_is_count(count) and numbers == set(range(min(count, len(numbers) + 1)))):
+            continue
+        raise CorruptCheckpointError(
+            f"{first.where}: states {count!s:.20} layers, and holds queries and keys of {len(numbers)} of them, {stack}"
+            f"blk.{min(numbers)} to {stack}blk.{max(numbers)}; download it again"
+        )
+
+
+def _count_layers(entries: Iterable[_Entry]) -> dict[str, set[int]]:
+    """The beginning of the name of a layer → the numbers of the layers that have queries or keys."""
+    layers: dict[str, set[int]] = {}
+    for entry in entries:
+        if match := LAYER.fullmatch(entry.name):
+            layers.setdefault(match[1] or "", set()).add(int(match[2]))
+    return layers
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 < value < 1 << 31
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
+def _pad(count: int, alignment: int) -> int:
+    """The next multiple of the alignment."""
+    return -(-count // alignment) * alignment

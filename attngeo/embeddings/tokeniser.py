@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from attngeo.bounds import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
-from attngeo.checkpoints.gguf import GGML, TOKENS, read_vocabulary
+from attngeo.checkpoints.gguf import GGML, TOKENS, TYPES, read_vocabulary
 from attngeo.checkpoints.store import RegularFile, TensorStore
 from attngeo.embeddings.embedding import INSIDE, LEAST_CASED_SHARE, MARKS
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, first_line
@@ -158,8 +159,8 @@ def _build_word_piece(stored: list[str], values: Mapping[str, Any], ref: str) ->
 
     Source: `set_vocab` of BertModel, https://github.com/ggml-org/llama.cpp/blob/master/conversion/bert.py
     """
-    kinds, unknown = values.get(f"{GGML}.token_type"), values.get(f"{GGML}.unknown_token_id")
-    special = {number for number, kind in enumerate(kinds if isinstance(kinds, list) else ()) if kind == CONTROL}
+    kinds, unknown = values.get(TYPES), values.get(f"{GGML}.unknown_token_id")
+    special = {number for number, kind in enumerate(kinds if isinstance(kinds, np.ndarray) else ()) if kind == CONTROL}
     special |= {id_ for name in SPECIAL if isinstance(id_ := values.get(f"{GGML}.{name}_token_id"), int)}
     tokens = {}
     for number, text in enumerate(stored):

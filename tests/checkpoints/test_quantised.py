@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import json
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,15 @@ import torch
 from conftest import Command
 from safetensors.torch import save_file
 from support.checkpoints import assert_refused, write_config, write_index, write_single
-from support.packing import PACKINGS, Packing, bitsandbytes, compressed, fp8, pack_state
+from support.packing import PACKINGS, Packing, bitsandbytes, compressed, fp8, gptq, mlx, pack_state
 from torch import Tensor
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.quantised.fields import SCHEME, TABLES, WEIGHTS
+from attngeo.checkpoints.quantised.patterns import matches
+from attngeo.checkpoints.quantised.store import METHODS, DecodingStore
+from attngeo.checkpoints.store import DTYPE_NAMES, TensorInfo
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
 from attngeo.scores.weights import survey
 
@@ -146,6 +152,65 @@ def test_layers_of_mlx_may_have_other_bits(tmp_path: Path) -> None:
     assert_same(attngeo.score(packed), attngeo.score(write_single(tmp_path / "plain", decoded | numbers, CONFIG)))
 
 
+def test_an_entry_of_mlx_replaces_the_default_with_its_mode(tmp_path: Path) -> None:
+    """As in gpt-oss-20b-MXFP4-Q8: all is mxfp4, but attention, whose entries state no mode."""
+    count = sum(tensor.numel() for tensor in draw_state().values())
+    stored, decoded = pack_state(draw_state(), mlx(8, 64), is_projection)
+    entries = {ATTENTION.format(layer, letter): {"group_size": 64, "bits": 8} for layer in (0, 1) for letter in "qkv"}
+    plain = attngeo.score(write_single(tmp_path / "plain", decoded, CONFIG))
+    for entry in ({}, {"mode": "affine"}):
+        table = {"group_size": 32, "bits": 4, "mode": "mxfp4"} | {name: own | entry for name, own in entries.items()}
+        packed = write_single(tmp_path / f"packed{len(entry)}", stored, CONFIG | {"quantization": table})
+        assert_same(attngeo.score(packed), plain)
+        assert set(attngeo.score(packed)["parameters"]) == {count}
+    four, numbers = pack_state(draw_state(), mlx(4, 64), is_projection)
+    empty = {"group_size": 32, "bits": 8, **{name: {} for name in entries}}  # MLX takes 64 and 4 then
+    packed = write_single(tmp_path / "empty", four, CONFIG | {"quantization": empty})
+    assert_same(attngeo.score(packed), attngeo.score(write_single(tmp_path / "four", numbers, CONFIG)))
+
+
+# The entries of GPTQModel's `dynamic` → the bits and the group size of queries of layer 0; None: as for the model.
+DYNAMIC: dict[str, tuple[dict[str, Any], tuple[int, int] | None]] = {
+    "a name": ({r"^model\.layers\.0\.self_attn\.q_proj$": {"bits": 8}}, (8, 32)),
+    "a sign": ({r"+:.*\.0\..*q_proj": {"bits": 8, "group_size": 64}}, (8, 64)),
+    "the beginning of a name": ({r"model\.layers\.0\.self_attn\.q": {"group_size": 64}}, (4, 64)),
+    "only a part of it": ({r"layers\.0\.self_attn\.q_proj": {"bits": 8}}, None),
+    "the first that matches": ({r".*\.(?:q|r)_proj": {"bits": 8}, r".*_proj": {"bits": 2}}, (8, 32)),
+    "another module is left plain": ({r".*": {"bits": 8}, r"-:.*\.[1-9]\..*": {}}, (8, 32)),
+    "a class and a number": ({r".*\.layers\.[0-3]\..*\.q_proj": {"bits": 2, "sym": False}}, (2, 32)),
+    "none": ({}, None),
+}
+
+
+@pytest.mark.parametrize("case", DYNAMIC)
+def test_layers_of_gptqmodel_may_have_other_settings(case: str) -> None:
+    entries, expected = DYNAMIC[case]
+    bits, size = expected or (4, 32)
+    weight = {f"{Q0}.weight": draw_state()[f"{Q0}.weight"]}
+    stored, decoded = pack_state(weight, gptq(bits, size=size), is_projection)
+    config = settings("gptq-4", dynamic=entries)
+    torch.testing.assert_close(read_packed(stored, config), decoded[f"{Q0}.weight"])
+
+
+@pytest.mark.parametrize(
+    ("targets", "other"),
+    [(["re:.*q_proj"], ["Linear"]), ([Q0], ["re:.*q_proj", "Linear"]), (["Linear"], [Q0.replace("0", "1")])],
+)
+def test_a_group_of_compressed_tensors_is_that_of_the_best_target(targets: list[str], other: list[str]) -> None:
+    """By name before by pattern before by class, in whichever order; as `apply_quantization_config` has it."""
+    weight = {f"{Q0}.weight": draw_state()[f"{Q0}.weight"]}
+    asymmetric, plain = PACKINGS["int4-asymmetric"], PACKINGS["int4"]
+    stored, decoded = pack_state(weight, asymmetric, is_projection)
+    first = asymmetric.config["quantization_config"]["config_groups"]["group_0"] | {"targets": targets}
+    second = plain.config["quantization_config"]["config_groups"]["group_0"] | {"targets": other}
+    for groups in ({"a": first, "b": second}, {"a": second, "b": first}):
+        config = settings("int4", config_groups=groups)
+        torch.testing.assert_close(read_packed(stored, config), decoded[f"{Q0}.weight"])
+        without = {name: tensor for name, tensor in stored.items() if "zero_point" not in name}
+        with pytest.raises(CorruptCheckpointError, match=r"zero points, and the tensor \.weight_zero_point is missing"):
+            read_packed(without, config)
+
+
 def test_only_what_queries_and_keys_need_is_fetched(tmp_path: Path) -> None:
     """Four bits a weight and a scale of 16 bits for 32 of them, of queries and keys alone."""
     packed, _ = write_packed(tmp_path, PACKINGS["int4"])
@@ -163,6 +228,25 @@ def settings(case: str, **changes: Any) -> dict[str, Any]:
     return CONFIG | {"quantization_config": stated | changes}
 
 
+def group(case: str, **changes: Any) -> dict[str, Any]:
+    """The configuration of compressed-tensors with changes of the one group's weights."""
+    stated = copy.deepcopy(PACKINGS[case].config["quantization_config"])
+    stated["config_groups"]["group_0"]["weights"].update(changes)
+    return CONFIG | {"quantization_config": stated}
+
+
+def describe(**changes: Any) -> Tensor:
+    """What bitsandbytes states about a matrix with packed scales, with changes; "" removes a field."""
+    stated = {
+        "quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": [128, 128], "nested_blocksize": 256,
+        "nested_dtype": "float32", "nested_offset": 0.5,
+    }  # fmt: skip
+    kept = {name: value for name, value in (stated | changes).items() if value != ""}
+    return torch.tensor([*json.dumps(kept).encode()], dtype=torch.uint8)
+
+
+STATE = f"{Q0}.weight.quant_state.bitsandbytes__nf4"
+MLX = PACKINGS["mlx-4"].config["quantization"]
 # What is wrong → packing, changes of the stored tensors, configuration, error, facts of its message.
 REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError], tuple[str, ...]]] = {
     "a scale that is no number": (
@@ -187,7 +271,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
     ),
     "no groups of an order": (
         "gptq-act-order", {f"{Q0}.g_idx": None}, settings("gptq-act-order"),
-        CorruptCheckpointError, (Q0, "g_idx", "desc_act"),
+        CorruptCheckpointError, (Q0, "g_idx", "order of inputs", "missing"),
     ),
     "groups that do not exist": (
         "gptq-act-order", {f"{Q0}.g_idx": torch.full((128,), 4, dtype=torch.int32)}, settings("gptq-act-order"),
@@ -236,10 +320,168 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
     "a method that is not decoded": (
         "gptq-4", {}, settings("gptq-4", quant_method="hqq"), UnsupportedModelError, (f"{Q0}.qweight", "hqq", "gptq"),
     ),
+    "zero points that are stated": (
+        "int4", {}, group("int4", symmetric=False), CorruptCheckpointError, (Q0, "zero points", ".weight_zero_point"),
+    ),
+    "zero points of codes of 8 bits that are stated": (
+        "int8-plain", {}, group("int8-plain", symmetric=False),
+        CorruptCheckpointError, (Q0, "zero points", ".weight_zero_point"),
+    ),
+    "zero points that are not stated": (
+        "int4-asymmetric", {}, group("int4-asymmetric", symmetric=True), CorruptCheckpointError, (Q0, "no zero points"),
+    ),
+    "an order that is stated": (
+        "int4", {}, group("int4", actorder="group"), CorruptCheckpointError, (Q0, "order of inputs", ".weight_g_idx"),
+    ),
+    "codes of another kind than stated": (
+        "int8-plain", {}, group("int8-plain", type="float"), CorruptCheckpointError, (Q0, "'float'", "int"),
+    ),
+    "another format of compressed-tensors": (
+        "int8-plain", {}, settings("int8-plain", format="float-quantized"),
+        CorruptCheckpointError, (Q0, "'float-quantized'", "int-quantized"),
+    ),
+    "integers as float8": (
+        "fp8-block", {f"{Q0}.weight": torch.ones(128, 128, dtype=torch.int8)}, settings("fp8-block"),
+        CorruptCheckpointError, (Q0, "I8", "F8_E4M3"),
+    ),
+    "another float8 than stated": (
+        "fp8-block", {}, settings("fp8-block", fmt="e5m2"), CorruptCheckpointError, (Q0, "F8_E4M3", "F8_E5M2"),
+    ),
+    "plain numbers with scales": (
+        "fp8-block", {f"{Q0}.weight": torch.ones(128, 128)}, settings("fp8-block"), CorruptCheckpointError, (Q0, "F32"),
+    ),
+    "groups that do not divide the inputs": (
+        "gptq-4", {f"{Q0}.g_idx": None}, settings("gptq-4", group_size=40),
+        CorruptCheckpointError, (Q0, "groups of 40", "128 inputs"),
+    ),
+    "groups that do not divide the inputs of AWQ's other format": (
+        "awq-gemm", {}, settings("awq-gemm", group_size=40), CorruptCheckpointError, (Q0, "groups of 40", "128 inputs"),
+    ),
+    "groups that AWQ does not have": (
+        "awq-gemv", {}, settings("awq-gemv", group_size=31), UnsupportedModelError, (Q0, "groups of 31"),
+    ),
+    "larger groups, of which the padded file has enough": (
+        "awq-gemv", {}, settings("awq-gemv", group_size=64), CorruptCheckpointError, (Q0, "[128, 4]", "[128, 2]"),
+    ),
+    "a group size that no file has": (
+        "gptq-4", {}, settings("gptq-4", group_size=10**400),
+        CorruptCheckpointError, (Q0, "group_size", "whole number"),
+    ),
+    "zero points in the middle that are not": (
+        "gptq-4", {}, settings("gptq-4", sym=True), CorruptCheckpointError, (Q0, "sym = true", "zero points"),
+    ),
+    "a text for a boolean": (
+        "gptq-4", {}, settings("gptq-4", sym="false"), CorruptCheckpointError, (Q0, "sym", "'false'", "true or false"),
+    ),
+    "two formats": (
+        "gptq-4", {}, settings("gptq-4", format="gptq_v2", checkpoint_format="gptq"),
+        CorruptCheckpointError, (Q0, "gptq and gptq_v2"),
+    ),
+    "an offset that is a text": (
+        "nf4-double", {STATE: describe(nested_offset="1")}, settings("nf4"),
+        CorruptCheckpointError, (Q0, "description"),
+    ),
+    "an offset that is a boolean": (
+        "nf4-double", {STATE: describe(nested_offset=True)}, settings("nf4"),
+        CorruptCheckpointError, (Q0, "description"),
+    ),
+    "an offset that is no number": (
+        "nf4-double", {STATE: describe(nested_offset=float("nan"))}, settings("nf4"),
+        CorruptCheckpointError, (Q0, "description"),
+    ),
+    "an offset of 400 digits": (
+        "nf4-double", {STATE: describe(nested_offset=10**400)}, settings("nf4"),
+        CorruptCheckpointError, (Q0, "description"),
+    ),
+    "no offset": (
+        "nf4-double", {STATE: describe(nested_offset="")}, settings("nf4"), CorruptCheckpointError, (Q0, "description"),
+    ),
+    "packed scales that are not described": (
+        "nf4-double", {STATE: describe(nested_offset="", nested_blocksize="")}, settings("nf4"),
+        CorruptCheckpointError, (Q0, "packed"),
+    ),
+    "another type of bitsandbytes": (
+        "nf4", {}, settings("nf4", bnb_4bit_quant_type="fp4"), CorruptCheckpointError, (Q0, "'fp4'", "nf4"),
+    ),
+    "other bits of bitsandbytes": (
+        "bnb-int8", {}, settings("nf4"), CorruptCheckpointError, (Q0, "4 bits", "8"),
+    ),
+    "another algorithm of modelopt": (
+        "nvfp4-modelopt", {}, settings("nvfp4-modelopt", quant_algo="FP8"),
+        CorruptCheckpointError, (Q0, "'FP8'", "NVFP4"),
+    ),
+    "two tensors of one role": (
+        "fp8-block", {f"{Q0}.weight_scale": torch.ones(1)}, settings("fp8-block"),
+        CorruptCheckpointError, (f"{Q0}.weight_scale_inv", "scale of one weight"),
+    ),
+    "a packed module that is stated as plain": (
+        "fp8-block", {}, settings("fp8-block", modules_to_not_convert=["lm_head", "model.layers.0"]),
+        CorruptCheckpointError, (Q0, "modules_to_not_convert"),
+    ),
+    "a packed module that MLX leaves plain": (
+        "mlx-4", {}, CONFIG | {"quantization": {**MLX, Q0: False}}, CorruptCheckpointError, (Q0, "packed"),
+    ),
+    "a packed module that GPTQModel leaves plain": (
+        "gptq-4", {}, settings("gptq-4", dynamic={r"-:.*q_proj": {}}), CorruptCheckpointError, (Q0, "dynamic"),
+    ),
+    "a pattern that may take forever elsewhere": (
+        "gptq-4", {}, settings("gptq-4", dynamic={r"(.|.)*!": {"bits": 8}, r"x{99999999999}": {}}),
+        UnsupportedModelError, ("dynamic", "x{99999999999}"),
+    ),
+    "a field that is not known": (
+        "gptq-4", {}, settings("gptq-4", turn=True), UnsupportedModelError, ("gptq", "'turn' = True", "unknown"),
+    ),
+    "weights that are rotated": (
+        "gptq-4", {}, settings("gptq-4", rotation="hadamard"), UnsupportedModelError, ("rotation", "'hadamard'"),
+    ),
+    "weights that are transformed": (
+        "int4", {}, settings("int4", transform_config={"config_groups": {"R1": {}}}),
+        UnsupportedModelError, ("transform_config",),
+    ),
+    "sparse weights": (
+        "int4", {}, settings("int4", sparsity_config={"format": "sparse-bitmask"}),
+        UnsupportedModelError, ("sparse-bitmask",),
+    ),
+    "scaled inputs": (
+        "nvfp4-modelopt", {}, settings("nvfp4-modelopt", pre_quant_scale=True),
+        UnsupportedModelError, ("pre_quant_scale",),
+    ),
     "a method that has no name": (
         "gptq-4", {}, CONFIG | {"quantization_config": []}, UnsupportedModelError, (f"{Q0}.qweight", "quantised"),
     ),
 }  # fmt: skip
+
+
+class StoredTensors:
+    """Tensors in memory, as a store of files has them."""
+
+    ref, revision, offline, folder, main_file, format = "model", None, False, None, "model.safetensors", "safetensors"
+
+    def __init__(self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+        self.tensors, self.names, self.config = tensors, tensors.keys(), config
+
+    def info(self, name: str) -> TensorInfo:
+        tensor = self.tensors[name]
+        return TensorInfo(name, DTYPE_NAMES[tensor.dtype], tuple(tensor.shape), tensor.nbytes)
+
+    def open(self, names: Iterable[str], progress: Any = None) -> None:
+        pass
+
+    def read(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
+        return {
+            name: self.tensors[name][rows] if self.tensors[name].ndim else self.tensors[name]
+            for name, rows in reads.items()
+        }
+
+
+def read_packed(stored: Mapping[str, Tensor], config: Mapping[str, Any]) -> Tensor:
+    """The weight of layer 0's queries."""
+    store = DecodingStore(StoredTensors(stored, config))
+    store.open([f"{Q0}.weight"])
+    return store.read(f"{Q0}.weight")
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -248,6 +490,96 @@ def test_codes_are_never_taken_for_weights(case: str, tmp_path: Path, inside: Co
     folder, _ = write_packed(tmp_path, PACKINGS[packing], **changes)
     write_config(folder, config)
     assert_refused(inside("score", folder), folder, error, facts)
+
+
+# Values of fields; which of them a field may have, the test does not know.
+VALUES: list[Any] = [
+    None, 0, -1, 2, 4, 8, 31, 32, 40, 64, 128, 10**400, 1.5, True, False, "x", "group", "channel", "tensor", "float",
+    "int", "e5m2", "fp4", "gemm", "naive-quantized", "FP8", [], {}, [64, 64], [1, 32],
+]  # fmt: skip
+# What is changed → packings for which another number is right, as GPTQModel computes it.
+FREE = {"checkpoint_format": ("gptq-v2",), "format": ("gptq-v2",), "sym": ("gptq-v2-stated-as-v1",)}
+
+
+def list_fields(table: Mapping[str, Any], *place: str) -> Iterator[tuple[str, ...]]:
+    """The places of all fields of a table, and of the tables in it, but those that are without effect."""
+    without_effect = {name for fields in (*TABLES.values(), SCHEME, WEIGHTS) for name in fields.idle}
+    for name, value in table.items():
+        if name not in {"quant_method", *without_effect}:
+            yield (*place, name)
+        if isinstance(value, Mapping):
+            yield from list_fields(value, *place, name)
+
+
+@pytest.mark.parametrize("case", ["gptq-v2", "gptq-act-order", "gptq-v2-stated-as-v1", "awq-gemm", "awq-gemv", "mlx-4",
+                                  "fp8-block", "fp8-channel", "mxfp8", "nvfp4", "nvfp4-modelopt", "nf4-double", "int4",
+                                  "int4-asymmetric", "int8-plain"])  # fmt: skip
+def test_a_changed_setting_is_refused_or_changes_nothing(case: str) -> None:
+    """The file has stayed as it is, so that any other numbers are wrong."""
+    weight = {f"{Q0}.weight": draw_state()[f"{Q0}.weight"][:32]}
+    stored, _ = pack_state(weight, PACKINGS[case], is_projection)
+    name, stated = next(iter(PACKINGS[case].config.items()))
+    expected = read_packed(stored, {name: stated})
+    refused = 0
+    for place in [*list_fields(stated), ("bits",), ("group_size",), ("format",), ("fmt",), ("scale_fmt",)]:
+        for value in VALUES:
+            changed = copy.deepcopy(stated)
+            table = changed
+            for inner in place[:-1]:
+                table = table[inner]
+            table[place[-1]] = value
+            try:
+                numbers = read_packed(stored, {name: changed})
+            except AttnGeoError:
+                refused += 1
+            else:
+                assert torch.equal(numbers, expected) or case in FREE.get(place[-1], ()), (place, value)
+    assert refused > 50
+
+
+def test_every_field_of_transformers_and_compressed_tensors_is_in_a_table() -> None:
+    import transformers.utils.quantization_config as own
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme
+
+    classes = {
+        "awq": own.AwqConfig, "bitsandbytes": own.BitsAndBytesConfig, "compressed-tensors": own.CompressedTensorsConfig,
+        "fbgemm_fp8": own.FbgemmFp8Config, "fp8": own.FineGrainedFP8Config, "gguf": own.GgufConfig,
+        "gptq": own.GPTQConfig, "mxfp4": own.Mxfp4Config, "mxfp8": own.FineGrainedFP8Config,
+    }  # fmt: skip
+    methods = {method.value for method in own.QuantizationMethod}
+    assert methods & METHODS.keys() <= classes.keys()
+    assert TABLES.keys() == METHODS.keys()
+    pairs = [(TABLES[method], set(inspect.signature(made).parameters) - {"kwargs"}) for method, made in classes.items()]
+    pairs += [
+        (TABLES["compressed-tensors"], QuantizationConfig.model_fields.keys()),
+        (SCHEME, QuantizationScheme.model_fields.keys()), (WEIGHTS, QuantizationArgs.model_fields.keys()),
+    ]  # fmt: skip
+    for method in ("awq", "gptq"):  # what they save
+        pairs.append((TABLES[method], classes[method](bits=4).to_dict().keys()))
+    for table, fields in pairs:
+        assert not set(fields) - {*table.applied, *table.idle, *table.fixed}
+    for table in (*TABLES.values(), SCHEME, WEIGHTS):
+        assert not set(table.applied) & table.idle.keys()
+        assert not {*table.applied, *table.idle} & table.fixed.keys()
+        assert all(table.idle.values())
+
+
+def test_patterns_match_as_those_of_python_do() -> None:
+    draw = random.Random(0)
+    parts = ["a", "b", ".", ".*", "(", ")", "(?:", "|", "*", "+", "?", "[ab]", "[^a]", r"\d", r"\.", "^", "$", "[0-9]+"]
+    matched = []
+    for _ in range(4000):
+        pattern = "".join(draw.choice(parts) for _ in range(draw.randint(1, 8)))
+        name = "".join(draw.choice("ab1.") for _ in range(draw.randint(0, 7)))
+        with suppress(ValueError):
+            matched.append(matches(pattern, name))
+            assert matched[-1] == (re.match(pattern, name) is not None), (pattern, name)
+    assert min(matched.count(True), matched.count(False)) > 300
+    for slow in (r"(.|.)*!", r"((a*)*)*!", r"(a|a)(a|a)*!", "a?" * 30 + "a" * 30 + "!"):
+        assert not matches(slow, "a" * 400)
+    for unknown in ("(" * 400, "a" * 501, r"(?=a)", r"x{99999999999}", r"(a)\1", "[a", "a**", "*a", ")"):
+        with pytest.raises(ValueError, match=r"."):
+            matches(unknown, "a")
 
 
 def damage(state: dict[str, Tensor], config: dict[str, Any], draw: random.Random) -> None:

@@ -103,7 +103,8 @@ def awq(version: str, size: int = 32) -> Packing:
 
             tensors = {".qweight": order(codes.T), ".qzeros": order(zeros.T)}
             return tensors | {".scales": torch.from_numpy(scales.T.copy()).half()}, decoded
-        padded = np.zeros((2, len(codes), 8 * math.ceil(scales.shape[1] / 8)))
+        words = {32: 4, 64: 2}.get(size, 1)  # that the kernel reads at once, each with the zeros of 8 groups
+        padded = np.zeros((2, len(codes), 8 * words * math.ceil(math.ceil(scales.shape[1] / 8) / words)))
         padded[0, :, : scales.shape[1]], padded[1, :, : scales.shape[1]] = scales, zeros
         tensors = {".qweight": to_words(codes, 4), ".qzeros": to_words(padded[1], 4)}
         return tensors | {".scales": torch.from_numpy(padded[0]).half()}, decoded
@@ -157,7 +158,7 @@ def fp8(kind: str, scales: str = "float") -> Packing:
 
     stated = {"quant_method": "fp8"} | ({"weight_block_size": [48, 40]} if kind == "block" else {})
     if kind in ("tensor", "channel"):
-        stated = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+        stated = compressed_settings("float-quantized", type="float", strategy=kind)
     return Packing(pack, {"quantization_config": stated}, "mxfp8" if kind == "mx" else "fp8")
 
 
@@ -183,7 +184,11 @@ def nvfp4(dialect: str) -> Packing:
             tensors = {".weight": bytes_, ".weight_scale_2": torch.tensor(overall)}
         return tensors | {".weight_scale": scale}, decoded.reshape(rows, columns)
 
-    stated = {"quant_method": dialect, "format": "nvfp4-pack-quantized", "quant_algo": "NVFP4"}
+    stated = {"quant_method": dialect, "quant_algo": "NVFP4", "ignore": ["lm_head"]}
+    if dialect == "compressed-tensors":
+        stated = compressed_settings(
+            "nvfp4-pack-quantized", type="float", num_bits=4, group_size=16, strategy="tensor_group"
+        )
     return Packing(pack, {"quantization_config": stated}, "nvfp4")
 
 
@@ -205,6 +210,17 @@ def bitsandbytes(kind: str, *, double: bool = False) -> Packing:
 
     stated = {"quant_method": "bitsandbytes", "load_in_4bit": kind != "int8", "load_in_8bit": kind == "int8"}
     return Packing(pack, {"quantization_config": stated}, f"bnb-{kind}")
+
+
+def compressed_settings(form: str, **weights: Any) -> dict[str, Any]:
+    """What compressed-tensors states, as llm-compressor writes it. weights: fields of the one group's weights."""
+    stated = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": False, "group_size": None, "actorder": None}
+    group = {"targets": ["Linear"], "weights": stated | weights, "input_activations": None, "output_activations": None}
+    return {
+        "quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed",
+        "config_groups": {"group_0": group}, "ignore": ["lm_head"], "kv_cache_scheme": None,
+        "global_compression_ratio": None, "version": "0.20.0",
+    }  # fmt: skip
 
 
 def compressed(bits: int, *, symmetric: bool = True, group: int = 32, padded: bool = False) -> Packing:
@@ -230,12 +246,10 @@ def compressed(bits: int, *, symmetric: bool = True, group: int = 32, padded: bo
             tensors[".weight_zero_point"] = pack_to_int32(signed, bits, packed_dim=0).contiguous()
         return tensors, (codes - zeros[:, groups]) * scales[:, groups]
 
-    weights = {"num_bits": bits, "group_size": group, "symmetric": symmetric}
-    stated = {
-        "quant_method": "compressed-tensors",
-        "format": "pack-quantized",
-        "config_groups": {"g": {"weights": weights}},
-    }
+    strategy = "group" if group > 0 else "channel"
+    stated = compressed_settings(
+        "pack-quantized", num_bits=bits, group_size=group, symmetric=symmetric, strategy=strategy
+    )
     return Packing(pack, {"quantization_config": stated}, f"int{bits}")
 
 
@@ -247,7 +261,7 @@ def plain_int8() -> Packing:
         codes = (weight / scale).round().to(torch.int8)
         return {".weight": codes, ".weight_scale": scale}, codes.double().numpy() * scale.double().numpy()
 
-    stated = {"quant_method": "compressed-tensors", "format": "int-quantized"}
+    stated = compressed_settings("int-quantized", strategy="channel")
     return Packing(pack, {"quantization_config": stated}, "int8")
 
 

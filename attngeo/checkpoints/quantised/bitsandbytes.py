@@ -8,14 +8,31 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, Packed, nibbles
+from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, MOST, Packed, Stated, nibbles
+from attngeo.errors import CorruptCheckpointError
 
 STATE = ".weight.quant_state.bitsandbytes__"
+# Of the numbers that are added to nested scales; those of real weights are below 1.
+LARGEST_OFFSET = 1e30
+
+
+class State(NamedTuple):
+    """What a file states about the packing of a matrix.
+
+    shape: of the matrix. block: the numbers that share a scale. is_nested: whether scales are packed, too; then
+    nested_block of them share a scale, and the offset is added to all.
+    """
+
+    shape: tuple[int, int]
+    block: int
+    is_nested: bool
+    nested_block: int
+    offset: float
 
 
 class Blocks(Packed):
@@ -37,12 +54,20 @@ class Blocks(Packed):
     }  # fmt: skip
     bits = 4
 
+    def _state(self) -> Stated:
+        if not self.flag("load_in_4bit", default=True) or self.flag("load_in_8bit", default=False):
+            raise self.broken("the configuration states weights of 8 bits, and the file holds 4")
+        stored = self.format_of_state()
+        stated = self.choice("bnb_4bit_quant_type", stored)
+        if stated != stored:
+            raise self.broken(f"the configuration states the type {stated!r:.20}, and the file holds {stored}")
+        return Stated(self.dtypes, 4)
+
     def _measure(self) -> None:
         state = self._read_state()
-        self.format = f"bnb-{self.infos['state'].name.rpartition('__')[2]}"
-        self.shape = tuple(state["shape"])
-        self.block, self.nested_block = state["blocksize"], state.get("nested_blocksize", 0)
-        self.offset = float(state.get("nested_offset", 0.0))
+        self.format = f"bnb-{self.format_of_state()}"
+        self.shape = state.shape
+        self.block, self.nested_block, self.offset = state.block, state.nested_block, state.offset
         numbers = math.prod(self.shape)
         if self.infos["codes"].nbytes != math.ceil(numbers / 2):
             raise self.broken(f"{self.infos['codes'].nbytes} bytes hold no {numbers} numbers of 4 bits")
@@ -50,24 +75,37 @@ class Blocks(Packed):
         self.require_shape("scales", (blocks,))
         self.require_shape("table", (16,))
         self.is_nested = self.infos["scales"].dtype == "U8"
+        nested = {"nested_scales", "nested_table"} & self.infos.keys()
+        if len(nested) != (2 if self.is_nested else 0) or self.is_nested != state.is_nested:
+            raise self.broken("its scales are packed or not, and what they are packed with is missing or left over")
         if self.is_nested:
-            if not {"nested_scales", "nested_table"} <= self.infos.keys() or not self.nested_block:
-                raise self.broken("its scales are packed, and what they are packed with is missing")
             self.require_shape("nested_scales", (math.ceil(blocks / self.nested_block),))
             self.require_shape("nested_table", (256,))
 
-    def _read_state(self) -> dict[str, Any]:
+    def _read_state(self) -> State:
         """What the file states about the packing. Raises CorruptCheckpointError if it makes no sense."""
         raw = self.read("state")
         try:
             state = json.loads(bytes(raw.view(torch.uint8).flatten().tolist()))
-            shape, sizes = state["shape"], [state["blocksize"], state.get("nested_blocksize", 1)]
-            if len(shape) == 2 and all(type(x) is int and 0 < x < 2**40 for x in (*shape, *sizes)):
-                float(state.get("nested_offset", 0.0))
-                return dict(state)
+            shape, block, kind = state["shape"], state["blocksize"], state.get("quant_type")
+            is_nested = "nested_blocksize" in state or "nested_offset" in state
+            nested, offset = (state["nested_blocksize"], state["nested_offset"]) if is_nested else (1, 0)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            pass
-        raise self.broken(f"{self.infos['state'].name} is no description of a packed matrix")
+            raise self._no_description() from None
+        if not isinstance(shape, list) or len(shape) != 2 or kind not in (None, self.format_of_state()):
+            raise self._no_description()
+        if not all(type(size) is int and 0 < size <= MOST for size in (*shape, block, nested)):
+            raise self._no_description()
+        if type(offset) not in (int, float) or not abs(offset) < LARGEST_OFFSET:
+            raise self._no_description()
+        return State((shape[0], shape[1]), block, is_nested, nested, float(offset))
+
+    def format_of_state(self) -> str:
+        """The type of the codes, as the name of their description has it: "nf4" or "fp4"."""
+        return self.infos["state"].name.rpartition("__")[2]
+
+    def _no_description(self) -> CorruptCheckpointError:
+        return self.broken(f"{self.infos['state'].name} is no description of a packed matrix")
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The bytes of the codes, and all scales."""
@@ -105,6 +143,11 @@ class Int8Rows(Packed):
     dtypes, by_rows = ("I8",), True
     numbers: ClassVar = {"largest": FLOAT_SCALES}
     bits = 8
+
+    def _state(self) -> Stated:
+        if not self.flag("load_in_8bit", default=True) or self.flag("load_in_4bit", default=False):
+            raise self.broken("the configuration states weights of 4 bits, and the file holds 8")
+        return Stated(("I8",), 8)
 
     def _measure(self) -> None:
         self.shape, self.format = self.matrix("codes"), "bnb-int8"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attngeo.checkpoints.gguf import DTYPES
-from attngeo.checkpoints.quantised.scheme import Packed
+from attngeo.checkpoints.quantised.scheme import Packed, Stated
 from attngeo.checkpoints.store import TensorInfo
 from attngeo.errors import require_extra
 
@@ -23,6 +23,9 @@ class Ggml(Packed):
     numbers: ClassVar = {}
     by_rows = True
     dtypes = tuple(name for name, numbers, _ in DTYPES.values() if numbers > 1)
+
+    def _state(self) -> Stated:
+        return Stated()
 
     def _measure(self) -> None:
         self.shape, self.format = self.matrix("codes"), self.infos["codes"].dtype

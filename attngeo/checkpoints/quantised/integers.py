@@ -14,7 +14,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, INTEGERS, WORDS, Packed, stated_widths, unpack
+from attngeo.checkpoints.quantised.compressed import state_compressed
+from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, INTEGERS, WORDS, Packed, Stated, unpack
 
 # Where AWQ's kernel for matrices has the eight columns of a word, by the place of their four bits.
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -28,23 +29,31 @@ class Gptq(Packed):
     dtypes = WORDS
     numbers: ClassVar = {"zeros": WORDS, "scales": FLOAT_SCALES, "groups": INTEGERS}
 
+    def _state(self) -> Stated:
+        bits = self.integer("bits")
+        if bits not in (2, 3, 4, 8):
+            raise self.unsupported(f"GPTQ with {bits} bits")
+        forms = {self.choice(name) for name in ("checkpoint_format", "format")} - {""}
+        if len(forms) > 1:
+            raise self.broken(f"the configuration states the formats {' and '.join(sorted(forms))!s:.60}")
+        self.version = next(iter(forms), "gptq")
+        if self.version not in ("gptq", "gptq_v2"):
+            raise self.unsupported(f"GPTQ in the format {self.version!r:.40}")
+        self.is_symmetric = self.settings.get("sym")
+        if self.is_symmetric is not None:
+            self.flag("sym", default=True)
+        is_ordered = self.flag("desc_act", default=False) or None  # some have the order that inputs have anyway
+        return Stated(WORDS, bits, self.group_size(128), has_zeros=True, is_ordered=is_ordered)
+
     def _measure(self) -> None:
         self.width = self.integer("bits")
-        if self.width not in (2, 3, 4, 8):
-            raise self.unsupported(f"GPTQ with {self.width} bits")
-        stated = self.settings.get("checkpoint_format", "gptq")
-        if stated not in ("gptq", "gptq_v2"):
-            raise self.unsupported(f"GPTQ in the format {stated!r:.40}")
         words, outputs = self.matrix("codes")
         inputs = words * 32 // self.width
         self.shape, self.format = (outputs, inputs), f"gptq-{self.width}bit"
-        self.size = self.integer("group_size", -1)
-        groups = self.count_groups(inputs, self.size)
+        groups = self.count_groups(inputs)
         self.require_shape("scales", (groups, outputs))
         self.require_shape("zeros", (groups, math.ceil(outputs * self.width / 32)))
         self.require_shape("groups", (inputs,))
-        if "groups" not in self.infos and self.settings.get("desc_act"):
-            raise self.broken("its inputs are in an order of their own (desc_act), and the tensor .g_idx is missing")
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
@@ -54,15 +63,21 @@ class Gptq(Packed):
         if self._is_less_one(stored):
             zeros = (zeros + 1) % 2**self.width
         scales, groups = tensors["scales"][:, rows].T, tensors.get("groups")
-        return self.rescale(codes, scales, zeros, groups=groups, size=self.size)
+        return self.rescale(codes, scales, zeros, groups=groups)
 
     def _is_less_one(self, stored: Tensor) -> bool:
-        """Whether zeros are stored less one. Some files state version 1 and are of version 2: symmetric ones tell."""
-        stated = self.settings.get("checkpoint_format", "gptq") == "gptq"
+        """Whether zeros are stored less one. Some files state version 1 and are of version 2: symmetric ones tell.
+
+        Raises CorruptCheckpointError if zeros are stated in the middle of all codes, and others are stored.
+        """
         middle = 2 ** (self.width - 1)
         least, most = (int(x) for x in stored.aminmax())
-        is_plain = self.settings.get("sym") and least == most and most in (middle - 1, middle)
-        return most == middle - 1 if is_plain else bool(stated)
+        is_plain = least == most and most in (middle - 1, middle)
+        if self.is_symmetric and not is_plain:
+            raise self.broken(f"the configuration states sym = true, and zero points are {least} to {most}")
+        if self.is_symmetric is not False and is_plain:
+            return bool(most == middle - 1)
+        return bool(self.version == "gptq")
 
 
 class Awq(Packed):
@@ -73,29 +88,40 @@ class Awq(Packed):
     numbers: ClassVar = {"zeros": WORDS, "scales": FLOAT_SCALES}
     bits = 4
 
+    def _state(self) -> Stated:
+        version = self.choice("version") or self.choice("format", "gemm")
+        bits = self.integer("bits", 4)
+        if bits != 4 or version not in ("gemm", "gemv") or self.choice("backend") == "llm-awq":
+            raise self.unsupported(f"AWQ with {bits} bits in the format {version!r:.40}")
+        if not self.flag("zero_point", default=True):
+            raise self.broken("the configuration states no zero points, and the tensor .qzeros has some")
+        self.is_gemm = version == "gemm"
+        self.by_rows = not self.is_gemm
+        return Stated(WORDS, bits, self.group_size(128), has_zeros=True)
+
     def _measure(self) -> None:
-        stated, self.format = str(self.settings.get("version", "gemm")).lower(), "awq-4bit"
-        if self.integer("bits", 4) != 4 or stated not in ("gemm", "gemv"):
-            raise self.unsupported(f"AWQ with {self.settings.get('bits')} bits in the format {stated!r:.40}")
-        self.size, self.is_gemm, self.by_rows = self.integer("group_size", 128), stated == "gemm", stated == "gemv"
+        self.format = "awq-4bit"
         first, words = self.matrix("codes")
         self.shape = (8 * words, first) if self.is_gemm else (first, 8 * words)
-        self.groups = self.count_groups(self.shape[1], self.size)
+        self.groups = self.count_groups(self.shape[1])
         if self.is_gemm:
             self.require_shape("scales", (self.groups, self.shape[0]))
             self.require_shape("zeros", (self.groups, words))
             return
-        _, width = self.matrix("zeros")  # padded to what the kernel reads at once
+        # Padded to what the kernel reads at once: words of 8 groups, more of them if groups are small.
+        size = self.shape[1] if self.stated.size in (None, -1) else self.stated.size
+        if size not in (32, 64) and size < 128:
+            raise self.unsupported(f"AWQ in groups of {size} in the format 'gemv'")
+        at_once = {32: 4, 64: 2}.get(size, 1)
+        width = math.ceil(math.ceil(self.groups / 8) / at_once) * at_once
         self.require_shape("zeros", (first, width))
         self.require_shape("scales", (first, 8 * width))
-        if 8 * width < self.groups:
-            raise self.broken(f"it has {8 * width} scales a row, expected at least {self.groups}")
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
         if not self.is_gemm:
             codes, zeros = unpack(tensors["codes"], 4), unpack(tensors["zeros"], 4)[:, : self.groups]
-            return self.rescale(codes, tensors["scales"][:, : self.groups], zeros.float(), size=self.size)
+            return self.rescale(codes, tensors["scales"][:, : self.groups], zeros.float())
 
         def transpose(words: Tensor) -> Tensor:
             """The numbers of the wanted outputs, [outputs, ...]."""
@@ -103,7 +129,7 @@ class Awq(Packed):
             return by_word.flatten(-2)[:, rows].T.contiguous()
 
         zeros = transpose(tensors["zeros"]).float()
-        return self.rescale(transpose(tensors["codes"]), tensors["scales"][:, rows].T, zeros, size=self.size)
+        return self.rescale(transpose(tensors["codes"]), tensors["scales"][:, rows].T, zeros)
 
 
 class CompressedIntegers(Packed):
@@ -114,34 +140,38 @@ class CompressedIntegers(Packed):
         "zeros": (".weight_zero_point",), "groups": (".weight_g_idx",),
     }  # fmt: skip
     optional, small = frozenset({"zeros", "groups"}), ("shape",)
-    dtypes = WORDS
+    dtypes, bits_field = WORDS, "num_bits"
     numbers: ClassVar = {"zeros": WORDS, "scales": FLOAT_SCALES, "groups": INTEGERS, "shape": INTEGERS}
+
+    def _state(self) -> Stated:
+        stated = state_compressed(self, WORDS, ("pack-quantized",), "int")
+        return stated._replace(has_zeros=bool(stated.has_zeros))
 
     def _measure(self) -> None:
         rows, words = self.matrix("codes")
-        stated = self.read("shape").flatten().tolist()
-        if len(stated) != 2 or stated[0] != rows or not 0 < stated[1] <= 32 * words:
-            raise self.broken(f"its stated shape is {stated!r:.60}, and {rows} rows of {words} words are stored")
-        self.shape = rows, int(stated[1])
-        self.width, self.padded = self._find_width(words, self.shape[1])
+        shape = self.read("shape").flatten().tolist()
+        if len(shape) != 2 or shape[0] != rows or not 0 < shape[1] <= 32 * words:
+            raise self.broken(f"its stated shape is {shape!r:.60}, and {rows} rows of {words} words are stored")
+        self.shape = rows, int(shape[1])
+        self.width = self.integer("num_bits", 8)
+        self.padded = self._is_padded(words, self.shape[1])
         self.format = f"int{self.width}"
         scales = self.infos["scales"].shape
-        is_matrix = len(scales) == 2 and scales[0] == rows and scales[1] > 0
-        if math.prod(scales) != 1 and not (is_matrix and self.shape[1] % scales[1] == 0):
-            self.require_shape("scales", (rows, 1), (1,))
+        if self.stated.size is None:
+            self.require_shape("scales", (1,), (1, 1), ())
+        else:
+            self.require_shape("scales", (rows, self.count_groups(self.shape[1])))
         if "zeros" in self.infos:
             in_word = 32 // self.width if self.padded else 32 / self.width
             self.require_shape("zeros", (math.ceil(rows / in_word), scales[-1] if scales else 1))
 
-    def _find_width(self, words: int, columns: int) -> tuple[int, bool]:
-        """The bits of a code, and whether words are padded: what config.json states and the width of rows allow."""
-        stated = stated_widths(self.settings)
-        for bits in stated:
-            if words == math.ceil(columns * bits / 32):
-                return bits, False
-            if words == math.ceil(columns / (32 // bits)):
-                return bits, True
-        raise self.broken(f"{words} words hold no {columns} numbers of {stated!r:.60} bits")
+    def _is_padded(self, words: int, columns: int) -> bool:
+        """Whether words are padded, which the width of rows tells."""
+        if words == math.ceil(columns * self.width / 32):
+            return False
+        if words == math.ceil(columns / (32 // self.width)):
+            return True
+        raise self.broken(f"{words} words hold no {columns} numbers of {self.width} bits")
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The same rows of codes and scales."""
@@ -170,15 +200,18 @@ class Mlx(Packed):
     dtypes, by_rows = ("U32",), True
     numbers: ClassVar = {"scales": FLOAT_SCALES, "offsets": FLOAT_SCALES}
 
+    def _state(self) -> Stated:
+        bits, size = self.integer("bits"), self.integer("group_size")
+        mode = self.choice("mode", "affine")
+        if mode != "affine" or bits not in (2, 3, 4, 5, 6, 8) or size < 1:
+            raise self.unsupported(f"MLX with {bits} bits and groups of {size} in the mode {mode!r:.40}")
+        return Stated(("U32",), bits, size)
+
     def _measure(self) -> None:
-        self.width, size = self.integer("bits"), self.integer("group_size")
+        self.width = self.integer("bits")
         rows, words = self.matrix("codes")
-        if self.settings.get("mode", "affine") != "affine" or not 1 <= self.width <= 8:
-            raise self.unsupported(f"MLX with {self.width} bits in the mode {self.settings.get('mode')!r:.40}")
         self.shape, self.format = (rows, words * 32 // self.width), f"mlx-{self.width}bit"
-        groups = self.count_groups(self.shape[1], size)
-        if self.shape[1] % groups:
-            raise self.broken(f"{self.shape[1]} inputs are no groups of {size}")
+        groups = self.count_groups(self.shape[1])
         for role in ("scales", "offsets"):
             self.require_shape(role, (rows, groups))
 

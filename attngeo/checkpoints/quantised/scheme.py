@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,26 +22,37 @@ INTEGERS = ("I32", "I64")
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
-def stated_widths(settings: Mapping[str, Any]) -> list[int]:
-    """The bits of codes that config.json states: for all layers, or for each of the groups of compressed-tensors."""
-    groups = settings.get("config_groups")
-    tables = [table for table in groups.values() if isinstance(table, Mapping)] if isinstance(groups, Mapping) else []
-    weights = [table["weights"] for table in tables if isinstance(table.get("weights"), Mapping)]
-    stated = [settings.get("bits"), *(table.get("num_bits") for table in weights)]
-    return [bits for bits in stated if type(bits) is int and 1 <= bits <= 8]
+# The least and the most that a number of a configuration may be.
+LEAST, MOST = -1, 1 << 31
+
+
+class Stated(NamedTuple):
+    """What config.json states about one weight, in the words of all methods; None for what it leaves open.
+
+    dtypes: the codes may have; none if they are left open. bits: of a code. size: the inputs of a group that share a
+    scale, -1 for all. has_zeros: whether groups have zero points. is_ordered: whether each input names its group.
+    """
+
+    dtypes: tuple[str, ...] = ()
+    bits: int | None = None
+    size: int | None = None
+    has_zeros: bool | None = None
+    is_ordered: bool | None = None
 
 
 class Packed:
     """One weight in packed form, [outputs, inputs]: the tensors that make it, and what config.json states about them.
 
     name: of the weight. settings: of its quantisation. infos: role → the stored tensor. read_stored: the numbers of a
-    small tensor by its name. where: the model, for errors.
+    small tensor by its name. where: the model, for errors. method: as config.json states it.
+    Raises CorruptCheckpointError for tensors that contradict one another or the settings, UnsupportedModelError for
+    settings that are not decoded.
 
     parts: role → the ends of the names that it may have; the first role is the one that has codes. optional: roles that
     may be missing. small: roles that are read to learn the shape. dtypes: of the codes. numbers: role → the dtypes that
-    other tensors may have. bits: of one code; None if only the configuration states it. by_rows: whether rows of the
-    weight need the same rows of each tensor; otherwise they need all. An instance has a `format`, as tables show it,
-    and a `shape`.
+    other tensors may have. bits: of one code; None if only the configuration states it. bits_field: the field that
+    states it. by_rows: whether rows of the weight need the same rows of each tensor; otherwise they need all. An
+    instance has a `format`, as tables show it, a `shape`, and what is `stated` about it.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -50,6 +61,7 @@ class Packed:
     dtypes: ClassVar[tuple[str, ...]]
     numbers: ClassVar[Mapping[str, tuple[str, ...]]]
     bits: ClassVar[int | None] = None
+    bits_field: ClassVar[str] = "bits"
     by_rows: bool = False
     format: str
     shape: tuple[int, int]
@@ -61,13 +73,48 @@ class Packed:
         infos: Mapping[str, TensorInfo],
         read_stored: Callable[[str], Tensor],
         where: str,
+        method: str,
     ) -> None:
         self.name, self.settings, self.infos, self._read_stored, self.where = name, settings, infos, read_stored, where
-        for role, dtypes in self.numbers.items():
-            info = infos.get(role)
+        self.method = method
+        self.stated = self._state()
+        self._require_parts()
+        self._measure()
+        self._require_groups()
+
+    def _state(self) -> Stated:
+        """What the settings state.
+
+        Raises CorruptCheckpointError for settings that make no sense, UnsupportedModelError for those that are not
+        decoded.
+        """
+        raise NotImplementedError
+
+    def _require_parts(self) -> None:
+        """Raise CorruptCheckpointError for a tensor that contradicts what is stated, or that is stated and missing."""
+        codes = next(iter(self.parts))
+        for role, dtypes in {**self.numbers, codes: self.stated.dtypes or self.dtypes}.items():
+            info = self.infos.get(role)
             if info is not None and info.dtype not in dtypes:
                 raise self.broken(f"{info.name} is {info.dtype}, expected {' or '.join(dtypes)}")
-        self._measure()
+        for role, is_stated, what in (
+            ("zeros", self.stated.has_zeros, "zero points"),
+            ("groups", self.stated.is_ordered, "an order of inputs"),
+        ):
+            info = self.infos.get(role)
+            if is_stated and info is None:
+                missing = self.parts[role][0] if role in self.parts else "that has them"
+                raise self.broken(f"the configuration states {what}, and the tensor {missing} is missing")
+            if is_stated is False and info is not None:
+                raise self.broken(f"the configuration states no {what}, and the tensor {info.name} has some")
+
+    def _require_groups(self) -> None:
+        """Raise CorruptCheckpointError if the stated size of groups does not divide the inputs of the weight."""
+        size = self.stated.size
+        if size in (None, -1) or "groups" in self.infos:  # each input names its group, of which the last may be small
+            return
+        if self.shape[1] % size:
+            raise self.broken(f"the configuration states groups of {size}, which do not divide {self.shape[1]} inputs")
 
     def _measure(self) -> None:
         """Find the shape and the format.
@@ -93,10 +140,32 @@ class Packed:
 
     def integer(self, name: str, default: int | None = None) -> int:
         """A setting that is a whole number. Raises CorruptCheckpointError for any other value."""
-        value = self.settings.get(name, default)
-        if type(value) is not int:
+        value = self.settings.get(name)
+        value = default if value is None else value
+        if type(value) is not int or not LEAST <= value <= MOST:
             raise self.broken(f"the configuration states {name} = {value!r:.40}, expected a whole number")
         return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """A setting that is true or false. Raises CorruptCheckpointError for any other value."""
+        value = self.settings.get(name)
+        if value is not None and type(value) is not bool:
+            raise self.broken(f"the configuration states {name} = {value!r:.40}, expected true or false")
+        return default if value is None else value
+
+    def choice(self, name: str, default: str = "") -> str:
+        """A setting that is a word, in small letters. Raises CorruptCheckpointError for any other value."""
+        value = self.settings.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self.broken(f"the configuration states {name} = {value!r:.40}, expected a word")
+        return (default if value is None else value).lower()
+
+    def group_size(self, default: int) -> int:
+        """The setting of this name: the inputs of a group, or -1 for all. Raises CorruptCheckpointError for others."""
+        size = self.integer("group_size", default)
+        if size == 0:
+            raise self.broken("the configuration states group_size = 0, expected at least 1, or -1")
+        return size
 
     def matrix(self, role: str) -> tuple[int, int]:
         """The shape of a tensor. Raises CorruptCheckpointError if it is no matrix."""
@@ -113,13 +182,9 @@ class Packed:
                 f"{info.name} has shape {list(info.shape)}, expected {' or '.join(str(list(x)) for x in expected)}"
             )
 
-    def count_groups(self, columns: int, size: int) -> int:
-        """Groups of `size` columns; size -1 is one group. Raises CorruptCheckpointError for another size below 1."""
-        if size == -1:
-            return 1
-        if size < 1:
-            raise self.broken(f"the configuration states group_size = {size}, expected at least 1, or -1")
-        return math.ceil(columns / size)
+    def count_groups(self, columns: int) -> int:
+        """Groups of the stated size in so many columns."""
+        return 1 if self.stated.size in (None, -1) else math.ceil(columns / self.stated.size)
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """Role → the rows of its tensor that these rows of the weight need."""
@@ -135,7 +200,8 @@ class Packed:
     @classmethod
     def count(cls, info: TensorInfo, settings: Mapping[str, Any]) -> int:
         """The weights that codes stand for, as their bits tell."""
-        return info.nbytes * 8 // (cls.bits or next(iter(stated_widths(settings)), 4))
+        bits = cls.bits or settings.get(cls.bits_field)
+        return info.nbytes * 8 // (bits if type(bits) is int and bits > 0 else 4)
 
     def rescale(
         self, codes: Tensor, scales: Tensor, zeros: Tensor | float = 0.0, *, groups: Tensor | None = None, size: int = 0

@@ -16,8 +16,9 @@ from attngeo.checkpoints.quantised.floats import ModeloptFp4, PackedFp4, Scaled
 from attngeo.checkpoints.quantised.ggml import Ggml
 from attngeo.checkpoints.quantised.integers import Awq, CompressedIntegers, Gptq, Mlx
 from attngeo.checkpoints.quantised.scheme import Packed
+from attngeo.checkpoints.quantised.settings import estimate_settings, resolve_settings
 from attngeo.checkpoints.store import FLOATS, TensorInfo, TensorStore, quantisation_settings, stated_quantisation
-from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
+from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from attngeo.checkpoints.opening import FileStore
@@ -107,17 +108,17 @@ class DecodingStore(TensorStore):
             )
         missing = ""
         for kind in self._kinds:
-            by_role = {role: pieces[end] for role, ends in kind.parts.items() for end in ends if end in pieces}
+            by_role = self._sort_roles(kind, pieces)
             codes = next(iter(kind.parts))
             lacking = kind.parts.keys() - by_role.keys() - kind.optional
             infos = {role: self._inner.info(stored) for role, stored in by_role.items() if not lacking or role == codes}
             if codes in infos and infos[codes].dtype in kind.dtypes:
                 if not lacking:
-                    special = self._settings.get(name.removesuffix(WEIGHT))  # MLX names layers that have their own
-                    settings = {**self._settings, **special} if isinstance(special, Mapping) else self._settings
-                    return kind(name, settings, infos, self._read_small, self.ref)
+                    return self._decide(name, kind, infos)
                 missing = missing or " or ".join(kind.parts[min(lacking)])
-        if WEIGHT in pieces and (not missing or self._inner.info(pieces[WEIGHT]).dtype in FLOATS):
+        # Plain numbers with scales are codes in a wrong dtype, unless scales are kept for another purpose.
+        may_be_plain = len(pieces) == 1 or not self._kinds or self._settings.get("format") == "dense"
+        if WEIGHT in pieces and may_be_plain and (not missing or self._inner.info(pieces[WEIGHT]).dtype in FLOATS):
             return None
         stored = pieces.get(WEIGHT) or next(iter(pieces.values()))
         problem = f"and its tensor {missing} is missing" if missing else "and not in a form that is known"
@@ -125,6 +126,31 @@ class DecodingStore(TensorStore):
             f"{self.ref}: {stored} is {self._inner.info(stored).dtype}, packed by {self.method}, {problem}; "
             "download it again"
         )
+
+    def _sort_roles(self, kind: type[Packed], pieces: Mapping[str, str]) -> dict[str, str]:
+        """Role → the stored tensor. Raises CorruptCheckpointError if a role has two."""
+        by_role = {}
+        for role, ends in kind.parts.items():
+            stored = [pieces[end] for end in ends if end in pieces]
+            if len(stored) > 1:
+                raise CorruptCheckpointError(
+                    f"{self.ref}: {stored[0]} and {stored[1]} are the {role} of one weight, expected one of them; "
+                    "download it again"
+                )
+            if stored:
+                by_role[role] = stored[0]
+        return by_role
+
+    def _decide(self, name: str, kind: type[Packed], infos: Mapping[str, TensorInfo]) -> Packed:
+        """A weight in the form of the settings that its tensors agree with; the first error if there are none."""
+        first: CheckpointError | None = None
+        for settings in resolve_settings(self.method, self._settings, name.removesuffix(WEIGHT), self.ref):
+            try:
+                return kind(name, settings, infos, self._read_small, self.ref, self.method)
+            except CheckpointError as error:
+                first = first or error
+        assert first is not None  # there are settings for every weight
+        raise first
 
     def _read_small(self, stored: str) -> Tensor:
         nbytes = self._inner.info(stored).nbytes
@@ -197,7 +223,8 @@ class DecodingStore(TensorStore):
             return math.prod(info.shape)
         for kind in self._kinds:
             if info.dtype in kind.dtypes and info.name.endswith(next(iter(kind.parts.values()))):
-                return kind.count(info, self._settings)
+                module = self._owners.get(info.name, info.name).removesuffix(WEIGHT)
+                return kind.count(info, estimate_settings(self.method, self._settings, module))
         return 0  # scales and zeros
 
     def file(self, name: str) -> Path | None:

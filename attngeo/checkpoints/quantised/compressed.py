@@ -1,0 +1,52 @@
+"""What compressed-tensors states about one weight, in the words of all methods.
+
+Source: https://github.com/vllm-project/compressed-tensors/blob/main/src/compressed_tensors/quantization/quant_args.py
+"""
+
+from __future__ import annotations
+
+from attngeo.checkpoints.quantised.scheme import Packed, Stated
+
+# How codes are stored that are not packed, and the kind of their numbers; None if the weights state it.
+PLAIN = {"int-quantized": "int", "float-quantized": "float", "mxfp8-quantized": "float", "naive-quantized": None}
+PACKED_FP4 = {"nvfp4-pack-quantized": 16, "mxfp4-pack-quantized": 32}
+
+
+def state_compressed(packed: Packed, dtypes: tuple[str, ...], formats: tuple[str, ...], kind: str) -> Stated:
+    """What the settings of a weight state.
+
+    dtypes: of codes. formats: the ones that have such codes. kind: of the numbers that codes stand for, "int" or
+    "float". Raises CorruptCheckpointError for settings that contradict the codes or make no sense.
+    """
+    form = packed.choice("format")
+    if form not in (*formats, ""):
+        raise packed.broken(f"the configuration states the format {form!r:.40}, expected {' or '.join(formats)}")
+    stated = packed.choice("type", "int")
+    if stated != kind:
+        raise packed.broken(f"the configuration states numbers of type {stated!r:.20}, and the file holds {kind}")
+    bits = packed.integer("num_bits", 8)
+    if not 1 <= bits <= 8:
+        raise packed.unsupported(f"codes of {bits} bits")
+    is_symmetric = packed.flag("symmetric", default=True)
+    order = packed.settings.get("actorder")
+    if order not in (None, False, True, "weight", "static", "group", "dynamic"):
+        raise packed.broken(f"the configuration states actorder = {order!r:.40}")
+    is_ordered = order in (True, "group", "dynamic") or None
+    has_zeros = True if not is_symmetric else None
+    return Stated(dtypes, bits, find_size(packed), has_zeros, is_ordered)
+
+
+def find_size(packed: Packed) -> int | None:
+    """The inputs that share a scale: -1 for those of a row, None for all numbers, and for blocks of rows."""
+    size = packed.integer("group_size") if packed.settings.get("group_size") is not None else None
+    inferred = "tensor" if size is None else "channel" if size == -1 else "group"
+    strategy = packed.choice("strategy", inferred)
+    if strategy in ("group", "tensor_group"):
+        if size is None or size < 1:
+            raise packed.broken(f"the configuration states group_size = {size}, expected at least 1")
+        return size
+    if size is not None and size > 0:
+        raise packed.broken(f"the configuration states group_size = {size} and the strategy {strategy!r:.20}")
+    if strategy not in ("tensor", "channel", "block"):
+        raise packed.unsupported(f"the strategy {strategy!r:.20} for weights")
+    return -1 if strategy == "channel" else None

@@ -1,0 +1,159 @@
+"""Every field of a quantisation's configuration: applied, without effect on queries and keys, or of one value only.
+
+A field that is in no table is refused, because what it changes is unknown. The fields are those of the classes of
+transformers (`transformers.utils.quantization_config`) and of compressed-tensors, and what other programs write:
+GPTQModel, AutoGPTQ, Optimum, AutoRound, AutoAWQ, AutoFP8, llm-compressor, modelopt and mlx-lm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from attngeo.errors import UnsupportedModelError
+
+
+class Fields(NamedTuple):
+    """The fields of a method.
+
+    applied: fields that decoding or its checks read. idle: field → why it has no effect on queries and keys. fixed:
+    field → the values that it may have.
+    """
+
+    applied: Collection[str] = ()
+    idle: Mapping[str, str] = {}
+    fixed: Mapping[str, tuple[Any, ...]] = {}
+
+    def __or__(self, other: Fields) -> Fields:
+        """The fields of both."""
+        return Fields({*self.applied, *other.applied}, {**self.idle, **other.idle}, {**self.fixed, **other.fixed})
+
+
+CALIBRATION = "how codes were chosen; those in the file stand for the same numbers"
+LOADING = "how a library loads or runs the weights, not which numbers they are"
+ACTIVATIONS = "the numbers that enter or leave a layer, not its weights"
+HISTORY = "what made the file"
+ELSEWHERE = "other weights than those of queries and keys"
+STATED_ELSEWHERE = "the file states it for each weight"
+
+
+def _idle(reason: str, names: str) -> dict[str, str]:
+    """Field → reason, for names that are separated by spaces."""
+    return dict.fromkeys(names.split(), reason)
+
+
+# Fields of every method. `dequantize` is not saved by transformers; if it is there, it concerns loading.
+EVERY = Fields(("quant_method",), {"dequantize": LOADING, **_idle(HISTORY, "quantizer meta producer provider")})
+SKIPPED = Fields(("modules_to_not_convert",))
+GPTQ = Fields(
+    ("bits", "group_size", "desc_act", "sym", "format", "checkpoint_format", "dynamic"),
+    {
+        **_idle(
+            CALIBRATION,
+            "act_group_aware amp batch_size block_name_to_quantize cache_block_outputs damp_auto_increment "
+            "damp_percent dataset enable_minmax_tuning enable_norm_bias_tuning enable_quanted_input fallback foem "
+            "gptaq gradient_accumulate_steps hessian iters low_gpu_mem_usage lr lr_scheduler minmax_lr "
+            "mock_quantization model_seqlen module_name_preceding_first_block modules_in_block_to_quantize mse "
+            "n_samples nblocks not_use_best_mse nsamples pad_token_id parallel_packing quant_block_list scale_dtype "
+            "seqlen static_groups to_quant_block_names tokenizer train_bs true_sequential v2 v2_alpha v2_memory_device",
+        ),
+        **_idle(
+            LOADING,
+            "backend device disable_exllama exllama_config gc_mode max_input_length model_file_base_name "
+            "offload_to_disk offload_to_disk_path pack_impl use_cuda_fp16 use_exllama use_triton",
+        ),
+        **_idle(HISTORY, "autoround_version model_name_or_path"),
+        **_idle(ACTIVATIONS, "act_bits act_data_type act_dynamic act_group_size act_sym"),
+        "lm_head": ELSEWHERE,
+    },
+    {
+        "method": ("gptq",), "pack_dtype": ("int32", "torch.int32"), "data_type": ("int",),
+        "is_marlin_format": (False,), "packing_format": ("auto_round:auto_gptq", "auto_gptq"), "rotation": (),
+        "adapter": (), "extra_config": (),
+        "super_bits": (), "super_group_size": (),
+    },
+)  # fmt: skip
+AWQ = Fields(
+    ("bits", "group_size", "zero_point", "version", "format", "backend"),
+    {
+        **{name: reason for name, reason in GPTQ.idle.items() if name != "backend"},
+        **_idle(LOADING, "do_fuse fuse_max_seq_len fuse_max_batch_size modules_to_fuse"),
+        "sym": STATED_ELSEWHERE, "desc_act": "codes of AWQ have no order of their own",
+    },
+    {
+        **GPTQ.fixed, "method": ("awq",), "checkpoint_format": ("gemm",), "w_bit": (4,), "dynamic": ({},),
+        "q_group_size": (), "packing_format": ("auto_round:auto_awq", "auto_awq"),
+    },
+)  # fmt: skip
+BITSANDBYTES = Fields(
+    ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "llm_int8_skip_modules"),
+    {
+        **_idle(LOADING, "bnb_4bit_compute_dtype llm_int8_enable_fp32_cpu_offload"),
+        **_idle(STATED_ELSEWHERE, "bnb_4bit_quant_storage bnb_4bit_use_double_quant _load_in_4bit _load_in_8bit"),
+        "llm_int8_threshold": ACTIVATIONS,
+        "llm_int8_has_fp16_weight": "weights of 16 bits are read as they are",
+    },
+)
+# Of the methods whose codes are floats of 8 bits.
+FLOAT8 = Fields(
+    ("weight_block_size", "scale_fmt", "fmt", "ignored_layers"),
+    _idle(ACTIVATIONS, "activation_scheme activation_scale_ub kv_cache_scheme kv_cache_quant_algo")
+    | {"expert_dtype": ELSEWHERE, "modules_to_convert": ELSEWHERE},
+)
+# Of a whole file, of a group of layers, and of the weights of a group.
+COMPRESSED = Fields(
+    ("config_groups", "format", "ignore", "sparsity_config"),
+    {
+        "kv_cache_scheme": ACTIVATIONS, "global_compression_ratio": HISTORY, "version": HISTORY,
+        "quantization_status": "codes are stored in no other state", "run_compressed": LOADING,
+        "use_optimized_inference": LOADING, "moe_sparsity_config": ELSEWHERE,
+    },
+    {"transform_config": ({}, {"config_groups": {}})},
+)  # fmt: skip
+SCHEME = Fields(("targets", "weights", "format"), _idle(ACTIVATIONS, "input_activations output_activations"))
+WEIGHTS = Fields(
+    ("num_bits", "type", "symmetric", "group_size", "strategy", "block_structure", "actorder", "scale_dtype"),
+    _idle(CALIBRATION, "observer observer_kwargs") | {"zp_dtype": "the dtype of stored zero points is checked"},
+    {"dynamic": (False,)},
+)
+MODELOPT = Fields(
+    ("config_groups", "ignore", "exclude_modules", "quant_algo", "group_size", "quantized_layers"),
+    _idle(ACTIVATIONS, "kv_cache_scheme kv_cache_quant_algo"),
+    {"has_zero_point": (False,), "pre_quant_scale": (False,)},
+)
+MLX = Fields(("bits", "group_size", "mode"))
+
+TABLES: Mapping[str, Fields] = {
+    "awq": EVERY | SKIPPED | AWQ,
+    "bitsandbytes": EVERY | BITSANDBYTES,
+    "compressed-tensors": EVERY | COMPRESSED,
+    "fbgemm_fp8": EVERY | SKIPPED | FLOAT8,
+    "fp8": EVERY | SKIPPED | FLOAT8,
+    "gguf": EVERY | Fields(idle={"gguf_file": LOADING}),
+    "gptq": EVERY | SKIPPED | GPTQ,
+    "mlx": EVERY | MLX,
+    "modelopt": EVERY | MODELOPT,
+    "mxfp4": EVERY | SKIPPED,
+    "mxfp8": EVERY | SKIPPED | FLOAT8,
+}
+
+
+def require_known(stated: Mapping[str, Any], table: Fields, where: str) -> None:
+    """Raise UnsupportedModelError for a field that is unknown, or has a value that is not decoded.
+
+    A field that is null is as good as missing. where: the model and the table of its configuration, for errors.
+    """
+    for name, value in stated.items():
+        if value is None or name in table.applied or name in table.idle:
+            continue
+        allowed = table.fixed.get(name)
+        if allowed is None:
+            raise UnsupportedModelError(
+                f"{where} states {name!r:.60} = {value!r:.40}, and what it changes is unknown; give the model without "
+                "quantisation, or remove the field if it does not change queries and keys"
+            )
+        if not any(type(value) is type(known) and value == known for known in allowed):
+            expected = " or ".join([*map(repr, allowed), "null"])
+            raise UnsupportedModelError(
+                f"{where} states {name} = {value!r:.60}, expected {expected}; give the model without quantisation"
+            )

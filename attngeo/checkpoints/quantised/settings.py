@@ -1,0 +1,204 @@
+"""What config.json states about one weight: the settings of its method, with those of its layer or group.
+
+Sources: https://github.com/ModelCloud/GPTQModel/blob/main/gptqmodel/quantization/config.py (`dynamic`),
+https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/utils.py (`load_model`),
+https://github.com/vllm-project/compressed-tensors (`apply_quantization_config`),
+https://github.com/huggingface/transformers (`should_convert_module`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from attngeo.checkpoints.quantised.fields import MLX, SCHEME, TABLES, WEIGHTS, Fields, require_known
+from attngeo.checkpoints.quantised.patterns import matches
+from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError
+
+# A name of a module, or a part of one.
+LITERAL = re.compile(r"[\w.-]+", re.ASCII)
+# The classes of modules that a target of compressed-tensors may name.
+LINEAR = ("Linear", "Module")
+# Mode of MLX → the inputs of a group and the bits, if an entry does not state them.
+MLX_MODES = {"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)}
+# The lists of modules that are not quantised, which transformers matches as parts of names.
+SKIPPED = ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
+# What an entry of `dynamic` may change of a weight.
+DYNAMIC = Fields(
+    ("bits", "group_size", "desc_act", "sym"),
+    TABLES["gptq"].idle,
+    {name: TABLES["gptq"].fixed[name] for name in ("pack_dtype", "adapter")},
+)
+
+
+def resolve_settings(method: str, stated: Mapping[str, Any], module: str, where: str) -> list[Mapping[str, Any]]:
+    """The settings of one weight: more than one if several groups may be its own.
+
+    method, stated: the quantisation of a model. module: the name of the weight without its ending. where: the model,
+    for errors. Raises UnsupportedModelError for fields that are unknown or not decoded, CorruptCheckpointError if the
+    weight is stated as one that is not quantised.
+    """
+    place = f"{where}: the configuration of {method}"
+    own = stated
+    if method == "mlx":  # modules have entries of their own
+        own = {name: value for name, value in stated.items() if not isinstance(value, Mapping | bool)}
+    require_known(own, TABLES[method], place)
+    for name in SKIPPED:
+        if is_listed(module, stated.get(name)):
+            raise _refuse_skipped(module, name, where)
+    match method:
+        case "mlx":
+            return [_resolve_mlx(stated, own, module, where)]
+        case "gptq":
+            return [_resolve_dynamic(stated, module, where)]
+        case "compressed-tensors":
+            return _resolve_groups(stated, module, where)
+    return [stated]
+
+
+def estimate_settings(method: str, stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
+    """The settings of a weight that may never be read, from which its numbers are counted: not checked, and fast."""
+    if method == "mlx":
+        entry = stated.get(module)
+        return entry if isinstance(entry, Mapping) else stated
+    if method == "gptq" and stated.get("dynamic"):
+        with suppress(CheckpointError):
+            return _resolve_dynamic(stated, module, "")
+    if method == "compressed-tensors":
+        groups = stated.get("config_groups")
+        tables = groups.values() if isinstance(groups, Mapping) else []
+        weights = [table.get("weights") for table in tables if isinstance(table, Mapping)]
+        return next((table for table in weights if isinstance(table, Mapping)), stated)
+    return stated
+
+
+def is_listed(module: str, skipped: Any) -> bool:
+    """Whether a list of modules has one by its name, its beginning or its end; patterns are no names."""
+    if not isinstance(skipped, Sequence) or isinstance(skipped, str):
+        return False
+    names = [name for name in skipped if isinstance(name, str) and LITERAL.fullmatch(name)]
+    return any(module == name or module.startswith(f"{name}.") or module.endswith(name) for name in names)
+
+
+def _refuse_skipped(module: str, field: str, where: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"{where}: {module} is packed, and the configuration states that it is not ({field}); download it again"
+    )
+
+
+def _resolve_mlx(stated: Mapping[str, Any], own: Mapping[str, Any], module: str, where: str) -> Mapping[str, Any]:
+    """The entry of a module in place of all that is stated for the model, its mode included."""
+    entry = stated.get(module)
+    if entry is False:
+        raise _refuse_skipped(module, module, where)
+    if not isinstance(entry, Mapping):
+        return own
+    require_known(entry, MLX, f"{where}: the entry of {module}")
+    mode = entry.get("mode") or "affine"
+    size, bits = MLX_MODES.get(str(mode), (None, None))
+    return {"mode": mode, "group_size": entry.get("group_size") or size, "bits": entry.get("bits") or bits}
+
+
+def _resolve_dynamic(stated: Mapping[str, Any], module: str, where: str) -> Mapping[str, Any]:
+    """The first entry of `dynamic` whose pattern matches a module, over what is stated for the model.
+
+    Patterns with "-:" come first: their modules are not quantised.
+    """
+    entries = stated.get("dynamic")
+    if not entries:
+        return stated
+    if not isinstance(entries, Mapping):
+        raise CorruptCheckpointError(f"{where}: the configuration states dynamic = {entries!r:.40}, expected a table")
+    for pattern in sorted(entries, key=lambda pattern: not pattern.startswith("-")):
+        plain = pattern[2:] if pattern.startswith(("-:", "+:")) else pattern
+        try:
+            matched = matches(plain, module)
+        except ValueError as error:
+            raise UnsupportedModelError(
+                f"{where}: the pattern {pattern!r:.60} of dynamic is not supported ({error}); give the model without "
+                "quantisation"
+            ) from None
+        if not matched:
+            continue
+        if pattern.startswith("-:"):
+            raise _refuse_skipped(module, f"dynamic, {pattern!r:.60}", where)
+        entry = entries[pattern]
+        if not isinstance(entry, Mapping):
+            raise CorruptCheckpointError(
+                f"{where}: dynamic states {pattern!r:.60} = {entry!r:.40}, expected a table; download it again"
+            )
+        require_known(entry, DYNAMIC, f"{where}: the entry {pattern!r:.60} of dynamic")
+        return {**stated, **entry}
+    return stated
+
+
+def _resolve_groups(stated: Mapping[str, Any], module: str, where: str) -> list[Mapping[str, Any]]:
+    """The groups of compressed-tensors that a module may be in, each with the fields of its weights."""
+    sparse = stated.get("sparsity_config")
+    form = sparse.get("format", "dense") if isinstance(sparse, Mapping) else sparse
+    if form not in (None, "dense"):
+        raise UnsupportedModelError(
+            f"{where}: weights are stored in the sparse format {form!r:.40}, which is not supported; give the model "
+            "without quantisation"
+        )
+    ignored = stated.get("ignore") or []
+    if not isinstance(ignored, Sequence) or isinstance(ignored, str):
+        raise CorruptCheckpointError(
+            f"{where}: the configuration states ignore = {ignored!r:.40}, expected a list; download it again"
+        )
+    if any(_rank_target(target, module) in (EXACT, PATTERNED) for target in ignored):
+        raise _refuse_skipped(module, "ignore", where)
+    ranked = [(_rank_group(group, module), group) for group in _read_groups(stated, where)]
+    known = [rank for rank, _ in ranked if rank is not UNKNOWN]
+    best = min(known, default=OTHER)
+    chosen = [group for rank, group in ranked if rank in (best, UNKNOWN)]  # all, if modules have other names there
+    return [{**stated, **group["weights"], "format": group.get("format") or stated.get("format")} for group in chosen]
+
+
+def _read_groups(stated: Mapping[str, Any], where: str) -> Iterator[Mapping[str, Any]]:
+    """The groups with weights. Raises CorruptCheckpointError for what is no group."""
+    groups = stated.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        raise CorruptCheckpointError(
+            f"{where}: the configuration states config_groups = {groups!r:.40}, expected a table of groups"
+        )
+    is_empty = True
+    for name, group in groups.items():
+        place = f"{where}: the group {name!r:.40} of config_groups"
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        targets = group.get("targets") if isinstance(group, Mapping) else None
+        if not isinstance(group, Mapping) or not isinstance(targets, list) or not isinstance(weights, Mapping | None):
+            raise CorruptCheckpointError(f"{place} is {group!r:.60}, expected a table with targets and weights")
+        require_known(group, SCHEME, place)
+        if weights is not None:
+            require_known(weights, WEIGHTS, place)
+            yield group
+            is_empty = False
+    if is_empty:
+        raise CorruptCheckpointError(f"{where}: no group of config_groups states its weights; download it again")
+
+
+# How well a target fits: by its name, by a pattern, as one of all linear layers, not, or not known.
+EXACT, PATTERNED, BY_CLASS, OTHER, UNKNOWN = 0, 1, 2, 3, None
+
+
+def _rank_target(target: Any, module: str) -> int | None:
+    if not isinstance(target, str):
+        return OTHER
+    if target.startswith("re:"):
+        try:
+            return PATTERNED if matches(target.removeprefix("re:"), module) else OTHER
+        except ValueError:
+            return UNKNOWN
+    if target == module:
+        return EXACT
+    return BY_CLASS if target in LINEAR else OTHER
+
+
+def _rank_group(group: Mapping[str, Any], module: str) -> int | None:
+    ranks = [_rank_target(target, module) for target in group["targets"]]
+    known = [rank for rank in ranks if rank is not None]
+    best = min(known, default=OTHER)
+    return UNKNOWN if UNKNOWN in ranks and best > PATTERNED else best
