@@ -44,6 +44,8 @@ EXTRAS = {
     "gguf": "quantised", "kaleido": "images", "scipy": "estimators", "sentencepiece": "sentencepiece",
     "sklearn": "estimators",
 }  # fmt: skip
+# An address on the network: what is before and after the credentials, and a query, which may be signed.
+ADDRESS = re.compile(r"\b(\w+://)(?:[^\s/@'\"<>]*@)?([^\s?#'\"<>]*)(?:[?#][^\s'\"<>]*)?")
 # Package → the first version of Python for which the index has no wheel of it; its extra leaves it out there.
 WITHOUT_WHEEL = {"gensim": (3, 14)}
 
@@ -68,8 +70,12 @@ class AttnGeoError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's error, at most 200 characters; the error's class if it has no text."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """The first line of another library's error, at most 200 characters; the error's class if it has no text.
+
+    Addresses in it lose names and passwords of users, and their queries.
+    """
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return ADDRESS.sub(r"\1\2", line)[:200]
 
 
 class UsageError(AttnGeoError):

@@ -27,11 +27,21 @@ from huggingface_hub import (
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # re-exported
 
-from attngeo.checkpoints.files import GGUF, Index, is_index, read_index, usual_names
+from attngeo.bounds import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES
+from attngeo.checkpoints.files import GGUF, Index, is_index, is_weights, read_index, usual_names
 from attngeo.checkpoints.reference import ADAPTER, HubAccess, ModelRef, did_you_mean
-from attngeo.checkpoints.remote import CONNECTIONS, Address, RemoteFile, ServerRules, require_answers
+from attngeo.checkpoints.remote import (
+    ANSWER,
+    CONNECTIONS,
+    Address,
+    Budget,
+    RemoteFile,
+    ServerRules,
+    require_answers,
+)
 from attngeo.errors import (
     AccessError,
+    AttnGeoError,
     CorruptCheckpointError,
     ModelNotFoundError,
     NetworkError,
@@ -39,6 +49,11 @@ from attngeo.errors import (
     UsageError,
     first_line,
 )
+
+# The statuses of a server that does not give access.
+REFUSALS = (401, 403)
+# Small files that a repository may have. What else is downloaded belongs to a tokeniser.
+SMALL = ("config.json", ADAPTER, ".gitattributes", "README.md")
 
 
 class Repository:
@@ -53,31 +68,43 @@ class Repository:
         self.ref, self.revision, self.access = ref, ref.revision, access
         self.endpoint, self.offline = constants.ENDPOINT, access.offline or constants.is_offline_mode()
         self.at_once = 1 if self.offline or access.download else CONNECTIONS
+        self._pinned_in: str | None = None
 
     def pin(self, *names: str) -> Path:
         """Take all files from one commit from now on, that of config.json. Returns the path of that file in the cache.
 
         An adapter has a configuration of its own, and a GGUF file needs none: any small file that repositories have
-        will do. names: of the file, if it is another one. Raises CorruptCheckpointError if the repository has none.
+        will do. Weights in a folder have their config.json beside them, or else that of the repository. names: of the
+        file, if it is another one. Raises CorruptCheckpointError if the repository has none.
         """
-        usual = (".gitattributes", "README.md") if (self.ref.file or "").endswith(GGUF) else (ADAPTER,)
-        names = names or ("config.json", *usual)
-        path = next((path for name in names if (path := self.download(name)) is not None), None)
-        if path is None:
-            raise CorruptCheckpointError(f"{self.ref.text}: the repository has no {names[0]}")
-        self.path, self.revision = path.parent, path.parent.name
-        return path
+        names = names or self._list_configs()
+        for name in names:
+            path = self.download(name)
+            if path is not None:
+                self._pinned_in = folder_of(name)
+                self.path, self.revision = path.parent, path.parents[name.count("/")].name
+                return path
+        raise CorruptCheckpointError(f"{self.ref.text}: the repository has no {names[0]}")
+
+    def _list_configs(self) -> tuple[str, ...]:
+        """Names of the file that `pin` looks for, in this order."""
+        weights = self.ref.file or ""
+        if weights.endswith(GGUF):
+            return "config.json", ".gitattributes", "README.md"
+        if folder := folder_of(weights):
+            return f"{folder}config.json", "config.json"
+        return "config.json", ADAPTER
 
     def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
         """The file of weights, or the index of several with what it says. Raises if there are none.
 
-        names: that it may have, if it is not that of a model.
+        names: that it may have, if it has no usual one.
         """
         names = names or (usual_names() if self.ref.file is None else (self.ref.file,))
         for name in names:
             if is_index(name):
                 if (path := self.download(name)) is not None:
-                    return name, read_index(path, self.ref.text)
+                    return name, read_index(path, self.ref.text).move(folder_of(self.ref.file or ""))
             elif self.has(name):
                 return name, None
         if self.offline:
@@ -109,18 +136,24 @@ class Repository:
                 stated = get_hf_file_metadata(url, library_name="attngeo", retry_on_errors=True)
             except errors.EntryNotFoundError:
                 raise self._missing(file) from None
-        if stated.commit_hash != self.revision or stated.size is None or stated.size < 0:
-            raise NetworkError(
-                f"{self.ref.text}: {file} is of commit {stated.commit_hash!r:.60}, expected {self.revision}, which "
-                "config.json is of; try again"
-            )
+        self._require_revision(file, stated.commit_hash)
+        if stated.size is None or stated.size < 0:
+            raise NetworkError(f"{self.ref.text}: {self.endpoint} does not state the size of {file}; try again")
         location = urljoin(url, stated.location)
         headers = build_hf_headers(token=None if origin(location) == origin(url) else False, library_name="attngeo")
         return Address(location, stated.size, stated.etag or "", headers)
 
+    def find(self, file: str) -> Path | None:
+        """The path in the cache of another file beside config.json; None if the repository lacks it."""
+        return self.download(f"{self._pinned_in or ''}{file}")
+
     def download(self, file: str) -> Path | None:
-        """The path of `file` in the cache, downloaded and verified if needed; None if the repository lacks it."""
-        with self._explain_errors() as rules, self._note_unverified(file) as unverified:
+        """The path of `file` in the cache, downloaded and verified if needed; None if the repository lacks it.
+
+        Raises CorruptCheckpointError for a small file that is longer than any, NetworkError if the server has another
+        revision of it.
+        """
+        with self._explain_errors(Budget(file, _limit(file))) as rules, self._note_unverified(file) as unverified:
             try:
                 path = hf_hub_download(
                     self.ref.name, file, revision=self.revision, local_files_only=self.offline,
@@ -134,7 +167,16 @@ class Repository:
                 raise
             if unverified:
                 verify_download(Path(path), self.ref.text, rules.announced if rules else None)
+        if self._pinned_in is not None:
+            self._require_revision(file, Path(path).parents[file.count("/")].name)
         return Path(path)
+
+    def _require_revision(self, file: str, commit: str | None) -> None:
+        if commit != self.revision:
+            raise NetworkError(
+                f"{self.ref.text}: {file} is of commit {commit!r:.60}, expected {self.revision}, which config.json is "
+                "of; try again"
+            )
 
     def list_revisions(self) -> list[str]:
         """Its branches, then its tags. Raises NetworkError in offline mode, and errors of the Hub."""
@@ -160,6 +202,29 @@ class Repository:
     def _missing(self, file: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"{self.ref.text}: the index names {file}, which is not in the repository")
 
+    def _explain_absence(self, cause: BaseException) -> AttnGeoError:
+        """The error for what is not in the cache, while the Hub gives no answer or refuses access."""
+        ref, endpoint = self.ref.text, constants.ENDPOINT
+        if self.offline:
+            return NetworkError(
+                f"{ref}: no such file or folder here, and not in the cache of the Hub, while offline mode is on; "
+                f"run once without it{did_you_mean(ref)}"
+            )
+        if _status_of(cause) in REFUSALS:
+            return self._explain_refusal(cause)
+        return NetworkError(
+            f"{ref}: no such file or folder here, not in the cache of the Hub, and {endpoint} cannot be reached "
+            f"({first_line(cause)}); check the connection, HF_ENDPOINT and proxies, or give a folder"
+            f"{did_you_mean(ref)}"
+        )
+
+    def _explain_refusal(self, error: BaseException) -> AttnGeoError:
+        """The error for an answer of the Hub that is none of a missing model or file."""
+        ref, endpoint, status = self.ref.text, constants.ENDPOINT, _status_of(error)
+        if status in REFUSALS:
+            return AccessError(f"{ref}: {endpoint} refuses access ({status}); check HF_TOKEN")
+        return NetworkError(f"{ref}: download from {endpoint} failed ({first_line(error)}); try again")
+
     @contextmanager
     def _note_unverified(self, file: str) -> Iterator[bool]:
         """Whether a file has to be verified: it is not in the cache yet, or a process died before it had verified it.
@@ -181,11 +246,11 @@ class Repository:
                 note.unlink(missing_ok=True)
 
     @contextmanager
-    def _explain_errors(self) -> Iterator[ServerRules | None]:
-        """Turn errors into attngeo's. Gives what the server has announced, unless offline."""
+    def _explain_errors(self, budget: Budget = ANSWER) -> Iterator[ServerRules | None]:
+        """Turn errors into attngeo's. Gives what the server has announced, unless offline. budget: of each answer."""
         ref, endpoint = self.ref.text, constants.ENDPOINT
         try:
-            with nullcontext() if self.offline else require_answers(ref) as rules:
+            with nullcontext() if self.offline else require_answers(ref, budget) as rules:
                 yield rules
         except errors.GatedRepoError:
             raise AccessError(
@@ -202,26 +267,33 @@ class Repository:
         except errors.HFValidationError as error:
             raise UsageError(f"{ref}: not a Hub id, expected org/name ({first_line(error)})") from None
         except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
-            if self.offline:
-                raise NetworkError(
-                    f"{ref}: no such file or folder here, and not in the cache of the Hub, while offline mode is on; "
-                    f"run once without it{did_you_mean(ref)}"
-                ) from None
-            cause = error.__cause__ or error
-            raise NetworkError(
-                f"{ref}: no such file or folder here, not in the cache of the Hub, and {endpoint} cannot be reached "
-                f"({first_line(cause)}); check the connection, HF_ENDPOINT and proxies, or give a folder"
-                f"{did_you_mean(ref)}"
-            ) from None
+            raise self._explain_absence(error.__cause__ or error) from None
         except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # re-exported from httpx
-            status = getattr(getattr(error, "response", None), "status_code", None)
-            if status in (401, 403):
-                raise AccessError(f"{ref}: {endpoint} refuses access ({status}); check HF_TOKEN") from None
-            raise NetworkError(f"{ref}: download from {endpoint} failed ({first_line(error)}); try again") from None
+            raise self._explain_refusal(error) from None
         except ValueError as error:  # for example a commit that leads out of the cache
             raise NetworkError(
                 f"{ref}: {endpoint} does not answer as the Hub does ({first_line(error)}); check HF_ENDPOINT"
             ) from None
+
+
+def folder_of(file: str) -> str:
+    """The folder of a file in a repository, with a slash at its end; "" for a file in no folder."""
+    return file[: file.rfind("/") + 1]
+
+
+def _status_of(error: BaseException) -> int | None:
+    """The status of the answer that an error is about."""
+    status: int | None = getattr(getattr(error, "response", None), "status_code", None)
+    return status
+
+
+def _limit(file: str) -> int | None:
+    """The most bytes that a file of this name may have; None for weights."""
+    if is_index(file):
+        return MOST_INDEX_BYTES
+    if is_weights(file):
+        return None
+    return MOST_BYTES if file.rpartition("/")[2] in SMALL else MOST_TOKENISER_BYTES
 
 
 def verify_download(path: Path, ref: str, announced: str | None) -> None:

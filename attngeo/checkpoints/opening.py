@@ -18,7 +18,10 @@ from torch import Tensor
 from attngeo.bounds import in_utf8
 from attngeo.checkpoints.adapters import Adapter, AdapterStore
 from attngeo.checkpoints.files import (
+    ADVICE_FOR_POINTERS,
     GGUF,
+    LONGEST_POINTER,
+    POINTER,
     THREADS,
     Index,
     check_name,
@@ -28,6 +31,7 @@ from attngeo.checkpoints.files import (
     read_index,
     read_object,
     require_format,
+    stated_weights,
 )
 from attngeo.checkpoints.reference import (
     ADAPTER,
@@ -37,6 +41,7 @@ from attngeo.checkpoints.reference import (
     find_adapter,
     find_config,
     is_adapter,
+    refuse_adapted,
     refuse_config,
     require_demo,
     split_weight,
@@ -82,6 +87,7 @@ def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | No
         case "demo":
             store = open_local(require_demo(ref.name), ref.text, fields)
         case "folder" if not is_adapter(Path(ref.name)):
+            refuse_adapted(Path(ref.name), ref.text)
             store = open_local(Path(ref.name), ref.text, fields)
         case "file":
             store = open_local(Path(ref.name), ref.text, fields)
@@ -177,7 +183,8 @@ def _open_hub(ref: ModelRef, access: HubAccess, config: dict[str, Any] | None = 
         return None
     if config is None and not (ref.file or "").endswith(GGUF):
         config = read_config(path, ref.text)
-    main_file, index = repository.find_weights()
+    stated = stated_weights(config or {}, ref.text) if ref.file is None else None
+    main_file, index = repository.find_weights(() if stated is None else (stated,))
     return _open_files(ref.text, repository, main_file, config or {}, index)
 
 
@@ -199,15 +206,23 @@ class Folder:
         """The path of a file of weights."""
         return self.path / file
 
-    def download(self, file: str) -> Path | None:
+    def find(self, file: str) -> Path | None:
         """The path of another file; None if there is no such file."""
         return path if (path := self.path / file).is_file() else None
 
+    download = find
+
 
 def _open_source(place: Folder | Repository, file: str) -> ByteSource:
-    """A file of weights: on this machine, or ranges of it."""
-    source = place.open(file)
-    return RegularFile(source) if isinstance(source, Path) else source
+    """A file of weights: on this machine, or ranges of it. Raises CorruptCheckpointError for a pointer of git-lfs."""
+    opened = place.open(file)
+    source = RegularFile(opened) if isinstance(opened, Path) else opened
+    if len(POINTER) <= source.size <= LONGEST_POINTER:
+        start = bytes(source.read(0, len(POINTER), "header").numpy())
+        if start == POINTER.encode():
+            source.close()
+            raise CorruptCheckpointError(f"{source.where}: {ADVICE_FOR_POINTERS}")
+    return source
 
 
 class FileStore(TensorStore):
@@ -344,13 +359,13 @@ class FileStore(TensorStore):
 
     def file(self, name: str) -> Path | None:
         """The path of another file of the model, downloaded if needed; None if it is missing."""
-        return self._place.download(name)
+        return self._place.find(name)
 
     def download(self, progress: Callable[[str], None]) -> None:
         """Make every file of weights a whole file on this machine. Calls `progress` with each file's name."""
         for file in self._files:
             progress(file)
-            self.file(file)
+            self._place.download(file)
         self._close_files()  # what was remote is opened again as a file on this machine
 
     def close(self) -> None:
@@ -374,8 +389,8 @@ def open_local(path: Path, ref: str, config: Mapping[str, Any] | None = None) ->
     Raises CheckpointError.
     """
     found = find_checkpoint(path, ref, config)
-    index = read_index(found.path, ref) if is_index(found.path.name) else None
-    return _open_files(ref, Folder(found.path.parent), found.path.name, found.config, index)
+    index = read_index(found.folder / found.name, ref) if is_index(found.name) else None
+    return _open_files(ref, Folder(found.folder), found.name, found.config, index)
 
 
 def _open_files(

@@ -18,14 +18,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from huggingface_hub import constants, get_session, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import _http as hub_http, httpx, parse_ratelimit_headers  # type: ignore[attr-defined]  # re-exported
 
-from attngeo.bounds import require_memory
+from attngeo.bounds import MOST_BYTES, MOST_INDEX_BYTES, require_memory
 from attngeo.errors import CorruptCheckpointError, NetworkError, first_line
 
 if TYPE_CHECKING:
@@ -70,16 +70,30 @@ PROGRESS = 2**20
 WINDOW, TOO_SLOW, RECENT, FASTER, MOST_DROPS = 0.25, 0.2, 10, 1.5, 8
 
 
+class Budget(NamedTuple):
+    """What one answer may hold. what: the file, for errors. most: its bytes; None for as many as the Hub has announced
+    for it.
+    """
+
+    what: str
+    most: int | None
+
+
+# That of a list of branches, for example; and none, for libraries that check the sizes of what they download.
+ANSWER, UNLIMITED = Budget("its answer", MOST_INDEX_BYTES), Budget("", None)
+
+
 @contextmanager
-def require_answers(ref: str) -> Iterator[ServerRules]:
-    """Inside the block, huggingface_hub waits for no server for long.
+def require_answers(ref: str, budget: Budget = UNLIMITED) -> Iterator[ServerRules]:
+    """Inside the block, huggingface_hub waits for no server for long, and takes no more bytes than the budget.
 
     Logs a warning for each wait that a server asks for. Raises NetworkError if it asks for more than LONGEST_WAIT
-    seconds, if it does not answer or sends almost nothing, and if it names a commit or hash that is none. If the file
-    is in the cache, huggingface_hub takes that instead.
+    seconds, if it does not answer or sends almost nothing, or more than it has announced, and if it names a commit or
+    hash that is none; CorruptCheckpointError for a file that is larger than the budget. If the file is in the cache,
+    huggingface_hub takes that instead of a server that is not answering.
     """
     _watch_clients()
-    rules, outer = ServerRules(ref), getattr(_thread, "rules", None)
+    rules, outer = ServerRules(ref, budget), getattr(_thread, "rules", None)
     _active.append(rules)
     _thread.rules = [*(outer or []), rules]
     try:
@@ -96,6 +110,11 @@ def require_answers(ref: str) -> Iterator[ServerRules]:
 def longest_timeout() -> float:
     """The time-out that the user has set, in seconds."""
     return max(constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
+
+
+def longest_silence() -> float:
+    """The seconds after which a server that sends almost nothing is given up."""
+    return MOST_TIMEOUTS * longest_timeout()
 
 
 # The rules of the blocks that are running in all threads, and in this one. Those of all are for threads of libraries.
@@ -118,6 +137,10 @@ class _WatchedFactory:
         client = self.factory()
         checks: dict[str, Callable[..., None]] = {"request": _check_request, "response": _check_response}
         client.event_hooks = {name: [*hooks, checks[name]] for name, hooks in client.event_hooks.items()}
+        for transport in (client._transport, *client._mounts.values()):
+            # There is no public way to see what comes before the end of the headers. Other transports have no pool.
+            if (pool := getattr(transport, "_pool", None)) is not None:
+                pool._network_backend = _PacedConnections(pool._network_backend)
         return client
 
 
@@ -140,14 +163,17 @@ def _check_response(response: Any) -> None:
 class ServerRules:
     """The hooks of huggingface_hub's HTTP client, and what they have seen.
 
-    ref: the model, for messages. counts_failures: whether the caller itself gives up after some failures.
-    refusal: why the server is given up, if it is. announced: the hash of the last file that the Hub answered about.
+    ref: the model, for messages. budget: of each answer. counts_failures: whether the caller itself gives up after some
+    failures. refusal: why the server is given up, if it is. announced: the hash of the last file that the Hub answered
+    about.
     """
 
-    def __init__(self, ref: str, *, counts_failures: bool = False) -> None:
+    def __init__(self, ref: str, budget: Budget = UNLIMITED, *, counts_failures: bool = False) -> None:
         self.refusal: str | None = None
         self.announced: str | None = None
-        self._ref, self._counts_failures, self._waited = ref, counts_failures, 0
+        self._budget = budget
+        self._announced_size: int | None = None
+        self.ref, self._counts_failures, self._waited = ref, counts_failures, 0
         self._unanswered_since: float | None = None
         self._unanswered = 0
 
@@ -158,6 +184,8 @@ class ServerRules:
         libraries look into their caches, if connections fail at once, so that another one would, too.
         """
         limit = longest_timeout()
+        if self._budget.what:
+            request.headers["Accept-Encoding"] = "identity"  # the bytes that are counted are those that are written
         if not self._counts_failures:
             self._check_silence(time.monotonic(), limit)
         stated = request.extensions.get("timeout") or {}
@@ -172,7 +200,7 @@ class ServerRules:
             raise OfflineModeIsEnabled(f"{MOST_CONNECTIONS} connections have failed")
         if now - self._unanswered_since > MOST_TIMEOUTS * limit:
             raise NetworkError(
-                f"{self._ref}: {constants.ENDPOINT} has not answered for {now - self._unanswered_since:.0f} seconds; "
+                f"{self.ref}: {constants.ENDPOINT} has not answered for {now - self._unanswered_since:.0f} seconds; "
                 "check the connection, HF_ENDPOINT and proxies, or give a folder"
             )
 
@@ -182,8 +210,8 @@ class ServerRules:
         Raises HfHubHTTPError for a wait that is too long, NetworkError for a name that is none.
         """
         self._unanswered_since, self._unanswered = None, 0
-        who = f"{self._ref}: {str(response.url.join('/')).rstrip('/')}"  # the Hub, or a server that has its files
-        response.stream = _PacedStream(response.stream, MOST_TIMEOUTS * longest_timeout(), who)
+        who = f"{self.ref}: {str(response.url.join('/')).rstrip('/')}"  # the Hub, or a server that has its files
+        response.stream = _PacedStream(response.stream, longest_silence(), who, self._check_budget(response, who))
         if response.status_code in BUSY:
             self._check_wait(response, who)
         else:
@@ -195,11 +223,39 @@ class ServerRules:
         for name, value, form in (("commit", commit, COMMIT), ("hash", etag, ETAG), ("hash", linked, ETAG)):
             if value is not None and not form.fullmatch(value):
                 raise NetworkError(
-                    f"{self._ref}: {constants.ENDPOINT} answers with the {name} {value!r:.100}, which is none; check "
+                    f"{self.ref}: {constants.ENDPOINT} answers with the {name} {value!r:.100}, which is none; check "
                     "HF_ENDPOINT"
                 )
         if etag or linked:
             self.announced = (linked or etag).removeprefix("W/").strip('"')
+
+    def _check_budget(self, response: Any, who: str) -> Callable[[int], None]:
+        """What is called with the number of bytes of the content that have come. Raises if they exceed the budget.
+
+        The size that the answer states is checked at once.
+        """
+        what, most = self._budget
+        stated = response.headers.get("X-Linked-Size") or response.headers.get("Content-Length") or ""
+        size = int(stated[:20]) if stated.isascii() and stated.isdigit() else 0
+        if response.request.method == "HEAD":
+            self._announced_size = size
+            return lambda _: None
+        if what and response.headers.get("Content-Encoding", "identity") != "identity":
+            raise NetworkError(f"{who} sends {what} compressed, expected plain bytes; check HF_ENDPOINT and proxies")
+        if not response.is_success:
+            what, most = "its refusal", MOST_BYTES
+        announced = self._announced_size
+
+        def check(received: int) -> None:
+            if most is not None and received > most:
+                raise CorruptCheckpointError(
+                    f"{self.ref}: {what} has more than {most:,} bytes; give another revision, or a folder"
+                )
+            if what and announced is not None and most is None and received > announced:
+                raise NetworkError(f"{who} sends more than the {announced:,} bytes of {what}; try again")
+
+        check(size)
+        return check
 
     def _check_wait(self, response: Any, who: str) -> None:
         seconds = read_wait(response)
@@ -216,26 +272,90 @@ class ServerRules:
 
 
 class _PacedStream(httpx.SyncByteStream):
-    """The content of an answer. Raises NetworkError if, in `seconds` seconds, almost none of it has come."""
+    """The content of an answer. Raises NetworkError if, in `seconds` seconds, almost none of it has come.
 
-    def __init__(self, stream: Any, seconds: float, who: str) -> None:
-        self._stream, self._seconds, self._who = stream, seconds, who
+    check: is called with the number of bytes that have come, and raises if they are too many.
+    """
+
+    def __init__(self, stream: Any, seconds: float, who: str, check: Callable[[int], None]) -> None:
+        self._stream, self._pace, self._check = stream, Pace(seconds, who), check
 
     def __iter__(self) -> Iterator[bytes]:
-        since, received = time.monotonic(), 0
+        received = 0
         for part in self._stream:
-            yield part
             received += len(part)
-            if (now := time.monotonic()) - since > self._seconds:
-                if received < SLOWEST * (now - since):
-                    raise NetworkError(
-                        f"{self._who} has sent {received:,} bytes in {now - since:.0f} seconds; "
-                        "check the connection, or try again later"
-                    )
-                since, received = now, 0
+            self._check(received)
+            yield part
+            self._pace.count(len(part))
 
     def close(self) -> None:
         self._stream.close()
+
+
+class Pace:
+    """The bytes that a server sends. Raises NetworkError if, in `seconds` seconds, almost none have come.
+
+    who: the server, for errors.
+    """
+
+    def __init__(self, seconds: float, who: str) -> None:
+        self._seconds, self._who = seconds, who
+        self._since, self._received = time.monotonic(), 0
+
+    def count(self, nbytes: int) -> None:
+        """Count bytes that have come now."""
+        self._received += nbytes
+        elapsed = time.monotonic() - self._since
+        if elapsed <= self._seconds:
+            return
+        if self._received < SLOWEST * elapsed:
+            raise NetworkError(
+                f"{self._who} has sent {self._received:,} bytes in {elapsed:.0f} seconds; "
+                "check the connection, or try again later"
+            )
+        self._since, self._received = time.monotonic(), 0
+
+
+class _PacedConnections:
+    """The network of an HTTP client. What a server sends before the content of its answer has a pace, too.
+
+    A time-out is that of one read: headers that come byte by byte would never end.
+    """
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    def connect_tcp(self, host: str, port: int, **options: Any) -> Any:
+        return _PacedConnection(self._network.connect_tcp(host, port, **options), f"{host}:{port}")
+
+
+class _PacedConnection:
+    """One connection. The time of a request begins with the first read after it was written."""
+
+    def __init__(self, stream: Any, server: str, scheme: str = "http") -> None:
+        self._stream, self._server, self._scheme = stream, server, scheme
+        self._pace: Pace | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def start_tls(self, *arguments: Any, **options: Any) -> Any:
+        return _PacedConnection(self._stream.start_tls(*arguments, **options), self._server, "https")
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._pace = None
+        self._stream.write(buffer, timeout)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._pace is None:
+            about = "".join(f"{rules.ref}: " for rules in _current_rules()[-1:])
+            self._pace = Pace(longest_silence(), f"{about}{self._scheme}://{self._server}")
+        part: bytes = self._stream.read(max_bytes, timeout)
+        self._pace.count(len(part))
+        return part
 
 
 def read_wait(response: Any) -> int | None:

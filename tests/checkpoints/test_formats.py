@@ -119,13 +119,13 @@ def test_the_other_suffixes_of_pytorch_may_be_named(suffix: str, tmp_path: Path)
     assert torch.equal(open_store(path).read(Q0), weights()[Q0])
 
 
-def test_an_index_comes_before_a_file_and_safetensors_before_a_pickle(tmp_path: Path) -> None:
+def test_a_file_comes_before_an_index_and_safetensors_before_a_pickle(tmp_path: Path) -> None:
     """Whatever comes later in the order is not even opened."""
-    folder = write_single(tmp_path)
+    folder = write_sharded(tmp_path)
     (folder / "pytorch_model.bin").write_bytes(b"not even a pickle")
     assert Q0 in open_store(folder).names
-    (folder / "model.safetensors").write_bytes(b"not even a header")
-    write_sharded(folder)
+    (folder / "model.safetensors.index.json").write_bytes(b"not even JSON")
+    write_single(folder)
     assert Q0 in open_store(folder).names
 
 

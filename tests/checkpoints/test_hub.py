@@ -134,7 +134,7 @@ def test_what_is_not_there(hub: Hub, connected: Command, tmp_path: Path) -> None
         ("org/other", 3, ["org/other", hub.url, "HF_TOKEN"]),
         ("org/name@v9", 3, ["org/name@v9", "'v9'"]),
         ("org/adapter", 4, ["org/adapter", "adapter_model.safetensors"]),
-        ("org/weightless", 4, ["org/weightless", "model.safetensors.index.json, model.safetensors, pytorch_model.bin"]),
+        ("org/weightless", 4, ["org/weightless", "model.safetensors, model.safetensors.index.json, pytorch_model.bin"]),
     ):
         assert_one_line(connected("score", model), code, facts)
 

@@ -276,7 +276,7 @@ class HubHandler(Handler):
             {
                 "X-Repo-Commit": self.commit, "ETag": '"0123"', "X-Linked-Etag": f'"{fault.linked or etag}"',
                 "X-Linked-Size": str(len(content)),
-                "Location": f"{self.hub.storage_url}/{quote(key)}/{quote(file)}?signed={number}",
+                "Location": f"{self.hub.storage_url}/{quote(key)}/{quote(file, safe='')}?signed={number}",
             },
             b"Found",
         )  # fmt: skip
@@ -333,7 +333,7 @@ class StorageHandler(Handler):
 
     def answer(self) -> None:
         hub, (address, _, query) = self.hub, self.path.partition("?")
-        key, _, file = unquote(address).removeprefix("/").rpartition("/")
+        key, file = map(unquote, address.removeprefix("/").rsplit("/", 1))
         hub.stored.append(self.request_for(file))
         hub.addresses[query] += 1
         if hub.held(hub.stored[-1]):
