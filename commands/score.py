@@ -108,6 +108,11 @@ def score(
     conditions = _check(outputs, figures, fail_if or [], options)
     if verify and options.adapter:
         raise UsageError("$verify runs the model without adapters; leave out $verify or $adapter", "verify", "adapter")
+    if verify and options.config is not None:
+        raise UsageError(
+            "$verify runs the model with the config.json beside its weights; leave out $verify or $config",
+            "verify", "config",
+        )  # fmt: skip
     listed = list_all(models, models_file, hub, command="score")
     alone = len(listed) == 1
 
