@@ -207,12 +207,12 @@ def read_object(path: Path, ref: str, most: int = MOST_BYTES, check: Check | Non
 
 
 def _advise(text: str, error: Exception) -> str:
-    """What to do about a file that is no JSON. What is wrong inside it is so in the original, too."""
+    """What to do about a file that is no JSON. What is wrong inside a whole one is so in the original, too."""
     if text.startswith(POINTER):
         return ADVICE_FOR_POINTERS
     if text.startswith("\ufeff"):
         return "save it as UTF-8 without a byte order mark"
-    if isinstance(error, json.JSONDecodeError) and error.pos < len(text.rstrip()):
+    if isinstance(error, json.JSONDecodeError) and text.rstrip().endswith("}"):
         return "correct it there: JSON has no comments, and no comma after the last entry"
     return "download it again"
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import Command
 from safetensors.torch import load_file, save_file
-from support.checkpoints import assert_refused, weights, write_config, write_index, write_sharded, write_single
+from support.checkpoints import CONFIG, assert_refused, weights, write_config, write_index, write_sharded, write_single
 from support.hub_server import Hub
 from torch import Tensor
 
@@ -275,3 +275,46 @@ def test_folders_of_other_programs_are_refused(case: str, has_config: bool, tmp_
     if has_config:
         write_config(tmp_path)
     assert_refused(inside("score", tmp_path), tmp_path, UnsupportedModelError, facts)
+
+
+@pytest.mark.parametrize(
+    "path", ["model.safetensors", "pytorch_model.bin", "config.json", "model.safetensors.index.json"]
+)
+def test_a_file_that_git_lfs_has_not_fetched_is_named(path: str, tmp_path: Path, inside: Command) -> None:
+    write_config(tmp_path)
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\nsize 123\n"
+    (tmp_path / path).write_text(pointer)
+    assert_refused(inside("score", tmp_path), tmp_path, CorruptCheckpointError, (path, "git lfs pull"))
+
+
+# A config.json that is no JSON → facts of the message.
+NO_JSON = {
+    b"\xef\xbb\xbf" + json.dumps(CONFIG).encode(): ("UTF-8", "byte order mark"),
+    b'{"model_type": "llama", // a comment\n "n": 3}': ("line 1 column 25", "comments"),
+    b'{"model_type": "llama",\n "hidden_size": 24,\n}': ("line 3 column 1", "correct it"),
+    b'{"model_type": "llama", "hid': ("column 25", "download it again"),
+    b"": ("download it again",),
+}
+
+
+@pytest.mark.parametrize("content", NO_JSON, ids=["mark", "comment", "comma", "cut off", "empty"])
+def test_what_is_wrong_inside_a_configuration_is_not_downloaded_again(
+    content: bytes, tmp_path: Path, inside: Command
+) -> None:
+    (write_single(tmp_path) / "config.json").write_bytes(content)
+    facts = ("config.json", *NO_JSON[content])
+    run = inside("score", tmp_path)
+    assert_refused(run, tmp_path, CorruptCheckpointError, facts)
+    assert ("again" in run.stderr) == ("download it again" in facts)
+
+
+def test_an_adapter_beside_a_model_is_not_left_out(tmp_path: Path, inside: Command) -> None:
+    """Transformers adds it to the model. Beside a configuration alone, it is an adapter as others."""
+    write_single(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert len(attngeo.score(tmp_path)) == 2
+    save_file(weights(), tmp_path / "adapter_model.safetensors")
+    assert_refused(inside("score", tmp_path), tmp_path, UnsupportedModelError, ("adapter_config.json", "--adapter"))
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(CorruptCheckpointError, match=r"adapter_config\.json names the base None"):
+        attngeo.score(tmp_path)
