@@ -70,12 +70,17 @@ class AttnGeoError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's error, at most 200 characters; the error's class if it has no text.
+    """The first line of another library's error, at most 200 characters; the error's class if it has no text."""
+    return hide_secrets((str(error).strip().splitlines() or [type(error).__name__])[0])[:200]
 
-    Addresses in it lose names and passwords of users, and their queries.
+
+def hide_secrets(text: str) -> str:
+    """The text with addresses that open nothing: without names and passwords of users, and without queries.
+
+    >>> hide_secrets("403 for 'https://me:secret@host/file?signature=1'")
+    "403 for 'https://host/file'"
     """
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return ADDRESS.sub(r"\1\2", line)[:200]
+    return ADDRESS.sub(r"\1\2", text)
 
 
 class UsageError(AttnGeoError):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attngeo.bounds import MOST_BYTES, MOST_INDEX_BYTES, read_small_text
+from attngeo.bounds import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, read_small_text
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ INDEX_SUFFIX, GGUF, SAFETENSORS = ".index.json", ".gguf", ".safetensors"
 # The field of config.json that names the file of weights, which transformers then opens instead of the usual one.
 WEIGHTS_FIELD = "transformers_weights"
 LONGEST_NAME = 200
+# Small files of a repository. What else is read of one, beside its weights, belongs to a tokeniser.
+SMALL = ("config.json", "adapter_config.json", "generation_config.json", ".gitattributes", "README.md")
 # A thousand times the bytes of the largest models that are known.
 MOST_TOTAL = 10**15
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
@@ -160,6 +162,15 @@ def is_index(file: str) -> bool:
 def is_weights(file: str) -> bool:
     """Whether a file is named as weights of a known format, supported or not, or as an index of weights."""
     return is_index(file) or any(file.endswith(kind.suffixes) for kind in FORMATS)
+
+
+def limit_of(file: str) -> int | None:
+    """The most bytes that a file of this name may have; None for weights."""
+    if is_index(file):
+        return MOST_INDEX_BYTES
+    if is_weights(file):
+        return None
+    return MOST_BYTES if file.rpartition("/")[2] in SMALL else MOST_TOKENISER_BYTES
 
 
 def require_format(file: str, ref: str) -> Format:

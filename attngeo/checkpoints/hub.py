@@ -27,14 +27,11 @@ from huggingface_hub import (
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # re-exported
 
-from attngeo.bounds import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES
-from attngeo.checkpoints.files import GGUF, Index, is_index, is_weights, read_index, usual_names
+from attngeo.checkpoints.files import GGUF, Index, is_index, read_index, usual_names
 from attngeo.checkpoints.reference import ADAPTER, HubAccess, ModelRef, did_you_mean
 from attngeo.checkpoints.remote import (
-    ANSWER,
     CONNECTIONS,
     Address,
-    Budget,
     RemoteFile,
     ServerRules,
     require_answers,
@@ -52,8 +49,6 @@ from attngeo.errors import (
 
 # The statuses of a server that does not give access.
 REFUSALS = (401, 403)
-# Small files that a repository may have. What else is downloaded belongs to a tokeniser.
-SMALL = ("config.json", ADAPTER, ".gitattributes", "README.md")
 
 
 class Repository:
@@ -153,7 +148,7 @@ class Repository:
         Raises CorruptCheckpointError for a small file that is longer than any, NetworkError if the server has another
         revision of it.
         """
-        with self._explain_errors(Budget(file, _limit(file))) as rules, self._note_unverified(file) as unverified:
+        with self._explain_errors() as rules, self._note_unverified(file) as unverified:
             try:
                 path = hf_hub_download(
                     self.ref.name, file, revision=self.revision, local_files_only=self.offline,
@@ -246,11 +241,11 @@ class Repository:
                 note.unlink(missing_ok=True)
 
     @contextmanager
-    def _explain_errors(self, budget: Budget = ANSWER) -> Iterator[ServerRules | None]:
-        """Turn errors into attngeo's. Gives what the server has announced, unless offline. budget: of each answer."""
+    def _explain_errors(self) -> Iterator[ServerRules | None]:
+        """Turn errors into attngeo's. Gives what the server has announced, unless offline."""
         ref, endpoint = self.ref.text, constants.ENDPOINT
         try:
-            with nullcontext() if self.offline else require_answers(ref, budget) as rules:
+            with nullcontext() if self.offline else require_answers(ref) as rules:
                 yield rules
         except errors.GatedRepoError:
             raise AccessError(
@@ -285,15 +280,6 @@ def _status_of(error: BaseException) -> int | None:
     """The status of the answer that an error is about."""
     status: int | None = getattr(getattr(error, "response", None), "status_code", None)
     return status
-
-
-def _limit(file: str) -> int | None:
-    """The most bytes that a file of this name may have; None for weights."""
-    if is_index(file):
-        return MOST_INDEX_BYTES
-    if is_weights(file):
-        return None
-    return MOST_BYTES if file.rpartition("/")[2] in SMALL else MOST_TOKENISER_BYTES
 
 
 def verify_download(path: Path, ref: str, announced: str | None) -> None:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,8 +25,9 @@ from huggingface_hub import constants, get_session, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import _http as hub_http, httpx, parse_ratelimit_headers  # type: ignore[attr-defined]  # re-exported
 
-from attngeo.bounds import MOST_BYTES, MOST_INDEX_BYTES, require_memory
-from attngeo.errors import CorruptCheckpointError, NetworkError, first_line
+from attngeo.bounds import require_memory
+from attngeo.checkpoints.files import limit_of
+from attngeo.errors import CorruptCheckpointError, NetworkError, first_line, hide_secrets
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,6 +50,8 @@ MOST_CONNECTIONS = 3
 TOO_MANY_REQUESTS = 429
 BUSY = (408, TOO_MANY_REQUESTS, 500, 502, 503, 504)
 COMMIT = re.compile("[0-9a-f]{40}")
+# The path of the address of a file of a model; data sets have files of any length.
+FILE = re.compile(r"(?!.*/datasets/)/.+/resolve/[^/]+/(?P<file>.+)")
 # A hash becomes the name of a file in the cache.
 ETAG = re.compile(r'(?:W/)?"?[\w.:+=-]{1,200}"?', re.ASCII)
 
@@ -70,30 +73,17 @@ PROGRESS = 2**20
 WINDOW, TOO_SLOW, RECENT, FASTER, MOST_DROPS = 0.25, 0.2, 10, 1.5, 8
 
 
-class Budget(NamedTuple):
-    """What one answer may hold. what: the file, for errors. most: its bytes; None for as many as the Hub has announced
-    for it.
-    """
-
-    what: str
-    most: int | None
-
-
-# That of a list of branches, for example; and none, for libraries that check the sizes of what they download.
-ANSWER, UNLIMITED = Budget("its answer", MOST_INDEX_BYTES), Budget("", None)
-
-
 @contextmanager
-def require_answers(ref: str, budget: Budget = UNLIMITED) -> Iterator[ServerRules]:
-    """Inside the block, huggingface_hub waits for no server for long, and takes no more bytes than the budget.
+def require_answers(ref: str) -> Iterator[ServerRules]:
+    """Inside the block, huggingface_hub waits for no server for long, and takes no more bytes than a file may have.
 
     Logs a warning for each wait that a server asks for. Raises NetworkError if it asks for more than LONGEST_WAIT
     seconds, if it does not answer or sends almost nothing, or more than it has announced, and if it names a commit or
-    hash that is none; CorruptCheckpointError for a file that is larger than the budget. If the file is in the cache,
-    huggingface_hub takes that instead of a server that is not answering.
+    hash that is none; CorruptCheckpointError for a file that is longer than `limit_of` allows. If the file is in the
+    cache, huggingface_hub takes that instead.
     """
     _watch_clients()
-    rules, outer = ServerRules(ref, budget), getattr(_thread, "rules", None)
+    rules, outer = ServerRules(ref), getattr(_thread, "rules", None)
     _active.append(rules)
     _thread.rules = [*(outer or []), rules]
     try:
@@ -148,6 +138,13 @@ def _watch_clients() -> None:
     factory = hub_http._GLOBAL_CLIENT_FACTORY  # there is no public way to keep the one that a user has set
     if not isinstance(factory, _WatchedFactory):
         set_client_factory(_WatchedFactory(factory))
+        logging.getLogger("huggingface_hub.file_download").addFilter(_hide_secrets)
+
+
+def _hide_secrets(record: logging.LogRecord) -> bool:
+    """Let a record of the log through, without signatures in addresses."""
+    record.msg, record.args = hide_secrets(record.getMessage()), ()
+    return True
 
 
 def _check_request(request: Any) -> None:
@@ -160,19 +157,49 @@ def _check_response(response: Any) -> None:
         rules.check_response(response)
 
 
+class Limit(NamedTuple):
+    """How many bytes the content of an answer may have.
+
+    what: the file, for errors; "" for an answer without limits. most: bytes that such a file may have. announced: bytes
+    of weights, as the Hub has stated them. who: the server.
+    """
+
+    what: str = ""
+    most: int | None = None
+    announced: int | None = None
+    who: str = ""
+
+    def check(self, received: int) -> None:
+        """Raise CorruptCheckpointError or NetworkError if so many bytes are too many."""
+        if self.most is not None and received > self.most:
+            raise CorruptCheckpointError(
+                f"{self.what} has more than {self.most:,} bytes; give another revision, or a folder"
+            )
+        if self.announced is not None and received > self.announced:
+            raise NetworkError(
+                f"{self.what} has more than the {self.announced:,} bytes that {self.who} stated; try again"
+            )
+
+
+def _read_size(response: Any) -> int | None:
+    """The bytes of a file that an answer states; None if it states none."""
+    stated = response.headers.get("X-Linked-Size") or response.headers.get("Content-Length") or ""
+    return int(stated[:20]) if stated.isascii() and stated.isdigit() else None
+
+
 class ServerRules:
     """The hooks of huggingface_hub's HTTP client, and what they have seen.
 
-    ref: the model, for messages. budget: of each answer. counts_failures: whether the caller itself gives up after some
-    failures. refusal: why the server is given up, if it is. announced: the hash of the last file that the Hub answered
+    ref: the model, for messages. counts_failures: whether the caller itself gives up after some failures, and counts
+    the bytes. refusal: why the server is given up, if it is. announced: the hash of the last file that the Hub answered
     about.
     """
 
-    def __init__(self, ref: str, budget: Budget = UNLIMITED, *, counts_failures: bool = False) -> None:
+    def __init__(self, ref: str, *, counts_failures: bool = False) -> None:
         self.refusal: str | None = None
         self.announced: str | None = None
-        self._budget = budget
-        self._announced_size: int | None = None
+        # Address, that of a file or another one to which the Hub redirects from it → the limit of the content.
+        self._limits: dict[str, Limit] = {}
         self.ref, self._counts_failures, self._waited = ref, counts_failures, 0
         self._unanswered_since: float | None = None
         self._unanswered = 0
@@ -184,7 +211,7 @@ class ServerRules:
         libraries look into their caches, if connections fail at once, so that another one would, too.
         """
         limit = longest_timeout()
-        if self._budget.what:
+        if FILE.fullmatch(request.url.path):
             request.headers["Accept-Encoding"] = "identity"  # the bytes that are counted are those that are written
         if not self._counts_failures:
             self._check_silence(time.monotonic(), limit)
@@ -211,7 +238,7 @@ class ServerRules:
         """
         self._unanswered_since, self._unanswered = None, 0
         who = f"{self.ref}: {str(response.url.join('/')).rstrip('/')}"  # the Hub, or a server that has its files
-        response.stream = _PacedStream(response.stream, longest_silence(), who, self._check_budget(response, who))
+        response.stream = _PacedStream(response.stream, longest_silence(), who, self._find_limit(response, who))
         if response.status_code in BUSY:
             self._check_wait(response, who)
         else:
@@ -229,33 +256,27 @@ class ServerRules:
         if etag or linked:
             self.announced = (linked or etag).removeprefix("W/").strip('"')
 
-    def _check_budget(self, response: Any, who: str) -> Callable[[int], None]:
-        """What is called with the number of bytes of the content that have come. Raises if they exceed the budget.
-
-        The size that the answer states is checked at once.
-        """
-        what, most = self._budget
-        stated = response.headers.get("X-Linked-Size") or response.headers.get("Content-Length") or ""
-        size = int(stated[:20]) if stated.isascii() and stated.isdigit() else 0
-        if response.request.method == "HEAD":
-            self._announced_size = size
-            return lambda _: None
-        if what and response.headers.get("Content-Encoding", "identity") != "identity":
-            raise NetworkError(f"{who} sends {what} compressed, expected plain bytes; check HF_ENDPOINT and proxies")
-        if not response.is_success:
-            what, most = "its refusal", MOST_BYTES
-        announced = self._announced_size
-
-        def check(received: int) -> None:
-            if most is not None and received > most:
-                raise CorruptCheckpointError(
-                    f"{self.ref}: {what} has more than {most:,} bytes; give another revision, or a folder"
-                )
-            if what and announced is not None and most is None and received > announced:
-                raise NetworkError(f"{who} sends more than the {announced:,} bytes of {what}; try again")
-
-        check(size)
-        return check
+    def _find_limit(self, response: Any, who: str) -> Limit:
+        """What the content of an answer may have. Raises if the answer states that it has more, or is compressed."""
+        if self._counts_failures:
+            return Limit()
+        url, size = response.request.url, _read_size(response)
+        limit = self._limits.get(str(url), Limit())
+        if address := FILE.fullmatch(url.path):
+            most = limit_of(address["file"])
+            limit = limit._replace(what=f"{self.ref}: {address['file']}", most=most, who=who)
+        is_head = response.request.method == "HEAD"
+        if is_head and limit.most is None and limit.what:
+            limit = limit._replace(announced=size)
+        if is_head or response.is_redirect:
+            with suppress(httpx.InvalidURL):  # which huggingface_hub will say
+                for place in (url, url.join(response.headers.get("Location", ""))):
+                    self._limits[str(place)] = limit
+            return Limit()
+        if limit.what and response.headers.get("Content-Encoding", "identity") != "identity":
+            raise NetworkError(f"{limit.what} comes compressed from {who}, expected plain bytes; check HF_ENDPOINT")
+        limit.check(size or 0)
+        return limit
 
     def _check_wait(self, response: Any, who: str) -> None:
         seconds = read_wait(response)
@@ -274,17 +295,17 @@ class ServerRules:
 class _PacedStream(httpx.SyncByteStream):
     """The content of an answer. Raises NetworkError if, in `seconds` seconds, almost none of it has come.
 
-    check: is called with the number of bytes that have come, and raises if they are too many.
+    limit: of its bytes.
     """
 
-    def __init__(self, stream: Any, seconds: float, who: str, check: Callable[[int], None]) -> None:
-        self._stream, self._pace, self._check = stream, Pace(seconds, who), check
+    def __init__(self, stream: Any, seconds: float, who: str, limit: Limit) -> None:
+        self._stream, self._pace, self._limit = stream, Pace(seconds, who), limit
 
     def __iter__(self) -> Iterator[bytes]:
         received = 0
         for part in self._stream:
             received += len(part)
-            self._check(received)
+            self._limit.check(received)
             yield part
             self._pace.count(len(part))
 

@@ -11,8 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from attngeo.bounds import MOST_TOKENISER_BYTES
-from attngeo.checkpoints.remote import Budget, require_answers
+from attngeo.checkpoints.remote import require_answers
 from attngeo.choices import Objective
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 from attngeo.pretrain.references import parse_tokeniser
@@ -58,7 +57,7 @@ def load_tokeniser(reference: str) -> PreTrainedTokenizerBase:
     """The tokeniser of a folder or of the Hub. Raises DataUnavailableError, DataError or UsageError."""
     ref = parse_tokeniser(reference)
     try:
-        with silence_libraries(), require_answers(reference, Budget("its tokeniser", MOST_TOKENISER_BYTES)):
+        with silence_libraries(), require_answers(reference):
             # Without the last argument, transformers asks on the terminal whether it may run a tokeniser's own code.
             return AutoTokenizer.from_pretrained(ref.name, revision=ref.revision or "main", trust_remote_code=False)
     except Exception as error:

@@ -27,7 +27,7 @@ from support.messages import assert_states, refuses
 from support.vectors import word_piece, write_questions
 
 import attngeo as library
-from attngeo.checkpoints import hub as hub_module, remote
+from attngeo.checkpoints import files, remote
 from attngeo.checkpoints.hub import verify_download
 from attngeo.errors import (
     AccessError,
@@ -459,7 +459,7 @@ def test_what_a_server_sends_has_a_budget(
 ) -> None:
     """Of bytes and of time; it is checked while they come, and nothing of them stays in the cache."""
     fault, error, facts = EXCESSES[case]
-    monkeypatch.setattr(hub_module, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(files, "MOST_BYTES", 10_000)
     monkeypatch.setattr(remote, "MOST_TIMEOUTS", 0.3)
     here.repositories["org/name"] = write_single(tmp_path / "remote")
     here.faults["config.json"] = fault
@@ -490,9 +490,9 @@ def test_weights_of_another_commit_are_refused_when_they_are_downloaded(here: Hu
         library.score("org/name", download=True)
 
 
-@pytest.mark.parametrize("misdeed", ["busy", "gone", "loop"])
+@pytest.mark.parametrize("misdeed", ["busy", "gone", "loop", "drop"])
 def test_signed_addresses_are_not_shown(
-    misdeed: Any, here: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    misdeed: Any, here: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
     here.repositories["org/name"] = write_single(tmp_path / "remote")
@@ -500,7 +500,8 @@ def test_signed_addresses_are_not_shown(
     with pytest.raises(ModelUnavailableError) as refused:
         library.score("org/name", download=True)
     assert "org/name" in str(refused.value)
-    assert "signed" not in str(refused.value)
+    assert "signed" not in f"{refused.value} {caplog.text}"
+    assert ("downloading from" in caplog.text) == (misdeed == "drop")
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -37,6 +37,7 @@ REFS = re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)/refs")
 # The names of files that git-LFS keeps.
 LARGE = (".safetensors", ".bin", ".gguf")
 CHUNK = 1 << 16
+ENDLESS = 100_000_000
 
 # What the server of large files may do. drop: close the connection after half of the content. stall: stop there. short:
 # announce and send half. long: send more. whole: send all of the file. shifted: send the bytes that come next, and say
@@ -200,14 +201,14 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(bytes([byte]))
 
     def write_endlessly(self, headers: Mapping[str, str]) -> None:
-        """Chunks until the client is gone; `sent` counts them under the path."""
+        """Chunks until the client is gone, or a hundred megabytes: `sent` counts them as "endless"."""
         self.send_response(200)
         for name, value in (headers | {"Transfer-Encoding": "chunked"}).items():
             self.send_header(name, value)
         self.end_headers()
         self.close_connection = True
         with suppress(ConnectionError):
-            while not self.hub.closing.is_set():
+            while self.hub.sent["endless"] < ENDLESS:
                 self.wfile.write(b"%x\r\n%s\r\n" % (CHUNK, b" " * CHUNK))
                 self.hub.sent["endless"] += CHUNK
 
