@@ -256,7 +256,7 @@ class Index(NamedTuple):
 def read_index(path: Path, ref: str) -> Index:
     """Parse a `*.index.json`. Raises CorruptCheckpointError, or UnsupportedModelError for an unknown file format.
 
-    An index may only name files in its folder: an absolute path, or one through `..`, is refused.
+    An index may only name files beside it: an absolute path, or one through another folder, is refused.
     """
     index = read_object(path, ref, MOST_INDEX_BYTES)
     weight_map = index.get("weight_map")
@@ -265,9 +265,9 @@ def read_index(path: Path, ref: str) -> Index:
             f"{ref}: {path.name} has no weight_map, expected one of tensor name → file; download it again"
         )
     for file in set(weight_map.values()):
-        if not is_inside(file):
+        if not is_inside(file) or str(PurePosixPath(file)) != PurePosixPath(file).name:
             raise CorruptCheckpointError(
-                f"{ref}: {path.name} points to {file!r:.80}, expected a file in its folder; download it again"
+                f"{ref}: {path.name} points to {file!r:.80}, outside its folder; expected plain file names"
             )
         require_format(file, f"{ref}: {path.name}")
     weight_map = {name: str(PurePosixPath(file)) for name, file in weight_map.items()}

@@ -16,8 +16,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from attngeo.checkpoints.files import GGUF, find_checkpoint, is_weights, read_config, usual_names
-from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, UsageError
+from attngeo.checkpoints.files import GGUF, find_checkpoint, is_weights, read_config, stated_weights, usual_names
+from attngeo.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+    UsageError,
+)
 from attngeo.options import RUNNING, Options, option
 
 Kind = Literal["hub", "folder", "file", "demo"]
@@ -341,11 +347,21 @@ def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity | None:
     return Identity(pinned, content, is_whole=not repository.offline)
 
 
+def _list_stated_weights(folder: Path) -> list[Path]:
+    """The file of weights that config.json names: it may be in a folder of its own."""
+    try:
+        stated = stated_weights(read_config(folder / "config.json", ""), "")
+    except CheckpointError:  # which is said when the model is opened
+        return []
+    return [] if stated is None else [folder / stated]
+
+
 def _list_files(folder: Path) -> list[list[Any]] | None:
     """Name, size, times and number of config.json and of each file of weights; None if they cannot be read."""
     try:
-        paths = sorted(path for path in folder.iterdir() if path.name == "config.json" or is_weights(path.name))
-        states = [(path.name, path.stat()) for path in paths]
+        paths = [path for path in folder.iterdir() if path.name == "config.json" or is_weights(path.name)]
+        paths += _list_stated_weights(folder)
+        states = [(str(path.relative_to(folder)), path.stat()) for path in sorted(set(paths))]
     except OSError:
         return None
     return [[name, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_dev, at.st_ino] for name, at in states]

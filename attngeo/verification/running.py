@@ -29,6 +29,7 @@ from attngeo.bounds import available_memory
 from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.files import GGUF, stated_weights, usual_names
 from attngeo.checkpoints.reference import ModelRef, require_demo
+from attngeo.checkpoints.remote import require_answers
 from attngeo.checkpoints.store import TensorStore, stated_quantisation
 from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import (
@@ -130,8 +131,6 @@ def _reach_hub(store: TensorStore) -> Iterator[None]:
     if store.revision is None or store.offline:
         yield
         return
-    from attngeo.checkpoints.remote import require_answers
-
     name = "DISABLE_SAFETENSORS_CONVERSION"
     before = os.environ.get(name)
     os.environ[name] = "1"

@@ -457,7 +457,11 @@ EXCESSES: dict[str, tuple[Fault, type[AttnGeoError], tuple[str, ...]]] = {
 def test_what_a_server_sends_has_a_budget(
     case: str, here: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of bytes and of time; it is checked while they come, and nothing of them stays in the cache."""
+    """Of bytes and of time; it is checked while they come, and nothing of them stays in the cache.
+
+    Headers are read below what is public: `_transport`, `_mounts` and `_pool` of httpx2 2, `_network_backend` of
+    httpcore2 2.
+    """
     fault, error, facts = EXCESSES[case]
     monkeypatch.setattr(files, "MOST_BYTES", 10_000)
     monkeypatch.setattr(remote, "MOST_TIMEOUTS", 0.3)
