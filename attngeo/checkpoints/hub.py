@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from huggingface_hub import (
@@ -185,14 +186,30 @@ class Repository:
 
     def has(self, file: str) -> bool:
         """Whether the repository (in offline mode: the cache) has `file`. Downloads nothing."""
-        if self.is_cached(file):
-            return True
+        kept = self._look_into_cache(file)
+        if kept is not None or self.offline:
+            return isinstance(kept, str)
         with self._explain_errors():
-            return not self.offline and file_exists(self.ref.name, file, revision=self.revision)
+            exists = file_exists(self.ref.name, file, revision=self.revision)
+        if not exists and self._pinned_in is not None:
+            self._note_missing(file)
+        return exists
 
     def is_cached(self, file: str) -> bool:
         """Whether the cache has `file`, of this revision."""
-        return isinstance(try_to_load_from_cache(self.ref.name, file, revision=self.revision), str)
+        return isinstance(self._look_into_cache(file), str)
+
+    def _look_into_cache(self, file: str) -> Any:
+        """The path of `file`; None if nothing is known, and another object if the revision lacks the file."""
+        return try_to_load_from_cache(self.ref.name, file, revision=self.revision)
+
+    def _note_missing(self, file: str) -> None:
+        """Write into the cache, as huggingface_hub does, that this commit has no such file: it will never have one."""
+        folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=self.ref.name, repo_type="model"))
+        note = folder / ".no_exist" / str(self.revision) / file
+        with suppress(OSError):
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.touch()
 
     def _missing(self, file: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"{self.ref.text}: the index names {file}, which is not in the repository")
