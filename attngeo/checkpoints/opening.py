@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
     from attngeo.checkpoints.hub import Repository
 
 log = logging.getLogger(__name__)
+
+NUMBER = re.compile(r"\d+")
 
 
 def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | None = None) -> TensorStore:
@@ -251,6 +254,7 @@ class FileStore(TensorStore):
         self._sources = {name: source for name, (source, _) in (opened or {}).items()}
         self._open = {name: file for name, (_, file) in (opened or {}).items()}
         self._lanes = max((source.lanes for source in self._sources.values()), default=1)
+        self._again: dict[str, str] = {}
         self._lock, self._closed = Lock(), False
         self._opening: defaultdict[str, Lock] = defaultdict(Lock)
 
@@ -298,11 +302,17 @@ class FileStore(TensorStore):
         """Shape, dtype and bytes of one tensor. Raises CorruptCheckpointError if the file of the index lacks it."""
         file = self._places[name]
         try:
-            return self._file(file).tensors[name]
+            info = self._file(file).tensors[name]
         except KeyError:
             raise CorruptCheckpointError(
                 f"{self.ref}: the index places tensor {name!r} in {file}, which does not hold it; download it again"
             ) from None
+        if name in self._again:
+            raise CorruptCheckpointError(
+                f"{self.ref}: the index places tensor {name!r} in {file}, and {self._again[name]}, which transformers "
+                "reads later, holds it, too; save the model again"
+            )
+        return info
 
     def _file(self, file: str) -> TensorFile:
         """A file, opened once; several threads may open several files."""
@@ -316,7 +326,9 @@ class FileStore(TensorStore):
                 assert opener is not None  # require_format has refused the others
                 source = _open_source(self._place, file)
                 opened = opener(source)
+                again = _find_stored_again(self._index, file, opened.tensors, self.ref) if self._index else {}
                 with self._lock:
+                    self._again |= again
                     if self._closed:
                         opened.close()
                         raise self._refuse(file)
@@ -381,6 +393,24 @@ class FileStore(TensorStore):
             self._sources.clear()
         for file in files:
             file.close()
+
+
+def _find_stored_again(index: Index, file: str, tensors: Collection[str], ref: str) -> dict[str, str]:
+    """The tensors of a file for which its index names a file before it, name → this file: transformers reads it last.
+
+    Raises CorruptCheckpointError if the index lacks a tensor of a kind that it has: it belongs to other files, and
+    transformers loads what the files hold.
+    """
+    others = [name for name in tensors if index.weight_map.get(name) != file]
+    unlisted = [name for name in others if name not in index.weight_map]
+    kinds = {NUMBER.sub("#", name) for name in index.weight_map} if unlisted else set()
+    missing = next((name for name in unlisted if NUMBER.sub("#", name) in kinds), None)
+    if missing is not None:
+        raise CorruptCheckpointError(
+            f"{ref}: {file} holds {missing!r:.80}, which is not in the index; it is that of other files: download it "
+            "again, or save the model again"
+        )
+    return {name: file for name in others if index.weight_map.get(name, file) < file}
 
 
 def open_local(path: Path, ref: str, config: Mapping[str, Any] | None = None) -> FileStore:

@@ -27,7 +27,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attngeo.bounds import available_memory
 from attngeo.checkpoints.adapters import AdapterStore
-from attngeo.checkpoints.files import GGUF, stated_weights, usual_names
+from attngeo.checkpoints.files import GGUF, is_index, require_format, stated_weights, usual_names
 from attngeo.checkpoints.reference import ModelRef, require_demo
 from attngeo.checkpoints.remote import require_answers
 from attngeo.checkpoints.store import TensorStore, stated_quantisation
@@ -117,7 +117,10 @@ def _find_source(ref: ModelRef, store: TensorStore) -> Source:
         return Source(place, options)
     if named is not None and "/" not in named and store.format == "safetensors":
         return Source(place, options, named)
-    if named == usual_names()[2] and ref.kind != "hub":
+    kind = None if is_index(file) else require_format(file, store.ref)
+    if (
+        kind is not None and named == f"{kind.usual_stem}{kind.suffixes[0]}"
+    ):  # the one file of pickles, perhaps beside another format
         return Source(place, options | {"use_safetensors": False})
     raise UnsupportedModelError(
         f"{store.ref}: transformers does not load {file} by itself, expected one of: {', '.join(usual_names())}; "

@@ -16,6 +16,7 @@ from conftest import Command
 from safetensors.torch import load_file, save_file
 from support.checkpoints import CONFIG, assert_refused, weights, write_config, write_index, write_sharded, write_single
 from support.hub_server import Hub
+from support.messages import refuses
 from torch import Tensor
 
 import attngeo
@@ -223,6 +224,26 @@ def test_only_the_shards_that_are_needed_are_opened(tmp_path: Path) -> None:
     assert len(attngeo.score(folder)) == 2
     with pytest.raises(CorruptCheckpointError, match=r"model-00001-of-00003\.safetensors"):
         open_store(folder).read("model.embed_tokens.weight")
+
+
+def test_an_index_of_other_files_is_refused(tmp_path: Path) -> None:
+    """Transformers loads what the files hold: layers that the index lacks, and of two tensors that of the last file."""
+    folder = write_sharded(tmp_path / "grown")
+    second = "model-00002-of-00003.safetensors"
+    places = {name: "model-00001-of-00003.safetensors" for name in weights() if "embed" in name}
+    places |= {name: second for name in weights() if ".0." in name}
+    save_file(weights(), folder / second)
+    write_index(folder, places)
+    with refuses(CorruptCheckpointError, second, "model.layers.1.self_attn"):
+        attngeo.score(folder)
+    folder = write_sharded(tmp_path / "twice")
+    third = "model-00003-of-00003.safetensors"
+    save_file(load_file(folder / third) | {Q0: weights()[Q0] + 1}, folder / third)
+    with refuses(CorruptCheckpointError, Q0, second, third):
+        attngeo.score(folder)
+    tensors = {name: tensor for name, tensor in load_file(folder / third).items() if name != Q0}
+    save_file(tensors | {"rotary.inv_freq": torch.ones(3)}, folder / third)
+    assert len(attngeo.score(folder)) == 2
 
 
 @pytest.mark.parametrize("form", ["folder", "file", "hub"])
