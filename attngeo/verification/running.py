@@ -27,7 +27,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attngeo.bounds import available_memory
 from attngeo.checkpoints.adapters import AdapterStore
-from attngeo.checkpoints.files import GGUF, is_index, require_format, stated_weights, usual_names
+from attngeo.checkpoints.files import GGUF, stated_weights, usual_names
 from attngeo.checkpoints.reference import ModelRef, require_demo
 from attngeo.checkpoints.remote import require_answers
 from attngeo.checkpoints.store import TensorStore, stated_quantisation

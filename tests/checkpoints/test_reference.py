@@ -111,7 +111,9 @@ def test_a_file_of_a_repository_is_no_path() -> None:
             "org/name/sub/model.safetensors@v1",
         ),
         ("https://huggingface.co/org/name/blob/main/config.json#L3", "org/name"),
-        ("hf://org/name", None),
+        ("hf://org/name", "org/name"),
+        ("s3://bucket/org/name", None),
+        ("https://huggingface.co/datasets/org/name", None),
     ],
 )
 def test_the_address_of_a_model_names_its_reference(address: str, reference: str | None) -> None:
