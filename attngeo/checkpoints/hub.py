@@ -30,13 +30,7 @@ from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from attngeo.checkpoints.files import GGUF, Index, is_index, read_index, usual_names
 from attngeo.checkpoints.reference import ADAPTER, HubAccess, ModelRef, did_you_mean
-from attngeo.checkpoints.remote import (
-    CONNECTIONS,
-    Address,
-    RemoteFile,
-    ServerRules,
-    require_answers,
-)
+from attngeo.checkpoints.remote import CONNECTIONS, Address, RemoteFile, ServerRules, require_answers
 from attngeo.errors import (
     AccessError,
     AttnGeoError,

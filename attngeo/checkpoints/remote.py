@@ -25,7 +25,7 @@ from huggingface_hub import constants, get_session, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import _http as hub_http, httpx, parse_ratelimit_headers  # type: ignore[attr-defined]  # re-exported
 
-from attngeo.bounds import require_memory
+from attngeo.bounds import MOST_BYTES, MOST_INDEX_BYTES, require_memory
 from attngeo.checkpoints.files import limit_of
 from attngeo.errors import CorruptCheckpointError, NetworkError, first_line, hide_secrets
 
@@ -161,13 +161,12 @@ class Limit(NamedTuple):
     """How many bytes the content of an answer may have.
 
     what: the file, for errors; "" for an answer without limits. most: bytes that such a file may have. announced: bytes
-    of weights, as the Hub has stated them. who: the server.
+    of weights, as the Hub has stated them.
     """
 
     what: str = ""
     most: int | None = None
     announced: int | None = None
-    who: str = ""
 
     def check(self, received: int) -> None:
         """Raise CorruptCheckpointError or NetworkError if so many bytes are too many."""
@@ -177,7 +176,7 @@ class Limit(NamedTuple):
             )
         if self.announced is not None and received > self.announced:
             raise NetworkError(
-                f"{self.what} has more than the {self.announced:,} bytes that {self.who} stated; try again"
+                f"{self.what} has more than the {self.announced:,} bytes that the Hub has stated; try again"
             )
 
 
@@ -237,8 +236,9 @@ class ServerRules:
         Raises HfHubHTTPError for a wait that is too long, NetworkError for a name that is none.
         """
         self._unanswered_since, self._unanswered = None, 0
-        who = f"{self.ref}: {str(response.url.join('/')).rstrip('/')}"  # the Hub, or a server that has its files
-        response.stream = _PacedStream(response.stream, longest_silence(), who, self._find_limit(response, who))
+        server = str(response.url.join("/")).rstrip("/")  # the Hub, or one that has its files
+        who = f"{self.ref}: {server}"
+        response.stream = _PacedStream(response.stream, longest_silence(), who, self._find_limit(response, server))
         if response.status_code in BUSY:
             self._check_wait(response, who)
         else:
@@ -256,25 +256,28 @@ class ServerRules:
         if etag or linked:
             self.announced = (linked or etag).removeprefix("W/").strip('"')
 
-    def _find_limit(self, response: Any, who: str) -> Limit:
+    def _find_limit(self, response: Any, server: str) -> Limit:
         """What the content of an answer may have. Raises if the answer states that it has more, or is compressed."""
         if self._counts_failures:
             return Limit()
         url, size = response.request.url, _read_size(response)
         limit = self._limits.get(str(url), Limit())
         if address := FILE.fullmatch(url.path):
-            most = limit_of(address["file"])
-            limit = limit._replace(what=f"{self.ref}: {address['file']}", most=most, who=who)
+            limit = limit._replace(what=f"{self.ref}: {address['file']}", most=limit_of(address["file"]))
+        elif "/api/" in url.path:
+            limit = Limit(f"{self.ref}: the answer of {server}", MOST_INDEX_BYTES)
+        if response.is_error:
+            return Limit(f"{self.ref}: the refusal of {server}", MOST_BYTES)
         is_head = response.request.method == "HEAD"
-        if is_head and limit.most is None and limit.what:
-            limit = limit._replace(announced=size)
         if is_head or response.is_redirect:
+            if is_head and address and limit.most is None:
+                limit = limit._replace(announced=size)
             with suppress(httpx.InvalidURL):  # which huggingface_hub will say
                 for place in (url, url.join(response.headers.get("Location", ""))):
                     self._limits[str(place)] = limit
             return Limit()
-        if limit.what and response.headers.get("Content-Encoding", "identity") != "identity":
-            raise NetworkError(f"{limit.what} comes compressed from {who}, expected plain bytes; check HF_ENDPOINT")
+        if address and response.headers.get("Content-Encoding", "identity") != "identity":
+            raise NetworkError(f"{limit.what} comes compressed from {server}, expected plain bytes; check HF_ENDPOINT")
         limit.check(size or 0)
         return limit
 

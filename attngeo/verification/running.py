@@ -117,10 +117,7 @@ def _find_source(ref: ModelRef, store: TensorStore) -> Source:
         return Source(place, options)
     if named is not None and "/" not in named and store.format == "safetensors":
         return Source(place, options, named)
-    kind = None if is_index(file) else require_format(file, store.ref)
-    if (
-        kind is not None and named == f"{kind.usual_stem}{kind.suffixes[0]}"
-    ):  # the one file of pickles, perhaps beside another format
+    if named == "pytorch_model.bin":  # perhaps beside another format, which would come first
         return Source(place, options | {"use_safetensors": False})
     raise UnsupportedModelError(
         f"{store.ref}: transformers does not load {file} by itself, expected one of: {', '.join(usual_names())}; "

@@ -22,13 +22,14 @@ from huggingface_hub.utils import httpx
 from huggingface_hub.utils._http import default_client_factory
 from safetensors.torch import load_file, save_file
 from support.checkpoints import CONFIG, write_config, write_header, write_sharded, write_single
-from support.hub_server import COMMIT, V1_COMMIT, Fault, Hub, StorageHandler, sha256
+from support.hub_server import COMMIT, V1_COMMIT, Fault, Hub, HubHandler, StorageHandler, sha256
 from support.messages import assert_states, refuses
 from support.vectors import word_piece, write_questions
 
 import attngeo as library
 from attngeo.checkpoints import files, remote
-from attngeo.checkpoints.hub import verify_download
+from attngeo.checkpoints.hub import Repository, verify_download
+from attngeo.checkpoints.reference import HubAccess, ModelRef
 from attngeo.errors import (
     AccessError,
     AttnGeoError,
@@ -485,6 +486,13 @@ def test_weights_that_are_downloaded_have_their_announced_size(
     with refuses(NetworkError, "org/name", file, f"{(folder / file).stat().st_size:,} bytes"):
         library.score("org/name", download=True)
     assert here.sent["endless"] <= 50_000_000
+
+
+def test_a_list_of_revisions_has_a_budget(here: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "MOST_INDEX_BYTES", 10_000)
+    monkeypatch.setattr(HubHandler, "list_refs", lambda self, _: self.write_endlessly({"X-Repo-Commit": COMMIT}))
+    with refuses(CorruptCheckpointError, "org/name", here.url, "10,000 bytes"):
+        Repository(ModelRef.parse("org/name"), HubAccess()).list_revisions()
 
 
 def test_weights_of_another_commit_are_refused_when_they_are_downloaded(here: Hub, tmp_path: Path) -> None:
