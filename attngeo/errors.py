@@ -48,6 +48,8 @@ EXTRAS = {
 LONGEST_WORD, LONGEST_LINE = 300, 1200
 # Of what is shortened, how much of the whole is its start. The end of a path or of a message says most, too.
 START = 0.6
+# An address on the network: what is before and after the credentials, and a query, which may be signed.
+ADDRESS = re.compile(r"\b(\w+://)(?:[^\s/@'\"<>]*@)?([^\s?#'\"<>]*)(?:[?#][^\s'\"<>]*)?")
 # Package → the first version of Python for which the index has no wheel of it; its extra leaves it out there.
 WITHOUT_WHEEL = {"gensim": (3, 14)}
 
@@ -96,7 +98,16 @@ def _cut(text: str, longest: int) -> str:
 
 def first_line(error: BaseException) -> str:
     """The first line of another library's error, at most 200 characters; the error's class if it has no text."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return hide_secrets((str(error).strip().splitlines() or [type(error).__name__])[0])[:200]
+
+
+def hide_secrets(text: str) -> str:
+    """The text with addresses that open nothing: without names and passwords of users, and without queries.
+
+    >>> hide_secrets("403 for 'https://me:secret@host/file?signature=1'")
+    "403 for 'https://host/file'"
+    """
+    return ADDRESS.sub(r"\1\2", text)
 
 
 class UsageError(AttnGeoError):

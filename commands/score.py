@@ -111,6 +111,11 @@ def score(
     conditions = _check(fail_if or [], options)
     if verify and options.adapter:
         raise UsageError("$verify runs the model without adapters; leave out $verify or $adapter", "verify", "adapter")
+    if verify and options.config is not None:
+        raise UsageError(
+            "$verify runs the model with the config.json beside its weights; leave out $verify or $config",
+            "verify", "config",
+        )  # fmt: skip
     listed = list_all(models, models_file, hub, command="score")
     check_outputs(outputs, figures, listed)
     alone = len(listed) == 1

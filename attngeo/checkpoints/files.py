@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attngeo.bounds import MOST_BYTES, MOST_INDEX_BYTES, read_small_text
+from attngeo.bounds import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, read_small_text
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
 
 if TYPE_CHECKING:
@@ -21,12 +21,19 @@ if TYPE_CHECKING:
 
 Check = Callable[[dict[str, Any]], dict[str, Any]]
 # The end of the name of an index: the JSON file that tells which file of a sharded checkpoint holds which tensor.
-INDEX_SUFFIX, GGUF = ".index.json", ".gguf"
+INDEX_SUFFIX, GGUF, SAFETENSORS = ".index.json", ".gguf", ".safetensors"
+# The field of config.json that names the file of weights, which transformers then opens instead of the usual one.
+WEIGHTS_FIELD = "transformers_weights"
 LONGEST_NAME = 200
+# Small files of a repository. What else is read of one, beside its weights, belongs to a tokeniser.
+SMALL = ("config.json", "adapter_config.json", "generation_config.json", ".gitattributes", "README.md")
 # A thousand times the bytes of the largest models that are known.
 MOST_TOTAL = 10**15
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
 LATER_PART = re.compile(r"-(?!00001-)\d{5}-of-(\d{5})\.gguf$")
+# How a text begins that stands for a file in a repository of git until git-lfs has fetched it, and its most bytes.
+POINTER, LONGEST_POINTER = "version https://git-lfs.github.com/", 1024
+ADVICE_FOR_POINTERS = "it stands for a file that git-lfs has not fetched; run git lfs pull in its folder"
 # How the names of threads that open files begin. One that waits for a server keeps the process until that has answered.
 THREADS = "attngeo-open"
 
@@ -69,7 +76,7 @@ def _open_gguf(source: ByteSource) -> TensorFile:
 
 # In the order in which they are tried.
 FORMATS: tuple[Format, ...] = (
-    Format(name="safetensors", suffixes=(".safetensors",), usual_stem="model", open=_open_safetensors),
+    Format(name="safetensors", suffixes=(SAFETENSORS,), usual_stem="model", open=_open_safetensors),
     Format(
         name="PyTorch",
         suffixes=(".bin", ".pt", ".pth"),
@@ -116,9 +123,35 @@ OTHER_FOLDERS = (
 
 
 def usual_names() -> tuple[str, ...]:
-    """The files to try in a folder or repository, in this order. The index of a format comes before its one file."""
+    """The files to try in a folder or repository, in the order of transformers: the one file of a format comes before
+    its index, which `save_pretrained` leaves behind if it writes one file over several.
+    """
     names = [f"{kind.usual_stem}{kind.suffixes[0]}" for kind in FORMATS if kind.usual_stem and kind.open]
-    return tuple(name for file in names for name in (f"{file}{INDEX_SUFFIX}", file))
+    return tuple(name for file in names for name in (file, f"{file}{INDEX_SUFFIX}"))
+
+
+def stated_weights(config: Mapping[str, Any], ref: str) -> str | None:
+    """The file of weights, or the index, that config.json names for transformers; None if it names none.
+
+    Raises UnsupportedModelError for what transformers does not open: another format, or a file outside the folder.
+    """
+    name = config.get(WEIGHTS_FIELD)
+    if name is None:
+        return None
+    endings = (SAFETENSORS, SAFETENSORS + INDEX_SUFFIX)
+    if not (isinstance(name, str) and name.endswith(endings) and is_inside(name)):
+        raise UnsupportedModelError(
+            f"{ref}: config.json names {name!r:.80} in {WEIGHTS_FIELD}, expected a file beside it that ends in "
+            f"{' or '.join(endings)}; correct it, or give the file of weights"
+        )
+    return str(PurePosixPath(name))
+
+
+def is_inside(file: str) -> bool:
+    """Whether the name of a file, which others have written, can only lead into the folder that it is relative to."""
+    path = PurePosixPath(file)
+    is_relative = not path.is_absolute() and ".." not in path.parts and "\\" not in file and ":" not in file
+    return is_relative and file.isprintable() and path.name != "" and len(file) <= LONGEST_NAME
 
 
 def is_index(file: str) -> bool:
@@ -129,6 +162,15 @@ def is_index(file: str) -> bool:
 def is_weights(file: str) -> bool:
     """Whether a file is named as weights of a known format, supported or not, or as an index of weights."""
     return is_index(file) or any(file.endswith(kind.suffixes) for kind in FORMATS)
+
+
+def limit_of(file: str) -> int | None:
+    """The most bytes that a file of this name may have; None for weights."""
+    if is_index(file):
+        return MOST_INDEX_BYTES
+    if is_weights(file):
+        return None
+    return MOST_BYTES if file.rpartition("/")[2] in SMALL else MOST_TOKENISER_BYTES
 
 
 def require_format(file: str, ref: str) -> Format:
@@ -160,17 +202,30 @@ def read_config(path: Path, ref: str) -> dict[str, Any]:
 
 def read_object(path: Path, ref: str, most: int = MOST_BYTES, check: Check | None = None) -> dict[str, Any]:
     """The JSON object in a file. Raises CorruptCheckpointError. check: raises ValueError for an object inside."""
+    text = ""
     try:
-        value = json.loads(read_small_text(path, most), object_hook=check)
+        text = read_small_text(path, most)
+        value = json.loads(text, object_hook=check)
     except (OSError, ValueError, RecursionError) as error:
         raise CorruptCheckpointError(
-            f"{ref}: {path.name} is not readable JSON ({first_line(error)}); download it again"
+            f"{ref}: {path.name} is not readable JSON ({first_line(error)}); {_advise(text, error)}"
         ) from None
     if not isinstance(value, dict):
         raise CorruptCheckpointError(
             f"{ref}: {path.name} is a {type(value).__name__}, expected an object; download it again"
         )
     return value
+
+
+def _advise(text: str, error: Exception) -> str:
+    """What to do about a file that is no JSON. What is wrong inside a whole one is so in the original, too."""
+    if text.startswith(POINTER):
+        return ADVICE_FOR_POINTERS
+    if text.startswith("\ufeff"):
+        return "save it as UTF-8 without a byte order mark"
+    if isinstance(error, json.JSONDecodeError) and text.rstrip().endswith("}"):
+        return "correct it there: JSON has no comments, and no comma after the last entry"
+    return "download it again"
 
 
 def _check_model_type(fields: dict[str, Any]) -> dict[str, Any]:
@@ -193,11 +248,15 @@ class Index(NamedTuple):
         """The files that the index names, each once, in order."""
         return sorted(set(self.weight_map.values()))
 
+    def move(self, folder: str) -> Index:
+        """The index seen from outside its folder, which is "" or ends in a slash."""
+        return self if not folder else self._replace(weight_map={t: folder + f for t, f in self.weight_map.items()})
+
 
 def read_index(path: Path, ref: str) -> Index:
     """Parse a `*.index.json`. Raises CorruptCheckpointError, or UnsupportedModelError for an unknown file format.
 
-    An index may only name files beside it: an absolute path, or one through `..`, is refused.
+    An index may only name files beside it: an absolute path, or one through another folder, is refused.
     """
     index = read_object(path, ref, MOST_INDEX_BYTES)
     weight_map = index.get("weight_map")
@@ -206,20 +265,24 @@ def read_index(path: Path, ref: str) -> Index:
             f"{ref}: {path.name} has no weight_map, expected one of tensor name → file; download it again"
         )
     for file in set(weight_map.values()):
-        if PurePosixPath(file).name != file or "\\" in file or file in ("", ".", "..") or len(file) > LONGEST_NAME:
+        if not is_inside(file) or str(PurePosixPath(file)) != PurePosixPath(file).name:
             raise CorruptCheckpointError(
                 f"{ref}: {path.name} points to {file!r:.80}, outside its folder; expected plain file names"
             )
         require_format(file, f"{ref}: {path.name}")
+    weight_map = {name: str(PurePosixPath(file)) for name, file in weight_map.items()}
     metadata = index.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
     return Index(weight_map, total if type(total) is int and 0 < total < MOST_TOTAL else None)
 
 
 class FoundCheckpoint(NamedTuple):
-    """path: of the one file of weights, or of the index. config: the fields of config.json; none beside a GGUF file."""
+    """folder: with config.json. name: the one file of weights in it, or the index. config: the fields of config.json;
+    none beside a GGUF file.
+    """
 
-    path: Path
+    folder: Path
+    name: str
     config: Mapping[str, Any]
 
 
@@ -227,24 +290,32 @@ def find_checkpoint(path: Path, ref: str, config: Mapping[str, Any] | None = Non
     """Where the weights are that a folder or a file names, and the configuration. Opens no weights.
 
     path: a folder, a file of weights, an index, or config.json. config: the fields of a config.json that is not beside
-    the weights. Raises CheckpointError if it holds no checkpoint, has no config.json, or is of an unsupported format.
+    the weights. Of a folder, the weights are those that transformers opens; or, if it opens none, its only ones.
+    Raises CheckpointError if it holds no checkpoint, has no config.json, or is of an unsupported format.
     """
     if path.name == "config.json" and not path.is_dir():
         path = path.parent
-    if path.is_dir():
-        if config is None and not (path / "config.json").is_file():
-            if any(path.glob(f"*{GGUF}")):
-                return find_checkpoint(path / find_only_weights(path, ref), ref)
-            refuse_other_folders(path, ref)
-            if (path / "model/config.json").is_file():
-                raise CorruptCheckpointError(f"{ref}: no config.json in {path}; give {path / 'model'}, which has one")
-        config = read_config(path / "config.json", ref) if config is None else config
-        name = next((name for name in usual_names() if (path / name).is_file()), None) or find_only_weights(path, ref)
-        path = path / name
-    check_name(path.name, ref)
-    if config is None and path.suffix != GGUF:
-        config = read_config(path.with_name("config.json"), ref)
-    return FoundCheckpoint(path, config or {})
+    if not path.is_dir():
+        check_name(path.name, ref)
+        if config is None and path.suffix != GGUF:
+            config = read_config(path.with_name("config.json"), ref)
+        return FoundCheckpoint(path.parent, path.name, config or {})
+    if config is None and not (path / "config.json").is_file():
+        if any(path.glob(f"*{GGUF}")):
+            return find_checkpoint(path / find_only_weights(path, ref), ref)
+        refuse_other_folders(path, ref)
+        if (path / "model/config.json").is_file():
+            raise CorruptCheckpointError(f"{ref}: no config.json in {path}; give {path / 'model'}, which has one")
+    config = read_config(path / "config.json", ref) if config is None else config
+    name = stated_weights(config, ref)
+    if name is not None and not (path / name).is_file():
+        raise CorruptCheckpointError(
+            f"{ref}: config.json names {name} in {WEIGHTS_FIELD}, which is missing; download it, or give another file"
+        )
+    name = name or next((name for name in usual_names() if (path / name).is_file()), None)
+    name = name or find_only_weights(path, ref)
+    check_name(name, ref)
+    return FoundCheckpoint(path, name, config)
 
 
 def check_name(file: str, ref: str) -> None:
@@ -255,24 +326,34 @@ def check_name(file: str, ref: str) -> None:
 
 
 def find_only_weights(folder: Path, ref: str) -> str:
-    """The one file of weights, or the one index, in a folder that has none of the usual names."""
+    """The one file of weights, or the one index, in a folder that has none of the usual names.
+
+    Raises CorruptCheckpointError if there are several of one format, UnsupportedModelError for another format.
+    """
     for kind in FORMATS:
-        for ending in (kind.suffixes[0] + INDEX_SUFFIX, kind.suffixes[0]):
-            paths = (path for path in folder.glob(f"*{ending}") if path.is_file())
-            found = sorted(path.name for path in paths if path.name not in kind.not_weights)
-            names = [name for name in found if not LATER_PART.search(name)]
-            if len(names) > 1:
-                require_format(names[0], ref)
-                refuse_shard(names[0], ref)
-                raise CorruptCheckpointError(
-                    f"{ref}: {len(names)} files of weights in {folder} ({', '.join(names[:4])}); give one of them"
-                )
-            if names:
-                return names[0]
+        names = _list_weights(folder, kind, ref)
+        if len(names) > 1:
+            require_format(names[0], ref)
+            refuse_shard(names[0], ref)
+            raise CorruptCheckpointError(
+                f"{ref}: {len(names)} files of weights in {folder} ({', '.join(names[:4])}); give one of them"
+            )
+        if names:
+            return names[0]
     refuse_other_folders(folder, ref)
     usual = ", ".join(usual_names())
     single = " or ".join(f"*{kind.suffixes[0]}" for kind in FORMATS if kind.open)
     raise CorruptCheckpointError(f"{ref}: no weights in {folder}, looked for {usual} and for a single {single}")
+
+
+def _list_weights(folder: Path, kind: Format, ref: str) -> list[str]:
+    """The files and indices of one format in a folder, without the files that belong to one of these indices."""
+    indices, files = (
+        sorted(path.name for path in folder.glob(f"*{kind.suffixes[0]}{ending}") if path.is_file())
+        for ending in (INDEX_SUFFIX, "")
+    )
+    parts = {*kind.not_weights, *(file for index in indices for file in read_index(folder / index, ref).files)}
+    return indices + [name for name in files if name not in parts and not LATER_PART.search(name)]
 
 
 def refuse_other_folders(folder: Path, ref: str) -> None:

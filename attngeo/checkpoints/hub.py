@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from huggingface_hub import (
@@ -32,6 +33,7 @@ from attngeo.checkpoints.reference import ADAPTER, HubAccess, ModelRef, did_you_
 from attngeo.checkpoints.remote import CONNECTIONS, Address, RemoteFile, ServerRules, require_answers
 from attngeo.errors import (
     AccessError,
+    AttnGeoError,
     CorruptCheckpointError,
     ModelNotFoundError,
     NetworkError,
@@ -39,6 +41,9 @@ from attngeo.errors import (
     UsageError,
     first_line,
 )
+
+# The statuses of a server that does not give access.
+REFUSALS = (401, 403)
 
 
 class Repository:
@@ -53,31 +58,43 @@ class Repository:
         self.ref, self.revision, self.access = ref, ref.revision, access
         self.endpoint, self.offline = constants.ENDPOINT, access.offline or constants.is_offline_mode()
         self.at_once = 1 if self.offline or access.download else CONNECTIONS
+        self._pinned_in: str | None = None
 
     def pin(self, *names: str) -> Path:
         """Take all files from one commit from now on, that of config.json. Returns the path of that file in the cache.
 
         An adapter has a configuration of its own, and a GGUF file needs none: any small file that repositories have
-        will do. names: of the file, if it is another one. Raises CorruptCheckpointError if the repository has none.
+        will do. Weights in a folder have their config.json beside them, or else that of the repository. names: of the
+        file, if it is another one. Raises CorruptCheckpointError if the repository has none.
         """
-        usual = (".gitattributes", "README.md") if (self.ref.file or "").endswith(GGUF) else (ADAPTER,)
-        names = names or ("config.json", *usual)
-        path = next((path for name in names if (path := self.download(name)) is not None), None)
-        if path is None:
-            raise CorruptCheckpointError(f"{self.ref.text}: the repository has no {names[0]}")
-        self.path, self.revision = path.parent, path.parent.name
-        return path
+        names = names or self._list_configs()
+        for name in names:
+            path = self.download(name)
+            if path is not None:
+                self._pinned_in = folder_of(name)
+                self.path, self.revision = path.parent, path.parents[name.count("/")].name
+                return path
+        raise CorruptCheckpointError(f"{self.ref.text}: the repository has no {names[0]}")
+
+    def _list_configs(self) -> tuple[str, ...]:
+        """Names of the file that `pin` looks for, in this order."""
+        weights = self.ref.file or ""
+        if weights.endswith(GGUF):
+            return "config.json", ".gitattributes", "README.md"
+        if folder := folder_of(weights):
+            return f"{folder}config.json", "config.json"
+        return "config.json", ADAPTER
 
     def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
         """The file of weights, or the index of several with what it says. Raises if there are none.
 
-        names: that it may have, if it is not that of a model.
+        names: that it may have, if it has no usual one.
         """
         names = names or (usual_names() if self.ref.file is None else (self.ref.file,))
         for name in names:
             if is_index(name):
                 if (path := self.download(name)) is not None:
-                    return name, read_index(path, self.ref.text)
+                    return name, read_index(path, self.ref.text).move(folder_of(self.ref.file or ""))
             elif self.has(name):
                 return name, None
         if self.offline:
@@ -109,17 +126,23 @@ class Repository:
                 stated = get_hf_file_metadata(url, library_name="attngeo", retry_on_errors=True)
             except errors.EntryNotFoundError:
                 raise self._missing(file) from None
-        if stated.commit_hash != self.revision or stated.size is None or stated.size < 0:
-            raise NetworkError(
-                f"{self.ref.text}: {file} is of commit {stated.commit_hash!r:.60}, expected {self.revision}, which "
-                "config.json is of; try again"
-            )
+        self._require_revision(file, stated.commit_hash)
+        if stated.size is None or stated.size < 0:
+            raise NetworkError(f"{self.ref.text}: {self.endpoint} does not state the size of {file}; try again")
         location = urljoin(url, stated.location)
         headers = build_hf_headers(token=None if origin(location) == origin(url) else False, library_name="attngeo")
         return Address(location, stated.size, stated.etag or "", headers)
 
+    def find(self, file: str) -> Path | None:
+        """The path in the cache of another file beside config.json; None if the repository lacks it."""
+        return self.download(f"{self._pinned_in or ''}{file}")
+
     def download(self, file: str) -> Path | None:
-        """The path of `file` in the cache, downloaded and verified if needed; None if the repository lacks it."""
+        """The path of `file` in the cache, downloaded and verified if needed; None if the repository lacks it.
+
+        Raises CorruptCheckpointError for a small file that is longer than any, NetworkError if the server has another
+        revision of it.
+        """
         with self._explain_errors() as rules, self._note_unverified(file) as unverified:
             try:
                 path = hf_hub_download(
@@ -134,7 +157,16 @@ class Repository:
                 raise
             if unverified:
                 verify_download(Path(path), self.ref.text, rules.announced if rules else None)
+        if self._pinned_in is not None:
+            self._require_revision(file, Path(path).parents[file.count("/")].name)
         return Path(path)
+
+    def _require_revision(self, file: str, commit: str | None) -> None:
+        if commit != self.revision:
+            raise NetworkError(
+                f"{self.ref.text}: {file} is of commit {commit!r:.60}, expected {self.revision}, which config.json is "
+                "of; try again"
+            )
 
     def list_revisions(self) -> list[str]:
         """Its branches, then its tags. Raises NetworkError in offline mode, and errors of the Hub."""
@@ -148,17 +180,56 @@ class Repository:
 
     def has(self, file: str) -> bool:
         """Whether the repository (in offline mode: the cache) has `file`. Downloads nothing."""
-        if self.is_cached(file):
-            return True
+        kept = self._look_into_cache(file)
+        if kept is not None or self.offline:
+            return isinstance(kept, str)
         with self._explain_errors():
-            return not self.offline and file_exists(self.ref.name, file, revision=self.revision)
+            exists = file_exists(self.ref.name, file, revision=self.revision)
+        if not exists and self._pinned_in is not None:
+            self._note_missing(file)
+        return exists
 
     def is_cached(self, file: str) -> bool:
         """Whether the cache has `file`, of this revision."""
-        return isinstance(try_to_load_from_cache(self.ref.name, file, revision=self.revision), str)
+        return isinstance(self._look_into_cache(file), str)
+
+    def _look_into_cache(self, file: str) -> Any:
+        """The path of `file`; None if nothing is known, and another object if the revision lacks the file."""
+        return try_to_load_from_cache(self.ref.name, file, revision=self.revision)
+
+    def _note_missing(self, file: str) -> None:
+        """Write into the cache, as huggingface_hub does, that this commit has no such file: it will never have one."""
+        folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=self.ref.name, repo_type="model"))
+        note = folder / ".no_exist" / str(self.revision) / file
+        with suppress(OSError):
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.touch()
 
     def _missing(self, file: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"{self.ref.text}: the index names {file}, which is not in the repository")
+
+    def _explain_absence(self, cause: BaseException) -> AttnGeoError:
+        """The error for what is not in the cache, while the Hub gives no answer or refuses access."""
+        ref, endpoint = self.ref.text, constants.ENDPOINT
+        if self.offline:
+            return NetworkError(
+                f"{ref}: no such file or folder here, and not in the cache of the Hub, while offline mode is on; "
+                f"run once without it{did_you_mean(ref)}"
+            )
+        if _status_of(cause) in REFUSALS:
+            return self._explain_refusal(cause)
+        return NetworkError(
+            f"{ref}: no such file or folder here, not in the cache of the Hub, and {endpoint} cannot be reached "
+            f"({first_line(cause)}); check the connection, HF_ENDPOINT and proxies, or give a folder"
+            f"{did_you_mean(ref)}"
+        )
+
+    def _explain_refusal(self, error: BaseException) -> AttnGeoError:
+        """The error for an answer of the Hub that is none of a missing model or file."""
+        ref, endpoint, status = self.ref.text, constants.ENDPOINT, _status_of(error)
+        if status in REFUSALS:
+            return AccessError(f"{ref}: {endpoint} refuses access ({status}); check HF_TOKEN")
+        return NetworkError(f"{ref}: download from {endpoint} failed ({first_line(error)}); try again")
 
     @contextmanager
     def _note_unverified(self, file: str) -> Iterator[bool]:
@@ -202,26 +273,24 @@ class Repository:
         except errors.HFValidationError as error:
             raise UsageError(f"{ref}: not a Hub id, expected org/name ({first_line(error)})") from None
         except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
-            if self.offline:
-                raise NetworkError(
-                    f"{ref}: no such file or folder here, and not in the cache of the Hub, while offline mode is on; "
-                    f"run once without it{did_you_mean(ref)}"
-                ) from None
-            cause = error.__cause__ or error
-            raise NetworkError(
-                f"{ref}: no such file or folder here, not in the cache of the Hub, and {endpoint} cannot be reached "
-                f"({first_line(cause)}); check the connection, HF_ENDPOINT and proxies, or give a folder"
-                f"{did_you_mean(ref)}"
-            ) from None
+            raise self._explain_absence(error.__cause__ or error) from None
         except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # re-exported from httpx
-            status = getattr(getattr(error, "response", None), "status_code", None)
-            if status in (401, 403):
-                raise AccessError(f"{ref}: {endpoint} refuses access ({status}); check HF_TOKEN") from None
-            raise NetworkError(f"{ref}: download from {endpoint} failed ({first_line(error)}); try again") from None
+            raise self._explain_refusal(error) from None
         except ValueError as error:  # for example a commit that leads out of the cache
             raise NetworkError(
                 f"{ref}: {endpoint} does not answer as the Hub does ({first_line(error)}); check HF_ENDPOINT"
             ) from None
+
+
+def folder_of(file: str) -> str:
+    """The folder of a file in a repository, with a slash at its end; "" for a file in no folder."""
+    return file[: file.rfind("/") + 1]
+
+
+def _status_of(error: BaseException) -> int | None:
+    """The status of the answer that an error is about."""
+    status: int | None = getattr(getattr(error, "response", None), "status_code", None)
+    return status
 
 
 def verify_download(path: Path, ref: str, announced: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,10 @@ from torch import Tensor
 from attngeo.bounds import in_utf8
 from attngeo.checkpoints.adapters import Adapter, AdapterStore
 from attngeo.checkpoints.files import (
+    ADVICE_FOR_POINTERS,
     GGUF,
+    LONGEST_POINTER,
+    POINTER,
     THREADS,
     Index,
     check_name,
@@ -28,6 +32,7 @@ from attngeo.checkpoints.files import (
     read_index,
     read_object,
     require_format,
+    stated_weights,
 )
 from attngeo.checkpoints.reference import (
     ADAPTER,
@@ -37,6 +42,7 @@ from attngeo.checkpoints.reference import (
     find_adapter,
     find_config,
     is_adapter,
+    refuse_adapted,
     refuse_config,
     require_demo,
     split_weight,
@@ -56,6 +62,8 @@ if TYPE_CHECKING:
     from attngeo.checkpoints.hub import Repository
 
 log = logging.getLogger(__name__)
+
+NUMBER = re.compile(r"\d+")
 
 
 def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | None = None) -> TensorStore:
@@ -82,6 +90,7 @@ def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | No
         case "demo":
             store = open_local(require_demo(ref.name), ref.text, fields)
         case "folder" if not is_adapter(Path(ref.name)):
+            refuse_adapted(Path(ref.name), ref.text)
             store = open_local(Path(ref.name), ref.text, fields)
         case "file":
             store = open_local(Path(ref.name), ref.text, fields)
@@ -177,7 +186,8 @@ def _open_hub(ref: ModelRef, access: HubAccess, config: dict[str, Any] | None = 
         return None
     if config is None and not (ref.file or "").endswith(GGUF):
         config = read_config(path, ref.text)
-    main_file, index = repository.find_weights()
+    stated = stated_weights(config or {}, ref.text) if ref.file is None else None
+    main_file, index = repository.find_weights(() if stated is None else (stated,))
     return _open_files(ref.text, repository, main_file, config or {}, index)
 
 
@@ -199,15 +209,23 @@ class Folder:
         """The path of a file of weights."""
         return self.path / file
 
-    def download(self, file: str) -> Path | None:
+    def find(self, file: str) -> Path | None:
         """The path of another file; None if there is no such file."""
         return path if (path := self.path / file).is_file() else None
 
+    download = find
+
 
 def _open_source(place: Folder | Repository, file: str) -> ByteSource:
-    """A file of weights: on this machine, or ranges of it."""
-    source = place.open(file)
-    return RegularFile(source) if isinstance(source, Path) else source
+    """A file of weights: on this machine, or ranges of it. Raises CorruptCheckpointError for a pointer of git-lfs."""
+    opened = place.open(file)
+    source = RegularFile(opened) if isinstance(opened, Path) else opened
+    if len(POINTER) <= source.size <= LONGEST_POINTER:
+        start = bytes(source.read(0, len(POINTER), "header").numpy())
+        if start == POINTER.encode():
+            source.close()
+            raise CorruptCheckpointError(f"{source.where}: {ADVICE_FOR_POINTERS}")
+    return source
 
 
 class FileStore(TensorStore):
@@ -236,6 +254,7 @@ class FileStore(TensorStore):
         self._sources = {name: source for name, (source, _) in (opened or {}).items()}
         self._open = {name: file for name, (_, file) in (opened or {}).items()}
         self._lanes = max((source.lanes for source in self._sources.values()), default=1)
+        self._again: dict[str, str] = {}
         self._lock, self._closed = Lock(), False
         self._opening: defaultdict[str, Lock] = defaultdict(Lock)
 
@@ -283,11 +302,17 @@ class FileStore(TensorStore):
         """Shape, dtype and bytes of one tensor. Raises CorruptCheckpointError if the file of the index lacks it."""
         file = self._places[name]
         try:
-            return self._file(file).tensors[name]
+            info = self._file(file).tensors[name]
         except KeyError:
             raise CorruptCheckpointError(
                 f"{self.ref}: the index places tensor {name!r} in {file}, which does not hold it; download it again"
             ) from None
+        if name in self._again:
+            raise CorruptCheckpointError(
+                f"{self.ref}: the index places tensor {name!r} in {file}, and {self._again[name]}, which transformers "
+                "reads later, holds it, too; save the model again"
+            )
+        return info
 
     def _file(self, file: str) -> TensorFile:
         """A file, opened once; several threads may open several files."""
@@ -301,7 +326,9 @@ class FileStore(TensorStore):
                 assert opener is not None  # require_format has refused the others
                 source = _open_source(self._place, file)
                 opened = opener(source)
+                again = _find_stored_again(self._index, file, opened.tensors, self.ref) if self._index else {}
                 with self._lock:
+                    self._again |= again
                     if self._closed:
                         opened.close()
                         raise self._refuse(file)
@@ -344,13 +371,13 @@ class FileStore(TensorStore):
 
     def file(self, name: str) -> Path | None:
         """The path of another file of the model, downloaded if needed; None if it is missing."""
-        return self._place.download(name)
+        return self._place.find(name)
 
     def download(self, progress: Callable[[str], None]) -> None:
         """Make every file of weights a whole file on this machine. Calls `progress` with each file's name."""
         for file in self._files:
             progress(file)
-            self.file(file)
+            self._place.download(file)
         self._close_files()  # what was remote is opened again as a file on this machine
 
     def close(self) -> None:
@@ -368,14 +395,32 @@ class FileStore(TensorStore):
             file.close()
 
 
+def _find_stored_again(index: Index, file: str, tensors: Collection[str], ref: str) -> dict[str, str]:
+    """The tensors of a file for which its index names a file before it, name → this file: transformers reads it last.
+
+    Raises CorruptCheckpointError if the index lacks a tensor of a kind that it has: it belongs to other files, and
+    transformers loads what the files hold.
+    """
+    others = [name for name in tensors if index.weight_map.get(name) != file]
+    unlisted = [name for name in others if name not in index.weight_map]
+    kinds = {NUMBER.sub("#", name) for name in index.weight_map} if unlisted else set()
+    missing = next((name for name in unlisted if NUMBER.sub("#", name) in kinds), None)
+    if missing is not None:
+        raise CorruptCheckpointError(
+            f"{ref}: {file} holds {missing!r:.80}, which is not in the index; it is that of other files: download it "
+            "again, or save the model again"
+        )
+    return {name: file for name in others if index.weight_map.get(name, file) < file}
+
+
 def open_local(path: Path, ref: str, config: Mapping[str, Any] | None = None) -> FileStore:
     """Open the checkpoint in a folder, in one file, or behind one index. The arguments are those of `find_checkpoint`.
 
     Raises CheckpointError.
     """
     found = find_checkpoint(path, ref, config)
-    index = read_index(found.path, ref) if is_index(found.path.name) else None
-    return _open_files(ref, Folder(found.path.parent), found.path.name, found.config, index)
+    index = read_index(found.folder / found.name, ref) if is_index(found.name) else None
+    return _open_files(ref, Folder(found.folder), found.name, found.config, index)
 
 
 def _open_files(

@@ -16,8 +16,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from attngeo.checkpoints.files import GGUF, find_checkpoint, is_weights, read_config
-from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
+from attngeo.checkpoints.files import GGUF, find_checkpoint, is_weights, read_config, stated_weights, usual_names
+from attngeo.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+    UsageError,
+)
 from attngeo.options import RUNNING, Options, option
 
 Kind = Literal["hub", "folder", "file", "demo"]
@@ -27,6 +33,12 @@ HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", re.ASCII)
 REVISION = re.compile(r"[\w][\w./-]*", re.ASCII)
 # A file of weights in a repository.
 HUB_FILE = re.compile(r"([\w][\w.-]*/[\w][\w.-]*)/([\w][\w.-]*(?:/[\w][\w.-]*)*)", re.ASCII)
+# The address of a model, of one of its revisions or of a file in a browser.
+HUB_ADDRESS = re.compile(
+    r"(?:https?://[^/]+/|(?:www\.)?huggingface\.co/|hf\.co/|hf://)(?P<name>[\w.-]+/[\w.-]+)"
+    r"(?:/(?:tree|blob|resolve)/(?P<revision>[\w.-]+)(?:/(?P<file>[\w./-]*))?)?/?(?:[?#].*)?",
+    re.ASCII,
+)
 # The weight of an adapter.
 WEIGHT = re.compile(r"[+-]?\d{1,9}(?:\.\d{0,15})?(?:e[+-]?\d{1,2})?", re.ASCII)
 # The configuration of an adapter of PEFT, and the files that may have its weights.
@@ -101,6 +113,8 @@ class ModelRef:
         path = local_path(text)
         if text and path.exists():
             return cls(text, "folder" if path.is_dir() else "file", str(path))
+        if address := HUB_ADDRESS.fullmatch(text):
+            raise UsageError(f"{text:.200}: expected a model, not its address; give {_name_address(address)}")
         name, at, revision = text.partition("@")
         file = None
         if (inside := HUB_FILE.fullmatch(name)) and is_weights(name):
@@ -115,6 +129,13 @@ class ModelRef:
                 f"{text!r} is not a model, expected org/name, org/name@revision, a folder, a file or demo:minilm"
             )
         return cls(text, "hub", name, revision or None, file)
+
+
+def _name_address(address: re.Match[str]) -> str:
+    """The reference to the model at an address of the Hub."""
+    name, revision, file = address.group("name", "revision", "file")
+    weights = f"/{file}" if file and is_weights(file) else ""
+    return f"{name}{weights}{f'@{revision}' if revision not in (None, 'main') else ''}"
 
 
 def local_path(text: str | Path) -> Path:
@@ -153,7 +174,7 @@ def find_adapter(ref: ModelRef) -> Path:
     folder = Path(ref.name)
     if not (folder / ADAPTER).is_file():
         raise CorruptCheckpointError(f"{ref.text}: no {ADAPTER} in it; give a folder that PEFT wrote, or a Hub id")
-    present = next((name for name in ADAPTER_FILES if (folder / name).is_file()), None)
+    present = _find_first(folder, ADAPTER_FILES)
     if present is None:
         raise CorruptCheckpointError(f"{ref.text}: no weights of the adapter, looked for {' and '.join(ADAPTER_FILES)}")
     return folder / present
@@ -189,6 +210,8 @@ def require_model(model: Any, adapters: Sequence[str] = (), config: str | Path |
         fields = {} if path is None else read_config(path, str(config))
         if path is None:
             ModelRef.parse(config)
+    if ref.kind == "folder":
+        refuse_adapted(Path(ref.name), ref.text)
     if ref.kind == "folder" and is_adapter(Path(ref.name)):
         find_adapter(ref)
     elif ref.kind != "hub":
@@ -265,7 +288,26 @@ def split_weight(text: str) -> tuple[str, float]:
 
 def is_adapter(folder: Path) -> bool:
     """Whether a folder holds an adapter of PEFT, and no model."""
-    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
+    if not (folder / ADAPTER).is_file():
+        return False
+    return not (folder / "config.json").is_file() or (
+        _find_first(folder, ADAPTER_FILES) is not None and _find_first(folder, usual_names()) is None
+    )
+
+
+def refuse_adapted(folder: Path, ref: str) -> None:
+    """Raise UnsupportedModelError for a model with an adapter beside it, which transformers adds to the model."""
+    adapter, model = _find_first(folder, ADAPTER_FILES), _find_first(folder, usual_names())
+    if adapter and model and (folder / ADAPTER).is_file():
+        raise UnsupportedModelError(
+            f"{ref}: holds a model ({model}) and an adapter ({adapter}), which transformers adds to it; move {ADAPTER} "
+            f"and {adapter} into a folder of their own, and give that with $adapter",
+            "adapter",
+        )
+
+
+def _find_first(folder: Path, names: Sequence[str]) -> str | None:
+    return next((name for name in names if (folder / name).is_file()), None)
 
 
 def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
@@ -305,11 +347,21 @@ def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity | None:
     return Identity(pinned, content, is_whole=not repository.offline)
 
 
+def _list_stated_weights(folder: Path) -> list[Path]:
+    """The file of weights that config.json names: it may be in a folder of its own."""
+    try:
+        stated = stated_weights(read_config(folder / "config.json", ""), "")
+    except CheckpointError:  # which is said when the model is opened
+        return []
+    return [] if stated is None else [folder / stated]
+
+
 def _list_files(folder: Path) -> list[list[Any]] | None:
     """Name, size, times and number of config.json and of each file of weights; None if they cannot be read."""
     try:
-        paths = sorted(path for path in folder.iterdir() if path.name == "config.json" or is_weights(path.name))
-        states = [(path.name, path.stat()) for path in paths]
+        paths = [path for path in folder.iterdir() if path.name == "config.json" or is_weights(path.name)]
+        paths += _list_stated_weights(folder)
+        states = [(str(path.relative_to(folder)), path.stat()) for path in sorted(set(paths))]
     except OSError:
         return None
     return [[name, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_dev, at.st_ino] for name, at in states]

@@ -15,18 +15,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from huggingface_hub import constants, get_session, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import _http as hub_http, httpx, parse_ratelimit_headers  # type: ignore[attr-defined]  # re-exported
 
-from attngeo.bounds import require_memory
-from attngeo.errors import CorruptCheckpointError, NetworkError, first_line
+from attngeo.bounds import MOST_BYTES, MOST_INDEX_BYTES, require_memory
+from attngeo.checkpoints.files import limit_of
+from attngeo.errors import CorruptCheckpointError, NetworkError, first_line, hide_secrets
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,6 +50,8 @@ MOST_CONNECTIONS = 3
 TOO_MANY_REQUESTS = 429
 BUSY = (408, TOO_MANY_REQUESTS, 500, 502, 503, 504)
 COMMIT = re.compile("[0-9a-f]{40}")
+# The path of the address of a file of a model; data sets have files of any length.
+FILE = re.compile(r"(?!.*/datasets/)/.+/resolve/[^/]+/(?P<file>.+)")
 # A hash becomes the name of a file in the cache.
 ETAG = re.compile(r'(?:W/)?"?[\w.:+=-]{1,200}"?', re.ASCII)
 
@@ -72,11 +75,12 @@ WINDOW, TOO_SLOW, RECENT, FASTER, MOST_DROPS = 0.25, 0.2, 10, 1.5, 8
 
 @contextmanager
 def require_answers(ref: str) -> Iterator[ServerRules]:
-    """Inside the block, huggingface_hub waits for no server for long.
+    """Inside the block, huggingface_hub waits for no server for long, and takes no more bytes than a file may have.
 
     Logs a warning for each wait that a server asks for. Raises NetworkError if it asks for more than LONGEST_WAIT
-    seconds, if it does not answer or sends almost nothing, and if it names a commit or hash that is none. If the file
-    is in the cache, huggingface_hub takes that instead.
+    seconds, if it does not answer or sends almost nothing, or more than it has announced, and if it names a commit or
+    hash that is none; CorruptCheckpointError for a file that is longer than `limit_of` allows. If the file is in the
+    cache, huggingface_hub takes that instead.
     """
     _watch_clients()
     rules, outer = ServerRules(ref), getattr(_thread, "rules", None)
@@ -96,6 +100,11 @@ def require_answers(ref: str) -> Iterator[ServerRules]:
 def longest_timeout() -> float:
     """The time-out that the user has set, in seconds."""
     return max(constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
+
+
+def longest_silence() -> float:
+    """The seconds after which a server that sends almost nothing is given up."""
+    return MOST_TIMEOUTS * longest_timeout()
 
 
 # The rules of the blocks that are running in all threads, and in this one. Those of all are for threads of libraries.
@@ -118,6 +127,10 @@ class _WatchedFactory:
         client = self.factory()
         checks: dict[str, Callable[..., None]] = {"request": _check_request, "response": _check_response}
         client.event_hooks = {name: [*hooks, checks[name]] for name, hooks in client.event_hooks.items()}
+        for transport in (client._transport, *client._mounts.values()):
+            # There is no public way to see what comes before the end of the headers. Other transports have no pool.
+            if (pool := getattr(transport, "_pool", None)) is not None:
+                pool._network_backend = _PacedConnections(pool._network_backend)
         return client
 
 
@@ -125,6 +138,13 @@ def _watch_clients() -> None:
     factory = hub_http._GLOBAL_CLIENT_FACTORY  # there is no public way to keep the one that a user has set
     if not isinstance(factory, _WatchedFactory):
         set_client_factory(_WatchedFactory(factory))
+        logging.getLogger("huggingface_hub.file_download").addFilter(_hide_secrets)
+
+
+def _hide_secrets(record: logging.LogRecord) -> bool:
+    """Let a record of the log through, without signatures in addresses."""
+    record.msg, record.args = hide_secrets(record.getMessage()), ()
+    return True
 
 
 def _check_request(request: Any) -> None:
@@ -137,17 +157,49 @@ def _check_response(response: Any) -> None:
         rules.check_response(response)
 
 
+class Limit(NamedTuple):
+    """How many bytes the content of an answer may have.
+
+    what: the file, for errors; "" for an answer without limits. most: bytes that such a file may have. announced: bytes
+    of weights, as the Hub has stated them.
+    """
+
+    what: str = ""
+    most: int | None = None
+    announced: int | None = None
+
+    def check(self, received: int) -> None:
+        """Raise CorruptCheckpointError or NetworkError if so many bytes are too many."""
+        if self.most is not None and received > self.most:
+            raise CorruptCheckpointError(
+                f"{self.what} has more than {self.most:,} bytes; give another revision, or a folder"
+            )
+        if self.announced is not None and received > self.announced:
+            raise NetworkError(
+                f"{self.what} has more than the {self.announced:,} bytes that the Hub has stated; try again"
+            )
+
+
+def _read_size(response: Any) -> int | None:
+    """The bytes of a file that an answer states; None if it states none."""
+    stated = response.headers.get("X-Linked-Size") or response.headers.get("Content-Length") or ""
+    return int(stated[:20]) if stated.isascii() and stated.isdigit() else None
+
+
 class ServerRules:
     """The hooks of huggingface_hub's HTTP client, and what they have seen.
 
-    ref: the model, for messages. counts_failures: whether the caller itself gives up after some failures.
-    refusal: why the server is given up, if it is. announced: the hash of the last file that the Hub answered about.
+    ref: the model, for messages. counts_failures: whether the caller itself gives up after some failures, and counts
+    the bytes. refusal: why the server is given up, if it is. announced: the hash of the last file that the Hub answered
+    about.
     """
 
     def __init__(self, ref: str, *, counts_failures: bool = False) -> None:
         self.refusal: str | None = None
         self.announced: str | None = None
-        self._ref, self._counts_failures, self._waited = ref, counts_failures, 0
+        # Address, that of a file or another one to which the Hub redirects from it → the limit of the content.
+        self._limits: dict[str, Limit] = {}
+        self.ref, self._counts_failures, self._waited = ref, counts_failures, 0
         self._unanswered_since: float | None = None
         self._unanswered = 0
 
@@ -158,6 +210,8 @@ class ServerRules:
         libraries look into their caches, if connections fail at once, so that another one would, too.
         """
         limit = longest_timeout()
+        if FILE.fullmatch(request.url.path):
+            request.headers["Accept-Encoding"] = "identity"  # the bytes that are counted are those that are written
         if not self._counts_failures:
             self._check_silence(time.monotonic(), limit)
         stated = request.extensions.get("timeout") or {}
@@ -172,7 +226,7 @@ class ServerRules:
             raise OfflineModeIsEnabled(f"{MOST_CONNECTIONS} connections have failed")
         if now - self._unanswered_since > MOST_TIMEOUTS * limit:
             raise NetworkError(
-                f"{self._ref}: {constants.ENDPOINT} has not answered for {now - self._unanswered_since:.0f} seconds; "
+                f"{self.ref}: {constants.ENDPOINT} has not answered for {now - self._unanswered_since:.0f} seconds; "
                 "check the connection, HF_ENDPOINT and proxies, or give a folder"
             )
 
@@ -182,8 +236,9 @@ class ServerRules:
         Raises HfHubHTTPError for a wait that is too long, NetworkError for a name that is none.
         """
         self._unanswered_since, self._unanswered = None, 0
-        who = f"{self._ref}: {str(response.url.join('/')).rstrip('/')}"  # the Hub, or a server that has its files
-        response.stream = _PacedStream(response.stream, MOST_TIMEOUTS * longest_timeout(), who)
+        server = str(response.url.join("/")).rstrip("/")  # the Hub, or one that has its files
+        who = f"{self.ref}: {server}"
+        response.stream = _PacedStream(response.stream, longest_silence(), who, self._find_limit(response, server))
         if response.status_code in BUSY:
             self._check_wait(response, who)
         else:
@@ -195,11 +250,36 @@ class ServerRules:
         for name, value, form in (("commit", commit, COMMIT), ("hash", etag, ETAG), ("hash", linked, ETAG)):
             if value is not None and not form.fullmatch(value):
                 raise NetworkError(
-                    f"{self._ref}: {constants.ENDPOINT} answers with the {name} {value!r:.100}, which is none; check "
+                    f"{self.ref}: {constants.ENDPOINT} answers with the {name} {value!r:.100}, which is none; check "
                     "HF_ENDPOINT"
                 )
         if etag or linked:
             self.announced = (linked or etag).removeprefix("W/").strip('"')
+
+    def _find_limit(self, response: Any, server: str) -> Limit:
+        """What the content of an answer may have. Raises if the answer states that it has more, or is compressed."""
+        if self._counts_failures:
+            return Limit()
+        url, size = response.request.url, _read_size(response)
+        limit = self._limits.get(str(url), Limit())
+        if address := FILE.fullmatch(url.path):
+            limit = limit._replace(what=f"{self.ref}: {address['file']}", most=limit_of(address["file"]))
+        elif "/api/" in url.path:
+            limit = Limit(f"{self.ref}: the answer of {server}", MOST_INDEX_BYTES)
+        if response.is_error:
+            return Limit(f"{self.ref}: the refusal of {server}", MOST_BYTES)
+        is_head = response.request.method == "HEAD"
+        if is_head or response.is_redirect:
+            if is_head and address and limit.most is None:
+                limit = limit._replace(announced=size)
+            with suppress(httpx.InvalidURL):  # which huggingface_hub will say
+                for place in (url, url.join(response.headers.get("Location", ""))):
+                    self._limits[str(place)] = limit
+            return Limit()
+        if address and response.headers.get("Content-Encoding", "identity") != "identity":
+            raise NetworkError(f"{limit.what} comes compressed from {server}, expected plain bytes; check HF_ENDPOINT")
+        limit.check(size or 0)
+        return limit
 
     def _check_wait(self, response: Any, who: str) -> None:
         seconds = read_wait(response)
@@ -216,26 +296,90 @@ class ServerRules:
 
 
 class _PacedStream(httpx.SyncByteStream):
-    """The content of an answer. Raises NetworkError if, in `seconds` seconds, almost none of it has come."""
+    """The content of an answer. Raises NetworkError if, in `seconds` seconds, almost none of it has come.
 
-    def __init__(self, stream: Any, seconds: float, who: str) -> None:
-        self._stream, self._seconds, self._who = stream, seconds, who
+    limit: of its bytes.
+    """
+
+    def __init__(self, stream: Any, seconds: float, who: str, limit: Limit) -> None:
+        self._stream, self._pace, self._limit = stream, Pace(seconds, who), limit
 
     def __iter__(self) -> Iterator[bytes]:
-        since, received = time.monotonic(), 0
+        received = 0
         for part in self._stream:
-            yield part
             received += len(part)
-            if (now := time.monotonic()) - since > self._seconds:
-                if received < SLOWEST * (now - since):
-                    raise NetworkError(
-                        f"{self._who} has sent {received:,} bytes in {now - since:.0f} seconds; "
-                        "check the connection, or try again later"
-                    )
-                since, received = now, 0
+            self._limit.check(received)
+            yield part
+            self._pace.count(len(part))
 
     def close(self) -> None:
         self._stream.close()
+
+
+class Pace:
+    """The bytes that a server sends. Raises NetworkError if, in `seconds` seconds, almost none have come.
+
+    who: the server, for errors.
+    """
+
+    def __init__(self, seconds: float, who: str) -> None:
+        self._seconds, self._who = seconds, who
+        self._since, self._received = time.monotonic(), 0
+
+    def count(self, nbytes: int) -> None:
+        """Count bytes that have come now."""
+        self._received += nbytes
+        elapsed = time.monotonic() - self._since
+        if elapsed <= self._seconds:
+            return
+        if self._received < SLOWEST * elapsed:
+            raise NetworkError(
+                f"{self._who} has sent {self._received:,} bytes in {elapsed:.0f} seconds; "
+                "check the connection, or try again later"
+            )
+        self._since, self._received = time.monotonic(), 0
+
+
+class _PacedConnections:
+    """The network of an HTTP client. What a server sends before the content of its answer has a pace, too.
+
+    A time-out is that of one read: headers that come byte by byte would never end.
+    """
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    def connect_tcp(self, host: str, port: int, **options: Any) -> Any:
+        return _PacedConnection(self._network.connect_tcp(host, port, **options), f"{host}:{port}")
+
+
+class _PacedConnection:
+    """One connection. The time of a request begins with the first read after it was written."""
+
+    def __init__(self, stream: Any, server: str, scheme: str = "http") -> None:
+        self._stream, self._server, self._scheme = stream, server, scheme
+        self._pace: Pace | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def start_tls(self, *arguments: Any, **options: Any) -> Any:
+        return _PacedConnection(self._stream.start_tls(*arguments, **options), self._server, "https")
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._pace = None
+        self._stream.write(buffer, timeout)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._pace is None:
+            about = "".join(f"{rules.ref}: " for rules in _current_rules()[-1:])
+            self._pace = Pace(longest_silence(), f"{about}{self._scheme}://{self._server}")
+        part: bytes = self._stream.read(max_bytes, timeout)
+        self._pace.count(len(part))
+        return part
 
 
 def read_wait(response: Any) -> int | None:

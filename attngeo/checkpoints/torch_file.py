@@ -52,6 +52,8 @@ LONG_END = 76
 # reads. Four pickles follow: version, machine, state dict and list of storages; then each storage: count and numbers.
 OLD_MARKS = tuple(b"\x80%c\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." % protocol for protocol in (2, 3))
 OLD_VERSION, OLD_COUNT = 1001, 8
+# Under these keys, Lightning, nanoGPT and DeepSpeed save the state dict of the model, beside that of the optimiser.
+WRAPPERS = ("state_dict", "model", "module")
 
 
 class _Part(NamedTuple):
@@ -79,16 +81,7 @@ class TorchFile:
             with source.hold([Extent(0, min(HEAD, source.size)), Extent(source.size - tail, tail)]):
                 is_old = bytes(source.read(0, min(len(OLD_MARKS[0]), source.size), "mark").numpy()) in OLD_MARKS
                 self._records = _OldRecords(source) if is_old else _Records(source)
-            state = self._records.load_state()
-            if not isinstance(state, dict) or isinstance(state, Record):
-                raise CorruptCheckpointError(
-                    f"{self._where}: holds a {type(state).__name__}, expected a state dict of name → tensor"
-                )
-            self._saved = {
-                name: value for name, value in state.items() if isinstance(name, str) and isinstance(value, SavedTensor)
-            }
-            if not self._saved:
-                raise CorruptCheckpointError(f"{self._where}: holds no tensors, expected a state dict of name → tensor")
+            self._saved = _find_tensors(self._records.load_state(), self._where)
             for record, _, nbytes in {saved.storage for saved in self._saved.values() if saved.storage}:
                 size = self._records.size(record)
                 if size is None:
@@ -140,6 +133,35 @@ class TorchFile:
     def close(self) -> None:
         """Close the file. A later `read` fails."""
         self._source.close()
+
+
+def _find_tensors(state: Any, where: str) -> dict[str, SavedTensor]:
+    """The tensors of a state dict, or of the one that a training has saved with its settings, by their names.
+
+    Raises CorruptCheckpointError if there are none, or several state dicts.
+    """
+    if not isinstance(state, dict) or isinstance(state, Record):
+        raise CorruptCheckpointError(f"{where}: holds a {type(state).__name__}, expected a state dict of name → tensor")
+    inside = {key: tensors for key, value in state.items() if isinstance(key, str) and (tensors := _list_saved(value))}
+    known = [key for key in WRAPPERS if key in inside]
+    if len(known) == 1:
+        return inside[known[0]]
+    tensors = _list_saved(state)
+    if tensors and not known:
+        return tensors
+    if inside:
+        raise CorruptCheckpointError(
+            f"{where}: holds tensors under {', '.join(map('{!r:.40}'.format, sorted(inside)[:5]))}, expected one state "
+            f"dict, alone or under one of {', '.join(WRAPPERS)}; save torch.load(FILE)[KEY] as a file of its own"
+        )
+    raise CorruptCheckpointError(f"{where}: holds no tensors, expected a state dict of name → tensor")
+
+
+def _list_saved(value: Any) -> dict[str, SavedTensor]:
+    """The tensors in a dictionary; none of anything else."""
+    if not isinstance(value, dict) or isinstance(value, Record):
+        return {}
+    return {name: saved for name, saved in value.items() if isinstance(name, str) and isinstance(saved, SavedTensor)}
 
 
 def _describe(name: str, saved: SavedTensor) -> TensorInfo:

@@ -150,7 +150,7 @@ def _open_model(model: Any, store: TensorStore, report: ProgressCallback) -> Ite
         with borrow_model(model, store.ref) as borrowed:
             yield borrowed  # type: ignore[misc]
         return
-    loaded, random = load_model(store, report)
+    loaded, random = load_model(model, store, report)
     if random:
         raise CorruptCheckpointError(
             f"{store.ref}: the file lacks {len(random)} tensors of {type(loaded).__name__}, for example "

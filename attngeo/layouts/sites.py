@@ -384,14 +384,18 @@ def _fixed_blocks(layout: Layout) -> list[int]:
 def _other_sizes(module: Module, first: tuple[int, int, int | None], width: int) -> Iterator[tuple[int, int, int]]:
     """Other heads that the configuration states, for layers that differ from the rest of their stack.
 
-    Such layers have fields of their own, for example `global_head_dim`.
+    Such layers have fields of their own, for example `global_head_dim`. A number of key heads is none of query heads,
+    and what is stated is not derived from the width: the weights would fit heads that the running model does not have.
     """
     section = {**module.family.defaults, **module.section}
     head_dims = [*list_numbers(section, HEAD_DIM), *([first[2]] if first[2] else [])]
     key_heads = [first[1], *list_numbers(section, KEY_HEADS)]
-    for heads in (first[0], *list_numbers(section, HEADS)):
-        by_width = [width // heads] if width % heads == 0 else []
-        yield from ((heads, keys, dim) for keys in (*key_heads, heads) for dim in (*head_dims, *by_width))
+    states_head_dim, states_key_heads = (bool(list_numbers(module.section, names)) for names in (HEAD_DIM, KEY_HEADS))
+    of_queries = {name: value for name, value in section.items() if not list_numbers({name: value}, KEY_HEADS)}
+    for heads in (first[0], *list_numbers(of_queries, HEADS)):
+        by_width = [width // heads] if width % heads == 0 and not states_head_dim else []
+        by_queries = [] if states_key_heads else [heads]
+        yield from ((heads, keys, dim) for keys in (*key_heads, *by_queries) for dim in (*head_dims, *by_width))
 
 
 def _explain_misfit(

@@ -6,27 +6,40 @@ It runs as a whole, then its submodels, then single modules, until every module 
 from __future__ import annotations
 
 import copy
+import io
 import math
+import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import transformers
+from huggingface_hub import constants
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attngeo.bounds import available_memory
 from attngeo.checkpoints.adapters import AdapterStore
-from attngeo.checkpoints.files import usual_names
+from attngeo.checkpoints.files import GGUF, stated_weights, usual_names
+from attngeo.checkpoints.reference import ModelRef, require_demo
+from attngeo.checkpoints.remote import require_answers
 from attngeo.checkpoints.store import TensorStore, stated_quantisation
 from attngeo.embeddings.tokeniser import silence_transformers
-from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnsupportedModelError, first_line
+from attngeo.errors import (
+    AttnGeoError,
+    CorruptCheckpointError,
+    NotEnoughMemoryError,
+    UnsupportedModelError,
+    first_line,
+    require_extra,
+)
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.verification.inputs import combine_inputs
 from attngeo.verification.recording import without_fast_path
@@ -41,29 +54,94 @@ ATTENDS = re.compile(r"Attention|Attn")
 DOES_NOT_ATTEND = re.compile(r"Mask|Pool(ing)?$|Output|Bias")
 
 
-def load_model(store: TensorStore, report: ProgressCallback) -> tuple[nn.Module, frozenset[str]]:
-    """The model of a checkpoint, of the class of transformers that its config.json names.
+class Source(NamedTuple):
+    """What transformers is told about a model: as much as the reference says, and nothing that attngeo has found.
 
-    Also returns the names of its tensors that the file lacks: they have random values.
+    place: a folder, or the name of a repository on the Hub. options: further arguments of `from_pretrained`. weights:
+    the file of weights that the reference itself names, for `transformers_weights`.
+    """
+
+    place: str | Path
+    options: Mapping[str, Any]
+    weights: str | None = None
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether the reference names a GGUF file."""
+        return "gguf_file" in self.options
+
+
+def load_model(
+    model: str | Path | ModelRef, store: TensorStore, report: ProgressCallback
+) -> tuple[nn.Module, frozenset[str]]:
+    """The model of a reference as transformers loads it, of the class that its config.json names.
+
+    store: the same model, opened. Also returns the names of the tensors that the files lack: they have random values.
 
     Everything that can be refused is refused before a file of weights is downloaded. Raises UnsupportedModelError if
-    transformers has no class for the model or its weights are quantised; NotEnoughMemoryError; CorruptCheckpointError
-    if the weights do not fit the class.
+    transformers has no class for the model, does not load the file or its weights are quantised; NotEnoughMemoryError;
+    CorruptCheckpointError if the weights do not fit the class; MissingPackageError for a GGUF file without the package.
     """
-    ref, beside = store.ref, store.file("config.json")
-    if beside is None:
+    ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
+    source = _find_source(ref, store)
+    _refuse_foreign(store, source)
+    with _reach_hub(store):
+        config = _read_config(source, store.ref)
+        model_class = _choose_class(config, store.ref)
+        _require_room(_float32_nbytes(model_class, config, store), store.ref)
+        store.download(lambda file: report(Progress("download", file)))
+        store.open(store.names)  # raises for a broken file, with its name
+        report(Progress("load", f"{model_class.__name__} in float32"))
+        return _load(model_class, config, source, store)
+
+
+def _find_source(ref: ModelRef, store: TensorStore) -> Source:
+    """How transformers is asked for a model. Raises UnsupportedModelError for a file that it does not load."""
+    options: dict[str, Any] = {"local_files_only": store.offline or ref.kind != "hub", "trust_remote_code": False}
+    if ref.kind == "hub":
+        place: str | Path = ref.name
+        options |= {"revision": store.revision, "cache_dir": constants.HF_HUB_CACHE}
+        named = ref.file
+    else:
+        path = require_demo(ref.name) if ref.kind == "demo" else Path(ref.name)
+        place = path if path.is_dir() else path.parent
+        named = None if place == path or path.name == "config.json" else path.name
+    file = store.main_file if named is None else named
+    if file.endswith(GGUF) and named is not None:
+        return Source(place, options | {"gguf_file": named})
+    if store.file("config.json") is None:
         raise UnsupportedModelError(
-            f"{ref}: transformers loads a folder with config.json, which is missing here; give such a folder"
+            f"{store.ref}: transformers loads a folder with config.json, which is missing here; give such a folder"
         )
-    folder = beside.parent
-    _refuse_foreign(store)
-    config = _read_config(folder, ref)
-    model_class = _choose_class(config, ref)
-    _require_room(_float32_nbytes(model_class, config, store), ref)
-    store.download(lambda file: report(Progress("download", file)))
-    store.open(store.names)  # raises for a broken file, with its name
-    report(Progress("load", f"{model_class.__name__} in float32"))
-    return _load(model_class, config, folder, store)
+    if named is None and file in (*usual_names(), stated_weights(store.config, store.ref)):
+        return Source(place, options)
+    if named is not None and "/" not in named and store.format == "safetensors":
+        return Source(place, options, named)
+    if named == "pytorch_model.bin":  # perhaps beside another format, which would come first
+        return Source(place, options | {"use_safetensors": False})
+    raise UnsupportedModelError(
+        f"{store.ref}: transformers does not load {file} by itself, expected one of: {', '.join(usual_names())}; "
+        "rename it, or score it without running it"
+    )
+
+
+@contextmanager
+def _reach_hub(store: TensorStore) -> Iterator[None]:
+    """Inside, transformers may ask the Hub for files, and does not ask it to convert a pickle, as it would."""
+    if store.revision is None or store.offline:
+        yield
+        return
+    name = "DISABLE_SAFETENSORS_CONVERSION"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        with require_answers(store.ref):
+            yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 @contextmanager
@@ -114,11 +192,18 @@ def _require_room(nbytes: int, ref: str) -> None:
         )
 
 
-def _refuse_foreign(store: TensorStore) -> None:
-    """Raise UnsupportedModelError for what transformers does not load without code of the Hub or quantised kernels."""
+def _refuse_foreign(store: TensorStore, source: Source) -> None:
+    """Raise UnsupportedModelError for what transformers does not load without code of the Hub or quantised kernels.
+
+    Raises MissingPackageError for a GGUF file, which it loads by another package, if that is missing.
+    """
     ref, model_type = store.ref, str(store.config.get("model_type"))
     if isinstance(store, AdapterStore):
         raise UnsupportedModelError(f"{ref}: the model runs without adapters; verify its base, or score it only")
+    if source.is_gguf:
+        with require_extra():
+            import_module("gguf")
+        return
     if model_type not in CONFIG_MAPPING:
         raise UnsupportedModelError(
             f"{ref}: transformers {transformers.__version__} has no model type {model_type!r}, and code from the Hub "
@@ -129,21 +214,23 @@ def _refuse_foreign(store: TensorStore) -> None:
             f"{ref}: its weights are quantised ({stated_quantisation(store.config)}), so the running model does not "
             "multiply what the file holds; give the model without quantisation, or score it without running it"
         )
-    if store.format != "safetensors" and store.main_file not in usual_names():
-        raise UnsupportedModelError(
-            f"{ref}: transformers does not load {store.main_file} under this name, expected one of: "
-            f"{', '.join(usual_names())}; rename it, or score it without running it"
-        )
 
 
-def _read_config(folder: Path, ref: str) -> Any:
+def _read_config(source: Source, ref: str) -> Any:
+    what = source.options.get("gguf_file", "config.json")
+    options = {name: value for name, value in source.options.items() if name != "use_safetensors"}
     try:
-        return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(source.place, **options)
+    except AttnGeoError:  # of the connection to the Hub
+        raise
     except Exception as error:  # a configuration class checks its fields as it likes
         raise CorruptCheckpointError(
-            f"{ref}: transformers cannot read config.json ({type(error).__name__}: {first_line(error)}); "
+            f"{ref}: transformers cannot read {what} ({type(error).__name__}: {first_line(error)}); "
             "correct it, or download it again"
         ) from None
+    if source.weights is not None:
+        config.transformers_weights = source.weights
+    return config
 
 
 def _choose_class(config: Any, ref: str) -> Any:
@@ -173,15 +260,16 @@ def _float32_nbytes(model_class: Any, config: Any, store: TensorStore) -> int:
     return FLOAT32 * sum(counts)
 
 
-def _load(model_class: Any, config: Any, folder: Path, store: TensorStore) -> tuple[nn.Module, frozenset[str]]:
-    is_safetensors = store.format == "safetensors"
-    if is_safetensors:
-        config.transformers_weights = store.main_file  # otherwise, transformers may choose another file of the folder
+def _load(model_class: Any, config: Any, source: Source, store: TensorStore) -> tuple[nn.Module, frozenset[str]]:
     try:
-        model, info = model_class.from_pretrained(
-            folder, config=config, dtype=torch.float32, attn_implementation="eager", use_safetensors=is_safetensors,
-            local_files_only=True, trust_remote_code=False, ignore_mismatched_sizes=True, output_loading_info=True,
-        )  # fmt: skip
+        # It shows a bar for GGUF files, whatever it is told.
+        with redirect_stderr(io.StringIO()) if source.is_gguf else nullcontext():
+            model, info = model_class.from_pretrained(
+                source.place, config=config, dtype=torch.float32, attn_implementation="eager",
+                ignore_mismatched_sizes=True, output_loading_info=True, **source.options,
+            )  # fmt: skip
+    except AttnGeoError:  # of the connection to the Hub
+        raise
     except ImportError as error:
         raise UnsupportedModelError(
             f"{store.ref}: {model_class.__name__} needs packages that are not installed ({first_line(error)})"
@@ -196,7 +284,7 @@ def _load(model_class: Any, config: Any, folder: Path, store: TensorStore) -> tu
             f"{store.ref}: {name} is {list(stored)}, expected {list(wanted)} by {model_class.__name__}; config.json "
             "and weights do not belong together"
         )
-    return model.float().eval(), frozenset(info["missing_keys"])
+    return nn.Module.float(model).eval(), frozenset(info["missing_keys"])
 
 
 class Drive(NamedTuple):

@@ -56,7 +56,7 @@ def verify(model: Any, *, hub: HubAccess, progress: ProgressCallback | None = No
     """Compare the query and key weights that attngeo reads with what the running model multiplies, at every site.
 
     model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`), which transformers loads in float32 without
-    code of the checkpoint, or a transformers model in memory.
+    code of the checkpoint, by that reference alone; or a transformers model in memory.
     {hub}
     progress: is called before each file and run.
 
@@ -138,7 +138,7 @@ def _open_running(model: Any, store: TensorStore, report: ProgressCallback) -> I
         with borrow_model(model, store.ref) as borrowed:
             yield Running(borrowed, *_sites_in_memory(borrowed))
         return
-    loaded, random = load_model(store, report)
+    loaded, random = load_model(model, store, report)
     sites, skipped = _sites_in_memory(loaded)
     missing = [name for site in sites for name in site.tensors.values() if name in random]
     if missing:

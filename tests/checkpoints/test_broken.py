@@ -72,7 +72,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str,
     "no weights": (
         write_config,
         CorruptCheckpointError,
-        ("model.safetensors.index.json, model.safetensors, pytorch_model.bin.index.json", "*.safetensors or *.bin"),
+        ("model.safetensors, model.safetensors.index.json, pytorch_model.bin, ", "*.safetensors or *.bin"),
     ),
     "two weight files": (
         lambda f: [write_header(write_config(f) / name, {}) for name in ("a.safetensors", "b.safetensors")],

@@ -14,8 +14,9 @@ import pytest
 import torch
 from conftest import Command
 from safetensors.torch import load_file, save_file
-from support.checkpoints import assert_refused, weights, write_config, write_index, write_sharded, write_single
+from support.checkpoints import CONFIG, assert_refused, weights, write_config, write_index, write_sharded, write_single
 from support.hub_server import Hub
+from support.messages import refuses
 from torch import Tensor
 
 import attngeo
@@ -119,13 +120,13 @@ def test_the_other_suffixes_of_pytorch_may_be_named(suffix: str, tmp_path: Path)
     assert torch.equal(open_store(path).read(Q0), weights()[Q0])
 
 
-def test_an_index_comes_before_a_file_and_safetensors_before_a_pickle(tmp_path: Path) -> None:
+def test_a_file_comes_before_an_index_and_safetensors_before_a_pickle(tmp_path: Path) -> None:
     """Whatever comes later in the order is not even opened."""
-    folder = write_single(tmp_path)
+    folder = write_sharded(tmp_path)
     (folder / "pytorch_model.bin").write_bytes(b"not even a pickle")
     assert Q0 in open_store(folder).names
-    (folder / "model.safetensors").write_bytes(b"not even a header")
-    write_sharded(folder)
+    (folder / "model.safetensors.index.json").write_bytes(b"not even JSON")
+    write_single(folder)
     assert Q0 in open_store(folder).names
 
 
@@ -225,6 +226,26 @@ def test_only_the_shards_that_are_needed_are_opened(tmp_path: Path) -> None:
         open_store(folder).read("model.embed_tokens.weight")
 
 
+def test_an_index_of_other_files_is_refused(tmp_path: Path) -> None:
+    """Transformers loads what the files hold: layers that the index lacks, and of two tensors that of the last file."""
+    folder = write_sharded(tmp_path / "grown")
+    second = "model-00002-of-00003.safetensors"
+    places = {name: "model-00001-of-00003.safetensors" for name in weights() if "embed" in name}
+    places |= {name: second for name in weights() if ".0." in name}
+    save_file(weights(), folder / second)
+    write_index(folder, places)
+    with refuses(CorruptCheckpointError, second, "model.layers.1.self_attn"):
+        attngeo.score(folder)
+    folder = write_sharded(tmp_path / "twice")
+    third = "model-00003-of-00003.safetensors"
+    save_file(load_file(folder / third) | {Q0: weights()[Q0] + 1}, folder / third)
+    with refuses(CorruptCheckpointError, Q0, second, third):
+        attngeo.score(folder)
+    tensors = {name: tensor for name, tensor in load_file(folder / third).items() if name != Q0}
+    save_file(tensors | {"rotary.inv_freq": torch.ones(3)}, folder / third)
+    assert len(attngeo.score(folder)) == 2
+
+
 @pytest.mark.parametrize("form", ["folder", "file", "hub"])
 def test_the_configuration_may_be_elsewhere(form: str, here: Hub, tmp_path: Path, inside: Command) -> None:
     """Of one file, of a folder without a config.json, and of a repository without one."""
@@ -275,3 +296,46 @@ def test_folders_of_other_programs_are_refused(case: str, has_config: bool, tmp_
     if has_config:
         write_config(tmp_path)
     assert_refused(inside("score", tmp_path), tmp_path, UnsupportedModelError, facts)
+
+
+@pytest.mark.parametrize(
+    "path", ["model.safetensors", "pytorch_model.bin", "config.json", "model.safetensors.index.json"]
+)
+def test_a_file_that_git_lfs_has_not_fetched_is_named(path: str, tmp_path: Path, inside: Command) -> None:
+    write_config(tmp_path)
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\nsize 123\n"
+    (tmp_path / path).write_text(pointer)
+    assert_refused(inside("score", tmp_path), tmp_path, CorruptCheckpointError, (path, "git lfs pull"))
+
+
+# A config.json that is no JSON → facts of the message.
+NO_JSON = {
+    b"\xef\xbb\xbf" + json.dumps(CONFIG).encode(): ("UTF-8", "byte order mark"),
+    b'{"model_type": "llama", // a comment\n "n": 3}': ("line 1 column 25", "comments"),
+    b'{"model_type": "llama",\n "hidden_size": 24,\n}': ("line 3 column 1", "correct it"),
+    b'{"model_type": "llama", "hid': ("column 25", "download it again"),
+    b"": ("download it again",),
+}
+
+
+@pytest.mark.parametrize("content", NO_JSON, ids=["mark", "comment", "comma", "cut off", "empty"])
+def test_what_is_wrong_inside_a_configuration_is_not_downloaded_again(
+    content: bytes, tmp_path: Path, inside: Command
+) -> None:
+    (write_single(tmp_path) / "config.json").write_bytes(content)
+    facts = ("config.json", *NO_JSON[content])
+    run = inside("score", tmp_path)
+    assert_refused(run, tmp_path, CorruptCheckpointError, facts)
+    assert ("again" in run.stderr) == ("download it again" in facts)
+
+
+def test_an_adapter_beside_a_model_is_not_left_out(tmp_path: Path, inside: Command) -> None:
+    """Transformers adds it to the model. Beside a configuration alone, it is an adapter as others."""
+    write_single(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert len(attngeo.score(tmp_path)) == 2
+    save_file(weights(), tmp_path / "adapter_model.safetensors")
+    assert_refused(inside("score", tmp_path), tmp_path, UnsupportedModelError, ("adapter_config.json", "--adapter"))
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(CorruptCheckpointError, match=r"adapter_config\.json names the base None"):
+        attngeo.score(tmp_path)

@@ -20,13 +20,23 @@ import pytest
 from conftest import Command
 from huggingface_hub.utils import httpx
 from huggingface_hub.utils._http import default_client_factory
+from safetensors.torch import load_file, save_file
 from support.checkpoints import CONFIG, write_config, write_header, write_sharded, write_single
-from support.hub_server import COMMIT, Fault, Hub, sha256
-from support.messages import assert_states
+from support.hub_server import COMMIT, V1_COMMIT, Fault, Hub, HubHandler, StorageHandler, sha256
+from support.messages import assert_states, refuses
 from support.vectors import word_piece, write_questions
 
 import attngeo as library
-from attngeo.checkpoints.hub import verify_download
+from attngeo.checkpoints import files, remote
+from attngeo.checkpoints.hub import Repository, verify_download
+from attngeo.checkpoints.reference import HubAccess, ModelRef
+from attngeo.errors import (
+    AccessError,
+    AttnGeoError,
+    CorruptCheckpointError,
+    ModelUnavailableError,
+    NetworkError,
+)
 
 
 def git_hash(content: bytes) -> str:
@@ -134,7 +144,7 @@ def test_what_is_not_there(hub: Hub, connected: Command, tmp_path: Path) -> None
         ("org/other", 3, ["org/other", hub.url, "HF_TOKEN"]),
         ("org/name@v9", 3, ["org/name@v9", "'v9'"]),
         ("org/adapter", 4, ["org/adapter", "adapter_model.safetensors"]),
-        ("org/weightless", 4, ["org/weightless", "model.safetensors.index.json, model.safetensors, pytorch_model.bin"]),
+        ("org/weightless", 4, ["org/weightless", "model.safetensors, model.safetensors.index.json, pytorch_model.bin"]),
     ):
         assert_one_line(connected("score", model), code, facts)
 
@@ -433,3 +443,99 @@ def test_a_name_that_would_leave_the_cache_is_refused(
     assert_one_line(connected("score", "org/name"), 3, ["org/name: ", hub.url])
     assert sorted(path for path in tmp_path.rglob("*") if "home" not in path.parts) == before
     assert not list((tmp_path / "home").rglob("up"))
+
+
+# What is wrong with a small file → the fault, the error, and facts of its message.
+EXCESSES: dict[str, tuple[Fault, type[AttnGeoError], tuple[str, ...]]] = {
+    "endless": (Fault(endless=True), CorruptCheckpointError, ("config.json", "10,000 bytes")),
+    "large": (Fault(change=lambda text: text + b" " * 20_000), CorruptCheckpointError, ("config.json", "10,000 bytes")),
+    "compressed": (Fault(encoding="gzip"), NetworkError, ("config.json", "compressed")),
+    "headers that drip": (Fault(drip=True), NetworkError, ("bytes in 0 seconds",)),
+}
+
+
+@pytest.mark.parametrize("case", EXCESSES)
+def test_what_a_server_sends_has_a_budget(
+    case: str, here: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of bytes and of time; it is checked while they come, and nothing of them stays in the cache.
+
+    Headers are read below what is public: `_transport`, `_mounts` and `_pool` of httpx2 2, `_network_backend` of
+    httpcore2 2.
+    """
+    fault, error, facts = EXCESSES[case]
+    monkeypatch.setattr(files, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(remote, "MOST_TIMEOUTS", 0.3)
+    here.repositories["org/name"] = write_single(tmp_path / "remote")
+    here.faults["config.json"] = fault
+    with refuses(error, "org/name", *facts):
+        library.score("org/name")
+    assert here.sent["endless"] <= 50_000_000
+    assert [*(tmp_path / "hub").rglob("config.json"), *(tmp_path / "hub").rglob("blobs/*")] == []
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+def test_weights_that_are_downloaded_have_their_announced_size(
+    suffix: str, here: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = here.repositories["org/name"] = write_single(tmp_path / "remote")
+    file = f"pytorch_model.{suffix}" if suffix == "bin" else "model.safetensors"
+    if suffix == "bin":
+        (folder / "model.safetensors").rename(folder / file)
+    monkeypatch.setattr(StorageHandler, "answer", lambda self: self.write_endlessly({}))
+    with refuses(NetworkError, "org/name", file, f"{(folder / file).stat().st_size:,} bytes"):
+        library.score("org/name", download=True)
+    assert here.sent["endless"] <= 50_000_000
+
+
+def test_a_list_of_revisions_has_a_budget(here: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "MOST_INDEX_BYTES", 10_000)
+    monkeypatch.setattr(HubHandler, "list_refs", lambda self, _: self.write_endlessly({"X-Repo-Commit": COMMIT}))
+    with refuses(CorruptCheckpointError, "org/name", here.url, "10,000 bytes"):
+        Repository(ModelRef.parse("org/name"), HubAccess()).list_revisions()
+
+
+def test_weights_of_another_commit_are_refused_when_they_are_downloaded(here: Hub, tmp_path: Path) -> None:
+    here.repositories["org/name"] = write_single(tmp_path / "remote")
+    here.faults["model.safetensors"] = Fault(commit=V1_COMMIT)
+    with refuses(NetworkError, "org/name", V1_COMMIT, COMMIT):
+        library.score("org/name", download=True)
+
+
+@pytest.mark.parametrize("misdeed", ["busy", "gone", "loop", "drop"])
+def test_signed_addresses_are_not_shown(
+    misdeed: Any, here: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
+    here.repositories["org/name"] = write_single(tmp_path / "remote")
+    here.faults["model.safetensors"] = Fault(storage=misdeed)
+    with pytest.raises(ModelUnavailableError) as refused:
+        library.score("org/name", download=True)
+    assert "org/name" in str(refused.value)
+    assert "signed" not in f"{refused.value} {caplog.text}"
+    assert ("downloading from" in caplog.text) == (misdeed == "drop")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_refused_access_is_no_lack_of_a_network(status: int, file: str, here: Hub, tmp_path: Path) -> None:
+    here.repositories["org/name"] = write_single(tmp_path / "remote")
+    here.faults[file] = Fault(status=status, headers={"X-Error-Code": "Forbidden"})
+    with refuses(AccessError, "org/name", status, "HF_TOKEN"):
+        library.score("org/name")
+
+
+def test_weights_in_a_folder_have_the_configuration_and_the_shards_beside_them(here: Hub, tmp_path: Path) -> None:
+    """The shards of the repository itself have the same names, and other weights."""
+    folder = here.repositories["org/name"] = write_sharded(tmp_path / "remote")
+    part = write_sharded(folder / "part")
+    for path in part.glob("*.safetensors"):
+        save_file({name: tensor + 1 for name, tensor in load_file(path).items()}, path)
+    write_config(part, CONFIG | {"model_type": "mistral"})
+    expected = library.score(part)
+    frame = library.score("org/name/part/model.safetensors.index.json")
+    assert frame["model_type"].unique().tolist() == ["mistral"]
+    assert frame["symmetry"].tolist() == pytest.approx(expected["symmetry"].tolist())
+    (part / "config.json").unlink()
+    here.repositories["org/other"] = folder
+    assert library.score("org/other/part/model.safetensors.index.json")["model_type"].unique().tolist() == ["llama"]

@@ -97,3 +97,29 @@ def test_a_file_of_a_repository_is_no_path() -> None:
     assert (ref.kind, ref.name, ref.file, ref.revision) == ("hub", "org/name", "sub/model-Q4_K_M.gguf", "v1")
     with pytest.raises(UnsupportedModelError, match="NumPy"):
         open_store("org/name/model.npz")
+
+
+@pytest.mark.parametrize(
+    ("address", "reference"),
+    [
+        ("https://huggingface.co/org/name", "org/name"),
+        ("https://huggingface.co/org/name/", "org/name"),
+        ("huggingface.co/org/name/tree/main", "org/name"),
+        ("https://hf.co/org/name/tree/v1", "org/name@v1"),
+        (
+            "https://mirror.example/org/name/blob/v1/sub/model.safetensors?download=true",
+            "org/name/sub/model.safetensors@v1",
+        ),
+        ("https://huggingface.co/org/name/blob/main/config.json#L3", "org/name"),
+        ("hf://org/name", "org/name"),
+        ("s3://bucket/org/name", None),
+        ("https://huggingface.co/datasets/org/name", None),
+    ],
+)
+def test_the_address_of_a_model_names_its_reference(address: str, reference: str | None) -> None:
+    with pytest.raises(AttnGeoError) as refused:
+        ModelRef.parse(address)
+    assert str(refused.value).startswith(address)
+    if reference is not None:
+        assert isinstance(refused.value, UsageError)
+        assert str(refused.value).endswith(f"; give {reference}")

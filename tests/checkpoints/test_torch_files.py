@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,34 @@ def test_tensors_of_every_kind_are_read_as_torch_reads_them(zipped: bool, tmp_pa
         assert torch.equal(file.read(name), expected[name])
         if expected[name].ndim:
             assert torch.equal(file.read(name, slice(1, 3)), expected[name][1:3])
+
+
+# What a training saves beside the state dict of a model.
+BESIDE = {"epoch": 3, "loss": torch.tensor(0.5), "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}}}
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model", "module"])
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before 1.6"])
+def test_the_state_dict_in_what_a_training_saves_is_read(key: str, zipped: bool, tmp_path: Path) -> None:
+    state = {"a.weight": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2)}
+    torch.save(BESIDE | {key: state}, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
+    with closing(TorchFile(RegularFile(tmp_path / "x.pt"))) as file:
+        assert {name: file.read(name).tolist() for name in file.tensors} == {n: x.tolist() for n, x in state.items()}
+
+
+@pytest.mark.parametrize(
+    ("content", "facts"),
+    [
+        ({"model": {"a": torch.ones(2)}, "module": {"a": torch.zeros(2)}}, ["model", "module"]),
+        ({"model": {"a": torch.ones(2)}, "state_dict": {"a": torch.zeros(2)}, "b": torch.ones(2)}, ["state_dict"]),
+        ({"ema": {"a": torch.ones(2)}, "net": {"a": torch.ones(2)}, "epoch": 3}, ["ema", "net"]),
+        ({"model": {"decoder": {"a": torch.ones(2)}}}, ["no tensors"]),
+    ],
+)
+def test_several_state_dicts_and_other_keys_are_named(content: Any, facts: list[str], tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "x.pt")
+    with refuses(CorruptCheckpointError, tmp_path / "x.pt", *facts):
+        TorchFile(RegularFile(tmp_path / "x.pt"))
 
 
 @pytest.mark.parametrize("record", ["data/", "data.pkl"])

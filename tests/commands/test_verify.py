@@ -12,7 +12,7 @@ import pytest
 from conftest import Command
 from support.messages import assert_states
 
-from attngeo.errors import NotEnoughMemoryError, UnsupportedModelError
+from attngeo.errors import NotEnoughMemoryError, UnsupportedModelError, UsageError
 from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.layout import make_fused
 from attngeo.verification import running
@@ -82,6 +82,15 @@ def test_a_model_that_cannot_be_verified_is_scored(
     two = inside("score", saved("bert"), "demo:encoder", "--verify", "--format", "json")
     assert two.returncode == SEVERAL_FAILED
     assert len(two.stderr.splitlines()) == 2
+
+
+def test_another_config_is_not_verified(inside: Command, saved: Save, tmp_path: Path) -> None:
+    """Transformers would run the model with the config.json beside its weights."""
+    config = json.loads((saved("bert") / "config.json").read_text()) | {"num_attention_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    run = inside("score", saved("bert"), "--config", tmp_path, "--verify")
+    assert (run.returncode, run.stdout) == (UsageError.exit_code, "")
+    assert_states(run.stderr, "--verify", "--config")
 
 
 def test_code_of_the_hub_is_refused_in_one_line(inside: Command, saved: Save, tmp_path: Path) -> None:

@@ -46,6 +46,16 @@ REFUSED: dict[str, Case] = {
         weights() | {Q0: torch.ones(23, 24)}, CONFIG, ShapeError,
         (Q0, "23", "expected 24", "4 heads", "2 key heads", "head_dim 6"),
     ),
+    "as many queries as there are key heads": (
+        {name: w[:12] if "q_proj" in name else w for name, w in weights().items()}, CONFIG, ShapeError,
+        (Q0, "output width of 12", "expected 24", "4 heads", "head_dim 6"),
+    ),
+    "as many keys as there are heads": (
+        weights() | {K0: torch.ones(24, 24)}, CONFIG, ShapeError, (K0, "output width of 24", "expected 12"),
+    ),
+    "a head_dim that only the width gives": (
+        weights(), CONFIG | {"head_dim": 12}, ShapeError, (Q0, "expected 48", "head_dim 12"),
+    ),
     "a vector for a matrix": (weights() | {Q0: torch.ones(24)}, CONFIG, ShapeError, (Q0, "[24]", "matrix")),
     "heads that do not divide": (
         weights(), CONFIG | {"num_key_value_heads": 3}, ShapeError, ("4 heads", "3 key heads"),

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,6 +37,7 @@ REFS = re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)/refs")
 # The names of files that git-LFS keeps.
 LARGE = (".safetensors", ".bin", ".gguf")
 CHUNK = 1 << 16
+ENDLESS = 100_000_000
 
 # What the server of large files may do. drop: close the connection after half of the content. stall: stop there. short:
 # announce and send half. long: send more. whole: send all of the file. shifted: send the bytes that come next, and say
@@ -54,13 +55,17 @@ def sha256(content: bytes) -> str:
 class Fault:
     """What is wrong with the answers for one file, for the first `times` requests, or for all if that is None.
 
-    silent: there is none. slow: it is sent byte by byte. status, headers: of a refusal by the Hub. change: of the
+    silent: there is none. slow: it is sent byte by byte. drip: so are its headers. endless: its content has no end, and
+    no stated length. encoding: that is stated. status, headers: of a refusal by the Hub. change: of the
     content. announce: the ETag of the unchanged content. linked: that of a file in another place. commit: that is named
     instead. storage: what the server of large files does; `headers` are those of its status 503, too.
     """
 
     silent: bool = False
     slow: bool = False
+    drip: bool = False
+    endless: bool = False
+    encoding: str = ""
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     times: int | None = None
@@ -195,6 +200,18 @@ class Handler(BaseHTTPRequestHandler):
                 return
             self.wfile.write(bytes([byte]))
 
+    def write_endlessly(self, headers: Mapping[str, str]) -> None:
+        """Chunks until the client is gone, or a hundred megabytes: `sent` counts them as "endless"."""
+        self.send_response(200)
+        for name, value in (headers | {"Transfer-Encoding": "chunked"}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.close_connection = True
+        with suppress(ConnectionError):
+            while self.hub.sent["endless"] < ENDLESS:
+                self.wfile.write(b"%x\r\n%s\r\n" % (CHUNK, b" " * CHUNK))
+                self.hub.sent["endless"] += CHUNK
+
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
 
@@ -265,6 +282,12 @@ class HubHandler(Handler):
             headers |= {"X-Repo-Commit": self.commit, "ETag": f'"{etag}"'}
             if fault.linked:
                 headers["X-Linked-Etag"] = f'"{fault.linked}"'
+            if fault.encoding and self.command == "GET":
+                headers["Content-Encoding"] = fault.encoding
+            if fault.drip:
+                return self.write_slowly(b"HTTP/1.1 200 OK\r\nX-Padding: " + b"x" * 10_000)
+            if fault.endless and self.command == "GET":
+                return self.write_endlessly(headers)
             if not fault.slow:
                 return self.reply(status, headers, body)
             self.reply(status, headers | {"Content-Length": str(len(body))})
@@ -276,7 +299,7 @@ class HubHandler(Handler):
             {
                 "X-Repo-Commit": self.commit, "ETag": '"0123"', "X-Linked-Etag": f'"{fault.linked or etag}"',
                 "X-Linked-Size": str(len(content)),
-                "Location": f"{self.hub.storage_url}/{quote(key)}/{quote(file)}?signed={number}",
+                "Location": f"{self.hub.storage_url}/{quote(key)}/{quote(file, safe='')}?signed={number}",
             },
             b"Found",
         )  # fmt: skip
@@ -333,7 +356,7 @@ class StorageHandler(Handler):
 
     def answer(self) -> None:
         hub, (address, _, query) = self.hub, self.path.partition("?")
-        key, _, file = unquote(address).removeprefix("/").rpartition("/")
+        key, file = map(unquote, address.removeprefix("/").rsplit("/", 1))
         hub.stored.append(self.request_for(file))
         hub.addresses[query] += 1
         if hub.held(hub.stored[-1]):

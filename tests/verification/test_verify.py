@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,15 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.checkpoints import write_index
+from support.hub_client import reach_hub
+from support.hub_server import serve
 from support.messages import refuses
 from support.tiny_models import LLAMA, VIT, TinyModel, build
 
 import attngeo
 from attngeo import bounds
+from attngeo.checkpoints import files, hub as hub_module
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnsupportedModelError, UsageError
 from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.layout import AttentionSite, make_fused
@@ -237,10 +242,12 @@ def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_read(
         attngeo.verify(saved("bert"))
 
 
-def test_files_under_other_names_are_those_that_are_loaded(saved: Save, tmp_path: Path) -> None:
+def test_a_file_that_is_named_is_the_one_that_is_loaded(saved: Save, tmp_path: Path) -> None:
     folder = edit(saved("bert"), tmp_path / "model", architectures=None)
     (folder / "model.safetensors").rename(folder / "epoch-3.safetensors")
-    assert set(attngeo.verify(folder)["verdict"]) == {"agrees"}
+    assert len(attngeo.score(folder)) == 2
+    with refuses(UnsupportedModelError, folder, "epoch-3.safetensors", "model.safetensors"):
+        attngeo.verify(folder)  # transformers finds no weights in it
     tensors = load_file(folder / "epoch-3.safetensors")
     torch.save(tensors, folder / "pytorch_model.bin")
     save_file({name: t + 1 for name, t in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
@@ -249,6 +256,31 @@ def test_files_under_other_names_are_those_that_are_loaded(saved: Save, tmp_path
     (folder / "pytorch_model.bin").rename(folder / "epoch-3.bin")
     with refuses(UnsupportedModelError, "epoch-3.bin", "pytorch_model.bin"):
         attngeo.verify(folder / "epoch-3.bin")
+
+
+@pytest.mark.parametrize("case", ["folder", "named in config.json", "repository"])
+def test_the_model_is_loaded_by_its_reference_alone(
+    case: str, saved: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if attngeo opened another file than transformers: the index that is stale beside the one file."""
+    fields = {"transformers_weights": "ema.safetensors"} if case == "named in config.json" else {}
+    folder = edit(saved("bert"), tmp_path / "model", **fields)
+    tensors = load_file(folder / "model.safetensors")
+    other = {name: t + torch.randn(t.shape, generator=torch.Generator().manual_seed(0)) for name, t in tensors.items()}
+    save_file(other, folder / "ema.safetensors", {"format": "pt"})
+    save_file(other, folder / "model-00001-of-00001.safetensors", {"format": "pt"})
+    write_index(folder, dict.fromkeys(other, "model-00001-of-00001.safetensors"))
+    with ExitStack() as opened:
+        model: str | Path = folder
+        if case == "repository":
+            hub = opened.enter_context(serve())
+            reach_hub(hub.url, tmp_path / "home", monkeypatch)
+            hub.repositories[model := "org/name"] = folder
+        assert set(attngeo.verify(model)["verdict"]) == {"agrees"}
+        for module in (files, hub_module, running):
+            monkeypatch.setattr(module, "usual_names", lambda: ("model.safetensors.index.json", "model.safetensors"))
+        expected = "agrees" if fields else "differs"
+        assert set(attngeo.verify(model)["verdict"]) == {expected}
 
 
 def test_a_layer_of_zeros_agrees(saved: Save, tmp_path: Path) -> None:
