@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from attngeo.bounds import in_utf8
+from attngeo.checkpoints.adapter_settings import LoraSettings
 from attngeo.checkpoints.adapters import Adapter, AdapterStore
 from attngeo.checkpoints.files import (
     GGUF,
@@ -76,7 +77,12 @@ def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | No
             f"model is a {type(model).__name__}, expected a reference such as 'org/name' or a transformers model"
         )
     ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
-    fields = None if config is None else _read_other_config(config, hub)
+    store = _open_model(ref, hub, None if config is None else _read_other_config(config, hub))
+    return _open_adapter(ref, hub) if store is None else store
+
+
+def _open_model(ref: ModelRef, hub: HubAccess, fields: dict[str, Any] | None = None) -> TensorStore | None:
+    """Open a model; None for an adapter. fields: its configuration, if it is given."""
     store: FileStore | None = None
     match ref.kind:
         case "demo":
@@ -87,9 +93,7 @@ def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | No
             store = open_local(Path(ref.name), ref.text, fields)
         case "hub":
             store = _open_hub(ref, hub, fields)
-    if store is None:
-        return _open_adapter(ref, hub)
-    if not stated_quantisation(store.config):
+    if store is None or not stated_quantisation(store.config):
         return store
     from attngeo.checkpoints.quantised.store import DecodingStore
 
@@ -132,27 +136,30 @@ def _open_adapter(ref: ModelRef, hub: HubAccess) -> TensorStore:
     with ExitStack() as opened:
         tensors, settings = _read_adapter(ref, hub)
         opened.callback(tensors.close)
-        base = settings.get("base_model_name_or_path")
-        if not isinstance(base, str) or not base or is_adapter(Path(base)):
+        base = ModelRef.parse(settings.base)
+        if base.kind == "hub" and settings.revision is not None:
+            base = ModelRef.parse(f"{settings.base}@{settings.revision}")
+        store = _open_model(base, hub)
+        if store is None:
             raise CorruptCheckpointError(
-                f"{ref.text}: {ADAPTER} names the base {base!r:.80}, expected a model; correct it"
+                f"{ref.text}: {ADAPTER} names the base {settings.base!r:.80}, which is an adapter itself, expected a "
+                "model; correct it"
             )
-        store = open_store(base, hub)
         opened.callback(store.close)
         changed = AdapterStore(ref.text, store, [Adapter(ref.text, store, tensors, settings)])
         opened.pop_all()
     return changed
 
 
-def _read_adapter(ref: ModelRef, hub: HubAccess) -> tuple[TensorStore, dict[str, Any]]:
-    """The tensors of an adapter, and its configuration."""
+def _read_adapter(ref: ModelRef, hub: HubAccess) -> tuple[TensorStore, LoraSettings]:
+    """The tensors of an adapter, and its settings."""
     if ref.kind == "hub":
         repository = _find_repository(ref, hub)
         path = repository.pin(ADAPTER)
         file, _ = repository.find_weights(ADAPTER_FILES)
-        return FileStore(ref.text, {}, repository, file), read_object(path, ref.text)
+        return FileStore(ref.text, {}, repository, file), LoraSettings(ref.text, read_object(path, ref.text))
     weights = find_adapter(ref)
-    settings = read_object(weights.with_name(ADAPTER), ref.text)
+    settings = LoraSettings(ref.text, read_object(weights.with_name(ADAPTER), ref.text))
     return FileStore(ref.text, {}, Folder(weights.parent), weights.name), settings
 
 

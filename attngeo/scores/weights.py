@@ -106,10 +106,13 @@ def sites_of(
         with suppress(CorruptCheckpointError):  # raised again for the module that it is about
             store.open(names, progress)
 
-    return find_sites(
+    sites, skipped = find_sites(
         store.names, store.config, shape_of=lambda name: float_shape(store, name), ref=store.ref,
         biases=options.with_bias, input_norms=options.fold_norm, prepare=prepare,
     )  # fmt: skip
+    if isinstance(store, AdapterStore):
+        store.require_fit({name: is_transposed for site in sites for name, is_transposed in site.orientation.items()})
+    return sites, skipped
 
 
 def select(
@@ -206,7 +209,7 @@ def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Parts)
 def require_updates(store: TensorStore, sites: Iterable[AttentionSite]) -> None:
     """Raise UnsupportedModelError if the store has adapters, and one of them changes no weight of these sites."""
     if isinstance(store, AdapterStore):
-        store.require_updates({name for site in sites for name in site.tensors.values()})
+        store.require_changes({name for site in sites for name in site.tensors.values()})
 
 
 def update_factors(
