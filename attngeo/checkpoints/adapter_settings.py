@@ -43,12 +43,14 @@ WITHOUT_EFFECT = {
     "task_type": "it chooses the head",
     "trainable_token_indices": "it is about rows of embeddings",
 }
-# Setting → why an adapter that has it switched on is refused.
-REFUSED = {
+# Setting → why an adapter that has it switched on is refused. PEFT merges those of `NOT_MERGED` into no weights.
+NOT_MERGED = {
     "alora_invocation_tokens": "the update is for some of the tokens only",
     "arrow_config": "the adapter is chosen for each token",
-    "kasa_config": "it has changed the weights of the base as well",
     "layer_replication": "layers of the base are repeated, and each has an update of its own",
+}
+REFUSED = NOT_MERGED | {
+    "kasa_config": "it has changed the weights of the base as well",
     "lora_bias": "the update has a bias of its own",
     "megatron_config": "the layers are those of Megatron",
     "monteclora_config": "the update is drawn at random",
@@ -56,6 +58,8 @@ REFUSED = {
     "use_qalora": "the inputs are pooled before they are multiplied",
     "velora_config": "the adapter has further tensors",
 }
+# What has been done to the base of a model in memory.
+IN_MEMORY = ("layer_replication",)
 # Initialisations that leave the base as it is: as they are written, and those that PEFT compares in lower case.
 INITIALISATIONS, LOWER_CASE = ("eva", "orthogonal"), ("gaussian", "mica")
 # How PEFT finds the number of a layer in the name of a module, if no layers_pattern says what comes before it.
@@ -81,9 +85,11 @@ class LoraSettings:
                 f"{ref}: an adapter of the method {fields.get('peft_type')!r:.40}, expected LORA; {MERGE}"
             )
         for name, value in fields.items():
-            if name not in APPLIED and name not in WITHOUT_EFFECT and value:
+            is_known = name in APPLIED or name in WITHOUT_EFFECT or (has_own_base and name in IN_MEMORY)
+            if value and not is_known:
                 why = REFUSED.get(name, "it is unknown to this version of attngeo")
-                raise UnsupportedModelError(f"{ref}: {ADAPTER} has {name:.60} = {value!r:.60}: {why}; {MERGE}")
+                advice = "score its base" if name in NOT_MERGED else MERGE
+                raise UnsupportedModelError(f"{ref}: {ADAPTER} has {name:.60} = {value!r:.60}: {why}; {advice}")
         self.use_dora = self._read_switch("use_dora")
         self._use_rslora = self._read_switch("use_rslora")
         if not has_own_base:

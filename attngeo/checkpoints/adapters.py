@@ -256,10 +256,20 @@ class AdapterStore(TensorStore):
     """The tensors of a base model, and in place of the weights that adapters change the changed ones, in float32.
 
     ref: its name. adapters: of this base; they change its weights one after the other. only_updates: see `read_all`.
+    may_be_idle: whether an adapter need not change queries or keys, as one that nobody named.
     """
 
-    def __init__(self, ref: str, base: TensorStore, adapters: Sequence[Adapter], *, only_updates: bool = False) -> None:
-        self._base, self._adapters, self._only_updates = base, adapters, only_updates
+    def __init__(
+        self,
+        ref: str,
+        base: TensorStore,
+        adapters: Sequence[Adapter],
+        *,
+        only_updates: bool = False,
+        may_be_idle: bool = False,
+    ) -> None:
+        self._base, self._adapters = base, adapters
+        self._only_updates, self._may_be_idle = only_updates, may_be_idle
         self.ref, self.config, self.revision, self.offline = ref, base.config, base.revision, base.offline
         self.folder, self.main_file, self.format = base.folder, base.main_file, f"{base.format}+lora"
         self._fitted: set[str] = set()
@@ -289,6 +299,8 @@ class AdapterStore(TensorStore):
 
         Raises UsageError also if one adapter replaces what another one changes.
         """
+        if isinstance(self._base, AdapterStore):
+            self._base.require_fit(weights)
         for adapter in self._adapters:
             adapter.require_fit(weights, only_updates=self._only_updates)
         for name in weights:
@@ -304,7 +316,9 @@ class AdapterStore(TensorStore):
 
     def require_changes(self, names: Collection[str]) -> None:
         """Raise UnsupportedModelError if an adapter changes none of these tensors, those of queries and keys."""
-        for adapter in self._adapters:
+        if isinstance(self._base, AdapterStore):
+            self._base.require_changes(names)
+        for adapter in () if self._may_be_idle else self._adapters:
             adapter.require_change(names)
 
     def info(self, name: str) -> TensorInfo:

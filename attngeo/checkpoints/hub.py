@@ -63,6 +63,12 @@ class Repository:
         usual = (".gitattributes", "README.md") if (self.ref.file or "").endswith(GGUF) else (ADAPTER,)
         names = names or ("config.json", *usual)
         path = next((path for name in names if (path := self.download(name)) is not None), None)
+        if path is None and self.offline:
+            why = "offline mode is on" if self.access.offline else "HF_HUB_OFFLINE is set"
+            raise NetworkError(
+                f"{self.ref.text}: no such file or folder here, and no {names[0]} of it in the cache of the Hub, while "
+                f"{why}; run once without it{did_you_mean(self.ref.text)}"
+            )
         if path is None:
             raise CorruptCheckpointError(f"{self.ref.text}: the repository has no {names[0]}")
         self.path, self.revision = path.parent, path.parent.name

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from attngeo.bounds import in_utf8
+from attngeo.checkpoints.adapted_module import open_module
 from attngeo.checkpoints.adapter_settings import LoraSettings
 from attngeo.checkpoints.adapters import Adapter, AdapterStore
 from attngeo.checkpoints.files import (
@@ -44,7 +45,6 @@ from attngeo.checkpoints.reference import (
 )
 from attngeo.checkpoints.store import (
     ByteSource,
-    ModuleStore,
     RegularFile,
     TensorFile,
     TensorInfo,
@@ -71,7 +71,7 @@ def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | No
     if config is not None and (in_memory or str(getattr(model, "text", model)).endswith(GGUF)):
         raise refuse_config()
     if in_memory:
-        return ModuleStore(model)
+        return open_module(model)
     if not isinstance(model, str | Path | ModelRef):
         raise UsageError(
             f"model is a {type(model).__name__}, expected a reference such as 'org/name' or a transformers model"

@@ -52,6 +52,8 @@ class SiteKeywords(HubAccess):
     with_bias: bool = False
     fold_norm: bool = False
     rope_offset: int = 0
+    adapter: str | Sequence[str] = ()
+    config: str | None = None
     dtype: torch.dtype = torch.float32
 
 
@@ -110,8 +112,7 @@ def sites_of(
         store.names, store.config, shape_of=lambda name: float_shape(store, name), ref=store.ref,
         biases=options.with_bias, input_norms=options.fold_norm, prepare=prepare,
     )  # fmt: skip
-    if isinstance(store, AdapterStore):
-        store.require_fit({name: is_transposed for site in sites for name, is_transposed in site.orientation.items()})
+    require_fit(store, sites)
     return sites, skipped
 
 
@@ -204,6 +205,12 @@ def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Parts)
     if site.is_cross:
         return parts | {"q": fold(parts["q"])}, ["gain folded into queries only: keys read another stack"]
     return {letter: fold(part) for letter, part in parts.items()}, ["input gain folded"]
+
+
+def require_fit(store: TensorStore, sites: Iterable[AttentionSite]) -> None:
+    """Raise CheckpointError or UsageError if the store has adapters that do not fit the weights of these sites."""
+    if isinstance(store, AdapterStore):
+        store.require_fit({name: is_transposed for site in sites for name, is_transposed in site.orientation.items()})
 
 
 def require_updates(store: TensorStore, sites: Iterable[AttentionSite]) -> None:
