@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from attngeo.checkpoints.patterns import PatternError, compile_pattern
+from attngeo.checkpoints.patterns import Pattern, PatternError, Steps
 from attngeo.checkpoints.reference import ADAPTER
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
@@ -65,6 +66,10 @@ INITIALISATIONS, LOWER_CASE = ("eva", "orthogonal"), ("gaussian", "mica")
 # How PEFT finds the number of a layer in the name of a module, if no layers_pattern says what comes before it.
 LAYER = r".*?\.[^.]*\.(?P<number>\d+)\."
 MOST_DIGITS = 9
+# A key that is a name, in which a point stands for any character, and one without repetitions and choices.
+PLAIN_KEY = re.compile(r"\^?(?:\w|\.|\\\.)*", re.ASCII)
+# PEFT's rank and alpha if none is stated.
+DEFAULT = 8
 PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 
 
@@ -80,6 +85,9 @@ class LoraSettings:
     def __init__(self, ref: str, fields: Mapping[str, Any], *, has_own_base: bool = False) -> None:
         self.ref = ref
         self._fields = fields
+        self._steps = Steps()
+        self._patterns: dict[str, Pattern] = {}
+        self._numbers: dict[tuple[str, str], Any] = {}  # setting and module → its number
         if fields.get("peft_type") != "LORA":
             raise UnsupportedModelError(
                 f"{ref}: an adapter of the method {fields.get('peft_type')!r:.40}, expected LORA; {MERGE}"
@@ -148,23 +156,37 @@ class LoraSettings:
             )
         return float(alpha / (math.sqrt(rank) if self._use_rslora else rank))
 
-    def _find_value(self, pattern: str, module: str, usual: str) -> Any:
+    def _find_value(self, setting: str, module: str, usual: str) -> Any:
         """A number of a module: that of the first pattern that fits, or that of all modules."""
-        patterns = self._fields.get(pattern) or {}
-        if not isinstance(patterns, Mapping):
-            raise self._broken(f"{ADAPTER} has {pattern} = {patterns!r:.60}, expected pattern: number; correct it")
-        for key, value in patterns.items():
-            if self._matches(pattern, rf"(.*\.)?({key})$", module):
-                return value
-        return self._fields.get(usual, 8)  # the default of both
+        if (setting, module) not in self._numbers:
+            patterns = self._fields.get(setting) or {}
+            if not isinstance(patterns, Mapping):
+                raise self._broken(f"{ADAPTER} has {setting} = {patterns!r:.60}, expected pattern: number; correct it")
+            fitting = (key for key in patterns if self._matches_start(setting, r"(.*\.)?({})$", key, module))
+            key = next(fitting, None)
+            self._numbers[setting, module] = self._fields.get(usual, DEFAULT) if key is None else patterns[key]
+        return self._numbers[setting, module]
 
-    def _matches(self, name: str, pattern: str, module: str, *, whole: bool = False) -> bool:
-        """Whether a pattern of a setting matches the name of a module, or with `whole` all of it."""
+    def _matches_start(self, setting: str, template: str, key: str, module: str) -> bool:
+        """Whether the name of a module begins with a pattern: a key of a setting in place of the braces."""
+        pattern = template.replace("{}", key)
+        if PLAIN_KEY.fullmatch(key):  # the usual one, with which Python's engine ends
+            return re.match(pattern, module) is not None
+        with self._explain(setting, key):
+            return self._compile(pattern).matches_start(module)
+
+    def _compile(self, pattern: str) -> Pattern:
+        if pattern not in self._patterns:
+            self._patterns[pattern] = Pattern(pattern, self._steps)
+        return self._patterns[pattern]
+
+    @contextmanager
+    def _explain(self, setting: str, key: str) -> Iterator[None]:
+        """Inside, a PatternError becomes a CorruptCheckpointError."""
         try:
-            compiled = compile_pattern(pattern)
-            return compiled.matches(module) if whole else compiled.matches_start(module)
+            yield
         except PatternError as error:
-            raise self._broken(f"{ADAPTER} has the {name} {pattern!r:.60}, which {error}; {MERGE}") from None
+            raise self._broken(f"{ADAPTER} has the {setting} {key!r:.60}, which {error}; {MERGE}") from None
 
     def require_target(self, module: str) -> None:
         """Raise CorruptCheckpointError if PEFT adds no update to a module, although the file has one of it.
@@ -182,7 +204,7 @@ class LoraSettings:
         if self._fields.get("exclude_modules") and self._names("exclude_modules", module):
             return False
         for saved in self._read_list("modules_to_save"):
-            if self._matches("modules_to_save", rf"(^|.*\.){saved}($|\..*)", module):
+            if self._matches_start("modules_to_save", r"(^|.*\.){}($|\..*)", str(saved), module):
                 return False
         targets = self._fields.get("target_modules")
         if isinstance(targets, str):
@@ -197,7 +219,8 @@ class LoraSettings:
         """Whether a setting, which is a pattern or a list of names or of their ends, has a module."""
         value = self._fields.get(setting)
         if isinstance(value, str):
-            return self._matches(setting, value, module, whole=True)
+            with self._explain(setting, value):
+                return self._compile(value).matches(module)
         return any(module == end or module.endswith(f".{end}") for end in self._read_list(setting))
 
     def _read_list(self, setting: str) -> list[Any]:

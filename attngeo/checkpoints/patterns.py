@@ -11,15 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Protocol
 
-# The most characters of a pattern, groups inside one another, repetitions of one part, and parts that are evaluated
-# for one text. That of ms-swift lists the modules of a model one by one.
-MOST_CHARACTERS = 100_000
+# The most groups inside one another, repetitions of one part, and steps for all patterns and texts of an adapter: the
+# characters that are read, and the places where parts are tried.
 MOST_DEPTH = 40
 MOST_REPETITIONS = 1000
-MOST_STEPS = 1_000_000
+MOST_STEPS = 3_000_000
 # Parts that Python's engine matches in one step: a class of characters, and a place between two of them.
 CLASS_ESCAPES = "dDwWsS"
 PLACES = {"^", "$", r"\A", r"\Z", r"\b", r"\B"}
@@ -33,20 +31,32 @@ class PatternError(ValueError):
     """A pattern is invalid, has a part that is left out here, or takes too many steps. The text says which."""
 
 
+class Steps:
+    """The steps that are left for the patterns of an adapter."""
+
+    def __init__(self, left: int = MOST_STEPS) -> None:
+        self._left = left
+
+    def take(self, count: int) -> None:
+        """Raise PatternError if fewer steps are left."""
+        self._left -= count
+        if self._left < 0:
+            raise PatternError("takes too many steps")
+
+
 @dataclass
 class _Text:
-    """A text, and the number of steps that are left for it."""
+    """A text that is matched, and the steps for it."""
 
     value: str
-    steps: int = MOST_STEPS
+    steps: Steps
 
     def step(self, places: int) -> None:
-        self.steps -= 1 + places
-        if self.steps < 0:
-            raise PatternError(f"takes more than {MOST_STEPS:,} steps")
+        """Take the steps of a part that is tried at these places."""
+        self.steps.take(1 + places)
 
 
-class _Part(Protocol):
+class _Node(Protocol):
     """A part of a pattern."""
 
     def ends(self, text: _Text, starts: Set[int]) -> Set[int]:
@@ -81,7 +91,7 @@ class _OneOf:
 class _Sequence:
     """Parts one after the other."""
 
-    parts: list[_Part] = field(default_factory=list)
+    parts: list[_Node] = field(default_factory=list)
 
     def ends(self, text: _Text, starts: Set[int]) -> Set[int]:
         for part in self.parts:
@@ -108,7 +118,7 @@ class _Choice:
 class _Repeat:
     """A part from `least` to `most` times; `most` is None without a limit."""
 
-    part: _Part
+    part: _Node
     least: int
     most: int | None
 
@@ -129,7 +139,7 @@ class _Repeat:
 class _Look:
     """The places from which a part matches, or from which it does not."""
 
-    part: _Part
+    part: _Node
     wanted: bool
 
     def ends(self, text: _Text, starts: Set[int]) -> Set[int]:
@@ -137,26 +147,20 @@ class _Look:
 
 
 class Pattern:
-    """A regular expression of Python's syntax. Raises PatternError."""
+    """A regular expression of Python's syntax. steps: those that are left for it. Raises PatternError."""
 
-    def __init__(self, pattern: str) -> None:
-        if len(pattern) > MOST_CHARACTERS:
-            raise PatternError(f"has {len(pattern):,} characters, expected at most {MOST_CHARACTERS:,}")
-        self._part: _Part = _Parser(pattern).parse()
+    def __init__(self, pattern: str, steps: Steps) -> None:
+        steps.take(len(pattern))
+        self._steps = steps
+        self._part: _Node = _Parser(pattern).parse()
 
     def matches_start(self, text: str) -> bool:
         """Whether it matches at the beginning of a text, as `re.match` does. Raises PatternError."""
-        return bool(self._part.ends(_Text(text), {0}))
+        return bool(self._part.ends(_Text(text, self._steps), {0}))
 
     def matches(self, text: str) -> bool:
         """Whether it matches a whole text, as `re.fullmatch` does. Raises PatternError."""
-        return len(text) in self._part.ends(_Text(text), {0})
-
-
-@lru_cache(maxsize=64)
-def compile_pattern(pattern: str) -> Pattern:
-    """A `Pattern`, which is read once for all modules of an adapter. Raises PatternError."""
-    return Pattern(pattern)
+        return len(text) in self._part.ends(_Text(text, self._steps), {0})
 
 
 class _Parser:
@@ -168,13 +172,13 @@ class _Parser:
         self._depth = 0
         self._names: set[str] = set()
 
-    def parse(self) -> _Part:
+    def parse(self) -> _Node:
         part = self._read_choice()
         if self._at < len(self._pattern):
             raise PatternError("has a ')' without its '('")
         return part
 
-    def _read_choice(self) -> _Part:
+    def _read_choice(self) -> _Node:
         parts = [self._read_sequence()]
         while self._take("|"):
             parts.append(self._read_sequence())
@@ -191,7 +195,7 @@ class _Parser:
                 sequence.parts.append(part)
         return sequence
 
-    def _read_repeated(self) -> _Part:
+    def _read_repeated(self) -> _Node:
         part, is_place = self._read_part()
         match = self._read_repetition()
         if match is None:
@@ -228,10 +232,10 @@ class _Parser:
             raise PatternError(f"repeats a part {match[0]} times, expected at most {MOST_REPETITIONS:,}")
         return least, most
 
-    def _read_part(self) -> tuple[_Part, bool]:
+    def _read_part(self) -> tuple[_Node, bool]:
         """A part without its repetition, and whether it is a place or looks ahead, which have no characters."""
         character = self._pattern[self._at]
-        readers: dict[str, Callable[[], tuple[_Part, bool]]] = {
+        readers: dict[str, Callable[[], tuple[_Node, bool]]] = {
             "(": self._read_group, "[": self._read_class, "\\": self._read_escape,
         }  # fmt: skip
         if character in readers:
@@ -245,7 +249,7 @@ class _Parser:
             return _OneOf(re.compile(character)), True
         return _Literal(character), False
 
-    def _read_group(self) -> tuple[_Part, bool]:
+    def _read_group(self) -> tuple[_Node, bool]:
         match = GROUP.match(self._pattern, self._at)
         assert match is not None  # it begins with a parenthesis
         self._at = match.end()
@@ -265,7 +269,7 @@ class _Parser:
         look = match["look"]
         return (part, False) if look is None else (_Look(part, look == "="), True)
 
-    def _read_class(self) -> tuple[_Part, bool]:
+    def _read_class(self) -> tuple[_Node, bool]:
         """A class of characters in brackets. A first `]` stands for itself."""
         start = self._at
         self._at += 1
@@ -280,7 +284,7 @@ class _Parser:
             raise PatternError(f"has the class {text!r:.40}, which Python may read in another way later")
         return _OneOf(_compile(text)), False
 
-    def _read_escape(self) -> tuple[_Part, bool]:
+    def _read_escape(self) -> tuple[_Node, bool]:
         text = self._pattern[self._at : self._at + 2]
         self._at += 2
         if text in PLACES:
