@@ -159,7 +159,8 @@ class LoraSettings:
     def _find_value(self, setting: str, module: str, usual: str) -> Any:
         """A number of a module: that of the first pattern that fits, or that of all modules."""
         if (setting, module) not in self._numbers:
-            patterns = self._fields.get(setting) or {}
+            stated = self._fields.get(setting)
+            patterns = {} if stated is None else stated
             if not isinstance(patterns, Mapping):
                 raise self._broken(f"{ADAPTER} has {setting} = {patterns!r:.60}, expected pattern: number; correct it")
             fitting = (key for key in patterns if self._matches_start(setting, r"(.*\.)?({})$", key, module))
@@ -207,9 +208,12 @@ class LoraSettings:
             if self._matches_start("modules_to_save", r"(^|.*\.){}($|\..*)", str(saved), module):
                 return False
         targets = self._fields.get("target_modules")
+        layers, before_layer = self._fields.get("layers_to_transform"), self._fields.get("layers_pattern")
+        if before_layer and layers is None:
+            raise self._broken(f"{ADAPTER} has layers_pattern without layers_to_transform; correct it")
         if isinstance(targets, str):
-            if self._fields.get("layers_to_transform") is not None:
-                raise self._broken(f"{ADAPTER} has layers_to_transform beside a pattern of target_modules; correct it")
+            if layers is not None or before_layer is not None:
+                raise self._broken(f"{ADAPTER} has a choice of layers beside a pattern of target_modules; correct it")
             return targets.lower() == "all-linear" or self._names("target_modules", module)
         if module in self._read_list("target_modules"):
             return True
@@ -228,9 +232,10 @@ class LoraSettings:
         value = self._fields.get(setting)
         if isinstance(value, set):  # of a model in memory
             return sorted(value)
-        if value is not None and not isinstance(value, list):
+        names = [] if value is None else value
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise self._broken(f"{ADAPTER} has {setting} = {value!r:.60}, expected a list of names; correct it")
-        return value or []
+        return names
 
     def _is_chosen_layer(self, module: str) -> bool:
         """Whether layers_to_transform has the layer of a module, or there is no such choice."""

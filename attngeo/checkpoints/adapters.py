@@ -77,6 +77,9 @@ class Adapter:
         self._parts: dict[str, dict[Role, str]] = defaultdict(dict)  # tensor of the base → role → tensor of the adapter
         self._unmatched: list[str] = []  # tensors of the adapter whose tensor the base lacks
         self._transposed: set[str] = set()
+        bare = next((stored for stored in tensors.names if not stored.startswith(PREFIX)), None)
+        if bare is not None and any(stored.startswith(PREFIX) for stored in tensors.names):
+            raise self._broken(f"{bare} has no {PREFIX!r} in front, as other tensors have, so that PEFT leaves it out")
         places = {stored: place for stored in tensors.names if (place := _read_name(stored)) is not None}
         found = match_names({name: role in UPDATE for name, role in places.values()}, base)
         for stored, (name, role) in places.items():
