@@ -51,7 +51,7 @@ from attngeo.checkpoints.store import (
     TensorStore,
     stated_quantisation,
 )
-from attngeo.errors import CorruptCheckpointError, UsageError
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:
     from attngeo.checkpoints.hub import Repository
@@ -78,7 +78,11 @@ def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | No
         )
     ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
     store = _open_model(ref, hub, None if config is None else _read_other_config(config, hub))
-    return _open_adapter(ref, hub) if store is None else store
+    if store is None:
+        return _open_adapter(ref, hub)
+    if ref.kind == "folder" and (Path(ref.name) / ADAPTER).is_file():  # transformers adds it to the model beside it
+        return _add_adapter(ref, hub, store)
+    return store
 
 
 def _open_model(ref: ModelRef, hub: HubAccess, fields: dict[str, Any] | None = None) -> TensorStore | None:
@@ -136,9 +140,7 @@ def _open_adapter(ref: ModelRef, hub: HubAccess) -> TensorStore:
     with ExitStack() as opened:
         tensors, settings = _read_adapter(ref, hub)
         opened.callback(tensors.close)
-        base = ModelRef.parse(settings.base)
-        if base.kind == "hub" and settings.revision is not None:
-            base = ModelRef.parse(f"{settings.base}@{settings.revision}")
+        base = _parse_base(ref, settings)
         store = _open_model(base, hub)
         if store is None:
             raise CorruptCheckpointError(
@@ -146,6 +148,31 @@ def _open_adapter(ref: ModelRef, hub: HubAccess) -> TensorStore:
                 "model; correct it"
             )
         opened.callback(store.close)
+        changed = AdapterStore(ref.text, store, [Adapter(ref.text, store, tensors, settings)])
+        opened.pop_all()
+    return changed
+
+
+def _parse_base(ref: ModelRef, settings: LoraSettings) -> ModelRef:
+    """The base that an adapter names, at the revision that it states. Raises CorruptCheckpointError for no name."""
+    try:
+        base = ModelRef.parse(settings.base)
+        if base.kind == "hub" and settings.revision is not None:
+            base = ModelRef.parse(f"{settings.base}@{settings.revision}")
+    except UsageError:
+        raise CorruptCheckpointError(
+            f"{ref.text}: {ADAPTER} names the base {settings.base!r:.80}, revision {settings.revision!r:.40}, expected "
+            "a folder, or org/name; correct it"
+        ) from None
+    return base
+
+
+def _add_adapter(ref: ModelRef, hub: HubAccess, store: TensorStore) -> AdapterStore:
+    """The model of an open store with the adapter in the same folder."""
+    with ExitStack() as opened:
+        opened.callback(store.close)
+        tensors, settings = _read_adapter(ref, hub)
+        opened.callback(tensors.close)
         changed = AdapterStore(ref.text, store, [Adapter(ref.text, store, tensors, settings)])
         opened.pop_all()
     return changed
@@ -184,7 +211,12 @@ def _open_hub(ref: ModelRef, access: HubAccess, config: dict[str, Any] | None = 
         return None
     if config is None and not (ref.file or "").endswith(GGUF):
         config = read_config(path, ref.text)
-    main_file, index = repository.find_weights()
+    try:
+        main_file, index = repository.find_weights()
+    except UnsupportedModelError:
+        if ref.file is None and repository.download(ADAPTER) is not None:
+            return None
+        raise
     return _open_files(ref.text, repository, main_file, config or {}, index)
 
 

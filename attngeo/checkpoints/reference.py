@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from attngeo.checkpoints.files import GGUF, find_checkpoint, is_weights, read_config
+from attngeo.checkpoints.files import GGUF, find_checkpoint, is_weights, read_config, usual_names
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UsageError
 from attngeo.options import RUNNING, Options, option
 
@@ -264,8 +264,10 @@ def split_weight(text: str) -> tuple[str, float]:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter of PEFT, and no model."""
-    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
+    """Whether a folder holds an adapter of PEFT, and no model. It may have the configuration of its base."""
+    if not (folder / ADAPTER).is_file():
+        return False
+    return not (folder / "config.json").is_file() or not any((folder / name).is_file() for name in usual_names())
 
 
 def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
@@ -281,7 +283,7 @@ def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
     ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
     if ref.kind == "hub":
         return _identify_remote(ref, hub)
-    if ref.kind == "folder" and is_adapter(Path(ref.name)):  # its base is elsewhere, and may change
+    if ref.kind == "folder" and (Path(ref.name) / ADAPTER).is_file():  # the base may be elsewhere, and may change
         return None
     path = locate_demo(ref.name) if ref.kind == "demo" else Path(ref.name)
     content = None if path is None else identify_path(path)

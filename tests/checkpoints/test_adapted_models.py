@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -288,9 +289,31 @@ def test_the_revision_of_the_base_is_the_stated_one(here: Hub, tmp_path: Path) -
     here.branches["v1"] = "1" * 40
     edit_settings(adapter, base_model_name_or_path="org/base", revision="v1")
     assert are_equal(read_weights(adapter), read_weights(load_by_peft(base, adapter)))
-    edit_settings(adapter, revision=1)
+    for fields in ({"revision": "a b"}, {"base_model_name_or_path": "a b/c"}):
+        edit_settings(adapter, **fields)
+        with pytest.raises(CorruptCheckpointError, match="a b"):
+            read_weights(adapter)
+    edit_settings(adapter, base_model_name_or_path="org/base", revision=1)
     with pytest.raises(CorruptCheckpointError, match="revision = 1"):
         read_weights(adapter)
+
+
+def test_an_adapter_beside_a_configuration_and_beside_a_model(here: Hub, tmp_path: Path) -> None:
+    """A training may write config.json beside an adapter; a model beside it is the one that transformers adds it to."""
+    base = write_base(tmp_path / "base")
+    adapter = write_adapter(tmp_path / "adapter", base)
+    expected = read_weights(load_by_peft(base, adapter))
+    shutil.copy(base / "config.json", adapter)
+    here.repositories |= {"org/adapter": adapter, "org/base": base}
+    assert are_equal(read_weights(adapter), expected)
+    edit_settings(adapter, base_model_name_or_path="org/base")
+    assert are_equal(read_weights("org/adapter"), expected)
+    edit_settings(adapter, base_model_name_or_path="org/gone")
+    shutil.copy(base / "model.safetensors", adapter)
+    running = transformers.AutoModelForCausalLM.from_pretrained(adapter)
+    assert are_equal(read_weights(running), expected)
+    assert are_equal(read_weights(adapter), expected)
+    assert set(attngeo.score(adapter)["format"]) == {"F32+lora"}
 
 
 def test_an_adapter_that_is_its_own_base_is_asked_for_once(here: Hub, tmp_path: Path) -> None:
