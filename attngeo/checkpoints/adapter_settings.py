@@ -20,7 +20,7 @@ MERGE = "merge it with PEFT's merge_and_unload, and give that checkpoint"
 APPLIED = frozenset({
     "alpha_pattern", "base_model_name_or_path", "exclude_modules", "init_lora_weights", "layers_pattern",
     "layers_to_transform", "lora_alpha", "modules_to_save", "peft_type", "r", "rank_pattern", "revision",
-    "target_modules", "use_dora", "use_rslora",
+    "target_modules", "target_parameters", "use_dora", "use_rslora",
 })  # fmt: skip
 # Setting → why it does not change what is computed of queries and keys.
 WITHOUT_EFFECT = {
@@ -40,7 +40,6 @@ WITHOUT_EFFECT = {
     "peft_version": "it does not change how PEFT reads a file",
     "qalora_group_size": "it is read with use_qalora only, which is refused",
     "runtime_config": "PEFT does not read it from a file",
-    "target_parameters": "it names parameters of experts; queries and keys have to be named by target_modules",
     "task_type": "it chooses the head",
     "trainable_token_indices": "it is about rows of embeddings",
 }
@@ -207,6 +206,9 @@ class LoraSettings:
         for saved in self._read_list("modules_to_save"):
             if self._matches_start("modules_to_save", r"(^|.*\.){}($|\..*)", str(saved), module):
                 return False
+        weight = f"{module}.weight"
+        if any(weight == end or weight.endswith(f".{end}") for end in self._read_list("target_parameters")):
+            return False  # its update is another one, around that of the module
         targets = self._fields.get("target_modules")
         layers, before_layer = self._fields.get("layers_to_transform"), self._fields.get("layers_pattern")
         if before_layer and layers is None:

@@ -355,3 +355,9 @@ def test_the_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
     save_file(renamed, adapter / "adapter_model.safetensors")
     with pytest.raises(CorruptCheckpointError, match="give its own base"):
         read_weights(adapter)
+
+
+@pytest.mark.parametrize("change", [copy.copy, merged_into], ids=["active", "merged"])
+def test_a_model_with_adapters_in_memory_is_not_run(change: Callable[[Any], Any]) -> None:
+    with pytest.raises(UnsupportedModelError, match="verify it after merge_and_unload"):
+        attngeo.verify(change(noisy()))

@@ -67,6 +67,7 @@ FOLLOWED: dict[str, dict[str, Any]] = {
     "a pattern of targets": {"target_modules": r".*\.layers\.\d+\.self_attn\.(q_proj|k_proj)"},
     "all linear layers": {"target_modules": "all-linear"},
     "others are excluded": {"exclude_modules": ["v_proj", "x.q_proj"]},
+    "parameters of experts": {"target_parameters": []},
     "runtime": {"runtime_config": {"ephemeral_gpu_offload": True}},
 }  # fmt: skip
 
@@ -110,6 +111,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], type[AttnGeoError], str]] = {
     "targets of another name": ({"target_modules": ".*v_proj"}, CorruptCheckpointError, "v_proj"),
     "excluded": ({"exclude_modules": ".*layers.0.*"}, CorruptCheckpointError, "layers.0"),
     "saved whole": ({"modules_to_save": ["k_proj"]}, CorruptCheckpointError, "k_proj"),
+    "a parameter": ({"target_parameters": ["q_proj.weight"]}, CorruptCheckpointError, "q_proj"),
     "another layer": ({"layers_to_transform": [1]}, CorruptCheckpointError, "layers.0"),
     "a pattern of layers": ({"layers_to_transform": 0, "layers_pattern": "(.*)*"}, CorruptCheckpointError, "(.*)*"),
     "no base": ({"base_model_name_or_path": ""}, CorruptCheckpointError, "base"),
