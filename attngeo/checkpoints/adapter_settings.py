@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from attngeo.bounds import printable
 from attngeo.checkpoints.patterns import Pattern, PatternError, Steps
 from attngeo.checkpoints.reference import ADAPTER
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
@@ -67,6 +68,8 @@ LAYER = r".*?\.[^.]*\.(?P<number>\d+)\."
 MOST_DIGITS = 9
 # A key that is a name, in which a point stands for any character, and one without repetitions and choices.
 PLAIN_KEY = re.compile(r"\^?(?:\w|\.|\\\.)*", re.ASCII)
+# The characters of a name in a message.
+LONGEST_NAME = 150
 # PEFT's rank and alpha if none is stated.
 DEFAULT = 8
 PLAIN_NAME = re.compile(r"\w+", re.ASCII)
@@ -96,7 +99,7 @@ class LoraSettings:
             if value and not is_known:
                 why = REFUSED.get(name, "it is unknown to this version of attngeo")
                 advice = "score its base" if name in NOT_MERGED else MERGE
-                raise UnsupportedModelError(f"{ref}: {ADAPTER} has {name:.60} = {value!r:.60}: {why}; {advice}")
+                raise UnsupportedModelError(f"{ref}: {ADAPTER} has {name!r:.60} = {value!r:.60}: {why}; {advice}")
         self.use_dora = self._read_switch("use_dora")
         self._use_rslora = self._read_switch("use_rslora")
         if not has_own_base:
@@ -150,8 +153,8 @@ class LoraSettings:
         alpha = self._find_value("alpha_pattern", module, "lora_alpha")
         if type(stated) is not int or stated != rank or rank < 1 or not _is_finite(alpha):
             raise self._broken(
-                f"{module}: rank {rank}, and {ADAPTER} states r = {stated!r:.20}, lora_alpha = {alpha!r:.20}, "
-                "expected the same rank, at least 1, and a number"
+                f"{show_name(module)}: rank {rank}, and {ADAPTER} states r = {stated!r:.20}, "
+                f"lora_alpha = {alpha!r:.20}, expected the same rank, at least 1, and a number"
             )
         return float(alpha / (math.sqrt(rank) if self._use_rslora else rank))
 
@@ -195,7 +198,7 @@ class LoraSettings:
         """
         if not self._is_target(module):
             raise self._broken(
-                f"it stores an update of {module}, which {ADAPTER} does not name (target_modules = "
+                f"it stores an update of {show_name(module)}, which {ADAPTER} does not name (target_modules = "
                 f"{self._fields.get('target_modules')!r:.60}), so that PEFT does not load it; correct it"
             )
 
@@ -256,6 +259,11 @@ class LoraSettings:
         if match is None or len(match["number"]) > MOST_DIGITS:
             return False
         return int(match["number"]) in (chosen if isinstance(chosen, list) else [chosen])
+
+
+def show_name(name: str) -> str:
+    """The name of a tensor or module in a message: what prints of it, in bounded length."""
+    return f"{printable(name):.{LONGEST_NAME}}"
 
 
 def _is_finite(value: Any) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attngeo.bounds import list_names
-from attngeo.checkpoints.adapter_settings import MERGE, LoraSettings
+from attngeo.checkpoints.adapter_settings import MERGE, LoraSettings, show_name
 from attngeo.checkpoints.store import FLOATS, TensorInfo, TensorStore
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError
 
@@ -79,7 +79,9 @@ class Adapter:
         self._transposed: set[str] = set()
         bare = next((stored for stored in tensors.names if not stored.startswith(PREFIX)), None)
         if bare is not None and any(stored.startswith(PREFIX) for stored in tensors.names):
-            raise self._broken(f"{bare} has no {PREFIX!r} in front, as other tensors have, so that PEFT leaves it out")
+            raise self._broken(
+                f"{show_name(bare)} has no {PREFIX!r} in front, as other tensors have, so that PEFT leaves it out"
+            )
         places = {stored: place for stored in tensors.names if (place := _read_name(stored)) is not None}
         found = match_names({name: role in UPDATE for name, role in places.values()}, base)
         for stored, (name, role) in places.items():
@@ -97,7 +99,10 @@ class Adapter:
             return
         others = [parts[taken] for taken in parts if (taken != "other" and "whole" in (taken, role)) or taken == role]
         if others:
-            raise self._broken(f"{stored} and {others[0]} belong to {own} both, expected one of them; {MERGE}")
+            raise self._broken(
+                f"{show_name(stored)} and {show_name(others[0])} belong to {show_name(own)} both, expected "
+                f"one of them; {MERGE}"
+            )
         parts[role] = stored
 
     def _broken(self, problem: str) -> CorruptCheckpointError:
@@ -149,32 +154,38 @@ class Adapter:
         else:
             return
         if self._weight != 1:
-            raise UsageError(f"{self.ref}: {name} takes no weight, got {self._weight:g}: {why}", "adapter")
+            raise UsageError(f"{self.ref}: {show_name(name)} takes no weight, got {self._weight:g}: {why}", "adapter")
         if only_updates:
             raise UnsupportedModelError(
-                f"{self.ref}: {name}: {why}, so its update has no low rank; score without $adapter_only", "adapter_only"
+                f"{self.ref}: {show_name(name)}: {why}, so its update has no low rank; score without $adapter_only",
+                "adapter_only",
             )
 
     def _foreign(self, stored: str) -> CorruptCheckpointError:
         place = _read_name(stored)
         assert place is not None  # it was matched before
-        return self._broken(f"{stored} changes {place[0]}, and {self._base.ref} has no such tensor; give its own base")
+        return self._broken(
+            f"{show_name(stored)} changes {show_name(place[0])}, and {self._base.ref} has no such tensor; "
+            "give its own base"
+        )
 
     def _check_parts(self, name: str, *, is_transposed: bool) -> None:
         parts = self._parts[name]
         if "other" in parts:
-            raise UnsupportedModelError(f"{self.ref}: {parts['other']} is no part of LoRA or DoRA; {MERGE}")
+            raise UnsupportedModelError(f"{self.ref}: {show_name(parts['other'])} is no part of LoRA or DoRA; {MERGE}")
         infos = {role: self.tensors.info(stored) for role, stored in parts.items()}
         for info in infos.values():
             if info.dtype not in FLOATS:
                 raise UnsupportedModelError(
-                    f"{self.ref}: {info.name} is stored as {info.dtype}, expected {', '.join(FLOATS)}; {MERGE}"
+                    f"{self.ref}: {show_name(info.name)} is stored as {info.dtype}, expected "
+                    f"{', '.join(FLOATS)}; {MERGE}"
                 )
         shape = self._base.info(name).shape
         for role in ("whole", "base"):
             if role in infos and infos[role].shape != shape:
                 raise self._broken(
-                    f"{parts[role]} is {list(infos[role].shape)}, and {name} of {self._base.ref} is {list(shape)}; "
+                    f"{show_name(parts[role])} is {list(infos[role].shape)}, and {show_name(name)} of "
+                    f"{self._base.ref} is {list(shape)}; "
                     "give its own base"
                 )
         if not self.changes(name):
@@ -185,18 +196,20 @@ class Adapter:
         rank = factors[0][0] if factors[0] else 0
         if factors != [(rank, inputs), (outputs, rank)]:
             raise self._broken(
-                f"{module}: A and B are {[list(factor) for factor in factors]}, expected [rank, {inputs}] and "
-                f"[{outputs}, rank]; give the base that the adapter was trained on"
+                f"{show_name(module)}: A and B are {[list(factor) for factor in factors]}, expected "
+                f"[rank, {inputs}] and [{outputs}, rank]; give the base that the adapter was trained on"
             )
         self.settings.require_target(module)
         self.settings.scale(module, rank)
         if ("magnitude" in parts) != self.settings.use_dora:
             raise self._broken(
-                f"{module}: use_dora is {self.settings.use_dora}, and the magnitudes of DoRA are "
+                f"{show_name(module)}: use_dora is {self.settings.use_dora}, and the magnitudes of DoRA are "
                 f"{'there' if 'magnitude' in parts else 'missing'}"
             )
         if "magnitude" in parts and infos["magnitude"].shape != (outputs,):
-            raise self._broken(f"{module}: {list(infos['magnitude'].shape)} magnitudes, expected [{outputs}]")
+            raise self._broken(
+                f"{show_name(module)}: {list(infos['magnitude'].shape)} magnitudes, expected [{outputs}]"
+            )
 
     def _module(self, name: str) -> str:
         """The name of the module of a weight of the base in the model that was trained."""
@@ -311,8 +324,8 @@ class AdapterStore(TensorStore):
             whole = next((adapter.ref for adapter in self._adapters if adapter.replaces(name)), None)
             if whole is not None and len(adapters) > 1:
                 raise UsageError(
-                    f"{whole} replaces {name}, which {list_names(adapters)} change, expected one adapter that does; "
-                    "leave out the other one",
+                    f"{whole} replaces {show_name(name)}, which {list_names(adapters)} change, expected one adapter that "
+                    "does; leave out the other one",
                     "adapter",
                 )
         self._fitted.update(weights)

@@ -90,7 +90,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], type[AttnGeoError], str]] = {
     "loftq": ({"init_lora_weights": "loftq"}, UnsupportedModelError, "loftq"),
     "gradients": ({"init_lora_weights": "lora_ga"}, UnsupportedModelError, "lora_ga"),
     "unknown initialisation": ({"init_lora_weights": "x"}, UnsupportedModelError, "'x'"),
-    "unknown setting": ({"use_future": 1}, UnsupportedModelError, "use_future"),
+    "unknown setting": ({"use\nfuture": 1}, UnsupportedModelError, "future"),
     "tokens": ({"alora_invocation_tokens": [1]}, UnsupportedModelError, "some of the tokens"),
     "blocks": ({"use_bdlora": {"nblocks": 2}}, UnsupportedModelError, "blocks"),
     "pooled": ({"use_qalora": "false"}, UnsupportedModelError, "pooled"),
@@ -218,6 +218,13 @@ DAMAGES: dict[str, tuple[Callable[[Tensors], object], str]] = {
     "a layer that the base lacks": (
         lambda tensors: tensors.update({f"{Q0.replace('.0.', '.2.')}.lora_A.weight": torch.ones(3, 16)}), "own base"
     ),
+    "a long name of two lines": (
+        lambda tensors: tensors.update({f"\n{'x' * 5000}.q_proj.lora_A.weight": torch.ones(3, 16)}), "in front"
+    ),
+    "a long name of a layer": (
+        lambda tensors: tensors.update({f"base_model.model.\n{'x' * 5000}.q_proj.lora_A.weight": torch.ones(3, 16)}),
+        "own base",
+    ),
     "a weight of another shape": (
         lambda tensors: tensors.update({f"{Q0}.base_layer.weight": torch.ones(16, 15)}), "own base"
     ),
@@ -233,6 +240,7 @@ def test_tensors_that_contradict_the_settings_are_refused(case: str, adapter: Pa
     with pytest.raises(CheckpointError) as refused:
         read_weights(adapter)
     assert fact in str(refused.value)
+    assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 600
 
 
