@@ -19,6 +19,9 @@ def call_public_functions() -> None:
     for site, wq, _ in attngeo.attention_sites("demo:minilm", layers=[0], with_bias=True):
         print(site.layer, wq.mT)
     attngeo.attention_sites("demo:minilm", layer=0)  # type: ignore[call-arg]
+    attngeo.attention_sites("org/base", adapter="org/adapter", config="org/base")
+    attngeo.attention_sites("org/base", adapter=["org/adapter=0.5", "./other"])
+    attngeo.attention_sites("org/base", adapter=1)  # type: ignore[arg-type]
 
     attngeo.verify("demo:minilm", retries=1)
     attngeo.verify("demo:minilm", retries="1")  # type: ignore[arg-type]

@@ -74,6 +74,12 @@ class Repository:
                 self._pinned_in = folder_of(name)
                 self.path, self.revision = path.parent, path.parents[name.count("/")].name
                 return path
+        if self.offline:
+            why = "offline mode is on" if self.access.offline else "HF_HUB_OFFLINE is set"
+            raise NetworkError(
+                f"{self.ref.text}: no such file or folder here, and no {names[0]} of it in the cache of the Hub, while "
+                f"{why}; run once without it{did_you_mean(self.ref.text)}"
+            )
         raise CorruptCheckpointError(f"{self.ref.text}: the repository has no {names[0]}")
 
     def _list_configs(self) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from attngeo.bounds import in_utf8
+from attngeo.checkpoints.adapted_module import open_module
+from attngeo.checkpoints.adapter_settings import LoraSettings
 from attngeo.checkpoints.adapters import Adapter, AdapterStore
 from attngeo.checkpoints.files import (
     ADVICE_FOR_POINTERS,
@@ -42,21 +44,19 @@ from attngeo.checkpoints.reference import (
     find_adapter,
     find_config,
     is_adapter,
-    refuse_adapted,
     refuse_config,
     require_demo,
     split_weight,
 )
 from attngeo.checkpoints.store import (
     ByteSource,
-    ModuleStore,
     RegularFile,
     TensorFile,
     TensorInfo,
     TensorStore,
     stated_quantisation,
 )
-from attngeo.errors import CorruptCheckpointError, UsageError
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:
     from attngeo.checkpoints.hub import Repository
@@ -78,27 +78,33 @@ def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | No
     if config is not None and (in_memory or str(getattr(model, "text", model)).endswith(GGUF)):
         raise refuse_config()
     if in_memory:
-        return ModuleStore(model)
+        return open_module(model)
     if not isinstance(model, str | Path | ModelRef):
         raise UsageError(
             f"model is a {type(model).__name__}, expected a reference such as 'org/name' or a transformers model"
         )
     ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
-    fields = None if config is None else _read_other_config(config, hub)
+    store = _open_model(ref, hub, None if config is None else _read_other_config(config, hub))
+    if store is None:
+        return _open_adapter(ref, hub)
+    if ref.kind == "folder" and (Path(ref.name) / ADAPTER).is_file():  # transformers adds it to the model beside it
+        return _add_adapter(ref, hub, store)
+    return store
+
+
+def _open_model(ref: ModelRef, hub: HubAccess, fields: dict[str, Any] | None = None) -> TensorStore | None:
+    """Open a model; None for an adapter. fields: its configuration, if it is given."""
     store: FileStore | None = None
     match ref.kind:
         case "demo":
             store = open_local(require_demo(ref.name), ref.text, fields)
         case "folder" if not is_adapter(Path(ref.name)):
-            refuse_adapted(Path(ref.name), ref.text)
             store = open_local(Path(ref.name), ref.text, fields)
         case "file":
             store = open_local(Path(ref.name), ref.text, fields)
         case "hub":
             store = _open_hub(ref, hub, fields)
-    if store is None:
-        return _open_adapter(ref, hub)
-    if not stated_quantisation(store.config):
+    if store is None or not stated_quantisation(store.config):
         return store
     from attngeo.checkpoints.quantised.store import DecodingStore
 
@@ -141,27 +147,53 @@ def _open_adapter(ref: ModelRef, hub: HubAccess) -> TensorStore:
     with ExitStack() as opened:
         tensors, settings = _read_adapter(ref, hub)
         opened.callback(tensors.close)
-        base = settings.get("base_model_name_or_path")
-        if not isinstance(base, str) or not base or is_adapter(Path(base)):
+        base = _parse_base(ref, settings)
+        store = _open_model(base, hub)
+        if store is None:
             raise CorruptCheckpointError(
-                f"{ref.text}: {ADAPTER} names the base {base!r:.80}, expected a model; correct it"
+                f"{ref.text}: {ADAPTER} names the base {settings.base!r:.80}, which is an adapter itself, expected a "
+                "model; correct it"
             )
-        store = open_store(base, hub)
         opened.callback(store.close)
         changed = AdapterStore(ref.text, store, [Adapter(ref.text, store, tensors, settings)])
         opened.pop_all()
     return changed
 
 
-def _read_adapter(ref: ModelRef, hub: HubAccess) -> tuple[TensorStore, dict[str, Any]]:
-    """The tensors of an adapter, and its configuration."""
+def _parse_base(ref: ModelRef, settings: LoraSettings) -> ModelRef:
+    """The base that an adapter names, at the revision that it states. Raises CorruptCheckpointError for no name."""
+    try:
+        base = ModelRef.parse(settings.base)
+        if base.kind == "hub" and settings.revision is not None:
+            base = ModelRef.parse(f"{settings.base}@{settings.revision}")
+    except UsageError:
+        raise CorruptCheckpointError(
+            f"{ref.text}: {ADAPTER} names the base {settings.base!r:.80}, revision {settings.revision!r:.40}, expected "
+            "a folder, or org/name; correct it"
+        ) from None
+    return base
+
+
+def _add_adapter(ref: ModelRef, hub: HubAccess, store: TensorStore) -> AdapterStore:
+    """The model of an open store with the adapter in the same folder."""
+    with ExitStack() as opened:
+        opened.callback(store.close)
+        tensors, settings = _read_adapter(ref, hub)
+        opened.callback(tensors.close)
+        changed = AdapterStore(ref.text, store, [Adapter(ref.text, store, tensors, settings)])
+        opened.pop_all()
+    return changed
+
+
+def _read_adapter(ref: ModelRef, hub: HubAccess) -> tuple[TensorStore, LoraSettings]:
+    """The tensors of an adapter, and its settings."""
     if ref.kind == "hub":
         repository = _find_repository(ref, hub)
         path = repository.pin(ADAPTER)
         file, _ = repository.find_weights(ADAPTER_FILES)
-        return FileStore(ref.text, {}, repository, file), read_object(path, ref.text)
+        return FileStore(ref.text, {}, repository, file), LoraSettings(ref.text, read_object(path, ref.text))
     weights = find_adapter(ref)
-    settings = read_object(weights.with_name(ADAPTER), ref.text)
+    settings = LoraSettings(ref.text, read_object(weights.with_name(ADAPTER), ref.text))
     return FileStore(ref.text, {}, Folder(weights.parent), weights.name), settings
 
 
@@ -187,7 +219,12 @@ def _open_hub(ref: ModelRef, access: HubAccess, config: dict[str, Any] | None = 
     if config is None and not (ref.file or "").endswith(GGUF):
         config = read_config(path, ref.text)
     stated = stated_weights(config or {}, ref.text) if ref.file is None else None
-    main_file, index = repository.find_weights(() if stated is None else (stated,))
+    try:
+        main_file, index = repository.find_weights(() if stated is None else (stated,))
+    except UnsupportedModelError:
+        if ref.file is None and repository.download(ADAPTER) is not None:
+            return None
+        raise
     return _open_files(ref.text, repository, main_file, config or {}, index)
 
 

@@ -17,13 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from attngeo.checkpoints.files import GGUF, find_checkpoint, is_weights, read_config, stated_weights, usual_names
-from attngeo.errors import (
-    CheckpointError,
-    CorruptCheckpointError,
-    ModelNotFoundError,
-    UnsupportedModelError,
-    UsageError,
-)
+from attngeo.errors import CheckpointError, CorruptCheckpointError, ModelNotFoundError, UsageError
 from attngeo.options import RUNNING, Options, option
 
 Kind = Literal["hub", "folder", "file", "demo"]
@@ -210,8 +204,6 @@ def require_model(model: Any, adapters: Sequence[str] = (), config: str | Path |
         fields = {} if path is None else read_config(path, str(config))
         if path is None:
             ModelRef.parse(config)
-    if ref.kind == "folder":
-        refuse_adapted(Path(ref.name), ref.text)
     if ref.kind == "folder" and is_adapter(Path(ref.name)):
         find_adapter(ref)
     elif ref.kind != "hub":
@@ -287,23 +279,10 @@ def split_weight(text: str) -> tuple[str, float]:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter of PEFT, and no model."""
+    """Whether a folder holds an adapter of PEFT, and no model. It may have the configuration of its base."""
     if not (folder / ADAPTER).is_file():
         return False
-    return not (folder / "config.json").is_file() or (
-        _find_first(folder, ADAPTER_FILES) is not None and _find_first(folder, usual_names()) is None
-    )
-
-
-def refuse_adapted(folder: Path, ref: str) -> None:
-    """Raise UnsupportedModelError for a model with an adapter beside it, which transformers adds to the model."""
-    adapter, model = _find_first(folder, ADAPTER_FILES), _find_first(folder, usual_names())
-    if adapter and model and (folder / ADAPTER).is_file():
-        raise UnsupportedModelError(
-            f"{ref}: holds a model ({model}) and an adapter ({adapter}), which transformers adds to it; move {ADAPTER} "
-            f"and {adapter} into a folder of their own, and give that with $adapter",
-            "adapter",
-        )
+    return not (folder / "config.json").is_file() or _find_first(folder, usual_names()) is None
 
 
 def _find_first(folder: Path, names: Sequence[str]) -> str | None:
@@ -323,7 +302,7 @@ def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
     ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
     if ref.kind == "hub":
         return _identify_remote(ref, hub)
-    if ref.kind == "folder" and is_adapter(Path(ref.name)):  # its base is elsewhere, and may change
+    if ref.kind == "folder" and (Path(ref.name) / ADAPTER).is_file():  # the base may be elsewhere, and may change
         return None
     path = locate_demo(ref.name) if ref.kind == "demo" else Path(ref.name)
     content = None if path is None else identify_path(path)

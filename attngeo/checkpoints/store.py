@@ -144,16 +144,21 @@ def count_rows_nbytes(infos: Mapping[str, TensorInfo], reads: Mapping[str, slice
 
 
 class ModuleStore(TensorStore):
-    """A TensorStore over the parameters and buffers of a `transformers` model, under its own names for them."""
+    """A TensorStore over the parameters and buffers of a `transformers` model, under its own names for them.
+
+    state: these, or some of them, under other names. on_device: whether what is read stays on the model's device.
+    """
 
     revision: str | None = None
     folder: Path | None = None
     main_file, format, offline = "", "memory", False
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, state: dict[str, Tensor] | None = None, *, on_device: bool = False) -> None:
         self.ref = in_utf8(getattr(model, "name_or_path", "") or type(model).__name__)
         self.config = model.config.to_dict()
-        self._state: dict[str, Tensor] = model.state_dict(keep_vars=True)  # tied ones stay one object
+        # Tied ones stay one object.
+        self._state: dict[str, Tensor] = model.state_dict(keep_vars=True) if state is None else state
+        self._on_device = on_device
 
     @property
     def names(self) -> Collection[str]:
@@ -179,13 +184,23 @@ class ModuleStore(TensorStore):
         return TensorInfo(name, DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape), tensor.nbytes)
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
-        """Rows of each of these tensors, detached and on the CPU. Raises CorruptCheckpointError for a meta tensor."""
+        """Rows of each of these tensors, detached. Raises CorruptCheckpointError for a meta tensor."""
         if meta := [name for name in reads if self._state[name].is_meta]:
             raise CorruptCheckpointError(
                 f"{self.ref}: {meta[0]} is on the meta device and has no values; load the weights"
             )
-        tensors = {name: (self._state[name], rows) for name, rows in reads.items()}
-        return {name: (x[rows] if x.ndim else x).detach().cpu() for name, (x, rows) in tensors.items()}
+        tensors = {}
+        for name, rows in reads.items():
+            tensor = _gather(self._state[name]).detach()
+            chosen = tensor[rows] if tensor.ndim else tensor
+            tensors[name] = chosen if self._on_device else chosen.cpu()
+        return tensors
+
+
+def _gather(tensor: Any) -> Tensor:
+    """The whole tensor; one that is sharded, as by FSDP, is a DTensor, and all processes take part."""
+    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole
 
 
 def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:

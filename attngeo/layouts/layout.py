@@ -298,6 +298,15 @@ class AttentionSite:
                     reads[self.tensors[letter]] = slice(start, start + self.sizes.rows(hull))
         return reads
 
+    @property
+    def orientation(self) -> dict[str, bool]:
+        """Tensor name → whether it is stored as [inputs, outputs], as a Conv1D stores it."""
+        orientation = dict.fromkeys(self.tensors.values(), False)
+        if isinstance(self.layout, Layout):
+            for letter in self.parts:
+                orientation[self.tensors[letter]] = self.layout.holder(letter).transposed
+        return orientation
+
     def hull(self, slots: str) -> tuple[str, str]:
         """The slots in front of those that are read, and the slots from the first of these to the last."""
         places = [slots.index(letter) for letter in self.parts if letter in slots]

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks  # type: ignore[attr-defined]
 
-from attngeo.checkpoints.store import ModuleStore
+from attngeo.checkpoints.adapted_module import open_module
 from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
 from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.curves import geometry_columns
@@ -21,7 +21,7 @@ from attngeo.scores.computing import score_site
 from attngeo.scores.score import INTEGERS
 from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.summary import spread_of, statistics
-from attngeo.scores.weights import projections, select, sites_of
+from attngeo.scores.weights import projections, require_fit, select, sites_of
 from attngeo.tables import write as tables
 from attngeo.tables.read import read_parquet
 
@@ -83,7 +83,7 @@ class AttentionGeometryCallback(TrainerCallback):
     ) -> None:
         """Find the attention of the model, read the rows of an earlier session, and score before the first update."""
         model: PreTrainedModel = kwargs["model"]
-        store = ModuleStore(model)
+        store = open_module(model)
         if any(getattr(parameter, "ds_id", None) is not None for parameter in model.parameters()):
             raise UnsupportedModelError(
                 f"{store.ref}: DeepSpeed ZeRO-3 has no whole weights to score during training; use FSDP, or score the "
@@ -133,10 +133,9 @@ class AttentionGeometryCallback(TrainerCallback):
 
     def _measure(self, model: PreTrainedModel, *, is_first: bool) -> list[dict[str, Any]]:
         """The rows of this step; only those of the first process are used."""
-        weights = model.state_dict()
-        gathered = [
-            {name: _gather(weights[name])[rows] for name, rows in site.reads.items()} for site in self._sites
-        ]  # all processes take part
+        store = open_module(model, on_device=True)
+        require_fit(store, self._sites)
+        gathered = [store.read_all(site.reads) for site in self._sites]  # all processes take part
         if not is_first:
             return []
         return [row for site, tensors in zip(self._sites, gathered, strict=True) for row in _score(site, tensors)]
@@ -155,12 +154,6 @@ class AttentionGeometryCallback(TrainerCallback):
                     tracker.on_train_begin(args, state, control, model=model)
         for tracker in self._trackers:
             tracker.on_log(args, state, control, model=model, logs=dict(self.medians))
-
-
-def _gather(tensor: Any) -> Tensor:
-    """The whole tensor; one that is sharded, as by FSDP, is a DTensor."""
-    values: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return values.detach()
 
 
 def _score(site: AttentionSite, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:

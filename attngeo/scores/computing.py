@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from attngeo.bounds import in_utf8
+from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.opening import open_adapted, open_store
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import TensorStore
@@ -78,6 +79,8 @@ def compute(
         model, options.adapter, hub, config=options.config, only_updates=options.adapter_only
     )  # fmt: skip
     with closing(opened) as store, torch.inference_mode():
+        if isinstance(store, AdapterStore):
+            record = None  # the base of an adapter may change
         sites, skipped = sites_of(store, options, lambda file: report(Progress("download", file)))
         require_updates(store, sites)
         sites = select(sites, options.stack, options.layers, store.ref)

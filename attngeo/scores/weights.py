@@ -52,6 +52,8 @@ class SiteKeywords(HubAccess):
     with_bias: bool = False
     fold_norm: bool = False
     rope_offset: int = 0
+    adapter: str | Sequence[str] = ()
+    config: str | None = None
     dtype: torch.dtype = torch.float32
 
 
@@ -108,10 +110,12 @@ def sites_of(
         with suppress(CorruptCheckpointError):  # raised again for the module that it is about
             store.open(names, progress)
 
-    return find_sites(
+    sites, skipped = find_sites(
         store.names, store.config, shape_of=lambda name: float_shape(store, name), ref=store.ref,
         biases=options.with_bias, input_norms=options.fold_norm, prepare=prepare,
     )  # fmt: skip
+    require_fit(store, sites)
+    return sites, skipped
 
 
 def select(
@@ -205,10 +209,16 @@ def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Parts)
     return {letter: fold(part) for letter, part in parts.items()}, ["input gain folded"]
 
 
+def require_fit(store: TensorStore, sites: Iterable[AttentionSite]) -> None:
+    """Raise CheckpointError or UsageError if the store has adapters that do not fit the weights of these sites."""
+    if isinstance(store, AdapterStore):
+        store.require_fit({name: is_transposed for site in sites for name, is_transposed in site.orientation.items()})
+
+
 def require_updates(store: TensorStore, sites: Iterable[AttentionSite]) -> None:
     """Raise UnsupportedModelError if the store has adapters, and one of them changes no weight of these sites."""
     if isinstance(store, AdapterStore):
-        store.require_updates({name for site in sites for name in site.tensors.values()})
+        store.require_changes({name for site in sites for name in site.tensors.values()})
 
 
 def update_factors(

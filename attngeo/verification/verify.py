@@ -14,7 +14,7 @@ from torch import nn
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import ModuleStore, TensorStore
-from attngeo.errors import AttnGeoError, CorruptCheckpointError
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.config import is_in, name_layers, pattern_of
 from attngeo.layouts.layout import AttentionSite
 from attngeo.options import takes
@@ -135,6 +135,10 @@ class Running(NamedTuple):
 def _open_running(model: Any, store: TensorStore, report: ProgressCallback) -> Iterator[Running]:
     """Inside, the model of the store in memory. Raises CorruptCheckpointError if the file lacks weights of a site."""
     if store.folder is None:
+        if not model.state_dict().keys() >= set(store.names):
+            raise UnsupportedModelError(
+                f"{store.ref}: its modules have the names that PEFT gives them; verify it after merge_and_unload"
+            )
         with borrow_model(model, store.ref) as borrowed:
             yield Running(borrowed, *_sites_in_memory(borrowed))
         return

@@ -7,7 +7,6 @@ import inspect
 import io
 import json
 import random
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +25,6 @@ from torch import Tensor
 import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.quantised.fields import SCHEME, TABLES, WEIGHTS
-from attngeo.checkpoints.quantised.patterns import matches
 from attngeo.checkpoints.quantised.store import METHODS, DecodingStore
 from attngeo.checkpoints.store import DTYPE_NAMES, TensorInfo
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
@@ -562,24 +560,6 @@ def test_every_field_of_transformers_and_compressed_tensors_is_in_a_table() -> N
         assert not set(table.applied) & table.idle.keys()
         assert not {*table.applied, *table.idle} & table.fixed.keys()
         assert all(table.idle.values())
-
-
-def test_patterns_match_as_those_of_python_do() -> None:
-    draw = random.Random(0)
-    parts = ["a", "b", ".", ".*", "(", ")", "(?:", "|", "*", "+", "?", "[ab]", "[^a]", r"\d", r"\.", "^", "$", "[0-9]+"]
-    matched = []
-    for _ in range(4000):
-        pattern = "".join(draw.choice(parts) for _ in range(draw.randint(1, 8)))
-        name = "".join(draw.choice("ab1.") for _ in range(draw.randint(0, 7)))
-        with suppress(ValueError):
-            matched.append(matches(pattern, name))
-            assert matched[-1] == (re.match(pattern, name) is not None), (pattern, name)
-    assert min(matched.count(True), matched.count(False)) > 300
-    for slow in (r"(.|.)*!", r"((a*)*)*!", r"(a|a)(a|a)*!", "a?" * 30 + "a" * 30 + "!"):
-        assert not matches(slow, "a" * 400)
-    for unknown in ("(" * 400, "a" * 501, r"(?=a)", r"x{99999999999}", r"(a)\1", "[a", "a**", "*a", ")"):
-        with pytest.raises(ValueError, match=r"."):
-            matches(unknown, "a")
 
 
 def damage(state: dict[str, Tensor], config: dict[str, Any], draw: random.Random) -> None:

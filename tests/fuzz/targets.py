@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from fuzz import checkpoints, embeddings, estimators, lists, packed, recipes, results, settings
+from fuzz import adapters, checkpoints, embeddings, estimators, lists, packed, recipes, results, settings
 from fuzz.outcome import check_error
 
 from attngeo.errors import AttnGeoError
@@ -45,6 +45,7 @@ TARGETS = {
     "config": Target(checkpoints.write_configuration, checkpoints.score, checkpoints.check_configuration),
     "gguf": Target(packed.write_gguf, checkpoints.score, packed.check_gguf),
     "quantised": Target(packed.write_packed, checkpoints.score, packed.check_packed),
+    "adapters": Target(adapters.write_mutated, adapters.read_mutated, adapters.check_mutated),
     "vectors": Target(embeddings.write_text, embeddings.read_text, embeddings.check_text),
     "binary vectors": Target(embeddings.write_binary, embeddings.read_binary, embeddings.check_binary),
     "lists": Target(lists.write_list, lists.read_list),

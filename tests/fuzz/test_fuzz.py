@@ -21,10 +21,12 @@ from attngeo.errors import UsageError
 FEW = 20
 MANY = dict.fromkeys(TARGETS, 500) | {"recipes": 200}
 NEW = 5_000
+# Those whose inputs are made and judged by PEFT, which takes seconds to load: `make test` runs none of them.
+SLOW = ("adapters",)
 
 
 def test_mutated_inputs_are_read_rightly_or_refused() -> None:
-    wrong = run_drawn(dict.fromkeys(TARGETS, range(FEW)), 300)
+    wrong = run_drawn({target: range(FEW) for target in TARGETS if target not in SLOW}, 300)
     assert not wrong, "\n".join(wrong[:5])
 
 
@@ -63,7 +65,9 @@ def draw_input(target: str, number: int, folder: Path) -> Input:
     return Input.read(target, folder)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "target", [pytest.param(target, marks=[pytest.mark.slow] if target in SLOW else []) for target in TARGETS]
+)
 def test_an_input_follows_from_its_number_and_is_saved_whole(target: str, tmp_path: Path) -> None:
     inputs = [draw_input(target, number, tmp_path / f"first {number}") for number in range(5)]
     again = [draw_input(target, number, tmp_path / f"again {number}") for number in range(5)]

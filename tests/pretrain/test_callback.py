@@ -70,6 +70,30 @@ def test_the_first_loss_of_a_resumed_run_is_a_mean_since_its_checkpoint(built: B
     assert losses[4] != pytest.approx((losses[3] + losses[4]) / 2, rel=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize("targets", [["q_proj", "k_proj"], ["v_proj"]])
+def test_the_rows_of_an_adapter_are_the_scores_of_the_merged_model(
+    targets: list[str], built: Build, tmp_path: Path
+) -> None:
+    import peft
+
+    callback = AttentionGeometryCallback()
+    trainer = train(
+        peft.get_peft_model(copy.deepcopy(built("llama")), peft.LoraConfig(r=3, target_modules=targets)),
+        tmp_path,
+        callback,
+    )
+    merged = trainer.model.merge_and_unload()  # type: ignore[union-attr]
+    columns = ["stack", "layer", "head", *SCORES]
+    for step, model in ((0, built("llama")), (4, merged)):
+        rows = callback.frame.loc[callback.frame["step"] == step, columns].reset_index(drop=True)
+        pd.testing.assert_frame_equal(rows, attngeo.score(model, per_head=True)[columns], atol=1e-5)
+    changes = callback.frame.groupby(["layer", "head"])["symmetry"].agg(
+        lambda symmetry: symmetry.iloc[-1] - symmetry.iloc[0]
+    )
+    assert (changes.abs().max() > 1e-4) == ("q_proj" in targets)
+
+
 def test_training_is_the_same_with_and_without_it(built: Build, tmp_path: Path) -> None:
     with_it, without = (train(built("bert"), tmp_path / str(n), *callbacks) for n, callbacks in
                         enumerate(([AttentionGeometryCallback()], [])))  # fmt: skip

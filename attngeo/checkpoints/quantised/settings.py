@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from attngeo.checkpoints.patterns import PatternError, matches_start
 from attngeo.checkpoints.quantised.fields import MLX, SCHEME, TABLES, WEIGHTS, Fields, require_known
-from attngeo.checkpoints.quantised.patterns import matches
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError
 
 # A name of a module, or a part of one.
@@ -114,11 +114,10 @@ def _resolve_dynamic(stated: Mapping[str, Any], module: str, where: str) -> Mapp
     for pattern in sorted(entries, key=lambda pattern: not pattern.startswith("-")):
         plain = pattern[2:] if pattern.startswith(("-:", "+:")) else pattern
         try:
-            matched = matches(plain, module)
-        except ValueError as error:
+            matched = matches_start(plain, module)
+        except PatternError as error:
             raise UnsupportedModelError(
-                f"{where}: the pattern {pattern!r:.60} of dynamic is not supported ({error}); give the model without "
-                "quantisation"
+                f"{where}: the pattern {pattern!r:.60} of dynamic {error}; give the model without quantisation"
             ) from None
         if not matched:
             continue
@@ -189,8 +188,8 @@ def _rank_target(target: Any, module: str) -> int | None:
         return OTHER
     if target.startswith("re:"):
         try:
-            return PATTERNED if matches(target.removeprefix("re:"), module) else OTHER
-        except ValueError:
+            return PATTERNED if matches_start(target.removeprefix("re:"), module) else OTHER
+        except PatternError:
             return UNKNOWN
     if target == module:
         return EXACT

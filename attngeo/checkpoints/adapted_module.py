@@ -1,0 +1,105 @@
+"""A model in memory, which PEFT may have given adapters: the weights of its base, and the updates that are in effect.
+
+PEFT is not imported: its classes are told by their names, and its parameters by theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from attngeo.checkpoints.adapter_settings import LoraSettings
+from attngeo.checkpoints.adapters import PREFIX, Adapter, AdapterStore
+from attngeo.checkpoints.store import ModuleStore, TensorStore
+from attngeo.errors import UnsupportedModelError
+
+# PEFT's class of a layer with updates, and that of a module of which it trains a copy or some rows.
+UPDATED, COPIED = "BaseTunerLayer", "AuxiliaryTrainingWrapper"
+# What PEFT puts into the names of the base's own parameters.
+OWN = (".base_layer.", ".original_module.")
+# The parts of names that are parameters of adapters.
+ADDED = (".lora_", ".modules_to_save.", ".token_adapter.")
+
+
+def open_module(model: Any, *, on_device: bool = False) -> TensorStore:
+    """The tensors of a model in memory, with the updates of the adapters that are active.
+
+    Its names are those of the model without PEFT. A layer whose adapters are merged or disabled is as its weights are.
+    on_device: see `ModuleStore`.
+    Raises UnsupportedModelError for adapters of another method than LoRA and DoRA, and as `LoraSettings`.
+    """
+    layers = {path: module for path, module in model.named_modules() if _is_a(module, UPDATED) or _is_a(module, COPIED)}
+    if not layers:
+        return ModuleStore(model, on_device=on_device)
+    state: dict[str, Tensor] = model.state_dict(keep_vars=True)
+    own = {_own_name(name): tensor for name, tensor in state.items() if not any(part in name for part in ADDED)}
+    base = ModuleStore(model, own, on_device=on_device)
+    updates: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for path, layer in layers.items():
+        for adapter in _list_active(layer):
+            updates[adapter] |= dict(_find_tensors(path, adapter, state))
+    adapters = []
+    for name, tensors in updates.items():
+        ref = f"{base.ref}: adapter {name}"
+        config = model.peft_config[name]
+        settings = LoraSettings(ref, config.to_dict() | {"peft_type": config.peft_type.value}, has_own_base=True)
+        _check_scales(layers, name, settings)
+        adapters.append(Adapter(ref, base, ModuleStore(model, tensors, on_device=on_device), settings))
+    return AdapterStore(base.ref, base, adapters, may_be_idle=True) if adapters else base
+
+
+def _is_a(module: object, class_name: str) -> bool:
+    return any(kind.__name__ == class_name for kind in type(module).__mro__)
+
+
+def _own_name(name: str) -> str:
+    """The name of a parameter of the base without PEFT."""
+    for part in OWN:
+        name = name.replace(part, ".")
+    return name.removeprefix(PREFIX)
+
+
+def _list_active(layer: Any) -> list[str]:
+    """The adapters that are in effect in a layer."""
+    if layer.disable_adapters or getattr(layer, "merged", False):
+        return []
+    active: Iterable[str] = layer.active_adapters
+    # Of the copies of a module, only that of the first active adapter is used.
+    return list(active) if _is_a(layer, UPDATED) else list(active)[:1]
+
+
+def _find_tensors(path: str, adapter: str, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of an adapter in a layer, under the names that PEFT gives them in a file.
+
+    path: of the layer. adapter: its name, which PEFT puts into those of parameters.
+    """
+    for name, tensor in state.items():
+        rest = name.removeprefix(f"{path}.")
+        if rest == name:
+            continue
+        parameter, _, end = rest.partition(".")
+        named, _, last = end.partition(".")
+        if parameter == "token_adapter":
+            yield name, tensor
+        elif named == adapter and parameter == "modules_to_save":
+            yield f"{path}.{last}", tensor
+        elif named == adapter and parameter.startswith("lora_"):
+            yield ".".join(part for part in (path, parameter, last) if part), tensor
+
+
+def _check_scales(layers: dict[str, Any], adapter: str, settings: LoraSettings) -> None:
+    """Raise UnsupportedModelError if the scale of an adapter in a layer is another one than its settings state."""
+    for path, layer in layers.items():
+        factors = getattr(layer, "lora_A", {})
+        if adapter not in _list_active(layer) or adapter not in factors:
+            continue
+        scale = settings.scale(path.removeprefix(PREFIX), factors[adapter].weight.shape[0])
+        if not math.isclose(layer.scaling[adapter], scale, rel_tol=1e-6):
+            raise UnsupportedModelError(
+                f"{settings.ref}: {path} has the scale {layer.scaling[adapter]:g}, and its settings state {scale:g}; "
+                "score the model after merge_and_unload"
+            )

@@ -1,0 +1,51 @@
+"""How transformers renames the tensors of a checkpoint when it loads them into its classes of today.
+
+Only needed for adapters: they are named after the modules of the running model, and their base after those of the model
+that wrote it. Imports transformers, which reading a checkpoint does not: import it where it is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+import transformers
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+# The most layers of a model that is made without memory. A model has as many tensors, at least.
+MOST_LAYERS = 1000
+log = logging.getLogger(__name__)
+
+
+def find_renaming(config: Mapping[str, Any], names: Collection[str]) -> Callable[[str], str] | None:
+    """From the name of a tensor in a checkpoint to its name in the model that transformers makes of it.
+
+    config: config.json. names: of all tensors. None if transformers cannot make a model of this configuration, or if it
+    states too many layers. A name that transformers gives no other one stays.
+    """
+    if any(number > max(len(names), MOST_LAYERS) for number in _list_layers(config)):
+        return None
+    try:
+        parsed = transformers.CONFIG_MAPPING[str(config.get("model_type"))].from_dict(dict(config))
+        named = getattr(transformers, str((parsed.architectures or [""])[0]), None)
+        is_named = getattr(named, "config_class", None) is type(parsed)
+        model_class: Any = named if is_named else transformers.MODEL_MAPPING[type(parsed)]
+        with torch.device("meta"):
+            model = model_class(parsed)
+        renamings = [part for part in get_model_conversion_mapping(model) if isinstance(part, WeightRenaming)]
+    except Exception as error:  # configurations and classes of models raise anything
+        log.info("the names of %r are those of its checkpoint: %s", config.get("model_type"), error)
+        return None
+    return lambda name: str(rename_source_key(name, renamings, [])[0])
+
+
+def _list_layers(config: Mapping[str, Any]) -> Iterator[int]:
+    """The numbers of layers that a configuration and its sections state."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _list_layers(value)
+        elif type(value) is int and ("layer" in name or "depth" in name or "block" in name):
+            yield value
