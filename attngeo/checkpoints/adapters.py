@@ -324,8 +324,8 @@ class AdapterStore(TensorStore):
             whole = next((adapter.ref for adapter in self._adapters if adapter.replaces(name)), None)
             if whole is not None and len(adapters) > 1:
                 raise UsageError(
-                    f"{whole} replaces {show_name(name)}, which {list_names(adapters)} change, expected one adapter that "
-                    "does; leave out the other one",
+                    f"{whole} replaces {show_name(name)}, which {list_names(adapters)} change, expected one adapter "
+                    "that does; leave out the other one",
                     "adapter",
                 )
         self._fitted.update(weights)
