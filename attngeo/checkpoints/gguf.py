@@ -28,8 +28,8 @@ MAGIC, VERSIONS = b"GGUF", (2, 3)
 # reaches.
 FIRST_CHUNK, CHUNK = 1 << 16, 1 << 20
 LONGEST_HEADER, LONGEST_TEXT, MOST_TENSORS, MOST_KEYS, MOST_TEXTS = 1 << 29, 1 << 24, 1 << 17, 1 << 16, 1 << 20
-# Of all lists of texts, which are read over; and of a list of numbers that is kept without being asked for.
-MOST_SKIPPED, SHORT = 1 << 22, 1 << 10
+# Of all lists of texts.
+MOST_SKIPPED = 1 << 22
 # The number of a dtype in a file → its name, and the numbers and bytes of a block.
 DTYPES: Mapping[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 30: ("BF16", 1, 2), 28: ("F64", 1, 8),
@@ -132,7 +132,7 @@ FIELDS = {
 }  # fmt: skip
 # What the header says about the scaling of rotary embeddings, and tensors that divide their frequencies.
 SCALING = (
-    "type", "factor", "original_context_length", "attn_factor", "yarn_log_multiplier", "yarn_beta_fast",
+    "factor", "original_context_length", "attn_factor", "yarn_log_multiplier", "yarn_beta_fast",
     "yarn_beta_slow",
 )  # fmt: skip
 FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
@@ -153,7 +153,7 @@ class Unread(NamedTuple):
 class GgufFile:
     """An open .gguf file. Raises CorruptCheckpointError if it is broken, UnsupportedModelError for what is not read.
 
-    metadata: the header's values; for a list, `Unread` if it is one of texts, or long. tensors: name as transformers
+    metadata: the header's values, with `Unread` for lists. tensors: name as transformers
     has it → what is stored. own: the values that this file has itself. layers: the beginning of their names ("",
     "enc.", "dec.") → the numbers of the layers in this file. config: what config.json would state. factors: what
     divides the frequencies of rotary embeddings; empty if it is unknown, None if this file has none. inherited: the
@@ -207,7 +207,7 @@ class GgufFile:
             stated = self.metadata.get(f"{name}.attention.key_length{mla}")
             width = stated if type(stated) is int else None
             config |= {
-                "head_dim": width, "v_head_dim": self.metadata.get(f"{name}.attention.value_length{mla}"),
+                "head_dim": width, "v_head_dim": self._read_scalar(f"{name}.attention.value_length{mla}"),
                 "qk_rope_head_dim": rotated, "num_key_value_heads": config.get("num_attention_heads"),
                 "qk_nope_head_dim": width - rotated if width and type(rotated) is int else None,
             }  # fmt: skip
@@ -217,6 +217,16 @@ class GgufFile:
             self._require_rotated(rotated, width)
             config["partial_rotary_factor"] = rotated / width
         return config
+
+    def _read_scalar(self, key: str) -> float | None:
+        """A number of the header; None if it is missing. Raises CorruptCheckpointError if it is below 0 or infinite."""
+        value = self.metadata.get(key)
+        if value is None or (type(value) in (int, float) and 0 <= value < math.inf):
+            return value
+        raise CorruptCheckpointError(
+            f"{self._source.where}: states {key} = {value!s:.40}, expected one finite number that is not below 0; "
+            "download it again"
+        )
 
     def _require_rotated(self, rotated: Any, width: int) -> None:
         """Raise CorruptCheckpointError if these dimensions of a head's `width` cannot be those that rotate."""
@@ -243,9 +253,10 @@ class GgufFile:
 
     def _state_scaling(self, key: str) -> dict[str, Any] | None:
         """The scaling of rotary embeddings as config.json would state it; of an unknown kind if a number is missing."""
-        stated, factors = {name: self.metadata.get(f"{key}.scaling.{name}") for name in SCALING}, self.factors
-        factor = stated["factor"] or self.metadata.get(f"{key}.scale_linear")
-        kind = stated["type"] or ("linear" if factor else "none")
+        factors = self.factors
+        stated = {name: self._read_scalar(f"{key}.scaling.{name}") for name in SCALING}
+        factor = stated["factor"] or self._read_scalar(f"{key}.scale_linear")
+        kind = str(self.metadata.get(f"{key}.scaling.type") or ("linear" if factor else "none"))
         if factors and kind in ("none", "longrope"):  # of LLaMA 3, too, whose frequencies are divided
             return {"rope_type": "longrope", "short_factor": factors, "attention_factor": stated["attn_factor"] or 1.0}
         if kind == "linear" and factor and factors is None:
@@ -256,7 +267,7 @@ class GgufFile:
             pace = {f"beta_{name}": stated[f"yarn_beta_{name}"] for name in ("fast", "slow")}
             trained = {"original_max_position_embeddings": stated["original_context_length"]}
             return {"rope_type": kind, "factor": factor} | trained | pace | scale
-        return {"rope_type": f"{kind!s:.40} of GGUF"} if kind != "none" or factors is not None else None
+        return {"rope_type": f"{kind:.40} of GGUF"} if kind != "none" or factors is not None else None
 
     def _place(self, entries: list[_Entry], reader: _Reader) -> None:
         """Fill the table of tensors. Each begins where the one before it ends, at a multiple of the alignment.
@@ -401,7 +412,7 @@ class _Reader:
             raise self.broken("has a name that is no UTF-8") from None
 
     def value(self, kind: int, *, is_wanted: bool = False) -> Any:
-        """A value; `Unread` for a list that is not asked for, unless it has a few numbers."""
+        """A value; `Unread` for a list that is not asked for."""
         if kind == TEXT:
             return self.take(self.number("Q")).decode("utf-8", "replace")
         if kind != LIST:
@@ -418,11 +429,11 @@ class _Reader:
         return Unread(count)
 
     def _numbers(self, form: str, count: int, *, is_wanted: bool) -> np.ndarray[Any, Any] | Unread:
-        """A list of numbers, in an array."""
+        """A list of numbers, in an array if it is asked for."""
         if count > CHUNK:
             raise self.broken(f"announces a list of {count:,} numbers")
         raw = self.take(struct.calcsize(form) * count)
-        return np.frombuffer(raw, np.dtype(form).newbyteorder("<")) if is_wanted or count <= SHORT else Unread(count)
+        return np.frombuffer(raw, np.dtype(form).newbyteorder("<")) if is_wanted else Unread(count)
 
     def _skip_texts(self, count: int) -> None:
         """Read over texts, many at a time, as most have a few characters."""

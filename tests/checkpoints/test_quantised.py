@@ -167,6 +167,70 @@ def test_an_entry_of_mlx_replaces_the_default_with_its_mode(tmp_path: Path) -> N
     assert_same(attngeo.score(packed), attngeo.score(write_single(tmp_path / "four", numbers, CONFIG)))
 
 
+# Who writes → packing, and what is stated beside it.
+WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "AutoGPTQ": (
+        "gptq-act-order",
+        {"damp_percent": 0.01, "true_sequential": True, "model_name_or_path": None, "model_file_base_name": "model",
+         "static_groups": False, "is_marlin_format": False},
+    ),
+    "Optimum": (
+        "gptq-4",
+        {"batch_size": 1, "block_name_to_quantize": None, "cache_block_outputs": True, "damp_percent": 0.1,
+         "dataset": "c4", "exllama_config": {"version": 1}, "max_input_length": None, "model_seqlen": None,
+         "module_name_preceding_first_block": None, "modules_in_block_to_quantize": None, "pad_token_id": None,
+         "tokenizer": None, "true_sequential": True, "use_cuda_fp16": False, "use_exllama": True},
+    ),
+    "GPTQModel": (
+        "gptq-v2",
+        {"format": "gptq_v2", "lm_head": False, "pack_dtype": "int32", "method": "gptq",
+         "meta": {"quantizer": ["gptqmodel:5.0.0"], "act_group_aware": True, "damp_percent": 0.05}},
+    ),
+    "AutoRound": (
+        "gptq-4",
+        {"autoround_version": "0.5.1", "data_type": "int", "iters": 200, "lr": 0.005, "minmax_lr": 0.005,
+         "nsamples": 128, "seqlen": 2048, "enable_quanted_input": True, "enable_minmax_tuning": True,
+         "provider": "auto-round",
+         "low_gpu_mem_usage": True, "damp_percent": 0.01, "true_sequential": False},
+    ),
+    "AutoAWQ": ("awq-gemm", {"modules_to_not_convert": ["lm_head"], "do_fuse": False, "backend": "autoawq"}),
+    "AutoAWQ, of vectors": ("awq-gemv", {"modules_to_not_convert": None}),
+    "bitsandbytes": (
+        "nf4-double",
+        {"_load_in_4bit": True, "_load_in_8bit": False, "bnb_4bit_compute_dtype": "bfloat16",
+         "bnb_4bit_quant_storage": "uint8", "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True,
+         "llm_int8_enable_fp32_cpu_offload": False, "llm_int8_has_fp16_weight": False, "llm_int8_threshold": 6.0,
+         "llm_int8_skip_modules": ["lm_head", "multi_modal_projector", "model.layers.1.mlp"]},
+    ),
+    "DeepSeek": ("fp8-block", {"activation_scheme": "dynamic", "fmt": "e4m3", "scale_fmt": "ue8m0"}),
+    "Qwen": (
+        "fp8-block", {"activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head", "model.layers.0.mlp.gate"]}
+    ),
+    "llm-compressor": ("int4-asymmetric", {"sparsity_config": {}, "transform_config": {}, "version": "0.12.2"}),
+    "llm-compressor, ignoring experts": (
+        "int4", {"ignore": ["lm_head", "re:.*mlp.*", "re:.*(?=x)", "model.layers.1.self_attn.q_proj"]}
+    ),
+    "modelopt": (
+        "nvfp4-modelopt",
+        {"producer": {"name": "modelopt", "version": "0.29.0"}, "quant_algo": "W4A16_NVFP4", "group_size": 16,
+         "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}, "config_groups": {"group_0": {}}},
+    ),
+    "modelopt, mixed": (
+        "nvfp4-modelopt", {"quant_algo": "MIXED_PRECISION", "quantized_layers": {Q0: {"quant_algo": "NVFP4"}}}
+    ),
+    "mlx-lm": ("mlx-4", {"mode": "affine", "model.embed_tokens": True, "lm_head": {"bits": 8, "group_size": 64}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+def test_configurations_are_read_as_programs_write_them(case: str) -> None:
+    packing, more = WRITTEN[case]
+    weight = {f"{Q0}.weight": draw_state()[f"{Q0}.weight"][:64]}
+    stored, decoded = pack_state(weight, PACKINGS[packing], is_projection)
+    (name, stated), *_ = PACKINGS[packing].config.items()
+    torch.testing.assert_close(read_packed(stored, {name: stated | more}), decoded[f"{Q0}.weight"])
+
+
 # The entries of GPTQModel's `dynamic` → the bits and the group size of queries of layer 0; None: as for the model.
 DYNAMIC: dict[str, tuple[dict[str, Any], tuple[int, int] | None]] = {
     "a name": ({r"^model\.layers\.0\.self_attn\.q_proj$": {"bits": 8}}, (8, 32)),
@@ -533,6 +597,41 @@ def test_a_changed_setting_is_refused_or_changes_nothing(case: str) -> None:
             else:
                 assert torch.equal(numbers, expected) or case in FREE.get(place[-1], ()), (place, value)
     assert refused > 50
+
+
+# What is stated of the weights of a group, beside what a packing states.
+SCHEMES: list[dict[str, Any]] = [
+    {}, {"symmetric": False}, {"strategy": "tensor", "group_size": None}, {"strategy": "channel", "group_size": None},
+    {"strategy": "group", "group_size": 32}, {"strategy": "group", "group_size": 64},
+    {"strategy": "group", "group_size": 16},
+    {"num_bits": 8}, {"num_bits": 4}, {"type": "float"}, {"type": "int"}, {"actorder": "weight"}, {"actorder": "group"},
+    {"strategy": "block", "block_structure": [32, 32], "group_size": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", ["int4", "int4-asymmetric", "int4-channel", "int8-plain", "fp8-channel", "fp8-tensor", "nvfp4"]
+)
+def test_what_compressed_tensors_decompresses_is_read_so_or_refused(case: str) -> None:
+    """The library decompresses one layer with its own scheme; it, too, refuses some contradictions, but not all."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationScheme
+
+    weight = {f"{Q0}.weight": draw_state()[f"{Q0}.weight"][:64]}
+    stored, decoded = pack_state(weight, PACKINGS[case], is_projection)
+    layer = {name.removeprefix(f"{Q0}."): tensor for name, tensor in stored.items()}
+    compressor = BaseCompressor.get_value_from_registry(PACKINGS[case].config["quantization_config"]["format"])
+    accepted = 0
+    for changes in SCHEMES:
+        config = group(case, **changes)
+        with suppress(AttnGeoError):
+            numbers = read_packed(stored, config)
+            scheme = config["quantization_config"]["config_groups"]["group_0"]
+            expected = compressor.decompress(dict(layer), QuantizationScheme.model_validate(scheme))["weight"]
+            torch.testing.assert_close(numbers, expected.float(), rtol=5e-3, atol=5e-3)  # it may have 16 bits
+            torch.testing.assert_close(numbers, decoded[f"{Q0}.weight"])
+            accepted += 1
+    assert 1 <= accepted < len(SCHEMES)
 
 
 def test_every_field_of_transformers_and_compressed_tensors_is_in_a_table() -> None:

@@ -9,6 +9,8 @@ import gguf
 import numpy as np
 import pytest
 from conftest import Command
+from support.hub_client import reach_hub
+from support.hub_server import serve
 from support.messages import assert_states, refuses
 from torch import Tensor
 
@@ -60,6 +62,15 @@ def test_a_gguf_file_agrees_with_the_model_that_transformers_makes_of_it(name: s
     frame = attngeo.verify(path)
     assert frame["verdict"].tolist() == ["agrees", "agrees"]
     assert (frame.attrs["problem"], frame.attrs["unexplained"]) == ("", [])
+
+
+def test_a_gguf_file_of_the_hub_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_llama(tmp_path / "model.gguf")
+    (tmp_path / "README.md").write_text("a model")
+    with serve() as hub:
+        reach_hub(hub.url, tmp_path / "home", monkeypatch)
+        hub.repositories["org/name"] = tmp_path
+        assert attngeo.verify("org/name/model.gguf")["verdict"].tolist() == ["agrees", "agrees"]
 
 
 def test_the_command_verifies_a_gguf_file(tmp_path: Path, inside: Command) -> None:

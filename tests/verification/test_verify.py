@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -281,6 +282,23 @@ def test_the_model_is_loaded_by_its_reference_alone(
             monkeypatch.setattr(module, "usual_names", lambda: ("model.safetensors.index.json", "model.safetensors"))
         expected = "agrees" if fields else "differs"
         assert set(attngeo.verify(model)["verdict"]) == {expected}
+
+
+def test_a_pickle_on_the_hub_is_verified_and_not_converted(
+    saved: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers would ask the Hub, in a thread, to write safetensors files into the repository."""
+    folder = edit(saved("bert"), tmp_path / "model")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    asked: list[Any] = []
+    monkeypatch.setattr("transformers.modeling_utils.auto_conversion", lambda *_, **options: asked.append(options))
+    with serve() as hub:
+        reach_hub(hub.url, tmp_path / "home", monkeypatch)
+        hub.repositories["org/name"] = folder
+        assert set(attngeo.verify("org/name")["verdict"]) == {"agrees"}
+    assert asked == []
+    assert "DISABLE_SAFETENSORS_CONVERSION" not in os.environ
 
 
 def test_a_layer_of_zeros_agrees(saved: Save, tmp_path: Path) -> None:

@@ -68,9 +68,8 @@ GPTQ = Fields(
     },
     {
         "method": ("gptq",), "pack_dtype": ("int32", "torch.int32"), "data_type": ("int",),
-        "is_marlin_format": (False,), "packing_format": ("auto_round:auto_gptq", "auto_gptq"), "rotation": (),
-        "adapter": (), "extra_config": (),
-        "super_bits": (), "super_group_size": (),
+        "is_marlin_format": (False,), "act_order": (False,), "rotation": (), "adapter": (), "extra_config": (),
+        "packing_format": ("auto_round:auto_gptq", "auto_gptq"), "super_bits": (), "super_group_size": (),
     },
 )  # fmt: skip
 AWQ = Fields(
@@ -78,7 +77,7 @@ AWQ = Fields(
     {
         **{name: reason for name, reason in GPTQ.idle.items() if name != "backend"},
         **_idle(LOADING, "do_fuse fuse_max_seq_len fuse_max_batch_size modules_to_fuse"),
-        "sym": STATED_ELSEWHERE, "desc_act": "codes of AWQ have no order of their own",
+        "sym": STATED_ELSEWHERE, "ignore": STATED_ELSEWHERE, "desc_act": "codes of AWQ have no order of their own",
     },
     {
         **GPTQ.fixed, "method": ("awq",), "checkpoint_format": ("gemm",), "w_bit": (4,), "dynamic": ({},),
@@ -118,7 +117,7 @@ WEIGHTS = Fields(
 )
 MODELOPT = Fields(
     ("config_groups", "ignore", "exclude_modules", "quant_algo", "group_size", "quantized_layers"),
-    _idle(ACTIVATIONS, "kv_cache_scheme kv_cache_quant_algo"),
+    _idle(ACTIVATIONS, "kv_cache_scheme kv_cache_quant_algo input_activations") | {"weights": STATED_ELSEWHERE},
     {"has_zero_point": (False,), "pre_quant_scale": (False,)},
 )
 MLX = Fields(("bits", "group_size", "mode"))

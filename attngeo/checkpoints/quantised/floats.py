@@ -209,7 +209,9 @@ def state_modelopt(packed: Packed, dtypes: tuple[str, ...], algorithm: str) -> S
 
     Raises CorruptCheckpointError if it is another one than that of the codes.
     """
-    stated = packed.settings.get("quant_algo")
-    if stated is not None and stated != "MIXED_PRECISION" and not str(stated).startswith(algorithm):
+    stated = packed.choice("quant_algo", algorithm).upper()
+    if "AWQ" in stated:
+        raise packed.unsupported(f"the algorithm {stated!r:.40}, which scales inputs")
+    if algorithm not in stated and stated != "MIXED_PRECISION":
         raise packed.broken(f"the configuration states {stated!r:.40}, and the file holds {algorithm}")
     return Stated(dtypes, 8)
