@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attngeo.checkpoints.adapter_settings import LoraSettings
 from attngeo.checkpoints.adapters import PREFIX, Adapter, AdapterStore
-from attngeo.checkpoints.store import ModuleStore, TensorStore
+from attngeo.checkpoints.store import ModuleStore, TensorStore, read_state
 from attngeo.errors import UnsupportedModelError
 
 # PEFT's class of a layer with updates, and that of a module of which it trains a copy or some rows.
@@ -35,13 +35,20 @@ def open_module(model: Any, *, on_device: bool = False) -> TensorStore:
     layers = {path: module for path, module in model.named_modules() if _is_a(module, UPDATED) or _is_a(module, COPIED)}
     if not layers:
         return ModuleStore(model, on_device=on_device)
-    state: dict[str, Tensor] = model.state_dict(keep_vars=True)
-    own = {_own_name(name): tensor for name, tensor in state.items() if not any(part in name for part in ADDED)}
+    state = read_state(model, on_device=on_device)
+    own: dict[str, Tensor] = {}
+    added: dict[str, list[str]] = defaultdict(list)  # path of a layer → its parameters of adapters
+    for name, tensor in state.items():
+        part = next((part for part in ADDED if part in name), None)
+        if part is None:
+            own[_own_name(name)] = tensor
+        else:
+            added[name.partition(part)[0]].append(name)
     base = ModuleStore(model, own, on_device=on_device)
     updates: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for path, layer in layers.items():
         for adapter in _list_active(layer):
-            updates[adapter] |= dict(_find_tensors(path, adapter, state))
+            updates[adapter] |= {stored: state[name] for stored, name in _name_parts(path, adapter, added[path])}
     adapters = []
     for name, tensors in updates.items():
         ref = f"{base.ref}: adapter {name}"
@@ -72,23 +79,20 @@ def _list_active(layer: Any) -> list[str]:
     return list(active) if _is_a(layer, UPDATED) else list(active)[:1]
 
 
-def _find_tensors(path: str, adapter: str, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of an adapter in a layer, under the names that PEFT gives them in a file.
+def _name_parts(path: str, adapter: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The names that PEFT gives the parameters of an adapter in a file, and their names in the model.
 
-    path: of the layer. adapter: its name, which PEFT puts into those of parameters.
+    path: of their layer. adapter: its name, which they have in the model. names: of all parameters of the layer.
     """
-    for name, tensor in state.items():
-        rest = name.removeprefix(f"{path}.")
-        if rest == name:
-            continue
-        parameter, _, end = rest.partition(".")
+    for name in names:
+        parameter, _, end = name.removeprefix(f"{path}.").partition(".")
         named, _, last = end.partition(".")
         if parameter == "token_adapter":
-            yield name, tensor
+            yield name, name
         elif named == adapter and parameter == "modules_to_save":
-            yield f"{path}.{last}", tensor
-        elif named == adapter and parameter.startswith("lora_"):
-            yield ".".join(part for part in (path, parameter, last) if part), tensor
+            yield f"{path}.{last}", name
+        elif named == adapter:
+            yield ".".join(part for part in (path, parameter, last) if part), name
 
 
 def _check_scales(layers: dict[str, Any], adapter: str, settings: LoraSettings) -> None:

@@ -143,6 +143,15 @@ def count_rows_nbytes(infos: Mapping[str, TensorInfo], reads: Mapping[str, slice
     )
 
 
+def read_state(model: Any, *, on_device: bool) -> dict[str, Tensor]:
+    """The parameters and buffers of a model by name.
+
+    Tied ones are one object, unless they are read where they are: a sharded model may gather only values.
+    """
+    state: dict[str, Tensor] = model.state_dict(keep_vars=not on_device)
+    return state
+
+
 class ModuleStore(TensorStore):
     """A TensorStore over the parameters and buffers of a `transformers` model, under its own names for them.
 
@@ -156,8 +165,7 @@ class ModuleStore(TensorStore):
     def __init__(self, model: Any, state: dict[str, Tensor] | None = None, *, on_device: bool = False) -> None:
         self.ref = in_utf8(getattr(model, "name_or_path", "") or type(model).__name__)
         self.config = model.config.to_dict()
-        # Tied ones stay one object.
-        self._state: dict[str, Tensor] = model.state_dict(keep_vars=True) if state is None else state
+        self._state = read_state(model, on_device=on_device) if state is None else state
         self._on_device = on_device
 
     @property
