@@ -235,10 +235,10 @@ def quantisation_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def stated_quantisation(config: Mapping[str, Any]) -> str:
-    """The name of the quantisation that config.json states, such as "awq"; "" if it states none."""
+    """The name of the quantisation that config.json states, such as "awq", cut if it is long; "" if it states none."""
     stated = quantisation_settings(config)
     usual = "mlx" if "quantization" in config else "quantised"
-    return str(stated.get("quant_method") or usual) if stated else ""
+    return f"{stated.get('quant_method') or usual!s:.40}" if stated else ""
 
 
 class Extent(NamedTuple):
