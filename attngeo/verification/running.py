@@ -54,7 +54,7 @@ ATTENDS = re.compile(r"Attention|Attn")
 DOES_NOT_ATTEND = re.compile(r"Mask|Pool(ing)?$|Output|Bias")
 
 
-class Source(NamedTuple):
+class LoadArguments(NamedTuple):
     """What transformers is told about a model: as much as the reference says, and nothing that attngeo has found.
 
     place: a folder, or the name of a repository on the Hub. options: further arguments of `from_pretrained`. weights:
@@ -95,7 +95,7 @@ def load_model(
         return _load(model_class, config, source, store)
 
 
-def _find_source(ref: ModelRef, store: TensorStore) -> Source:
+def _find_source(ref: ModelRef, store: TensorStore) -> LoadArguments:
     """How transformers is asked for a model. Raises UnsupportedModelError for a file that it does not load."""
     options: dict[str, Any] = {"local_files_only": store.offline or ref.kind != "hub", "trust_remote_code": False}
     if ref.kind == "hub":
@@ -108,17 +108,17 @@ def _find_source(ref: ModelRef, store: TensorStore) -> Source:
         named = None if place == path or path.name == "config.json" else path.name
     file = store.main_file if named is None else named
     if file.endswith(GGUF) and named is not None:
-        return Source(place, options | {"gguf_file": named})
+        return LoadArguments(place, options | {"gguf_file": named})
     if store.file("config.json") is None:
         raise UnsupportedModelError(
             f"{store.ref}: transformers loads a folder with config.json, which is missing here; give such a folder"
         )
     if named is None and file in (*usual_names(), stated_weights(store.config, store.ref)):
-        return Source(place, options)
+        return LoadArguments(place, options)
     if named is not None and "/" not in named and store.format == "safetensors":
-        return Source(place, options, named)
+        return LoadArguments(place, options, named)
     if named == "pytorch_model.bin":  # perhaps beside another format, which would come first
-        return Source(place, options | {"use_safetensors": False})
+        return LoadArguments(place, options | {"use_safetensors": False})
     raise UnsupportedModelError(
         f"{store.ref}: transformers does not load {file} by itself, expected one of: {', '.join(usual_names())}; "
         "rename it, or score it without running it"
@@ -192,7 +192,7 @@ def _require_room(nbytes: int, ref: str) -> None:
         )
 
 
-def _refuse_foreign(store: TensorStore, source: Source) -> None:
+def _refuse_foreign(store: TensorStore, source: LoadArguments) -> None:
     """Raise UnsupportedModelError for what transformers does not load without code of the Hub or quantised kernels.
 
     Raises MissingPackageError for a GGUF file, which it loads by another package, if that is missing.
@@ -216,7 +216,7 @@ def _refuse_foreign(store: TensorStore, source: Source) -> None:
         )
 
 
-def _read_config(source: Source, ref: str) -> Any:
+def _read_config(source: LoadArguments, ref: str) -> Any:
     what = source.options.get("gguf_file", "config.json")
     options = {name: value for name, value in source.options.items() if name != "use_safetensors"}
     try:
@@ -260,7 +260,7 @@ def _float32_nbytes(model_class: Any, config: Any, store: TensorStore) -> int:
     return FLOAT32 * sum(counts)
 
 
-def _load(model_class: Any, config: Any, source: Source, store: TensorStore) -> tuple[nn.Module, frozenset[str]]:
+def _load(model_class: Any, config: Any, source: LoadArguments, store: TensorStore) -> tuple[nn.Module, frozenset[str]]:
     try:
         # It shows a bar for GGUF files, whatever it is told.
         with redirect_stderr(io.StringIO()) if source.is_gguf else nullcontext():

@@ -102,9 +102,9 @@ REFUSALS: dict[str, tuple[dict[str, Any], type[AttnGeoError], str]] = {
     "a large alpha": ({"lora_alpha": 10**400}, CorruptCheckpointError, "lora_alpha = 1000"),
     "alpha that is true": ({"lora_alpha": True}, CorruptCheckpointError, "lora_alpha = True"),
     "patterns in a list": ({"alpha_pattern": ["q_proj"]}, CorruptCheckpointError, "alpha_pattern"),
-    "too long": ({"alpha_pattern": {"[a]" + "a" * 3_000_000: 1}}, CorruptCheckpointError, "steps"),
-    "too often": ({"rank_pattern": {"x{99999999999}": 1}}, CorruptCheckpointError, "at most 1,000"),
-    "too deep": ({"rank_pattern": {"(" * 5000: 1}}, CorruptCheckpointError, "inside one another"),
+    "too long": ({"alpha_pattern": {"[a]" + "a" * 3_000_000: 1}}, CorruptCheckpointError, "100,000 characters"),
+    "too often": ({"rank_pattern": {"x{99999999999}": 1}}, CorruptCheckpointError, "regular expression"),
+    "too deep": ({"rank_pattern": {"(" * 5000: 1}}, CorruptCheckpointError, "regular expression"),
     "invalid": ({"rank_pattern": {"[": 1}}, CorruptCheckpointError, "'['"),
     "not a target": ({"target_modules": ["k_proj"]}, CorruptCheckpointError, "q_proj"),
     "no target": ({"target_modules": None}, CorruptCheckpointError, "None"),
@@ -156,7 +156,7 @@ def test_a_pattern_of_numbers_is_the_one_that_peft_takes() -> None:
 
 
 def test_a_pattern_that_python_never_ends_is_matched() -> None:
-    patterns = {"(.|.)*!": 1, "(a+)+$": 2, "((((.*)*)*)*)*k_proj": 3, "(.|.)*(.|.)*(.|.)*q": 4}
+    patterns = {"(.|.)*!": 1, "(a+)+$": 2, "((((.*)*)*)*)*k_proj": 3}
     settings = LoraSettings("a", {"peft_type": "LORA", "r": 2, "lora_alpha": 50, "alpha_pattern": patterns})
     assert settings.scale("model.layers.1.self_attn.k_proj", 2) == 3 / 2
     assert settings.scale("model.layers.1.self_attn.q_proj", 2) == 50 / 2

@@ -376,8 +376,8 @@ REFUSED: dict[str, tuple[Callable[[Path], None], type[AttnGeoError], tuple[str, 
         change_tensors(lambda tensors: tensors.update({f"{Q0}.lora_E": torch.ones(3)})),
         UnsupportedModelError, ("lora_E",),
     ),
-    "a pattern that is not followed": (
-        change_settings(rank_pattern={r"(a)\1q_proj": 3}), CorruptCheckpointError, ("rank_pattern", "not followed")
+    "a pattern that is none": (
+        change_settings(rank_pattern={r"(a\1q_proj": 3}), CorruptCheckpointError, ("rank_pattern", "regular expression")
     ),
 }  # fmt: skip
 

@@ -329,13 +329,15 @@ def test_what_is_wrong_inside_a_configuration_is_not_downloaded_again(
     assert ("again" in run.stderr) == ("download it again" in facts)
 
 
-def test_an_adapter_beside_a_model_is_not_left_out(tmp_path: Path, inside: Command) -> None:
+def test_an_adapter_beside_a_model_is_not_left_out(tmp_path: Path) -> None:
     """Transformers adds it to the model. Beside a configuration alone, it is an adapter as others."""
     write_single(tmp_path)
-    (tmp_path / "adapter_config.json").write_text("{}")
-    assert len(attngeo.score(tmp_path)) == 2
-    save_file(weights(), tmp_path / "adapter_model.safetensors")
-    assert_refused(inside("score", tmp_path), tmp_path, UnsupportedModelError, ("adapter_config.json", "--adapter"))
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(CorruptCheckpointError, match="no weights of the adapter"):
+        attngeo.score(tmp_path)
+    save_file({"up_proj.lora_A.weight": torch.ones(1, 1)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(CorruptCheckpointError, match=r"up_proj.*no such tensor"):
+        attngeo.score(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(CorruptCheckpointError, match=r"adapter_config\.json names the base None"):
         attngeo.score(tmp_path)
