@@ -228,7 +228,7 @@ def _read_config(source: LoadArguments, ref: str) -> Any:
             f"{ref}: transformers cannot read {what} ({type(error).__name__}: {first_line(error)}); "
             "correct it, or download it again"
         ) from None
-    if source.weights is not None:
+    if source.weights is not None or "use_safetensors" in source.options:  # the reference names a file, not config.json
         config.transformers_weights = source.weights
     return config
 

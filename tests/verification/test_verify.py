@@ -254,6 +254,8 @@ def test_a_file_that_is_named_is_the_one_that_is_loaded(saved: Save, tmp_path: P
     save_file({name: t + 1 for name, t in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
     for name in ("pytorch_model.bin", "epoch-3.safetensors"):
         assert set(attngeo.verify(folder / name)["verdict"]) == {"agrees"}
+    named = edit(folder, tmp_path / "named", transformers_weights="model.safetensors")
+    assert set(attngeo.verify(named / "pytorch_model.bin")["verdict"]) == {"agrees"}
     (folder / "pytorch_model.bin").rename(folder / "epoch-3.bin")
     with refuses(UnsupportedModelError, "epoch-3.bin", "pytorch_model.bin"):
         attngeo.verify(folder / "epoch-3.bin")
