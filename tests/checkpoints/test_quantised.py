@@ -486,7 +486,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
         "mlx-4", {}, CONFIG | {"quantization": {**MLX, Q0: False}}, CorruptCheckpointError, (Q0, "packed"),
     ),
     "a packed module that GPTQModel leaves plain": (
-        "gptq-4", {}, settings("gptq-4", dynamic={r"-:.*q_proj": {}}), CorruptCheckpointError, (Q0, "dynamic"),
+        "gptq-4", {}, settings("gptq-4", dynamic={r".*": {"bits": 4}, r"-:.*q_proj": {}}),
+        CorruptCheckpointError, (Q0, "dynamic"),
     ),
     "a pattern that may take forever elsewhere": (
         "gptq-4", {}, settings("gptq-4", dynamic={r"(.|.)*!": {"bits": 8}, r"x{99999999999}": {}}),
