@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,11 @@ def is_projection(name: str, tensor: Tensor) -> bool:
     return tensor.ndim == 2 and "embed" not in name
 
 
-def write_packed(folder: Path, packing: Packing, **changes: Any) -> tuple[Path, Path]:
-    """A packed checkpoint, and one of the decoded weights. changes: of what is stored; None removes a tensor."""
+def write_packed(folder: Path, packing: Packing) -> tuple[Path, Path]:
+    """A packed checkpoint, and one of the decoded weights."""
     stored, decoded = pack_state(draw_state(), packing, is_projection)
-    kept = {name: tensor for name, tensor in (stored | changes).items() if tensor is not None}
-    return write_single(folder / "packed", kept, CONFIG | packing.config), write_single(
-        folder / "plain", decoded, CONFIG
-    )
+    packed = write_single(folder / "packed", stored, CONFIG | packing.config)
+    return packed, write_single(folder / "plain", decoded, CONFIG)
 
 
 def read_scores(inside: Command, folder: Path, *options: str) -> pd.DataFrame:
@@ -484,7 +483,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
         "mlx-4", {}, CONFIG | {"quantization": {**MLX, Q0: False}}, CorruptCheckpointError, (Q0, "packed"),
     ),
     "a packed module that GPTQModel leaves plain": (
-        "gptq-4", {}, settings("gptq-4", dynamic={r"-:.*q_proj": {}}), CorruptCheckpointError, (Q0, "dynamic"),
+        "gptq-4", {}, settings("gptq-4", dynamic={r".*": {"bits": 4}, r"-:.*q_proj": {}}),
+        CorruptCheckpointError, (Q0, "dynamic"),
     ),
     "a pattern that may take forever elsewhere": (
         "gptq-4", {}, settings("gptq-4", dynamic={r"(.|.)*!": {"bits": 8}, r"x{99999999999}": {}}),
@@ -546,11 +546,17 @@ def read_packed(stored: Mapping[str, Tensor], config: Mapping[str, Any]) -> Tens
     return store.read(f"{Q0}.weight")
 
 
+@cache
+def pack_case(case: str) -> dict[str, Tensor]:
+    """What a packing stores of the model."""
+    return pack_state(draw_state(), PACKINGS[case], is_projection)[0]
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_codes_are_never_taken_for_weights(case: str, tmp_path: Path, inside: Command) -> None:
     packing, changes, config, error, facts = REFUSED[case]
-    folder, _ = write_packed(tmp_path, PACKINGS[packing], **changes)
-    write_config(folder, config)
+    kept = {name: tensor for name, tensor in (pack_case(packing) | changes).items() if tensor is not None}
+    folder = write_single(tmp_path, kept, config)
     assert_refused(inside("score", folder), folder, error, facts)
 
 
