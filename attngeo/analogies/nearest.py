@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import torch
@@ -23,8 +22,6 @@ from attngeo.progress import ProgressCallback, ignore_progress
 
 # A sign inside a text without spaces.
 SIGN = re.compile(r"([+−-])")
-# Unicode forms of one text: é as one character, or as e with an accent that follows.
-FORMS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
 # Most frequent words among which a mistyped one is looked for.
 GUESSED_FROM = 100_000
 
@@ -99,9 +96,6 @@ def _explain(word: str, lexicon: Lexicon) -> UsageError:
     """Why a word is unknown, and what would help."""
     embedding = lexicon.embedding
     problem = f"{embedding.ref} does not know {word!r}"
-    for form in FORMS:  # which look the same
-        if lexicon.row(unicodedata.normalize(form, word)) is not None:
-            return UsageError(f"{problem} as it is encoded, but its Unicode form {form}; type it again in that form")
     if word in embedding.labels:
         return UsageError(f"{problem} as a whole word; try $candidates all", "candidates")
     if _is_sum(word, lexicon):

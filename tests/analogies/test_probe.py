@@ -270,13 +270,3 @@ def test_impossible_questions_are_refused() -> None:
         attngeo.analogy([embedding, embedding], questions=asked, top_k=1)
     with refuses(UsageError, "table", "'king'"):
         attngeo.nearest(embedding, "king")
-
-
-@pytest.mark.parametrize(
-    ("known", "given", "form"), [("caf\u00e9", "cafe\u0301", "NFC"), ("cafe\u0301", "caf\u00e9", "NFD")]
-)
-def test_a_word_in_another_unicode_form_is_explained(known: str, given: str, form: str) -> None:
-    embedding = table(np.eye(3), ["aaa", "aab", known])
-    assert len(attngeo.nearest(embedding, f"{known} - aaa")) == 1
-    with refuses(UsageError, "form", form):
-        attngeo.nearest(embedding, f"{given} - aaa")

@@ -142,6 +142,8 @@ FUNCTIONS: list[Callable[..., object]] = [
     library.score, library.verify, library.attention_sites, library.query_key_matrix, library.analogy,
     library.nearest, library.open_embedding, library.plot, build_report,
 ]  # fmt: skip
+# What they take by place, if it is more than a model.
+PLACES = {"nearest": ("demo:minilm", "king"), "plot": ("heatmap", "demo:minilm"), "build_report": ("r.toml", "page")}
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
@@ -150,7 +152,7 @@ def test_every_function_that_opens_models_takes_the_options(function: Callable[.
     defaults = {name: parameters[name].default for name in ("offline", "download", "retries", "hub")}
     assert defaults == {"offline": False, "download": False, "retries": 5, "hub": None}
     with refuses(UsageError, "retries", 21, 0, 20):
-        function("demo:minilm", "demo:minilm", retries=21)
+        function(*PLACES.get(function.__name__, ("demo:minilm",)), retries=21)
 
 
 def test_keywords_win_over_the_object() -> None:
