@@ -386,12 +386,15 @@ def _other_sizes(module: Module, first: tuple[int, int, int | None], width: int)
 
     Such layers have fields of their own, for example `global_head_dim`. A number of key heads is none of query heads,
     and what is stated is not derived from the width: the weights would fit heads that the running model does not have.
+    Where encoder and decoder have heads of their own, a stated head_dim may be that of the other one.
     """
     section = {**module.family.defaults, **module.section}
     head_dims = [*list_numbers(section, HEAD_DIM), *([first[2]] if first[2] else [])]
     key_heads = [first[1], *list_numbers(section, KEY_HEADS)]
-    states_head_dim, states_key_heads = (bool(list_numbers(module.section, names)) for names in (HEAD_DIM, KEY_HEADS))
     of_queries = {name: value for name, value in section.items() if not list_numbers({name: value}, KEY_HEADS)}
+    query_fields = [name for name, value in of_queries.items() if list_numbers({name: value}, HEADS)]
+    states_head_dim = bool(list_numbers(module.section, HEAD_DIM)) and len(query_fields) == 1
+    states_key_heads = bool(list_numbers(module.section, KEY_HEADS))
     for heads in (first[0], *list_numbers(of_queries, HEADS)):
         by_width = [width // heads] if width % heads == 0 and not states_head_dim else []
         by_queries = [] if states_key_heads else [heads]
