@@ -293,6 +293,8 @@ def _times_applied(module: Module, layers_field: str, groups_field: str) -> int:
 WIDTH = re.compile(r"hidden|dim|width|embd|embed|d_model|latents|bottleneck|channels")
 NO_WIDTH = re.compile(r"^mm_|head|intermediate|ffn|mlp|vocab|layers|position")
 STAGES = 6
+# Model types of which some layers have more key heads than is stated: as many as query heads, or twice as many.
+MORE_KEY_HEADS = ("hunyuan_vl_vision", "mimo_v2_flash")
 # Parts between two towers. They have heads of their own.
 BRIDGES = ("abstractor", "connector", "perceiver", "projector", "resampler")
 # The shape of a tensor, by its name.
@@ -398,6 +400,8 @@ def _other_sizes(module: Module, first: tuple[int, int, int | None], width: int)
     for heads in (first[0], *list_numbers(of_queries, HEADS)):
         by_width = [width // heads] if width % heads == 0 and not states_head_dim else []
         by_queries = [] if states_key_heads else [heads]
+        if section.get("model_type") in MORE_KEY_HEADS:
+            by_queries = [heads, 2 * first[1]]
         yield from ((heads, keys, dim) for keys in (*key_heads, *by_queries) for dim in (*head_dims, *by_width))
 
 

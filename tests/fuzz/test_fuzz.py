@@ -19,7 +19,7 @@ from attngeo.errors import UsageError
 
 # How many inputs of each target `make test` and `make slow` run, the same ones each time, and `make explore`, new ones.
 FEW = 20
-MANY = dict.fromkeys(TARGETS, 500) | {"recipes": 200}
+MANY = dict.fromkeys(TARGETS, 300) | {"recipes": 200}
 NEW = 5_000
 # Those whose inputs are made and judged by PEFT, which takes seconds to load: `make test` runs none of them.
 SLOW = ("adapters",)
