@@ -242,8 +242,9 @@ class LoraSettings:
                 f"{ADAPTER} has layers_pattern = {stated!r:.60}, expected names of lists of layers; {MERGE}"
             )
         patterns = [rf"(?:^|.*?\.){name}\.(?P<number>\d+)\." for name in names] or [LAYER]
-        matches = (re.match(pattern, module) for pattern in patterns)
-        match = next((match for match in matches if match is not None), None)
+        # These patterns are attngeo's own, so that Python's engine ends.
+        found = (re.match(pattern, module) for pattern in patterns)
+        match = next((match for match in found if match is not None), None)
         if match is None or len(match["number"]) > MOST_DIGITS:
             return False
         return int(match["number"]) in (chosen if isinstance(chosen, list) else [chosen])

@@ -97,7 +97,9 @@ class Adapter:
         if role == "other":
             parts.setdefault(role, stored)
             return
-        others = [parts[taken] for taken in parts if (taken != "other" and "whole" in (taken, role)) or taken == role]
+        # A tensor that takes the place of the base's leaves nothing to change.
+        excluded = set(parts) - {"other"} if role == "whole" else {role, "whole"}
+        others = [parts[taken] for taken in parts if taken in excluded]
         if others:
             raise self._broken(
                 f"{show_name(stored)} and {show_name(others[0])} belong to {show_name(own)} both, expected "

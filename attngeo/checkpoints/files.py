@@ -223,7 +223,10 @@ def _advise(text: str, error: Exception) -> str:
         return ADVICE_FOR_POINTERS
     if text.startswith("\ufeff"):
         return "save it as UTF-8 without a byte order mark"
-    if isinstance(error, json.JSONDecodeError) and text.rstrip().endswith("}"):
+    if isinstance(error, UnicodeDecodeError):
+        return "save it as UTF-8"
+    is_whole = text.rstrip().endswith("}") or str(error).startswith("Extra data")
+    if isinstance(error, json.JSONDecodeError) and is_whole:
         return "correct it there: JSON has no comments, and no comma after the last entry"
     return "download it again"
 
@@ -250,7 +253,7 @@ class Index(NamedTuple):
 
     def move(self, folder: str) -> Index:
         """The index seen from outside its folder, which is "" or ends in a slash."""
-        return self if not folder else self._replace(weight_map={t: folder + f for t, f in self.weight_map.items()})
+        return self._replace(weight_map={tensor: folder + file for tensor, file in self.weight_map.items()})
 
 
 def read_index(path: Path, ref: str) -> Index:
@@ -348,11 +351,12 @@ def find_only_weights(folder: Path, ref: str) -> str:
 
 def _list_weights(folder: Path, kind: Format, ref: str) -> list[str]:
     """The files and indices of one format in a folder, without the files that belong to one of these indices."""
-    indices, files = (
-        sorted(path.name for path in folder.glob(f"*{kind.suffixes[0]}{ending}") if path.is_file())
-        for ending in (INDEX_SUFFIX, "")
-    )
-    parts = {*kind.not_weights, *(file for index in indices for file in read_index(folder / index, ref).files)}
+    suffix = kind.suffixes[0]
+    indices = sorted(path.name for path in folder.glob(f"*{suffix}{INDEX_SUFFIX}") if path.is_file())
+    files = sorted(path.name for path in folder.glob(f"*{suffix}") if path.is_file())
+    parts = set(kind.not_weights)
+    for index in indices:
+        parts.update(read_index(folder / index, ref).files)
     return indices + [name for name in files if name not in parts and not LATER_PART.search(name)]
 
 

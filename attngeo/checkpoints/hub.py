@@ -75,11 +75,7 @@ class Repository:
                 self.path, self.revision = path.parent, path.parents[name.count("/")].name
                 return path
         if self.offline:
-            why = "offline mode is on" if self.access.offline else "HF_HUB_OFFLINE is set"
-            raise NetworkError(
-                f"{self.ref.text}: no such file or folder here, and no {names[0]} of it in the cache of the Hub, while "
-                f"{why}; run once without it{did_you_mean(self.ref.text)}"
-            )
+            raise self._explain_offline(f"no {names[0]} of it")
         raise CorruptCheckpointError(f"{self.ref.text}: the repository has no {names[0]}")
 
     def _list_configs(self) -> tuple[str, ...]:
@@ -94,7 +90,7 @@ class Repository:
     def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
         """The file of weights, or the index of several with what it says. Raises if there are none.
 
-        names: that it may have, if it has no usual one.
+        names: to look for, instead of the usual ones.
         """
         names = names or (usual_names() if self.ref.file is None else (self.ref.file,))
         for name in names:
@@ -104,7 +100,8 @@ class Repository:
             elif self.has(name):
                 return name, None
         if self.offline:
-            raise NetworkError(f"{self.ref.text}: no weights in the cache, and offline mode is on; run once without it")
+            problem = f"no weights in the cache, and {self._why_offline}"
+            raise NetworkError(f"{self.ref.text}: {problem}; run once without it")
         raise UnsupportedModelError(
             f"{self.ref.text}: no weights, looked for {', '.join(names)}; give another revision, or a folder"
         )
@@ -116,7 +113,7 @@ class Repository:
         path = self.download(file)
         if path is None and self.offline:
             raise NetworkError(
-                f"{self.ref.text}: {file} is not in the cache, and offline mode is on; run once without it and "
+                f"{self.ref.text}: {file} is not in the cache, and {self._why_offline}; run once without it and "
                 "with $download",
                 "download",
             )
@@ -178,7 +175,7 @@ class Repository:
         """Its branches, then its tags. Raises NetworkError in offline mode, and errors of the Hub."""
         if self.offline:
             raise NetworkError(
-                f"{self.ref.text}: the revisions of a model are not in the cache, and offline mode is on"
+                f"{self.ref.text}: the revisions of a model are not in the cache, and {self._why_offline}"
             )
         with self._explain_errors():
             refs = list_repo_refs(self.ref.name)
@@ -214,14 +211,22 @@ class Repository:
     def _missing(self, file: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"{self.ref.text}: the index names {file}, which is not in the repository")
 
+    @property
+    def _why_offline(self) -> str:
+        return "offline mode is on" if self.access.offline else "HF_HUB_OFFLINE is set"
+
+    def _explain_offline(self, missing: str) -> NetworkError:
+        """The error for what would have to be asked for. missing: what the cache lacks."""
+        return NetworkError(
+            f"{self.ref.text}: no such file or folder here, and {missing} in the cache of the Hub, while "
+            f"{self._why_offline}; run once without it{did_you_mean(self.ref.text)}"
+        )
+
     def _explain_absence(self, cause: BaseException) -> AttnGeoError:
         """The error for what is not in the cache, while the Hub gives no answer or refuses access."""
         ref, endpoint = self.ref.text, constants.ENDPOINT
         if self.offline:
-            return NetworkError(
-                f"{ref}: no such file or folder here, and not in the cache of the Hub, while offline mode is on; "
-                f"run once without it{did_you_mean(ref)}"
-            )
+            return self._explain_offline("nothing")
         if _status_of(cause) in REFUSALS:
             return self._explain_refusal(cause)
         return NetworkError(

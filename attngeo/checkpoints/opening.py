@@ -56,7 +56,7 @@ from attngeo.checkpoints.store import (
     TensorStore,
     stated_quantisation,
 )
-from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError
+from attngeo.errors import CorruptCheckpointError, UsageError
 
 if TYPE_CHECKING:
     from attngeo.checkpoints.hub import Repository
@@ -214,17 +214,13 @@ def _open_hub(ref: ModelRef, access: HubAccess, config: dict[str, Any] | None = 
         check_name(ref.file, ref.text)
     repository = _find_repository(ref, access)
     path = repository.pin() if config is None else repository.pin("config.json", ".gitattributes", "README.md")
-    if path.name == ADAPTER:
-        return None
+    is_adapter_there = path.name == ADAPTER or (ref.file is None and repository.download(ADAPTER) is not None)
+    if config is None and is_adapter_there:
+        return None  # also beside a model: transformers adds the adapter to the base that it names, not to that model
     if config is None and not (ref.file or "").endswith(GGUF):
         config = read_config(path, ref.text)
     stated = stated_weights(config or {}, ref.text) if ref.file is None else None
-    try:
-        main_file, index = repository.find_weights(() if stated is None else (stated,))
-    except UnsupportedModelError:
-        if ref.file is None and repository.download(ADAPTER) is not None:
-            return None
-        raise
+    main_file, index = repository.find_weights(() if stated is None else (stated,))
     return _open_files(ref.text, repository, main_file, config or {}, index)
 
 
@@ -250,7 +246,7 @@ class Folder:
         """The path of another file; None if there is no such file."""
         return path if (path := self.path / file).is_file() else None
 
-    download = find
+    download = find  # nothing has to be fetched
 
 
 def _open_source(place: Folder | Repository, file: str) -> ByteSource:

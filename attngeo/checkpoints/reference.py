@@ -282,7 +282,8 @@ def is_adapter(folder: Path) -> bool:
     """Whether a folder holds an adapter of PEFT, and no model. It may have the configuration of its base."""
     if not (folder / ADAPTER).is_file():
         return False
-    return not (folder / "config.json").is_file() or _find_first(folder, usual_names()) is None
+    weights = [*(folder / name for name in usual_names()), *_list_stated_weights(folder)]
+    return not (folder / "config.json").is_file() or not any(path.is_file() for path in weights)
 
 
 def _find_first(folder: Path, names: Sequence[str]) -> str | None:

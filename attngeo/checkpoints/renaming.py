@@ -7,6 +7,7 @@ that wrote it. Imports transformers, which reading a checkpoint does not: import
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -15,8 +16,10 @@ import transformers
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
 
-# The most layers of a model that is made without memory. A model has as many tensors, at least.
-MOST_LAYERS = 1000
+# The most modules of a kind in a model that is made without memory. A model has as many tensors, at least.
+MOST_MODULES = 1000
+# Fields that state how many modules of a kind there are.
+COUNT = re.compile(r"layer|depth|block|expert|(^|_)num_|^n_")
 log = logging.getLogger(__name__)
 
 
@@ -24,9 +27,9 @@ def find_renaming(config: Mapping[str, Any], names: Collection[str]) -> Callable
     """From the name of a tensor in a checkpoint to its name in the model that transformers makes of it.
 
     config: config.json. names: of all tensors. None if transformers cannot make a model of this configuration, or if it
-    states too many layers. A name that transformers gives no other one stays.
+    states too many layers or experts. A name that transformers gives no other one stays.
     """
-    if any(number > max(len(names), MOST_LAYERS) for number in _list_layers(config)):
+    if any(count > max(len(names), MOST_MODULES) for count in _list_counts(config)):
         return None
     try:
         parsed = transformers.CONFIG_MAPPING[str(config.get("model_type"))].from_dict(dict(config))
@@ -42,10 +45,10 @@ def find_renaming(config: Mapping[str, Any], names: Collection[str]) -> Callable
     return lambda name: str(rename_source_key(name, renamings, [])[0])
 
 
-def _list_layers(config: Mapping[str, Any]) -> Iterator[int]:
-    """The numbers of layers that a configuration and its sections state."""
+def _list_counts(config: Mapping[str, Any]) -> Iterator[int]:
+    """The numbers of modules that a configuration and its sections state."""
     for name, value in config.items():
         if isinstance(value, Mapping):
-            yield from _list_layers(value)
-        elif type(value) is int and ("layer" in name or "depth" in name or "block" in name):
+            yield from _list_counts(value)
+        elif type(value) is int and COUNT.search(name):
             yield value

@@ -150,9 +150,10 @@ def _find_tensors(state: Any, where: str) -> dict[str, SavedTensor]:
     if tensors and not known:
         return tensors
     if inside:
+        keys = ", ".join(f"{key!r:.40}" for key in sorted(inside)[:5])
         raise CorruptCheckpointError(
-            f"{where}: holds tensors under {', '.join(map('{!r:.40}'.format, sorted(inside)[:5]))}, expected one state "
-            f"dict, alone or under one of {', '.join(WRAPPERS)}; save torch.load(FILE)[KEY] as a file of its own"
+            f"{where}: holds tensors under {keys}, expected one state dict, alone or under one of "
+            f"{', '.join(WRAPPERS)}; save torch.load(FILE)[KEY] as a file of its own"
         )
     raise CorruptCheckpointError(f"{where}: holds no tensors, expected a state dict of name → tensor")
 

@@ -28,7 +28,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from attngeo.bounds import available_memory
 from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.files import GGUF, stated_weights, usual_names
-from attngeo.checkpoints.reference import ModelRef, require_demo
+from attngeo.checkpoints.reference import ADAPTER, ModelRef, require_demo
 from attngeo.checkpoints.remote import require_answers
 from attngeo.checkpoints.store import TensorStore, stated_quantisation
 from attngeo.embeddings.tokeniser import silence_transformers
@@ -200,6 +200,11 @@ def _refuse_foreign(store: TensorStore, source: LoadArguments) -> None:
     ref, model_type = store.ref, str(store.config.get("model_type"))
     if isinstance(store, AdapterStore):
         raise UnsupportedModelError(f"{ref}: the model runs without adapters; verify its base, or score it only")
+    if isinstance(source.place, Path) and (source.place / ADAPTER).is_file():
+        raise UnsupportedModelError(
+            f"{ref}: transformers adds the adapter beside it to the model; verify it in a folder without {ADAPTER}, or "
+            "score it only"
+        )
     if source.is_gguf:
         with require_extra():
             import_module("gguf")
@@ -284,6 +289,7 @@ def _load(model_class: Any, config: Any, source: LoadArguments, store: TensorSto
             f"{store.ref}: {name} is {list(stored)}, expected {list(wanted)} by {model_class.__name__}; config.json "
             "and weights do not belong together"
         )
+    # Not model.float(), which transformers refuses for a model that was quantised in its GGUF file.
     return nn.Module.float(model).eval(), frozenset(info["missing_keys"])
 
 

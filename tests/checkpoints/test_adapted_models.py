@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -314,6 +315,23 @@ def test_an_adapter_beside_a_configuration_and_beside_a_model(here: Hub, tmp_pat
     assert are_equal(read_weights(running), expected)
     assert are_equal(read_weights(adapter), expected)
     assert set(attngeo.score(adapter)["format"]) == {"F32+lora"}
+    (adapter / "model.safetensors").rename(adapter / "other.safetensors")
+    settings = json.loads((adapter / "config.json").read_text())
+    (adapter / "config.json").write_text(json.dumps(settings | {"transformers_weights": "other.safetensors"}))
+    assert are_equal(read_weights(adapter), expected)
+    with pytest.raises(UnsupportedModelError, match="adapter beside it"):
+        attngeo.verify(adapter / "other.safetensors")
+
+
+def test_an_adapter_in_a_repository_is_added_to_the_base_that_it_names(here: Hub, tmp_path: Path) -> None:
+    """As transformers does, whatever weights the repository has besides."""
+    base = write_base(tmp_path / "base", lambda: spread(make_llama(), seed=5))
+    adapter = write_adapter(tmp_path / "adapter", base)
+    edit_settings(adapter, base_model_name_or_path="org/base")
+    shutil.copytree(write_base(tmp_path / "other"), adapter, dirs_exist_ok=True)
+    here.repositories |= {"org/adapter": adapter, "org/base": base}
+    running = transformers.AutoModelForCausalLM.from_pretrained("org/adapter")
+    assert are_equal(read_weights("org/adapter"), read_weights(running))
 
 
 def test_an_adapter_that_is_its_own_base_is_asked_for_once(here: Hub, tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ def find_values(column: pd.Series[Any], known: Sequence[Any], *, are_codes: bool
     texts = [place for place in left if isinstance(cells[place], str)]
     for place, value in zip(texts, _parse([cells[place] for place in texts], are_codes=are_codes), strict=True):
         number = numbers.get(value, UNKNOWN)
+        if number == UNKNOWN:
+            continue
         if not isinstance(value, bool) or isinstance(known[number], bool):  # to Python, True is 1
             found[place] = number
     for place in left:

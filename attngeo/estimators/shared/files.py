@@ -214,8 +214,14 @@ def list_texts(frame: pd.DataFrame) -> list[str]:
 
 
 def find_index(frame: pd.DataFrame) -> list[str]:
-    """The columns without a name in the file that have another value in each row: an index, such as `to_csv` writes."""
-    return [name for name in frame.columns if UNNAMED.fullmatch(name) and frame[name].is_unique]
+    """The columns without a name in the file that number its rows: an index, such as `to_csv` writes."""
+    return [name for name in frame.columns if UNNAMED.fullmatch(name) and _numbers_rows(frame[name])]
+
+
+def _numbers_rows(column: pd.Series[Any]) -> bool:
+    """Whether each cell is another one, or the column counts from 0 again and again, as that of joined tables."""
+    numbers = pd.Series(read_numbers(column))
+    return bool(column.is_unique or ((numbers == 0) | (numbers.diff() == 1)).all())
 
 
 def count_missing_texts(path: str | Path, frame: pd.DataFrame) -> dict[str, dict[str, int]]:

@@ -103,13 +103,16 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
     def find_cells(self, X: Any, y: Any = None) -> pd.DataFrame:  # noqa: N803
         """The missing cells of X, and of y if it is given: the most probable value of each given the observed cells of
         its row, and the probability of that. Columns: row (from 0), column, value, probability.
+
+        A column that had no values in training has no such cells.
         """
         codes, frame, network = self._code(X, y), read_table(X), self._exact_network()
         gaps = [frame.iloc[:, at].isna().to_numpy() for at in range(len(self.coding_.names))]
         gaps += [] if y is None else [codes[:, -1] == MISSING]
         parts = []
         for at, missing in enumerate(gaps):
-            rows, coding = np.flatnonzero(missing), self.coding_.columns[at]
+            coding = self.coding_.columns[at]
+            rows = np.flatnonzero(missing & bool(coding.values))  # a column that was empty in training stays so
             chances = _read_cells(network, codes[rows], at)[1] if len(rows) else np.empty((0, coding.size))
             values = pd.Series(coding.decode(chances.argmax(1)), dtype=object)
             about = {"row": rows, "column": pd.Series([coding.name] * len(rows), dtype=object)}

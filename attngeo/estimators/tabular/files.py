@@ -145,7 +145,7 @@ def read_files(
 def _describe_reading(path: str, frame: pd.DataFrame, missing: Sequence[str] | None) -> Iterator[str]:
     """What may be read otherwise than the user expects: an index, texts that are missing cells, numbers among texts."""
     for name in find_index(frame):
-        yield f"{name!r}, a column without a name and with another value in each row, is left out; name it to keep it"
+        yield f"{name!r}, a column without a name that numbers the rows, is left out; name it to keep it"
     found = count_missing_texts(path, frame) if missing is None else {}
     for name, counts in found.items():
         listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())

@@ -25,7 +25,7 @@ CELLS: dict[str, tuple[Any, list[Any], list[int]]] = {
     "fractions": (["0.5", "0.50", "x"], [0.25, 0.5], [1, 1, NO]),
     "texts and numbers": ([1, "a", "1", None], [1, "a"], [0, 1, 0, NO]),
     "dates": (pd.to_datetime(["2020-01-01"]), [1, 2], [NO]),
-    "nothing known": ([1, "a"], [], [NO, NO]),
+    "nothing known": ([1, "a", "True"], [], [NO, NO, NO]),
 }
 
 
