@@ -213,7 +213,7 @@ class Repository:
 
     @property
     def _why_offline(self) -> str:
-        return "offline mode is on" if self.access.offline else "HF_HUB_OFFLINE is set"
+        return "offline mode is on" if self.access.offline else "offline mode is on: HF_HUB_OFFLINE is set"
 
     def _explain_offline(self, missing: str) -> NetworkError:
         """The error for what would have to be asked for. missing: what the cache lacks."""
