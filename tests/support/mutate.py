@@ -175,5 +175,6 @@ def mutate_zip(rng: Random, data: bytes) -> bytes:
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in records.items():
             deflated = how == "compress" and rng.random() < 0.5
-            archive.writestr(name, content, zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED)
+            compression = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
+            archive.writestr(zipfile.ZipInfo(name), content, compression)  # of 1980, whenever it is written
     return buffer.getvalue()
