@@ -25,6 +25,7 @@ def test_ctrl_c_does_not_wait_for_a_server_that_is_silent(tmp_path: Path) -> Non
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             while file_of(1) not in [request.file for request in hub.requests] and process.poll() is None:
                 threading.Event().wait(0.01)
+            threading.Event().wait(0.3)  # until it waits: between a check for signals and a wait, Python notices none
             process.send_signal(signal.SIGINT)
             # The time-out of one request is ten seconds, and several follow each other.
             assert process.wait(timeout=9) == 130
