@@ -619,3 +619,10 @@ EXPECTED = {"check_sample_weight_equivalence_on_dense_data": BATCHES}
 )
 def test_checks_of_scikit_learn(estimator: TableModel, check: Any) -> None:
     check(estimator)
+
+
+def test_a_column_that_was_empty_in_training_stays_empty() -> None:
+    table = pd.DataFrame({"a": ["x", "y"] * 10, "b": ["u", "v"] * 10, "empty": [None] * 20})
+    imputer = AttentionImputer(max_epochs=1, device="cpu", random_state=0).fit(table)
+    cells = imputer.find_cells(table.assign(a=[None, *table["a"][1:]]))
+    assert cells[["row", "column"]].to_numpy().tolist() == [[0, "a"]]
