@@ -18,7 +18,7 @@ from attngeo.choices import advise
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.families import LARGEST
 from attngeo.estimators.efa.options import EfaOptions, Kind
-from attngeo.estimators.shared.cells import UNKNOWN, find_values, show_name
+from attngeo.estimators.shared.cells import UNKNOWN, find_values, parse_numbers, read_numbers, show_value
 from attngeo.estimators.shared.files import sort_values
 from attngeo.estimators.shared.saving import PLAIN, Plain, list_plain
 from attngeo.schemas import Table
@@ -169,7 +169,7 @@ def rank_positions(column: pd.Series[Any], codes: np.ndarray, source: str, missi
         twice &= ~pd.Series(missing).groupby([codes, positions]).transform("all")
     if twice.any():
         at = int(np.flatnonzero(twice)[0])
-        problem = f"{show_name(column.iloc[at])} is in its sequence twice; name a column that numbers its rows"
+        problem = f"{show_value(column.iloc[at])} is in its sequence twice; name a column that numbers its rows"
         raise TableError(problem, table=source, row=at + 1, column=column.name)
     return positions
 
@@ -181,14 +181,14 @@ def _read_positions(column: pd.Series[Any], source: str) -> np.ndarray:
     if column.dtype.kind == "c":
         raise TableError("has complex numbers, expected real ones, or dates", table=source, column=column.name)
     if not (pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "mM"):  # texts, or days of Parquet
-        values = pd.to_numeric(column, errors="coerce")
+        values = parse_numbers(column)
         if values.isna().any():
             dates = pd.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
             values = dates if dates.isna().sum() < values.isna().sum() else values
     wrong = values.isna().to_numpy() | (values.abs() == np.inf if values.dtype.kind == "f" else False)
     if wrong.any():
         at = int(wrong.argmax())
-        problem = f"{show_name(column.iloc[at])}, expected a finite number or a date (2020-01-31); leave the row out"
+        problem = f"{show_value(column.iloc[at])}, expected a finite number or a date (2020-01-31); leave the row out"
         raise TableError(problem, table=source, row=at + 1, column=column.name)
     return values.rank(method="dense").to_numpy(np.int64)
 
@@ -229,24 +229,24 @@ def code_values(
         at = int(unseen.min())
         if column.isna().iloc[at]:
             require_values(column, source)
-        value, example = show_name(column.iloc[at]), show_name(known[0])
+        value, example = show_value(column.iloc[at]), show_value(known[0])
         problem = f"{value} is in no training row, expected one of {len(known):,} {noun} such as {example}; "
         problem += "leave the row out, or fit again with it"
         raise TableError(problem, table=source, row=at + 1, column=column.name)
     return np.where(codes == UNKNOWN, 0, codes)
 
 
-def read_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
+def require_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
     """A column as finite numbers whose squares are finite, checked for the kept rows. Raises TableError."""
     if frame[name].dtype.kind in "mM" or isinstance(frame[name].dtype, pd.PeriodDtype):
         raise TableError("has dates or times, expected numbers; convert it, or name another", table=source, column=name)
     if frame[name].dtype.kind == "c":
         raise TableError("has complex numbers, expected real ones; convert it", table=source, column=name)
-    numbers = pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    numbers = read_numbers(frame[name])
     wrong = kept[~(np.abs(numbers[kept]) <= LARGEST)]
     if len(wrong):
         at = int(wrong.min())
-        value = show_name(frame[name].iloc[at])
+        value = show_value(frame[name].iloc[at])
         problem = f"{value}, expected a finite number of at most {LARGEST:g}; leave the row out, or scale the column"
         raise TableError(problem, table=source, row=at + 1, column=name)
     return numbers
@@ -328,7 +328,7 @@ def _guess_kind(column: pd.Series[Any]) -> Kind:
 
 
 def _read_all(frame: pd.DataFrame, name: str, source: str) -> np.ndarray:
-    return read_numbers(frame, name, kept=np.arange(len(frame)), source=source)
+    return require_numbers(frame, name, kept=np.arange(len(frame)), source=source)
 
 
 def _read_days(column: pd.Series[Any], source: str) -> np.ndarray:
@@ -336,16 +336,18 @@ def _read_days(column: pd.Series[Any], source: str) -> np.ndarray:
     require_values(column, source)
     if column.dtype.kind == "m":
         raise refuse_kind(column.name, column.iloc[0], source)
-    if pd.api.types.is_numeric_dtype(column.dtype):
+    if pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.infer_dtype(column) == "integer":
         return _read_seconds(column, source) / DAY
     values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
     times = pd.to_datetime(values, errors="coerce", utc=True, format="ISO8601")
     if times.isna().any():
-        numbers = pd.to_numeric(column, errors="coerce")
+        numbers = parse_numbers(column)
         if numbers.notna().sum() > times.notna().sum():  # of a file, with a text among them
             return _read_seconds(column, source) / DAY
         at = int(times.isna().to_numpy().argmax())
-        problem = f"{show_name(column.iloc[at])}, expected a date (2020-01-31) or seconds since 1970; leave the row out"
+        problem = (
+            f"{show_value(column.iloc[at])}, expected a date (2020-01-31) or seconds since 1970; leave the row out"
+        )
         raise TableError(problem, table=source, row=at + 1, column=column.name)
     days: np.ndarray = ((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)
     return days
@@ -353,11 +355,11 @@ def _read_days(column: pd.Series[Any], source: str) -> np.ndarray:
 
 def _read_seconds(column: pd.Series[Any], source: str) -> np.ndarray:
     """Seconds since 1970. Raises TableError for what is no number, or too many seconds to be meant as such."""
-    seconds = read_numbers(column.to_frame(), str(column.name), kept=np.arange(len(column)), source=source)
+    seconds = require_numbers(column.to_frame(), str(column.name), kept=np.arange(len(column)), source=source)
     far = np.abs(seconds) > MOST_SECONDS
     if far.any():
         at = int(far.argmax())
-        problem = f"{show_name(column.iloc[at])}, expected seconds since 1970 of a time from 1677 to 2262; "
+        problem = f"{show_value(column.iloc[at])}, expected seconds since 1970 of a time from 1677 to 2262; "
         problem += "divide milliseconds by 1,000, or give dates (2020-01-31)"
         raise TableError(problem, table=source, row=at + 1, column=column.name)
     return seconds

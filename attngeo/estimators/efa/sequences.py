@@ -28,13 +28,13 @@ from attngeo.estimators.efa.columns import (
     code_values,
     rank_positions,
     read_covariates,
-    read_numbers,
     require_frame,
+    require_numbers,
 )
 from attngeo.estimators.efa.families import ExponentialFamily
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import EfaOptions
-from attngeo.estimators.shared.cells import show_name
+from attngeo.estimators.shared.cells import show_value
 from attngeo.estimators.shared.saving import Count, Finite
 from attngeo.schemas import Table
 
@@ -246,7 +246,7 @@ class TableReader:
             return torch.as_tensor(at_places)
 
         def read_columns(names: Sequence[str], kept: np.ndarray) -> np.ndarray:
-            return np.stack([read_numbers(frame, name, kept=kept, source=source) for name in names], 1)
+            return np.stack([require_numbers(frame, name, kept=kept, source=source) for name in names], 1)
 
         row_of = np.full(starts[-1], -1)
         row_of[place] = rows
@@ -273,7 +273,7 @@ class TableReader:
         stated = ~missing[:, None] & (~empty | empty.all(1, keepdims=True))
         kept = [np.flatnonzero(cells) for cells in stated.T]
         columns = zip(self.modelled, kept, strict=True)
-        return np.stack([read_numbers(frame, name, kept=rows, source=source) for name, rows in columns], 1)
+        return np.stack([require_numbers(frame, name, kept=rows, source=source) for name, rows in columns], 1)
 
     def _find_asked(self, codes: np.ndarray, labels: np.ndarray, missing: np.ndarray, source: str) -> np.ndarray:
         """Which rows are predicted: missing ones, and those that another known row predicts. Raises TableError.
@@ -287,7 +287,7 @@ class TableReader:
             if (gaps > 1).any():
                 at = codes[missing][(gaps > 1)[codes[missing]]][0]
                 raise TableError(
-                    f"sequence {show_name(labels[at])} has {gaps[at]} missing values, expected at most one: "
+                    f"sequence {show_value(labels[at])} has {gaps[at]} missing values, expected at most one: "
                     "a factor model of places adds up all others; leave such sequences out, or fit one with model efa",
                     table=source,
                 )
@@ -299,7 +299,7 @@ class TableReader:
         if (known == 0).any():
             columns = " or ".join(self.modelled)
             raise TableError(
-                f"sequence {show_name(labels[(known == 0).argmax()])} has no row with {columns}, so no "
+                f"sequence {show_value(labels[(known == 0).argmax()])} has no row with {columns}, so no "
                 f"row predicts another; {advice}",
                 table=source,
             )
@@ -308,7 +308,7 @@ class TableReader:
             more = len(alone) - 1
             others = f", and so {'has 1 other' if more == 1 else f'have {more:,} others'}" if more else ""
             raise TableError(
-                f"sequence {show_name(labels[alone[0]])} has one row, which no other row predicts{others}; {advice}",
+                f"sequence {show_value(labels[alone[0]])} has one row, which no other row predicts{others}; {advice}",
                 table=source,
             )
         has_others: np.ndarray = missing | (known[codes] > 1)
@@ -334,7 +334,7 @@ class TableReader:
         if longest and where[at] >= longest and self.options.gives_vectors(self.position):
             advice = "; rows that are asked for may share a position" if missing.any() else ""
             raise TableError(
-                f"sequence {show_name(labels[codes[at]])} has {where[at] + 1} positions, expected at most {longest}; "
+                f"sequence {show_value(labels[codes[at]])} has {where[at] + 1} positions, expected at most {longest}; "
                 f"shorten it, or fit to longer sequences{advice}",
                 table=source,
             )

@@ -46,10 +46,24 @@ def find_values(column: pd.Series[Any], known: Sequence[Any], *, are_codes: bool
 
 
 def read_numbers(column: pd.Series[Any]) -> np.ndarray:
-    """The cells of a column as float64, [rows]; NaN for a missing one and for one that is no number, such as a date."""
+    """The cells of a column as float64, [rows]; NaN for a missing one and for one that is no number, such as a date.
+
+    A whole number that is too large for a float is infinite.
+    """
     if column.dtype.kind in "mMc":
         return np.full(len(column), np.nan)
-    return np.asarray(pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan))
+    return np.asarray(parse_numbers(column).to_numpy(np.float64, na_value=np.nan))
+
+
+def parse_numbers(column: pd.Series[Any]) -> pd.Series[Any]:
+    """The cells of a column as numbers of one kind, with all digits if int64 has them; missing if they are none."""
+    try:
+        numbers = pd.to_numeric(column, errors="coerce")
+    except OverflowError:
+        numbers = column
+    if numbers.dtype != object:
+        return numbers
+    return pd.to_numeric(column.astype(str), errors="coerce")  # the text of a number that is too large is infinite
 
 
 def _parse(texts: list[str], *, are_codes: bool) -> list[Any]:
@@ -74,6 +88,6 @@ def _write(value: Any) -> str:
     return str(int(value)) if is_whole else str(value)
 
 
-def show_name(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A value of a table for messages, as Python writes it."""
     return f"{value.item() if isinstance(value, np.generic) else value!r:.60}"

@@ -18,7 +18,7 @@ from pyarrow import parquet  # type: ignore[import-untyped]
 
 from attngeo.bounds import check_small, require_memory
 from attngeo.errors import TableError, first_line
-from attngeo.estimators.shared.cells import WHOLE, read_numbers, show_name
+from attngeo.estimators.shared.cells import WHOLE, read_numbers, show_value
 from attngeo.estimators.shared.paths import SEPARATORS, read_header, require_table, require_text
 
 # Cells of a text file that are missing. Not "None" or "n/a", which may be categories.
@@ -247,7 +247,7 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
             row = int(texts.argmax())
             yield (
                 f"column {name!r:.60}: all cells are categories, because {texts.sum():,} are no numbers, such as "
-                f"{show_name(frame[name].iloc[row])} in row {row + 1}; --missing makes missing cells of such texts"
+                f"{show_value(frame[name].iloc[row])} in row {row + 1}; --missing makes missing cells of such texts"
             )
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from attngeo.bounds import list_names
 from attngeo.errors import TableError, first_line
-from attngeo.estimators.shared.cells import UNKNOWN, find_values, read_numbers, show_name
+from attngeo.estimators.shared.cells import UNKNOWN, find_values, read_numbers, show_value
 from attngeo.estimators.shared.files import sort_values
 from attngeo.estimators.shared.saving import (
     Count,
@@ -214,7 +214,7 @@ class ColumnCoding:
             expected = f"one of: {list_names(self.values)}" if self.values else "an empty cell"
         unseen_rows = np.flatnonzero((codes == UNKNOWN) & ~missing)
         if unseen == "error" and len(unseen_rows):
-            value = show_name(column.iloc[int(unseen_rows[0])])
+            value = show_value(column.iloc[int(unseen_rows[0])])
             more = len(unseen_rows) - 1
             others = f", like those of {more:,} other row{'s' if more > 1 else ''}" if more else ""
             problem = f"{value} is in no training row{others}; expected {expected}; {advice}"

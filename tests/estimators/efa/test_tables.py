@@ -235,6 +235,14 @@ def test_a_position_that_is_no_date_is_named(bad: str) -> None:
         fit(rows, position="when")
 
 
+@pytest.mark.parametrize("options", [{"position": "when"}, {"covariates": {"when": "time"}}])
+def test_a_whole_number_that_no_float_has_is_named(options: dict[str, Any]) -> None:
+    when: list[Any] = [*range(len(ROWS))]
+    when[3] = 10**400
+    with refuses(TableError, "row 4: column 'when'", "expected a finite number"):
+        fit(ROWS.assign(when=pd.Series(when, dtype=object)), **options)
+
+
 def test_columns_that_give_the_answer_away_are_refused() -> None:
     for name in ("lags", "coordinates"):
         with refuses(UsageError, name, "'value'"):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attngeo.estimators.shared.cells import UNKNOWN, find_values
+from attngeo.estimators.shared.cells import UNKNOWN, find_values, read_numbers
 
 NO = UNKNOWN
 # Cells of a column, the known values, and the number of each cell among them.
@@ -48,3 +48,11 @@ def test_texts_of_a_file_are_found_as_pandas_reads_a_column_of_them(known: list[
     texts = pd.Series(known).astype(str)
     found = find_values(pd.concat([texts, pd.Series(["other"])]), known)
     np.testing.assert_array_equal(found, [*range(len(known)), NO])
+
+
+@pytest.mark.parametrize("others", [[], [2**70], [None], ["x"]])
+def test_a_whole_number_that_no_float_has_is_infinite(others: list[Any]) -> None:
+    numbers = read_numbers(pd.Series([1, -(10**400), *others], dtype=object))
+    assert numbers[:2].tolist() == [1, -np.inf]
+    expected = [float(other) if isinstance(other, int) else np.nan for other in others]
+    np.testing.assert_array_equal(numbers[2:], expected)
