@@ -120,15 +120,14 @@ def dump_json(value: Any, **options: Any) -> str:
 
 
 def without_links(paths: Iterable[Path]) -> list[Path]:
-    """Files in their order, each once: without a symbolic link to another of them, or to the file of another link."""
+    """Existing files in their order, each once, although links give it several paths: under one that is no link."""
     paths = list(paths)
-    places = {path: os.path.realpath(path) for path in paths}
-    files = {place for path, place in places.items() if not path.is_symlink()}
-    kept: dict[str, Path] = {}
-    for path in paths:
-        if not (path.is_symlink() and places[path] in files):
-            kept.setdefault(places[path], path)
-    return list(kept.values())
+    kept: dict[tuple[int, int], Path] = {}
+    for path in sorted(paths, key=Path.is_symlink):
+        status = path.stat()
+        kept.setdefault((status.st_dev, status.st_ino), path)
+    chosen = {*kept.values()}
+    return [path for path in paths if path in chosen]
 
 
 def check_small(path: Path, most: int = MOST_BYTES) -> int:

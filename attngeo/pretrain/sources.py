@@ -35,11 +35,12 @@ from urllib.request import urlopen
 
 import huggingface_hub
 
-from attngeo.bounds import list_names
+from attngeo.bounds import list_names, without_links
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.choices import advise
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
 from attngeo.pretrain.options import IMAGE_DATA, TEXT_DATA
+from attngeo.tables.read import HEAD_BYTES, find_text_problem
 
 # What a row has in a column that it lacks.
 MISSING = object()
@@ -190,7 +191,9 @@ def open_path(reference: str, column: str = "") -> TextSource:
     no such path, DataError if it holds no text or files of several formats.
     """
     path = find_path(reference)
-    places = sorted(file for file in _list_files(path) if get_ending(file.name) in READERS) if path.is_dir() else [path]
+    places = [path]
+    if path.is_dir():
+        places = [file for file in _list_files(path) if get_ending(file.name) in READERS]
     endings = {READERS.get(get_ending(place.name)): get_ending(place.name) for place in places}
     if len(endings) != 1 or None in endings:
         got = " ".join(sorted(endings.values())) or "none"
@@ -221,17 +224,14 @@ def explain_no_path(text: str, expected: str) -> DataUnavailableError:
     return DataUnavailableError(f"{shown or repr(text)}: no such file or folder; {advice}")
 
 
-def _list_files(folder: Path) -> Iterator[Path]:
-    """All files of a folder and its sub-folders, each once, without hidden ones and READMEs."""
-    found = set()
-    for path in sorted(folder.rglob("*"), key=lambda path: (path.is_symlink(), path)):  # a link after what it is to
+def _list_files(folder: Path) -> list[Path]:
+    """All files of a folder and its sub-folders, each once, without hidden ones and READMEs; sorted."""
+    files: list[Path] = []
+    for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
-        if hidden or path.name.lower() == "readme.md" or not path.is_file():
-            continue
-        status = path.stat()
-        if (status.st_dev, status.st_ino) not in found:
-            found.add((status.st_dev, status.st_ino))
-            yield path
+        if not hidden and path.name.lower() != "readme.md" and path.is_file():
+            files.append(path)
+    return without_links(files)
 
 
 def read_files(places: Sequence[Place], column: str) -> Iterator[str]:
@@ -371,7 +371,9 @@ def _parse_line(number: int, line: str) -> Any:
         raise ValueError(f"line {number}: {problem}; expected an object on each line") from None
 
 
-def _read_csv(file: IO[bytes], _column: str, delimiter: str = ",") -> Iterator[Row]:
+def _read_csv(file: Any, _column: str, delimiter: str = ",") -> Iterator[Row]:
+    if problem := find_text_problem(file.peek(HEAD_BYTES), delimiter):
+        raise ValueError(problem)
     csv.field_size_limit(2**31 - 1)  # a document may be longer than the default limit of 128 kB
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         lines = csv.reader(text, delimiter=delimiter, strict=True)

@@ -81,6 +81,8 @@ def test_every_kind_of_file(name: str, content: Any, expected: list[str], tmp_pa
         ("a.csv", "a,b\n1,one\n2\n", ["line 3", "expected 2", "got 1"]),
         ("a.csv", 'a,b\n1,"one\n', ["line 2", "end of data"]),
         ("a.csv", "a,b\n1,2\n3,4\n", ["a, b", "text_column"]),
+        ("a.csv", "id;body\n1;one\n", ["parted by semicolons", "expected commas"]),
+        ("a.tsv", "id,body\n1,one\n", ["parted by commas", "expected tabs"]),
         ("a.csv", b"a,b\n1,caf\xe9\n", ["UTF-8", "0xe9"]),
         ("a.parquet", b"PAR1 and no more", ["Parquet"]),
         ("a.parquet", {"n": [1, 2]}, ["columns", "n", "text_column"]),
