@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from attngeo.checkpoints.reference import local_names, local_path
-from attngeo.embeddings.reference import PREFIXES
+from attngeo.embeddings.reference import split_prefix
 from attngeo.errors import ModelNotFoundError, OutputError, UsageError
 from attngeo.figures.save import check_figure
 from attngeo.options import RESULTS, RUNNING
@@ -81,10 +81,9 @@ def _find_input(name: str, outputs: Iterable[Path], *, every_file: bool) -> str 
 
 def _find_path(name: str) -> Path | None:
     """The path that an input may name, without links; None if it is no path."""
-    for prefix in PREFIXES:
-        name = name.removeprefix(prefix)
+    _, path = split_prefix(name)
     try:
-        return Path(os.path.realpath(local_path(name)))
+        return Path(os.path.realpath(local_path(path)))
     except (ModelNotFoundError, ValueError):
         return None
 

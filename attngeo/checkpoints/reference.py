@@ -29,7 +29,7 @@ REVISION = re.compile(r"[\w][\w./-]*", re.ASCII)
 HUB_FILE = re.compile(r"([\w][\w.-]*/[\w][\w.-]*)/([\w][\w.-]*(?:/[\w][\w.-]*)*)", re.ASCII)
 # The address of a model, of one of its revisions or of a file in a browser.
 HUB_ADDRESS = re.compile(
-    r"(?:https?://[^/]+/|(?:www\.)?huggingface\.co/|hf\.co/|hf://)(?P<name>[\w.-]+/[\w.-]+)"
+    r"(?:https?://[^/]+/|(?:www\.)?huggingface\.co/|hf\.co/|hf://)(?P<name>[\w.-]+(?:/[\w.-]+)?)"
     r"(?:/(?:tree|blob|resolve)/(?P<revision>[\w.-]+)(?:/(?P<file>[\w./-]*))?)?/?(?:[?#].*)?",
     re.ASCII,
 )

@@ -17,6 +17,16 @@ VECTOR_SUFFIXES = (".txt", ".vec", ".gz", ".zip", ".kv", ".model", ".bin")
 GZIP, ZIP, PICKLE, FASTTEXT = b"\x1f\x8b", b"PK\x03\x04", b"\x80", b"\xba\x16\x4f\x2f"
 
 
+def split_prefix(text: str) -> tuple[str, str]:
+    """What stands before a path, and the path.
+
+    >>> split_prefix("cbow:text.txt"), split_prefix("text.txt")
+    (('cbow:', 'text.txt'), ('', 'text.txt'))
+    """
+    prefix = next((prefix for prefix in PREFIXES if text.startswith(prefix)), "")
+    return prefix, text.removeprefix(prefix)
+
+
 def require_embedding(model: Any) -> None:
     """Raise what `open_embedding` would raise if the file that a reference names is missing. Loads no torch."""
     text = str(model) if isinstance(model, str | Path) else ""

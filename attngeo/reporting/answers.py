@@ -18,7 +18,7 @@ from attngeo.analogies.questions import require_questions
 from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.checkpoints.reference import HubAccess, is_path, local_path, require_model, split_weight
 from attngeo.choices import one_of
-from attngeo.embeddings.reference import PREFIXES, require_embedding
+from attngeo.embeddings.reference import require_embedding, split_prefix
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFoundError, OutputError
 from attngeo.gradients.options import GradientOptions
 from attngeo.options import Options, option, options_of
@@ -319,8 +319,7 @@ def _find_data(options: Any, place: Workplace) -> Any:
 
 def resolve_reference(model: str, base: Path) -> str:
     """A path that is relative to the recipe, made absolute; any other reference as it is. Raises ModelNotFoundError."""
-    prefix = next((prefix for prefix in PREFIXES if model.startswith(prefix)), "")
-    model = model.removeprefix(prefix)
+    prefix, model = split_prefix(model)
     path = base / local_path(model)
     if is_path(model) or path.exists():
         return prefix + str(path.absolute())
@@ -352,8 +351,7 @@ def list_texts(content: Any) -> Iterator[str]:
 
 def name_path(text: str, base: Path) -> Path:
     """The path that a text in a request may name, relative to the recipe. Raises ModelNotFoundError if it is none."""
-    for prefix in PREFIXES:
-        text = text.removeprefix(prefix)
+    _, text = split_prefix(text)
     return base / local_path(split_weight(text)[0])
 
 

@@ -104,6 +104,8 @@ def test_a_file_of_a_repository_is_no_path() -> None:
     [
         ("https://huggingface.co/org/name", "org/name"),
         ("https://huggingface.co/org/name/", "org/name"),
+        ("https://huggingface.co/gpt2", "gpt2"),
+        ("huggingface.co/gpt2/blob/main/config.json", "gpt2"),
         ("huggingface.co/org/name/tree/main", "org/name"),
         ("https://hf.co/org/name/tree/v1", "org/name@v1"),
         (
