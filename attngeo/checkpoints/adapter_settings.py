@@ -69,7 +69,7 @@ MOST_DIGITS = 9
 # The characters of a name in a message.
 LONGEST_NAME = 150
 # PEFT's rank and alpha if none is stated.
-DEFAULT = 8
+RANK_AND_ALPHA = 8
 PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 
 
@@ -163,7 +163,7 @@ class LoraSettings:
                 raise self._broken(f"{ADAPTER} has {setting} = {patterns!r:.60}, expected pattern: number; correct it")
             fitting = (key for key in patterns if self._matches_start(setting, r"(.*\.)?({})$", key, module))
             key = next(fitting, None)
-            self._numbers[setting, module] = self._fields.get(usual, DEFAULT) if key is None else patterns[key]
+            self._numbers[setting, module] = self._fields.get(usual, RANK_AND_ALPHA) if key is None else patterns[key]
         return self._numbers[setting, module]
 
     def _matches_start(self, setting: str, template: str, key: str, module: str) -> bool:

@@ -34,7 +34,7 @@ PARAMETERS: dict[str, Role] = {
     "A.weight": "A", "B.weight": "B", "magnitude_vector": "magnitude", "magnitude_vector.weight": "magnitude",
 }  # fmt: skip
 # PEFT's name of an adapter that has no other. A whole state_dict has it in the names of parameters.
-DEFAULT = ".default"
+DEFAULT_ADAPTER = ".default"
 # The most parts of a name that are left out one after the other.
 MOST_PARTS = 50
 
@@ -49,7 +49,7 @@ def _read_name(stored: str) -> tuple[str, Role] | None:
     parameter = PARAMETER.fullmatch(path)
     if parameter is not None:
         module, rest = parameter.groups()
-        role = PARAMETERS.get(rest.replace(DEFAULT, ""), "other")
+        role = PARAMETERS.get(rest.replace(DEFAULT_ADAPTER, ""), "other")
         if module.endswith(".base_layer"):  # two updates, one around the other
             role = "other"
         return module.removesuffix(".base_layer") + WEIGHT, role
@@ -57,7 +57,7 @@ def _read_name(stored: str) -> tuple[str, Role] | None:
         return None
     if ".token_adapter." in path:
         return path.partition(".token_adapter.")[0] + WEIGHT, "other"
-    path = path.replace(f".modules_to_save{DEFAULT}", "")
+    path = path.replace(f".modules_to_save{DEFAULT_ADAPTER}", "")
     return path.replace(".base_layer.", "."), "base" if path.endswith(f".base_layer{WEIGHT}") else "whole"
 
 
@@ -83,7 +83,7 @@ class Adapter:
                 f"{show_name(bare)} has no {PREFIX!r} in front, as other tensors have, so that PEFT leaves it out"
             )
         places = {stored: place for stored in tensors.names if (place := _read_name(stored)) is not None}
-        found = match_names({name: role in UPDATE for name, role in places.values()}, base)
+        found = match_names({name: role in UPDATE and _is_in_layer(name) for name, role in places.values()}, base)
         for stored, (name, role) in places.items():
             own = found.get(name)
             if own is None:
@@ -417,6 +417,11 @@ def _all_parts(adapter: Adapter, reads: Mapping[str, slice]) -> dict[str, slice]
 def _last_part(name: str) -> str:
     """The last part of the name of the module of a tensor: "q_proj" of "layers.0.q_proj.weight"."""
     return name.rpartition(".")[0].rpartition(".")[2]
+
+
+def _is_in_layer(name: str) -> bool:
+    """Whether a tensor is in a numbered layer, as those of queries and keys are."""
+    return any(part.isdecimal() for part in name.split("."))
 
 
 def _module_of(stored: str) -> str:

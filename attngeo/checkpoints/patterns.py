@@ -17,6 +17,8 @@ import regex
 # Far more than the patterns of adapters take: microseconds.
 SECONDS = 2.0
 MOST_CHARACTERS, MOST_REPETITIONS = 100_000, 10_000
+# Compiled patterns that are kept: an adapter may have one for each module of a large model.
+MOST_PATTERNS = 4096
 # A number of repetitions; Python refuses one of more digits.
 COUNT = re.compile(r"(?<=[{,])\d{1,9}(?=[},])", re.ASCII)
 
@@ -42,7 +44,7 @@ def _search(find: Callable[..., object], text: str) -> bool:
         raise PatternError(f"takes more than {SECONDS:g} s for {text:.40}") from None
 
 
-@lru_cache
+@lru_cache(MOST_PATTERNS)
 def _compile(pattern: str) -> regex.Pattern[str]:
     counts = [max(1, int(count)) for count in COUNT.findall(pattern)]
     if len(pattern) > MOST_CHARACTERS or math.prod(counts) > MOST_REPETITIONS:

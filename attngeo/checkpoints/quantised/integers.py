@@ -43,10 +43,10 @@ class Gptq(Packed):
         if self.is_symmetric is not None:
             self.flag("sym", default=True)
         is_ordered = self.flag("desc_act", default=False) or None  # some have the order that inputs have anyway
+        self.width = bits
         return Stated(WORDS, bits, self.group_size(128), has_zeros=True, is_ordered=is_ordered)
 
     def _measure(self) -> None:
-        self.width = self.integer("bits")
         words, outputs = self.matrix("codes")
         inputs = words * 32 // self.width
         self.shape, self.format = (outputs, inputs), f"gptq-{self.width}bit"
@@ -145,6 +145,8 @@ class CompressedIntegers(Packed):
 
     def _state(self) -> Stated:
         stated = state_compressed(self, WORDS, ("pack-quantized",), "int")
+        assert stated.bits is not None  # 8 is the default
+        self.width = stated.bits
         return stated._replace(has_zeros=bool(stated.has_zeros))
 
     def _measure(self) -> None:
@@ -153,7 +155,6 @@ class CompressedIntegers(Packed):
         if len(shape) != 2 or shape[0] != rows or not 0 < shape[1] <= 32 * words:
             raise self.broken(f"its stated shape is {shape!r:.60}, and {rows} rows of {words} words are stored")
         self.shape = rows, int(shape[1])
-        self.width = self.integer("num_bits", 8)
         self.padded = self._is_padded(words, self.shape[1])
         self.format = f"int{self.width}"
         scales = self.infos["scales"].shape
@@ -205,10 +206,10 @@ class Mlx(Packed):
         mode = self.choice("mode", "affine")
         if mode != "affine" or bits not in (2, 3, 4, 5, 6, 8) or size < 1:
             raise self.unsupported(f"MLX with {bits} bits and groups of {size} in the mode {mode!r:.40}")
+        self.width = bits
         return Stated(("U32",), bits, size)
 
     def _measure(self) -> None:
-        self.width = self.integer("bits")
         rows, words = self.matrix("codes")
         self.shape, self.format = (rows, words * 32 // self.width), f"mlx-{self.width}bit"
         groups = self.count_groups(self.shape[1])
