@@ -41,6 +41,7 @@ COMMANDS = {
     "theory.json": "theory lemma-1 theorem-2-one-head symmetry-from-factors efa-proposition-1 --format json",
     "simulate.csv": "tabular simulate --settings 5,0,0.9 --datasets 2 --methods lr --rows 200 --format csv",
     "tabular-fit.csv": "tabular fit rows.csv --target y --methods lr,atn --epochs 8 --device cpu --save t --format csv",
+    "tabular-columns.csv": "tabular fit rows.csv --epochs 8 --device cpu --save columns --format csv",
     "tabular-predict.csv": "tabular predict t rows.csv --format csv",
     "efa-items.csv": "efa fit baskets.csv --part items --width 8 --epochs 5 --device cpu --save i --format csv",
     "efa-values.csv": "efa fit ratings.csv --part values --width 8 --epochs 5 --device cpu --save v --format csv",
@@ -50,6 +51,11 @@ COMMANDS = {
     "efa-sample.csv": "efa sample i --sequences 2 --length 3 --seed 1 --format csv",
     "pretrain.json": "pretrain --steps 6 --log-every 3 --batch-size 4 --data text.txt --vocab-size 300 --warmup 1 "
     "-o run --format json",
+    "efa-attention.csv": "efa attention i a,b,c --format csv",
+    "efa-compare.csv": "efa compare i i baskets.csv --format csv",
+    "tabular-impute.csv": "tabular impute columns gaps.csv --format csv",
+    "gradients.csv": "gradients demo:decoder --text text.txt --sequences 4 --seq-len 16 --format csv",
+    "verified.txt": "score demo:encoder --verify",
     "page.txt": "report recipe.toml -o page > page/index.html",
     "plot.json": "plot layers scores.csv -o plot.json > plot.json",
 }
@@ -90,6 +96,8 @@ def write_inputs(folder: Path) -> None:
     rows = [(draw.choice("abcde"), draw.choice("vwxyz"), round(draw.gauss(0, 1), 3)) for _ in range(300)]
     table = [f"{a},{b},{x},{int((a < b[0]) ^ (x > 0.5) ^ (draw.random() < 0.2))}" for a, b, x in rows]
     (folder / "rows.csv").write_text("\n".join(["first,second,x,y", *table]))
+    gaps = [f"{a},,{x},{int(x > 0)}" for a, _, x in rows[:20]]
+    (folder / "gaps.csv").write_text("\n".join(["first,second,x,y", *gaps]))
     baskets = []
     for number in range(60):
         taste = "abcdef" if draw.random() < 0.5 else "efghij"
