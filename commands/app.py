@@ -54,9 +54,6 @@ COMMANDS = {
     "gradients": SubCommand(
         READ, "Score the updates that a text asks of every query-key matrix: where its scores come from."
     ),
-    "families": SubCommand(
-        READ, "List the model families of the table, the tensors of their queries and keys, and caveats."
-    ),
     "pretrain": SubCommand(TRAIN, "Train a small transformer from scratch and score its attention as it learns."),
     "cbow": SubCommand(
         TRAIN, "Train CBOW with negative sampling (word2vec) on a text, with gensim. Each line is a sentence."

@@ -87,7 +87,7 @@ def test_options_are_the_same_in_every_command() -> None:
             group = getattr(param, "rich_help_panel", None) or RUNNING
             assert group in PANELS, f"{name} {param.opts}"
             running |= {param.name} if group == RUNNING else set()
-        assert {"quiet", "verbose"} <= {param.name for param in options} or name in ("families", "cache")
+        assert {"quiet", "verbose"} <= {param.name for param in options} or name == "cache"
     assert {name: each for name, each in flags.items() if len(each) > 1} == {}
     assert running == {*RUNNING_OPTIONS, "help_all"}
 
@@ -209,7 +209,7 @@ def test_no_arguments_show_the_commands(attngeo: Command) -> None:
         "report --init",
         "--help",
         "score --help",
-        pytest.param("families", marks=pytest.mark.slow),
+        pytest.param("inspect demo:encoder", marks=pytest.mark.slow),
         pytest.param("score demo:encoder", marks=pytest.mark.slow),
         pytest.param("score demo:encoder --format csv --fail-if 'layers > 0'", marks=pytest.mark.slow),
     ],
@@ -257,7 +257,9 @@ def test_a_file_is_not_read_and_written_nor_written_twice(inside: Command, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", ["--version", "score demo:encoder --format csv", "families", "report --init"])
+@pytest.mark.parametrize(
+    "arguments", ["--version", "score demo:encoder --format csv", "inspect demo:encoder", "report --init"]
+)
 def test_a_closed_stderr_costs_nothing(attngeo: Command, arguments: str) -> None:
     executable = Path(sys.executable).with_name("attngeo")
     done = subprocess.run(["bash", "-c", f"{executable} {arguments} 2>&-"], capture_output=True, text=True, check=False)

@@ -69,7 +69,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
 # Commands that answer one question on the terminal, or are about recipes themselves.
 NOT_IN_RECIPES = {
     "inspect": "looks at one model before it is scored",
-    "families": "lists what is supported",
     "nearest": "one analogy by hand",
     "cbow": "writes word vectors; a recipe names them with cbow:TEXT",
     "report": "runs the recipe",

@@ -63,7 +63,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("gradients ./none", 3, ("./none",)),
     ("gradients demo:encoder --text none.txt", 3, ("none.txt",)),
     ("gradients demo:encoder --objective clmm", 2, ("did you mean clm?",)),
-    ("families --format markdwn", 2, ("markdown",)),
+    ("inspect demo:encoder --format jsonn", 2, ("json",)),
     ("pretrain --model tinny", 2, ("--model", "did you mean tiny?")),
     ("pretrain --model ./none", 3, ("./none",)),
     ("pretrain --init symetric", 2, ("--init", "did you mean symmetric?")),

@@ -33,7 +33,6 @@ COMMANDS = {
     "scores.md": "score demo:encoder --per-head --layers 1 --format markdown",
     "inspect.json": "inspect demo:minilm demo:decoder --format json",
     "inspect.txt": "inspect demo:decoder -v",
-    "families.json": "families --format json",
     "analogy.csv": "analogy demo:minilm --questions questions.txt --draws 200 --format csv",
     "answers.csv": "analogy demo:minilm --questions questions.txt --draws 0 --questions-output answers.csv "
     "> answers.csv",

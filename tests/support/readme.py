@@ -12,6 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from attngeo.layouts.families import COMPOSITES, FAMILIES
+from attngeo.layouts.layout import Family, LatentLayout, Layout
+
 # Results of the census, with their meaning.
 VERDICTS = {
     "right": "every layer agrees with the running model",
@@ -45,7 +48,7 @@ def generate(name: str, run: Run | None = None) -> str:
         case "census":
             return _census()
         case "families":
-            return _output(run, "families", "--format", "markdown")
+            return _families()
     raise ValueError(f"no generated part is named {name!r}")
 
 
@@ -84,6 +87,47 @@ def _census() -> str:
             reason = row["reason"].replace("|", "\\|").replace("<", "&lt;")
             lines.append(f"| {row['model_type']} | {row['verdict']} | {textwrap.shorten(reason, 160)} |")
     return "\n".join(lines)
+
+
+def _families() -> str:
+    """The families of the table: model type, the tensors of queries and keys, and caveats; each links to its source."""
+    rows = {name: (family.source, _projections(family), _caveats(family)) for name, family in FAMILIES.items()}
+    rows |= {name: ("", f"towers: {', '.join(towers)}", "") for name, towers in COMPOSITES.items()}
+    lines = ["| family | queries and keys | caveats |", "| --- | --- | --- |"]
+    for name, (source, projections, caveats) in sorted(rows.items()):
+        link = f"[{name}]({source})" if source else name
+        lines.append(f"| {link} | {projections} | {caveats} |")
+    return "\n".join(lines)
+
+
+def _projections(family: Family) -> str:
+    return " or ".join(_layout(layout) for layout in family.layouts) or "separate, by rule"
+
+
+def _layout(layout: Layout | LatentLayout) -> str:
+    """The tensors of a layout, the order of the slots of a fused one, and the settings that it is for."""
+    if isinstance(layout, LatentLayout):
+        return f"latent, {layout.kv_a.removesuffix('.weight')}"
+    queries = layout.holder("q")
+    names = dict.fromkeys(layout.holder(letter).name.removesuffix(".weight") for letter in "qk")
+    order = ""
+    if len(names) == 1:
+        repeats = {1: "", "key_heads": " per key head"}.get(queries.blocks, f" in {queries.blocks} blocks")
+        keys = ", one key head" if layout.key_heads == "one" else ""
+        order = f" ({queries.slots}{repeats}{keys})"
+    conditions = "".join(f" if {name}={value}" for name, value in layout.when.items())
+    return f"{' + '.join(names)}{order}{conditions}"
+
+
+def _caveats(family: Family) -> str:
+    caveats = list(family.notes)
+    if family.rotary is not None:
+        caveats.append(f"rotary, {'neighbouring' if family.rotary.interleaved else 'half-split'} pairs")
+    if family.head_norm is not None:
+        caveats.append(f"QK-norm ({'LayerNorm' if family.head_norm.centred else 'RMSNorm'}) where present")
+    if family.shared is not None:
+        caveats.append("shared layers, reported once")
+    return "; ".join(caveats)
 
 
 def _block(run: Run, *command: str) -> str:
