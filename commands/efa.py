@@ -225,47 +225,6 @@ def _print_relations(rows: pd.DataFrame) -> None:
     console.print(f"Log p of a row differs by {difference} on average; it is 0 for one distribution.", highlight=False)
 
 
-def bound(
-    model: SavedModel,
-    data: Rows,
-    failure: Annotated[
-        float,
-        typer.Option(
-            "--failure",
-            min=1e-300,
-            max=0.999,
-            help="ξ, the probability that the bound does not hold",
-            rich_help_panel=COMPUTATION,
-        ),
-    ] = 0.05,
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
-) -> None:
-    """Compute the bounds of theorem 2 of the paper for the sizes and norms of a saved model of places.
-
-    DATA are the rows that trained. The theorem bounds how far the loss of the best fit, half the mean squared error, is
-    above the lowest one: by a printed term with an unknown constant, or by one with all constants. Its models have no
-    softmax and no networks around the values, so the numbers are those of models of the same sizes and norms.
-
-    Examples:
-        attngeo efa bound model days.csv
-        attngeo efa bound model days.csv --failure 0.01 --format json
-    """  # fmt: skip
-    check_outputs(output or [], inputs=[model, data])
-    _require(model, data)
-
-    from attngeo.papers.wibisono2025.generalisation import bound_model
-
-    loaded = estimators.ExponentialFamilyAttention.load(model)
-    deliver_rows(bound_model(loaded, models.read_like(loaded, data), failure), output or [], format, _print_bound)
-
-
-def _print_bound(rows: pd.DataFrame) -> None:
-    shown = [{"name": str(name).replace("_", " "), "value": value} for name, value in rows.iloc[0].items()]
-    columns = {"of the class": show_text("name"), "value": show_number("value", ".6g")}
-    print_table(shown, columns, rule="tight")
-
-
 def attention(
     model: SavedModel,
     basket: Annotated[
@@ -395,7 +354,7 @@ def _style(row: Any) -> str:
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Your own data": (fit, predict, sample, similar, attention, compare, bound),
+    "Your own data": (fit, predict, sample, similar, attention, compare),
     "Experiments": (run,),
 }
 

@@ -19,7 +19,6 @@ from support.vectors import planted, write_questions
 import attngeo
 from attngeo.estimators import AttentionClassifier, ExponentialFamilyAttention
 from attngeo.gradients.recording import record_gradients
-from attngeo.papers.wibisono2025.generalisation import bound_model
 from attngeo.pretrain.comparison import compare
 from attngeo.pretrain.initialisation import initialise
 from attngeo.pretrain.runs import run
@@ -75,19 +74,6 @@ def test_what_a_model_says_of_sequences(name: str) -> None:
         said.append([means, weights, *model.contexts(rows).values(), model.log_prob(rows)])
     for found, expected in zip(*said, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_bound_of_a_model() -> None:
-    draw = np.random.default_rng(0)
-    places = {name: np.tile(draw.normal(size=4), 20) for name in ("x", "y")}
-    days = pd.DataFrame({"sequence": np.repeat(np.arange(20), 4), **places, "value": draw.normal(size=80)})
-    given: dict[str, Any] = {"part": "values", "coordinates": ("x", "y"), "item_vectors": False, "width": 3}
-    model = make_efa(**given, max_epochs=1, validation_fraction=0, device="cpu").fit(days)
-    said = []
-    for device in DEVICES:
-        model.options_ = model.options_.replace(device=device)
-        said.append(bound_model(model, days, 0.1))
-    pd.testing.assert_frame_equal(said[1], said[0], rtol=1e-4)
 
 
 def test_predictions_of_rows() -> None:

@@ -78,7 +78,6 @@ NOT_IN_RECIPES = {
     "attention": "writes what a saved model attends to; a recipe reads its file",
     "sample": "draws rows from a saved model",
     "similar": "one item by hand",
-    "bound": "reads a saved model of the user's own",
     "compare": "reads two saved models of the user's own",
     "impute": "writes the user's own table with its empty cells filled",
 }

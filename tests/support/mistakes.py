@@ -122,7 +122,6 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("efa similar none item", 3, ("none",)),
     ("efa attention none a,b", 3, ("none",)),
     ("efa compare none none table.csv", 3, ("none",)),
-    ("efa bound none table.csv", 3, ("none",)),
     ("efa run syntetic", 2, ("synthetic",)),
     ("efa run synthetic --model efaa", 2, ("did you mean efa?",)),
     ("efa run instacart --data ./none", 3, ("none",)),

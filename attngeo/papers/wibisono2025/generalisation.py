@@ -19,22 +19,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attngeo.errors import UsageError
-from attngeo.estimators.efa.families import Gaussian
-from attngeo.estimators.efa.networks import ValueAttention
 from attngeo.papers.statements import EFA, Residuals, statement
 from attngeo.training.loop import seeded
-
-if TYPE_CHECKING:
-    from attngeo.estimators import ExponentialFamilyAttention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,78 +121,6 @@ def bound_deviation(shape: TransformerClass, sequences: int, failure: float) -> 
     net = shape.parameters * float(np.logaddexp(0, log_scale))
     at_points = square * math.sqrt(2 * (net + math.log(2 / failure)) / sequences)
     return DeviationBound(net, at_points, square / math.sqrt(sequences))
-
-
-@torch.no_grad()
-def bound_model(model: ExponentialFamilyAttention, data: pd.DataFrame, failure: float = 0.05) -> pd.DataFrame:
-    """The bounds for a class with the sizes and norms of a fitted model of the values of places, and its loss: one row.
-
-    data: the rows that trained. Columns: those of `TransformerClass`, token, parameters, sequences (F), failure, loss
-    (on the data), printed (the term of theorem 2 without its constant), deviation and excess (of `bound_deviation`).
-    The numbers have the units in which the model computes: values of deviation 1 if it standardises them. The norm is
-    that of the model's weights, without biases; clip that of the largest token, so that nothing is clipped. The class
-    has ReLU in place of softmax, values as they are in place of λ1, and reads one number in place of λ2: the bounds are
-    those of such models, not of this one. Raises UsageError for a model of another kind.
-    """
-    part, shape, options = model.model_.parts[0], model.model_.parts[0].shape, model.options_
-    network = part.network
-    if not (
-        isinstance(network, ValueAttention)
-        and shape.coordinates
-        and not (options.causal or shape.items or shape.lags or shape.covariates)
-        and len(part.families) == 1
-        and isinstance(part.families[0], Gaussian)
-    ):
-        raise UsageError(
-            "theorem 2 is about Gaussian values of places, each from all others: expected a model efa of direction bi "
-            "with coordinates, without items, lags and covariates"
-        )
-    predicted, values = model.predict(data)["mean"], data[next(iter(options.families))]
-    (center, scale), places = shape.values[0].scale, [*options.coordinates]
-    tokens, masked, seen, _ = part.cpu().embed(part.batch(model.read(data)[0]))
-    norms = [tokens[seen].norm(dim=-1).max()]
-    for place in range(masked.shape[1]):
-        steps = network.attention.step_copy(tokens, masked, seen, place, causal=False)
-        norms += [copies[seen].norm(dim=-1).max() for copies, _ in steps]
-    known = data[places].to_numpy(float)
-    starts, deviations = np.array(shape.place_scale).T
-    norms.append(torch.tensor(np.linalg.norm((known - starts) / deviations, axis=1).max()))
-    attention = network.attention.shape
-    first, last = (layer.weight for layer in network.place if isinstance(layer, nn.Linear))
-    sizes = TransformerClass(
-        layers=attention.layers, heads=attention.heads, hidden=attention.feed_forward, place_hidden=len(first),
-        size=attention.width - 1, coordinates=len(places),
-        norm=float(max(_measure_layer(layer) for layer in network.attention.layers) + _norm(first) + _norm(last)),
-        clip=float(max(norms)), largest=float(((values - center) / scale).abs().max()),
-    )  # fmt: skip
-    sequences = int(data[options.sequence].nunique())
-    bound = bound_deviation(sizes, sequences, failure)
-    about = {
-        "token": sizes.token, "parameters": sizes.parameters, "sequences": sequences, "failure": failure,
-        "loss": float((((predicted - values) / scale) ** 2).mean() / 2),
-        "printed": bound_excess(sizes, sequences, failure), "deviation": bound.deviation, "excess": bound.excess,
-    }  # fmt: skip
-    return pd.DataFrame([asdict(sizes) | about])
-
-
-def _norm(matrix: Tensor) -> Tensor:
-    """The operator norm."""
-    size: Tensor = torch.linalg.matrix_norm(matrix, 2)
-    return size
-
-
-def _measure_layer(layer: Any) -> Tensor:
-    """max_m(‖Q_m‖, ‖K_m‖) + Σ_m‖V_m‖ + ‖W1‖ + ‖W2‖ of a layer; V_m with the part of the output that belongs to it."""
-    shape, heads = layer.shape, layer.shape.heads
-    query, key, value = (
-        getattr(layer, name).weight.unflatten(0, (heads, shape.size)) for name in ("query", "key", "value")
-    )
-    products = torch.maximum(_norm(query * shape.factor), _norm(key)).max()
-    if layer.output is not None:
-        value = layer.output.weight.unflatten(1, (heads, shape.size)).transpose(0, 1) @ value
-    inner = [_norm(part.weight) for part in layer.feed_forward or () if isinstance(part, nn.Linear)]
-    total: Tensor = products + _norm(value).sum() + sum(inner)
-    return total
 
 
 PLACES, WRONG = 3, 0.1

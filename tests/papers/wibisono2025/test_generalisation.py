@@ -5,24 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
-from conftest import Command
 from hypothesis import given, settings, strategies as st
-from support.messages import assert_fails
 
-from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.estimators.efa.options import Architecture
 from attngeo.papers.wibisono2025.generalisation import (
     TransformerClass,
     bound_deviation,
     bound_excess,
-    bound_model,
     check_theorem_2,
     draw_weights,
     list_sequences,
@@ -132,51 +123,3 @@ def test_theorem_2_holds_with_few_steps_and_more_data() -> None:
 @pytest.mark.slow
 def test_theorem_2_holds() -> None:
     assert check_theorem_2(2).worst < 1
-
-
-@pytest.mark.parametrize("norm", [False, True])
-def test_the_bound_of_a_model_has_its_sizes_and_norms(inside: Command, tmp_path: Path, norm: bool) -> None:
-    draw = np.random.default_rng(0)
-    days = pd.DataFrame({"sequence": np.repeat(np.arange(20), 4), "lat": np.tile(draw.normal(size=4), 20),
-                         "lon": np.tile(draw.normal(size=4), 20), "value": draw.normal(3, 2, 80)})  # fmt: skip
-    options: dict[str, Any] = {"width": 3, "max_epochs": 1, "validation_fraction": 0, "coordinates": ("lat", "lon")}
-    if norm:
-        options["architecture"] = Architecture(norm=True, feed_forward=5)
-    model = ExponentialFamilyAttention(**options, item_vectors=False).fit(days)
-    row = bound_model(model, days, 0.1).iloc[0]
-    weights = {name: part.detach().double().numpy() for name, part in model.model_.network.named_parameters()}
-
-    def size(matrix: np.ndarray) -> float:
-        return float(np.linalg.svd(matrix)[1][0])
-
-    layers = []
-    for at in range(2):
-        part = {
-            name.removeprefix(f"attention.layers.{at}."): of for name, of in weights.items() if f"layers.{at}." in name
-        }
-        heads = [slice(3 * head, 3 * head + 3) for head in range(2)]
-        products = [size(part["query.weight"][rows]) / 6 for rows in heads] + [
-            size(part["key.weight"][rows]) for rows in heads
-        ]
-        values = sum(size(part["output.weight"][:, rows] @ part["value.weight"][rows]) for rows in heads)
-        after = sum(size(part[f"feed_forward.{name}.weight"]) for name in (0, 2)) if norm else 0
-        layers.append(max(products) + values + after)
-    expected = max(layers) + size(weights["place.0.weight"]) + size(weights["place.2.weight"])
-    assert row["norm"] == pytest.approx(expected, rel=1e-5)
-    values = (days["value"] - days["value"].mean()) / days["value"].std(ddof=0)
-    assert row["largest"] == pytest.approx(values.abs().max(), rel=1e-5)
-    errors = (model.predict(days)["mean"] - days["value"]) / days["value"].std(ddof=0)
-    assert row["loss"] == pytest.approx((errors**2).mean() / 2, rel=1e-4)
-    shape = TransformerClass(layers=2, heads=2, hidden=5 if norm else 0, place_hidden=128, size=5, coordinates=2,
-                             **{name: row[name] for name in ("norm", "clip", "largest")})  # fmt: skip
-    assert row["excess"] == pytest.approx(bound_deviation(shape, 20, 0.1).excess)
-    assert row["printed"] == pytest.approx(bound_excess(shape, 20, 0.1))
-    model.save(tmp_path / "model")
-    days.to_csv(tmp_path / "days.csv", index=False)
-    shown = inside("efa", "bound", tmp_path / "model", tmp_path / "days.csv", "--failure", "0.1").stdout
-    assert f"{row['excess']:.6g}" in shown
-    assert f"{row['clip']:.6g}" in shown
-    items = days.assign(item=np.arange(80) % 4)
-    ExponentialFamilyAttention(width=4, max_epochs=1).fit(items).save(tmp_path / "items")
-    items.to_csv(tmp_path / "items.csv", index=False)
-    assert_fails(inside("efa", "bound", tmp_path / "items", tmp_path / "items.csv"), 2, "coordinates", "items")
