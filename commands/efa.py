@@ -44,7 +44,7 @@ HELP = """Model sequences, baskets, ratings and places with exponential family a
 
 The paper is Wibisono and Wang 2025 (arXiv 2501.16790).
 """
-ExperimentName = Literal["synthetic", "movielens-sequence", "movielens-ratings", "instacart", "temperature", "recovery"]
+ExperimentName = Literal["synthetic", "movielens-sequence", "movielens-ratings", "instacart", "temperature"]
 SavedModel = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo efa fit --save wrote")]
 Rows = Annotated[
     str,
@@ -307,8 +307,7 @@ def run(
 
     Numbers are kept: the same command resumes an interrupted study, and an interrupted training. Lower is better,
     except for means of predictions. The baselines see nothing that a model does not see, but for bayes, the truth of
-    simulated data. recovery is not of the paper: it fits models to more and more sequences that are drawn from a known
-    one.
+    simulated data.
 
     Examples:
         attngeo efa run synthetic

@@ -46,9 +46,7 @@ def measure_means(split: Split, _direction: str, setting: str) -> Metrics:
 
 
 def measure_truth(split: Split, _direction: str, setting: str) -> Metrics:
-    """The means or the probabilities that the data were drawn with: no model can be better."""
-    if "log_prob" in split.test:
-        return {"cross_entropy": float(-split.test["log_prob"].mean())}
+    """The means that the data were drawn with: no model can be better."""
     return measure_ratings(split.test["value"], split.test["mean"], setting)
 
 

@@ -24,13 +24,11 @@ from attngeo.papers.wibisono2025.sequences import (
     MEMBER,
     MOVIELENS_ARCHIVE,
     PARTS,
-    draw_known_sequences,
     read_instacart,
     read_item_names,
     read_movie_titles,
     read_movielens,
     split_instacart,
-    split_known,
     split_movielens_ratings,
     split_movielens_sequences,
     split_synthetic,
@@ -154,7 +152,6 @@ DATASETS: Mapping[str, DataSet] = {
                 *(SourceFile(site.file, SITES, site.sha256, replaced_by=OCTOBER_FILE) for site in list_sites()),
             ),
         ),
-        DataSet("known-model", DRAWN, f"{PAPER}, section 2.1, for the model", read=lambda _: draw_known_sequences()),
     )
 }  # fmt: skip
 EXPERIMENTS: Mapping[str, Experiment] = {
@@ -163,7 +160,6 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "movielens-ratings": Experiment("movielens", split_movielens_ratings),
     "instacart": Experiment("instacart", split_instacart),
     "temperature": Experiment("temperature", split_temperatures),
-    "recovery": Experiment("known-model", split_known),
 }
 
 

@@ -107,10 +107,6 @@ class EfaRun:
             return TRIVIAL[self.model](split, self.direction, self.setting)
         from attngeo.estimators import ExponentialFamilyAttention
 
-        if SETTINGS[self.experiment].sizes:
-            count = int(self.setting.removeprefix("N="))
-            is_used = split.train["sequence"].isin(split.train["sequence"].unique()[:count])
-            split = split._replace(train=split.train[is_used])
         # Before the training, which a broken file of names would lose.
         names = load_item_names(EXPERIMENTS[self.experiment].dataset, self.choices.data) if self.folder else {}
         longest = max(int(part.groupby("sequence").size().max()) for part in split)

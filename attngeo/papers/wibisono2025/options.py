@@ -57,7 +57,7 @@ class RunOptions(Options):
     baselines: bool = option(True, "Compute the baselines that need no training", panel=COMPARISON)
     published: bool = option(False, "As the paper's numbers were made, not as its text says", panel=COMPUTATION)
     layers: int | None = option(
-        None, "Layers of attention", panel=MODEL, least=1, shown_default="2; for temperature 1, 2 and 4; for recovery 1"
+        None, "Layers of attention", panel=MODEL, least=1, shown_default="2; for temperature 1, 2 and 4"
     )
     lags: int | None = option(
         None, "Earlier days of temperatures in the context", panel=MODEL, least=0, most=2,
@@ -90,21 +90,18 @@ class RunOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentSettings:
-    """One experiment. options: of `EfaOptions`, for all of its models. layers: of attention.
+    """One experiment. options: of `EfaOptions`, for all of its models.
 
     architecture: of its models, as the text says. published: what the code has in its place. settings: further options
     of each setting, where there are several. directions: those that it has. trivial: names of `baselines.TRIVIAL`.
-    sizes: numbers of sequences that train, each of which is a setting of the models.
     """
 
     options: Mapping[str, Any]
-    layers: int = 2
     architecture: Architecture
     published: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
     directions: tuple[str, ...] = ("bi", "uni")
     trivial: tuple[str, ...]
-    sizes: tuple[int, ...] = ()
 
 
 SMALL = {"width": 32, "standardise": False, "learning_rate": 1e-4, "short": "keep", "order": True}
@@ -139,15 +136,6 @@ SETTINGS: Mapping[str, ExperimentSettings] = {
         },
         architecture=OF_ITEMS.replace(norm=True, feed_forward=64, join=64, head=(128, 16)),
         published={"scale": "head"}, directions=("bi",), trivial=("ridge-per-city", "day-before"),
-    ),
-    # Not of the paper: is a known model found again?
-    "recovery": ExperimentSettings(
-        options={
-            "part": "items", "width": 8, "learning_rate": 0.01, "max_epochs": 300, "patience": 15, "order": True,
-            "batch_size": COPIES // 8,
-        },
-        layers=1, architecture=Architecture(scale="head"), directions=("uni",), trivial=("unigram", "bayes"),
-        sizes=(100, 400, 1600, 6400),
     ),
 }  # fmt: skip
 
@@ -200,12 +188,10 @@ def _list_models(
             common |= {"standardise": False, "patience": 0}
     if options.epochs is not None:
         common["max_epochs"] = options.epochs
-    if model == "efa":
-        common["n_layers"] = options.layers or experiment.layers
+    if model == "efa" and options.layers is not None:
+        common["n_layers"] = options.layers
     settings = experiment.settings
-    if experiment.sizes:
-        settings = {f"N={size}": {} for size in experiment.sizes}
-    elif name == TEMPERATURE and model == "efa":
+    if name == TEMPERATURE and model == "efa":
         settings = _list_layers(options)
     elif name == TEMPERATURE:
         settings = {f"k={count}": {"neighbours": count} for count in options.neighbours or NEIGHBOURS}

@@ -1,6 +1,6 @@
-"""Sequences of items: MovieLens-100K, the shopping baskets of Instacart, and two simulations; and their divisions.
+"""Sequences of items: MovieLens-100K, the shopping baskets of Instacart, and synthetic ratings; and their divisions.
 
-Source: Wibisono and Wang 2025 (arXiv 2501.16790), sections 2.1 and 6.1 to 6.3, appendix H.1, and the code that made its
+Source: Wibisono and Wang 2025 (arXiv 2501.16790), sections 6.1 to 6.3, appendix H.1, and the code that made its
 tables for what the text leaves open. Its authors made the tables of baskets: those with at least 10 of the 63 products
 that are in 50,000 orders or more.
 """
@@ -48,9 +48,6 @@ RAW_COLUMNS, RAW_NAMES = ("order_id", "product_id", "add_to_cart_order"), "produ
 FEWEST_ORDERS, MOST_RAW_BYTES = 50_000, 2**31
 # Of the synthetic ratings.
 SYNTHETIC_MOVIES = 5
-# Of the known model, and of its sequences: those that train at most, that validate, and that test.
-ITEMS, WIDTH, HEADS, LENGTH = 12, 8, 2, 8
-TRAINING, VALIDATION, TEST = 6400, 1000, 2000
 
 
 def read_movielens(path: str | Path) -> pd.DataFrame:
@@ -314,48 +311,3 @@ def split_synthetic(frame: pd.DataFrame, seed: int = 0, *, published: bool = Fal
     users = frame["sequence"].unique()
     count = 3 * len(users) // 4
     return take_sequences(frame, *hold_out(users[:count], start_draws(seed, published=published)), users[count:])
-
-
-def draw_known_sequences() -> pd.DataFrame:
-    """Sequences of a known model: sequence, position, item, and log_prob, the true one of the item given those before.
-
-    The model is one layer of attention with a residual connection, in one direction, with random parameters of variance
-    1/width. Embeddings have variance 1, and queries are three times larger, so that a context says much about the next
-    item.
-    """
-    import torch
-
-    from attngeo.estimators.efa.attention import AttentionShape
-    from attngeo.estimators.efa.networks import Batch, ItemAttention
-
-    model = ItemAttention(ITEMS, AttentionShape(width=WIDTH, heads=HEADS, scale="head"), positions=LENGTH, causal=True)
-    of_weights, of_items = (torch.Generator().manual_seed(seed) for seed in (0, 1))
-    items = torch.zeros(TRAINING + VALIDATION + TEST, LENGTH, dtype=torch.long)
-    log_probs = torch.zeros(items.shape, dtype=torch.float64)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            scale = 1.0 if name.startswith(("context", "center")) else WIDTH**-0.5
-            scale *= 3 if "query" in name else 1
-            weight.copy_(torch.randn(weight.shape, generator=of_weights) * scale)
-        model = model.double().eval()
-        for position in range(LENGTH):
-            seen = items[:, : position + 1]
-            chances = model(Batch(torch.ones_like(seen, dtype=torch.bool), seen))[:, position].softmax(-1)
-            drawn = torch.multinomial(chances, 1, generator=of_items)
-            items[:, position], log_probs[:, position] = drawn[:, 0], chances.gather(1, drawn)[:, 0].log()
-    sequence, place = np.indices(items.shape).reshape(2, -1)
-    return pd.DataFrame(
-        {"sequence": sequence, "position": place, "item": items.flatten().numpy(),
-         "log_prob": log_probs.flatten().numpy()}
-    )  # fmt: skip
-
-
-def split_known(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> Split:
-    """The first sequences train, the next 1,000 validate and the last 2,000 test.
-
-    seed, published: change nothing; they are what all experiments take.
-    """
-    del seed, published
-    names = frame["sequence"].unique()
-    edge = len(names) - TEST - VALIDATION
-    return take_sequences(frame, names[:edge], names[edge : edge + VALIDATION], names[edge + VALIDATION :])

@@ -217,25 +217,3 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
     assert isinstance(perform_runs(runs)[0].failure, DataUnavailableError)
     with refuses(DataUnavailableError, "none"):
         run("instacart", data=str(tmp_path / "none"))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "last_gap"),
-    [
-        pytest.param((100, 1600), 0.05, marks=pytest.mark.slow),
-        pytest.param((100, 400, 1600, 6400), 0.02, marks=pytest.mark.explore),
-    ],
-)
-def test_a_known_model_is_found_again_as_the_data_grow(
-    sizes: tuple[int, ...], last_gap: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The held-out cross-entropy of the fitted model approaches that of the true one; the factor model's does not."""
-    monkeypatch.setitem(SETTINGS, "recovery", replace(SETTINGS["recovery"], sizes=sizes))
-    rows = run("recovery")
-    found = rows[rows["metric"] == "cross_entropy"].set_index(["model", "setting"])["value"]
-    truth = found["bayes", ""]
-    gaps = [found["efa", f"N={size}"] - truth for size in sizes]
-    assert gaps == sorted(gaps, reverse=True)
-    assert 0 < gaps[-1] < last_gap <= 0.1 < gaps[0]
-    assert found["fm", f"N={sizes[-1]}"] - truth > 0.1
-    assert found["unigram", ""] > found["fm", f"N={sizes[-1]}"]
