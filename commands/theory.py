@@ -82,7 +82,7 @@ def theory(
             given = f"statements are named: {', '.join(names)}" if names else "$seed is given, and nothing is drawn"
             raise UsageError(f"$text counts tokens, but {given}; leave them out", "text", "seed")
         require_corpus(text)
-        from attngeo.papers.saponati2025.steps import count_roles
+        from attngeo.papers.saponati2025.roles import count_roles
 
         roles = count_roles(text)
         deliver_rows(roles, output or [], format, print_roles)
