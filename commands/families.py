@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from attngeo.bounds import dump_json
+from attngeo.bounds.names import dump_json
 from attngeo.errors import PROJECT_FILES
 from attngeo.options import RESULTS
 

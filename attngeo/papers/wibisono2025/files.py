@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from attngeo.bounds import check_small
+from attngeo.bounds.small_files import check_small
 from attngeo.errors import DataError, DataUnavailableError, first_line
 from attngeo.papers.wibisono2025.options import README, require_data
 
