@@ -59,9 +59,11 @@ class AttnGeoError(Exception):
 
     UsageError("$jobs and $cluster contradict each other", "jobs", "cluster") is about the options that are named after
     the message, which has them with a $. Python shows their keywords. The command line sets `spelling`, name → flag.
+    The subject, such as the reference of a model, is what the message begins with; see `about`.
     """
 
     exit_code = 4
+    subject = ""
 
     def __init__(self, message: str = "", *option: str) -> None:
         super().__init__(message, *option)
@@ -70,7 +72,13 @@ class AttnGeoError(Exception):
 
     def __str__(self) -> str:
         names = {f"${name}": self.spelling.get(name, name) for name in self.option}
-        return shorten(re.sub(r"\$\w+", lambda name: names.get(name[0], name[0]), self.args[0]))
+        message = re.sub(r"\$\w+", lambda name: names.get(name[0], name[0]), self.args[0])
+        if not self.subject:
+            return shorten(message)
+        first, _, others = message.partition(": ")
+        if others and self.subject.endswith(first):  # the subject is the file that the message names
+            message = others
+        return shorten(f"{self.subject}: {message}")
 
 
 def shorten(message: str) -> str:
@@ -108,6 +116,25 @@ def hide_secrets(text: str) -> str:
     "403 for 'https://host/file'"
     """
     return ADDRESS.sub(r"\1\2", text)
+
+
+@contextmanager
+def about(subject: str) -> Iterator[None]:
+    """Errors that are raised inside the block begin with their subject, such as the reference of a model.
+
+    Of nested blocks, the innermost one decides. A UsageError is about an argument, and stays as it is.
+
+    >>> with about("org/name"):
+    ...     raise CorruptCheckpointError("no config.json")
+    Traceback (most recent call last):
+    attngeo.errors.CorruptCheckpointError: org/name: no config.json
+    """
+    try:
+        yield
+    except AttnGeoError as error:
+        if not error.subject and not isinstance(error, UsageError):
+            error.subject = subject
+        raise
 
 
 class UsageError(AttnGeoError):

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from attngeo.bounds import available_cores
+from attngeo.bounds.machine import available_cores
 
 PACKAGES = ("torch", "transformers")
 SOURCES = (".py", ".json", ".csv", ".gz")

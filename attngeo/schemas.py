@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import ErrorDetails
 
-from attngeo.bounds import printable
+from attngeo.bounds.names import printable
 from attngeo.errors import UsageError
 
 # How pydantic begins most messages: "Input should be a valid dictionary …".

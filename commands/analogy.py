@@ -11,7 +11,7 @@ import typer
 
 from attngeo.analogies.options import AnalogyOptions, ExplainOptions
 from attngeo.analogies.questions import require_questions
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.reference import require_embedding
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, options_of

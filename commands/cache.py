@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.filesize import decimal
 
-from attngeo.bounds import dump_json
-from attngeo.checkpoints.reference import identify_path
+from attngeo.bounds.names import dump_json
+from attngeo.checkpoints.identity import identify_path
 from attngeo.choices import advise
 from attngeo.errors import UsageError
 from attngeo.options import INPUT

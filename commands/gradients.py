@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attngeo.bounds import printable
-from attngeo.checkpoints.reference import HubAccess, require_model
+from attngeo.bounds.names import printable
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.local_files import require_model
 from attngeo.gradients.options import GradientOptions
 from attngeo.pretrain.sources import require_text_data
 from attngeo.scores.spec import SCORES

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.filesize import decimal
 
-from attngeo.bounds import dump_json, printable
-from attngeo.checkpoints.reference import HubAccess, require_model
+from attngeo.bounds.names import dump_json, printable
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.local_files import require_model
 from attngeo.layouts.config import name_layers, pattern_of
 from attngeo.progress import ProgressCallback
 from attngeo.scores.spec import SourceOptions

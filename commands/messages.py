@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from attngeo.bounds import printable
+from attngeo.bounds.names import printable
 from attngeo.errors import AttnGeoError, UnexpectedError, shorten
 
 # Set this variable to see the traceback of an unexpected error.

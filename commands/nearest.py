@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from attngeo.analogies.options import NearestOptions, parse_sum
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.reference import require_embedding
 
 from .declare import with_options

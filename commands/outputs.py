@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from attngeo.checkpoints.reference import local_names, local_path
+from attngeo.checkpoints.reference import local_path
+from attngeo.checkpoints.suggestions import local_names
 from attngeo.embeddings.reference import split_prefix
 from attngeo.errors import ModelNotFoundError, OutputError, UsageError
 from attngeo.figures.save import check_figure

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.access import HubAccess
 from attngeo.choices import DRAWING, one_of
 from attngeo.figures.kinds import FIGURES, PlotOptions
 from attngeo.figures.save import save_figure

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from attngeo.bounds import printable
+from attngeo.bounds.names import printable
 from attngeo.errors import UsageError
 from attngeo.options import RUNNING
 from attngeo.pretrain.options import (

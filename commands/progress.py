@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from attngeo.bounds import printable
+from attngeo.bounds.names import printable
 from attngeo.progress import Progress
 
 from .messages import say, was_interrupted

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from attngeo.bounds import dump_json
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.bounds.names import dump_json
+from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.studies.engine import StudyOptions

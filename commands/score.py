@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import attngeo
-from attngeo.bounds import printable
-from attngeo.checkpoints.reference import HubAccess, split_weight
+from attngeo.bounds.names import printable
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import split_weight
 from attngeo.errors import UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.progress import ProgressCallback

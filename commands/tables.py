@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from attngeo.bounds import printable
+from attngeo.bounds.names import printable
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUARTILES, statistic
 

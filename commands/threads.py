@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from attngeo.bounds import available_cores, visible_cores
+from attngeo.bounds.machine import available_cores, visible_cores
 
 # Rounds of active waiting in GNU's library, which torch's wheels contain. Its default is 300,000. The time of a round
 # depends on the processor: 4,000 took 0.05 ms on a Xeon.

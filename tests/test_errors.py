@@ -20,9 +20,11 @@ from attngeo.errors import (
     EXTRAS,
     WITHOUT_WHEEL,
     AttnGeoError,
+    CheckpointError,
     MissingPackageError,
     TableError,
     UsageError,
+    about,
     find_missing,
 )
 from attngeo.estimators import ExponentialFamilyAttention
@@ -72,6 +74,21 @@ def test_the_text_of_an_error_is_bounded_in_python_too(text: str) -> None:
     for error in (UsageError(text), TableError(text, table=text, row=3, column=text), UsageError(f"$x {text}", "x")):
         assert 200 < len(str(error)) < 1300
     assert str(UsageError("short: a b")) == "short: a b"
+
+
+def test_an_error_begins_with_its_subject() -> None:
+    """That of the innermost block, once; a file that is the subject itself is not named twice."""
+    for message, text in {
+        "broken": "b/x.bin: broken",
+        "x.bin: broken": "b/x.bin: broken",
+        "y: z": "b/x.bin: y: z",
+    }.items():
+        with pytest.raises(CheckpointError) as caught, about("a"), about("b/x.bin"):
+            raise CheckpointError(message)
+        assert str(caught.value) == str(pickle.loads(pickle.dumps(caught.value))) == text
+    with pytest.raises(UsageError) as argument, about("a"):
+        raise UsageError("$x is 1", "x")
+    assert str(argument.value) == "x is 1"
 
 
 def test_an_error_names_its_options_as_python_does() -> None:

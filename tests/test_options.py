@@ -10,7 +10,7 @@ import pytest
 
 import attngeo
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.cbow import train_cbow
 from attngeo.embeddings.options import CbowOptions
 from attngeo.errors import UnknownOptionError, UsageError

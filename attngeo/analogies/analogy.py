@@ -17,7 +17,7 @@ from attngeo.analogies.options import COLUMNS, GOOGLE, AnalogyOptions
 from attngeo.analogies.probe import ask
 from attngeo.analogies.questions import Question, QuestionSet, as_questions
 from attngeo.analogies.summary import compare_models, published_rows, summarise_answers
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import QuestionError, UsageError

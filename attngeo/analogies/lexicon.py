@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attngeo.analogies.options import ProbeSettings
 from attngeo.analogies.questions import Question
-from attngeo.bounds import in_utf8
+from attngeo.bounds.names import in_utf8
 from attngeo.devices import pick_device
 from attngeo.embeddings.embedding import Embedding
 from attngeo.errors import UsageError

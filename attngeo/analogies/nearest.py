@@ -13,7 +13,7 @@ import torch
 from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, describe_settings, unit
 from attngeo.analogies.options import MOST_SHOWN, NearestOptions, parse_sum
 from attngeo.analogies.probe import SHAPES, check_top_k
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import UsageError

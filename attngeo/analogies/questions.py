@@ -10,7 +10,9 @@ from importlib import resources
 from pathlib import Path
 
 from attngeo.analogies.options import GOOGLE
-from attngeo.bounds import list_first, read_small_text, without_links
+from attngeo.bounds.links import without_links
+from attngeo.bounds.names import list_first
+from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.reference import local_path
 from attngeo.choices import advise
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError

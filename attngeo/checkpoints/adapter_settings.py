@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from attngeo.bounds import printable
+from attngeo.bounds.names import printable
+from attngeo.checkpoints.files import ADAPTER
 from attngeo.checkpoints.patterns import PatternError, matches, matches_start
-from attngeo.checkpoints.reference import ADAPTER
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
 MERGE = "merge it with PEFT's merge_and_unload, and give that checkpoint"

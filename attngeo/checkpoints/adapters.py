@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from attngeo.bounds import list_names
+from attngeo.bounds.names import list_names
 from attngeo.checkpoints.adapter_settings import MERGE, LoraSettings, show_name
 from attngeo.checkpoints.store import FLOATS, TensorInfo, TensorStore
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attngeo.bounds import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, read_small_text
+from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, read_small_text
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
 
 if TYPE_CHECKING:
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 Check = Callable[[dict[str, Any]], dict[str, Any]]
 # The end of the name of an index: the JSON file that tells which file of a sharded checkpoint holds which tensor.
 INDEX_SUFFIX, GGUF, SAFETENSORS = ".index.json", ".gguf", ".safetensors"
+# The configuration of an adapter of PEFT, and the files that may have its weights.
+ADAPTER = "adapter_config.json"
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 # The field of config.json that names the file of weights, which transformers then opens instead of the usual one.
 WEIGHTS_FIELD = "transformers_weights"
 LONGEST_NAME = 200
 # Small files of a repository. What else is read of one, beside its weights, belongs to a tokeniser.
-SMALL = ("config.json", "adapter_config.json", "generation_config.json", ".gitattributes", "README.md")
+SMALL = ("config.json", ADAPTER, "generation_config.json", ".gitattributes", "README.md")
 # A thousand times the bytes of the largest models that are known.
 MOST_TOTAL = 10**15
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")

@@ -28,9 +28,11 @@ from huggingface_hub import (
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # re-exported
 
-from attngeo.checkpoints.files import GGUF, Index, is_index, read_index, usual_names
-from attngeo.checkpoints.reference import ADAPTER, HubAccess, ModelRef, did_you_mean
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.files import ADAPTER, GGUF, Index, is_index, read_index, usual_names
+from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.remote import CONNECTIONS, Address, RemoteFile, ServerRules, require_answers
+from attngeo.checkpoints.suggestions import did_you_mean
 from attngeo.errors import (
     AccessError,
     AttnGeoError,

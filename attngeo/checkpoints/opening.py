@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from attngeo.bounds import in_utf8
+from attngeo.bounds.names import in_utf8
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.adapted_module import open_module
 from attngeo.checkpoints.adapter_settings import LoraSettings
 from attngeo.checkpoints.adapters import Adapter, AdapterStore
+from attngeo.checkpoints.demos import require_demo
 from attngeo.checkpoints.files import (
+    ADAPTER,
+    ADAPTER_FILES,
     ADVICE_FOR_POINTERS,
     GGUF,
     LONGEST_POINTER,
@@ -36,18 +40,8 @@ from attngeo.checkpoints.files import (
     require_format,
     stated_weights,
 )
-from attngeo.checkpoints.reference import (
-    ADAPTER,
-    ADAPTER_FILES,
-    HubAccess,
-    ModelRef,
-    find_adapter,
-    find_config,
-    is_adapter,
-    refuse_config,
-    require_demo,
-    split_weight,
-)
+from attngeo.checkpoints.local_files import find_adapter, find_config, is_adapter, refuse_config
+from attngeo.checkpoints.reference import ModelRef, split_weight
 from attngeo.checkpoints.store import (
     ByteSource,
     RegularFile,

@@ -25,7 +25,8 @@ from huggingface_hub import constants, get_session, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import _http as hub_http, httpx, parse_ratelimit_headers  # type: ignore[attr-defined]  # re-exported
 
-from attngeo.bounds import MOST_BYTES, MOST_INDEX_BYTES, require_memory
+from attngeo.bounds.machine import require_memory
+from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES
 from attngeo.checkpoints.files import limit_of
 from attngeo.errors import CorruptCheckpointError, NetworkError, first_line, hide_secrets
 

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from attngeo.bounds import in_utf8, require_memory
+from attngeo.bounds.machine import require_memory
+from attngeo.bounds.names import in_utf8
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
 # The safetensors names of the dtypes that torch has. A tensor of another dtype (sub-byte floats) is listed, never read.

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.reference import HubAccess, local_path
+from attngeo.checkpoints.reference import local_path
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Table
 from attngeo.embeddings.embedding import Embedding, find_finite_rows, label_tokens

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from attngeo.checkpoints.files import is_weights
-from attngeo.checkpoints.reference import local_path, require_model
+from attngeo.checkpoints.local_files import require_model
+from attngeo.checkpoints.reference import local_path
 from attngeo.errors import ModelNotFoundError
 
 CBOW = "cbow:"

@@ -23,7 +23,7 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from attngeo.bounds import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
+from attngeo.bounds.small_files import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
 from attngeo.checkpoints.gguf import GGML, TOKENS, TYPES, read_vocabulary
 from attngeo.checkpoints.store import RegularFile, TensorStore
 from attngeo.embeddings.embedding import INSIDE, LEAST_CASED_SHARE, MARKS

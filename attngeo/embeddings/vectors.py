@@ -30,7 +30,8 @@ from typing import IO, Any
 import numpy as np
 import pandas as pd
 
-from attngeo.bounds import list_first, require_memory
+from attngeo.bounds.machine import require_memory
+from attngeo.bounds.names import list_first
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.reference import FASTTEXT, GZIP, PICKLE, ZIP, read_magic
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, UsageError

@@ -16,7 +16,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from attngeo.bounds import printable
+from attngeo.bounds.names import printable
 from attngeo.figures.kinds import LOSS
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUANTILES, QUARTILES

@@ -13,8 +13,8 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Objective
 from attngeo.devices import explain_memory

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import ViTImageProcessorPil
 
-from attngeo.bounds import list_names, without_links
+from attngeo.bounds.links import without_links
+from attngeo.bounds.names import list_names
 from attngeo.errors import DataError, first_line
 from attngeo.pretrain.hub_data import explain_errors, open_builder
 from attngeo.pretrain.references import EXPECTED_IMAGES, require_images

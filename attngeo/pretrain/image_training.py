@@ -32,7 +32,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from attngeo.bounds import available_cores
+from attngeo.bounds.machine import available_cores
 from attngeo.errors import DataError, UsageError
 from attngeo.pretrain.image_data import ImageSplit, ShuffledImages, make_processor, open_images, unwrap_worker_errors
 from attngeo.pretrain.initialisation import check_init, initialise

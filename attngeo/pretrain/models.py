@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from attngeo.bounds import read_small_text
+from attngeo.bounds.small_files import read_small_text
 from attngeo.choices import advise
 from attngeo.errors import UsageError, first_line
 from attngeo.pretrain.options import PRESETS, ImagePretrainOptions, TextPretrainOptions

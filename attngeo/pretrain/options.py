@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
-from attngeo.bounds import read_small_text
+from attngeo.bounds.small_files import read_small_text
 from attngeo.choices import Objective, Task, Tracker, TrainingPrecision, advise, one_of
 from attngeo.errors import DataUnavailableError, TrainingError, UsageError, first_line
 from attngeo.options import (

@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from attngeo.checkpoints.reference import ModelRef, is_path, require_model
+from attngeo.checkpoints.local_files import require_model
+from attngeo.checkpoints.reference import ModelRef, is_path
 from attngeo.choices import advise
 from attngeo.errors import DataUnavailableError, ModelNotFoundError, UsageError
 from attngeo.pretrain.options import IMAGE_DATA, INITS, PATHS, PRESETS, RunOptions, TextPretrainOptions

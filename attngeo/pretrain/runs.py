@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from attngeo.bounds import read_small_text
+from attngeo.bounds.small_files import read_small_text
 from attngeo.devices import explain_memory
 from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import (

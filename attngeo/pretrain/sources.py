@@ -35,7 +35,8 @@ from urllib.request import urlopen
 
 import huggingface_hub
 
-from attngeo.bounds import list_names, without_links
+from attngeo.bounds.links import without_links
+from attngeo.bounds.names import list_names
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.choices import advise
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line

@@ -15,8 +15,10 @@ from pydantic import AfterValidator, Field, create_model
 import attngeo
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.analogies.questions import require_questions
-from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
-from attngeo.checkpoints.reference import HubAccess, is_path, local_path, require_model, split_weight
+from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.local_files import require_model
+from attngeo.checkpoints.reference import is_path, local_path, split_weight
 from attngeo.choices import one_of
 from attngeo.embeddings.reference import require_embedding, split_prefix
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFoundError, OutputError

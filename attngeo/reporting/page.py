@@ -17,7 +17,7 @@ from plotly.graph_objects import Figure
 from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
-from attngeo.bounds import escape_markdown, printable
+from attngeo.bounds.names import escape_markdown, printable
 from attngeo.reporting.results import ReportContent, ReportTable
 from attngeo.tables.write import format_for_people, numeric_columns, to_markdown
 

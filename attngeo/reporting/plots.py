@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import attngeo
 from attngeo import estimators
-from attngeo.bounds import read_small_text
-from attngeo.checkpoints.reference import HubAccess, require_model
+from attngeo.bounds.small_files import read_small_text
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.local_files import require_model
 from attngeo.choices import one_of
 from attngeo.embeddings.reference import require_embedding
 from attngeo.errors import DataError, UsageError, first_line

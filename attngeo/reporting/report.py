@@ -17,8 +17,8 @@ from errno import EISDIR
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngeo.bounds import read_small_text
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.bounds.small_files import read_small_text
+from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import AttnGeoError, OutputError, UsageError
 from attngeo.options import takes_after_two
 from attngeo.progress import ProgressCallback, ignore_progress

@@ -15,10 +15,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from attngeo.bounds import in_utf8
+from attngeo.bounds.names import in_utf8
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.opening import open_adapted, open_store
-from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Precision, real, whole
 from attngeo.devices import pick_device

@@ -9,8 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds import available_memory, in_utf8
-from attngeo.checkpoints.reference import HubAccess, Identity, identify, require_model
+from attngeo.bounds.machine import available_memory
+from attngeo.bounds.names import in_utf8
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.identity import Identity, identify
+from attngeo.checkpoints.local_files import require_model
 from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import describe_code

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from attngeo.bounds import available_memory
+from attngeo.bounds.machine import available_memory
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.adapters import FACTORS, AdapterStore
 from attngeo.checkpoints.opening import open_adapted
-from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import TensorStore, count_rows_nbytes, float_shape
 from attngeo.choices import Convention
 from attngeo.devices import Sent, Transfer

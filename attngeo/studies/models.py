@@ -8,8 +8,9 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from attngeo.bounds import read_small_text
-from attngeo.checkpoints.reference import HUB_ID, HubAccess, ModelRef, local_path
+from attngeo.bounds.small_files import read_small_text
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import HUB_ID, ModelRef, local_path
 from attngeo.errors import AttnGeoError, DataUnavailableError, ModelNotFoundError, UsageError
 
 # A comment is a whole line, or begins after a space: a path may contain the character.

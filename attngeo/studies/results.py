@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from platformdirs import user_cache_path
 
-from attngeo.bounds import read_small_bytes
+from attngeo.bounds.small_files import read_small_bytes
 from attngeo.errors import DataError, DataUnavailableError, OutputError, UsageError, first_line
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.tables.files import atomic_write

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from attngeo.bounds import read_small_text
+from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import FolderInUseError, OutputError
 from attngeo.progress import is_first_process
 

@@ -13,7 +13,8 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds import MOST_RESULTS_BYTES, list_names, read_small_bytes, read_small_text
+from attngeo.bounds.names import list_names
+from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
 from attngeo.choices import advise
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 

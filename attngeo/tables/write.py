@@ -9,7 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds import dump_json, escape_markdown, printable
+from attngeo.bounds.names import dump_json, escape_markdown, printable
 from attngeo.tables.files import atomic_write, check_writable
 
 if TYPE_CHECKING:

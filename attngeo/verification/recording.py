@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attngeo.bounds import available_memory
+from attngeo.bounds.machine import available_memory
 from attngeo.errors import NotEnoughMemoryError
 
 ATEN = torch.ops.aten

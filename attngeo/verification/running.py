@@ -25,10 +25,11 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from attngeo.bounds import available_memory
+from attngeo.bounds.machine import available_memory
 from attngeo.checkpoints.adapters import AdapterStore
-from attngeo.checkpoints.files import GGUF, stated_weights, usual_names
-from attngeo.checkpoints.reference import ADAPTER, ModelRef, require_demo
+from attngeo.checkpoints.demos import require_demo
+from attngeo.checkpoints.files import ADAPTER, GGUF, stated_weights, usual_names
+from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.remote import require_answers
 from attngeo.checkpoints.store import TensorStore, stated_quantisation
 from attngeo.embeddings.tokeniser import silence_transformers

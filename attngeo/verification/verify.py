@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 from torch import nn
 
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.config import is_in, name_layers, pattern_of

@@ -26,9 +26,9 @@ from support.vectors import TEXT, byte_level, checkpoint, random_vectors, senten
 from torch import Tensor
 
 import attngeo
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.gguf import GgufFile, Unread, read_vocabulary
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import RegularFile
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, ShapeError, UnsupportedModelError

@@ -28,8 +28,9 @@ from support.vectors import word_piece, write_questions
 
 import attngeo as library
 from attngeo.checkpoints import files, remote
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.hub import Repository, verify_download
-from attngeo.checkpoints.reference import HubAccess, ModelRef
+from attngeo.checkpoints.reference import ModelRef
 from attngeo.errors import (
     AccessError,
     AttnGeoError,

@@ -23,9 +23,9 @@ from torch.utils.serialization import config as serialization
 
 import attngeo
 from attngeo.checkpoints import remote
+from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.hub import origin
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.remote import merge, require_answers
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsafeCheckpointError
 from attngeo.scores.weights import sites_of

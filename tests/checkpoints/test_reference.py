@@ -9,7 +9,8 @@ from support.checkpoints import write_single
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.reference import ModelRef, did_you_mean, hub_models
+from attngeo.checkpoints.reference import ModelRef
+from attngeo.checkpoints.suggestions import did_you_mean, hub_models
 from attngeo.errors import AttnGeoError, ModelNotFoundError, UnsupportedModelError, UsageError
 from attngeo.papers.saponati2025.published import published_scores
 

@@ -19,8 +19,9 @@ from transformers.modeling_utils import (
 )  # until transformers 6: what `from_pretrained` calls
 
 from attngeo.checkpoints.files import WEIGHTS_FIELD
+from attngeo.checkpoints.identity import identify
+from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.reference import identify, require_model
 from attngeo.errors import AttnGeoError
 
 # What a folder may hold → the names of its files. Of an index, its parts come after it.

@@ -15,7 +15,7 @@ from support.messages import assert_fails, refuses
 from transformers import BloomConfig, BloomForCausalLM
 
 import attngeo as library
-from attngeo.checkpoints.reference import locate_demo
+from attngeo.checkpoints.demos import locate_demo
 from attngeo.errors import DataError, UsageError
 from attngeo.gradients import measure
 from attngeo.gradients.options import gradient_columns

@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from support.checkpoints import CONFIG, write_single
 
 import attngeo as library
-from attngeo.bounds import in_utf8
+from attngeo.bounds.names import in_utf8
 from attngeo.estimators import AttentionClassifier
 from attngeo.estimators.tabular.files import tabulate_encodings
 from attngeo.reporting.report import build_report

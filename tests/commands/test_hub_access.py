@@ -18,7 +18,7 @@ from support.messages import assert_fails, refuses
 from support.vectors import word_piece
 
 import attngeo as library
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import NetworkError, UsageError
 from attngeo.reporting.report import build_report
 
@@ -102,7 +102,7 @@ def test_offline_wins_over_download(hub: Hub, work: Path, connected: Command) ->
 
 def call(code: str, environment: dict[str, str]) -> str:
     """What a program prints that uses the library."""
-    program = f"import attngeo\nfrom attngeo.checkpoints.reference import HubAccess\n{code}"
+    program = f"import attngeo\nfrom attngeo.checkpoints.access import HubAccess\n{code}"
     run = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, check=True
     )

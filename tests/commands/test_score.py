@@ -25,7 +25,7 @@ from support.messages import assert_fails, assert_states
 from support.terminal import with_progress
 
 import attngeo as library
-from attngeo import bounds
+from attngeo.bounds import machine
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, OutputError, UsageError
 
 COLUMNS = [
@@ -68,7 +68,7 @@ def test_nothing_that_only_linux_has_is_required(
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         return read_text(path, *options, **named)
 
-    monkeypatch.setattr(bounds, "UNCHECKED", 0)
+    monkeypatch.setattr(machine, "UNCHECKED", 0)
     monkeypatch.setattr(Path, "read_text", read_elsewhere)
     monkeypatch.setitem(sys.modules, "resource", None)
     for module, name in [

@@ -18,7 +18,7 @@ from attngeo.commands.app import COMMANDS, load_command
 from support.messages import assert_fails, assert_states
 from support.terminal import on_terminal
 
-from attngeo.checkpoints.reference import hub_models
+from attngeo.checkpoints.suggestions import hub_models
 from attngeo.choices import PANELS, RUNNING
 from attngeo.errors import AttnGeoError, ModelNotFoundError, NetworkError, UsageError
 
@@ -322,7 +322,7 @@ def test_fish_gets_a_candidate_a_line(attngeo: Command) -> None:
 
 def test_names_complete_without_loading_torch() -> None:
     code = (
-        "import sys; from attngeo.checkpoints.reference import local_names\n"
+        "import sys; from attngeo.checkpoints.suggestions import local_names\n"
         "list(local_names()); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

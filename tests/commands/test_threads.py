@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from attngeo.commands import threads
 
-from attngeo import bounds
+from attngeo.bounds import machine
 
 NAMES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
@@ -28,10 +28,10 @@ def allow_cores(monkeypatch: pytest.MonkeyPatch, folder: Path, own: str, files: 
     for name, text in {"own": own, **files}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    monkeypatch.setattr(bounds, "visible_cores", lambda: 8)
+    monkeypatch.setattr(machine, "visible_cores", lambda: 8)
     monkeypatch.setattr(threads, "visible_cores", lambda: 8)
-    monkeypatch.setattr(bounds, "OWN_GROUPS", folder / "own")
-    monkeypatch.setattr(bounds, "GROUPS", folder)
+    monkeypatch.setattr(machine, "OWN_GROUPS", folder / "own")
+    monkeypatch.setattr(machine, "GROUPS", folder)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_threads_follow_the_limits_of_a_container(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     allow_cores(monkeypatch, tmp_path, own, files)
-    assert bounds.available_cores() == cores
+    assert machine.available_cores() == cores
     threads.prepare_threads(1)
     # Without a limit the libraries choose: one thread for each physical core of the affinity.
     assert environment.get("OMP_NUM_THREADS") == (None if cores == 8 else str(cores))

@@ -13,7 +13,7 @@ from support.damage import run_bounded
 from support.messages import refuses
 from support.vectors import keyed, words, write_text
 
-from attngeo import bounds
+from attngeo.bounds import machine
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError
 
@@ -96,8 +96,8 @@ def test_a_note_lists_the_first_of_many_lines_only(tmp_path: Path) -> None:
 
 def test_a_table_larger_than_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_text(tmp_path / "v.txt", words(50), np.ones((50, 4)))
-    monkeypatch.setattr(bounds, "UNCHECKED", 100)
-    monkeypatch.setattr(bounds, "available_memory", lambda: 100)
+    monkeypatch.setattr(machine, "UNCHECKED", 100)
+    monkeypatch.setattr(machine, "available_memory", lambda: 100)
     with refuses(NotEnoughMemoryError, path):
         open_embedding(path)
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from attngeo.checkpoints.reference import locate_demo
+from attngeo.checkpoints.demos import locate_demo
 from attngeo.errors import (
     AttnGeoError,
     CorruptCheckpointError,

@@ -11,7 +11,7 @@ import pytest
 from support.reports import change, read_files
 from support.runs import small_options, write_config, write_text
 
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import InterruptedTrainingError, OutputError, UsageError
 from attngeo.pretrain import compare, runs
 from attngeo.pretrain.comparison import build_curves

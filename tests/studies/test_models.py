@@ -12,8 +12,8 @@ from support.hub_client import reach_hub
 from support.hub_server import Hub, serve
 from support.messages import refuses
 
-from attngeo.bounds import MOST_BYTES
-from attngeo.checkpoints.reference import HubAccess
+from attngeo.bounds.small_files import MOST_BYTES
+from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import DataUnavailableError, ModelNotFoundError, NetworkError, UsageError
 from attngeo.studies.models import list_models
 

@@ -25,7 +25,7 @@ from support.messages import refuses
 from support.tiny_models import LLAMA, VIT, TinyModel, build
 
 import attngeo
-from attngeo import bounds
+from attngeo.bounds import machine
 from attngeo.checkpoints import files, hub as hub_module
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnsupportedModelError, UsageError
 from attngeo.layouts.families import FAMILIES
@@ -346,11 +346,11 @@ def test_the_limit_of_a_container_counts(
     for name, text in {"own": groups, **files}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(bounds, "OWN_GROUPS", tmp_path / "missing")
-    unlimited = bounds.available_memory()
-    monkeypatch.setattr(bounds, "OWN_GROUPS", tmp_path / "own")
-    monkeypatch.setattr(bounds, "GROUPS", tmp_path)
-    found = bounds.available_memory()
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "missing")
+    unlimited = machine.available_memory()
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine, "GROUPS", tmp_path)
+    found = machine.available_memory()
     assert found == left if left is not None else found > unlimited / 2
 
 
@@ -359,7 +359,7 @@ def test_the_limit_of_address_space_counts() -> None:
         pytest.skip("only Linux has a limit of address space that psutil can set")
     code = (
         "import psutil; psutil.Process().rlimit(psutil.RLIMIT_AS, (2**31, 2**31))\n"
-        "from attngeo.bounds import available_memory; print(available_memory())"
+        "from attngeo.bounds.machine import available_memory; print(available_memory())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(run.stdout) < 2**31

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from attngeo.bounds import require_memory
+from attngeo.bounds.machine import require_memory
 from attngeo.checkpoints.quantised.bitsandbytes import Blocks, Int8Rows
 from attngeo.checkpoints.quantised.floats import ModeloptFp4, PackedFp4, Scaled
 from attngeo.checkpoints.quantised.ggml import Ggml

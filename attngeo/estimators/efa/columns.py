@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from attngeo.bounds import list_names, printable
+from attngeo.bounds.names import list_names, printable
 from attngeo.choices import advise
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.families import LARGEST

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attngeo.bounds import list_names
+from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.columns import TABLE
 

@@ -13,7 +13,7 @@ from scipy.spatial import distance_matrix
 from sklearn.metrics.pairwise import haversine_distances
 from torch import Tensor, nn
 
-from attngeo.bounds import require_memory
+from attngeo.bounds.machine import require_memory
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.attention import AttentionShape, MaskedAttention, measure_lengths
 from attngeo.estimators.efa.columns import TABLE, TRAINING, measure_scale

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from pyarrow import parquet  # type: ignore[import-untyped]
 
-from attngeo.bounds import check_small, require_memory
+from attngeo.bounds.machine import require_memory
+from attngeo.bounds.small_files import check_small
 from attngeo.errors import TableError, first_line
 from attngeo.estimators.shared.cells import WHOLE, read_numbers, show_value
 from attngeo.estimators.shared.paths import SEPARATORS, read_header, require_table, require_text

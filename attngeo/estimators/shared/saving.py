@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from attngeo import __version__
-from attngeo.bounds import check_small, printable, read_small_text
+from attngeo.bounds.names import printable
+from attngeo.bounds.small_files import check_small, read_small_text
 from attngeo.errors import (
     CorruptCheckpointError,
     OutputError,

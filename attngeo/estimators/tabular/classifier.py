@@ -24,7 +24,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from attngeo.bounds import list_names
+from attngeo.bounds.names import list_names
 from attngeo.devices import pick_device, usable_device
 from attngeo.errors import UnsupportedModelError, UsageError
 from attngeo.estimators.shared import takes_keywords

@@ -25,7 +25,7 @@ from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
-from attngeo.bounds import list_names
+from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, first_line
 from attngeo.estimators.shared.cells import UNKNOWN, find_values, read_numbers, show_value
 from attngeo.estimators.shared.files import sort_values

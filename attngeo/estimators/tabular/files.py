@@ -12,7 +12,7 @@ import pandas as pd
 from sklearn.decomposition import PCA
 from sklearn.metrics import log_loss
 
-from attngeo.bounds import list_names
+from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.shared.files import (
     count_missing_texts,

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attngeo.bounds import require_memory
+from attngeo.bounds.machine import require_memory
 from attngeo.devices import pick_device
 from attngeo.estimators.tabular.options import ClassifierOptions
 from attngeo.progress import ProgressCallback, ignore_progress

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from attngeo.bounds import read_small_text
+from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import DataError, first_line
 from attngeo.papers.wibisono2023.options import ADDRESS, ShiftConvention, ShiftSetting, require_cars
 from attngeo.progress import ProgressCallback, ignore_progress

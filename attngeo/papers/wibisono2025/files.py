@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import pandas as pd
 
-from attngeo.bounds import check_small
+from attngeo.bounds.small_files import check_small
 from attngeo.errors import DataError, DataUnavailableError, first_line
 from attngeo.papers.wibisono2025.options import README, require_data
 

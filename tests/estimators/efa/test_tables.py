@@ -653,8 +653,8 @@ def test_what_does_not_fit_in_memory_is_said(monkeypatch: pytest.MonkeyPatch, tm
         with monkeypatch.context() as changed, refuses(TrainingError, "more memory", "layers 1", "5832000000000"):
             changed.setattr(model.model_, "natural", fail)
             model.predict(rows)
-    monkeypatch.setattr("attngeo.bounds.UNCHECKED", 0)
-    monkeypatch.setattr("attngeo.bounds.available_memory", lambda: 100)
+    monkeypatch.setattr("attngeo.bounds.machine.UNCHECKED", 0)
+    monkeypatch.setattr("attngeo.bounds.machine.available_memory", lambda: 100)
     for name in ("rows.csv", "rows.parquet"):
         getattr(ROWS, "to_csv" if name.endswith(".csv") else "to_parquet")(tmp_path / name)
         with refuses(NotEnoughMemoryError, name, "GB of memory"):

@@ -1,0 +1,91 @@
+"""Names as messages, terminals, pages and JSON show them: every character visible, in bounded length.
+
+A model's author controls them, and a terminal or a page would act on some. Results keep names as they are, if they are
+UTF-8; every output passes them through one of the functions here. Each shows all of a name, except that white space is
+one space in Markdown, and that lists in messages are cut.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+# What Markdown gives a meaning inside a line, and what GitHub adds to it: mentions, formulas, addresses as links.
+SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
+ACTIVE = re.compile(r"[@$]|:(?=//)|(?<=www)\.", re.IGNORECASE)
+
+# Names that a message lists at most, and the characters of each.
+MOST_LISTED, LONGEST_NAME = 10, 60
+# Numbers of lines that a message has at most.
+MOST_NUMBERS = 20
+
+
+def printable(text: object) -> str:
+    r"""The text with each character that does not print as itself written as an escape; line ends, too.
+
+    These are control characters of a terminal, characters that reorder text, and bytes that are not UTF-8.
+
+    >>> printable("a\x1b[31m\u202eb\n")
+    'a\\x1b[31m\\u202eb\\n'
+    """
+    text = str(text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    )
+
+
+def list_first(numbers: Sequence[int]) -> str:
+    """The first of the numbers of lines, and a mark if there are more."""
+    return ", ".join(map(str, numbers[:MOST_NUMBERS])) + (", …" if len(numbers) > MOST_NUMBERS else "")
+
+
+def list_names(names: Sequence[object]) -> str:
+    """Names for a message: the first ones, in bounded length.
+
+    >>> list_names(["a", 1, "b" * 100])
+    'a, 1, bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb'
+    >>> list_names(range(100))
+    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 90 others'
+    """
+    others = f" and {len(names) - MOST_LISTED:,} others" if len(names) > MOST_LISTED else ""
+    return ", ".join(f"{printable(name):.{LONGEST_NAME}}" for name in names[:MOST_LISTED]) + others
+
+
+def in_utf8(text: str) -> str:
+    """The text, made printable if it has no UTF-8: a name with bytes that are not UTF-8, or with half of a character.
+
+    A DataFrame cannot hold such a text.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return printable(text)
+    return text
+
+
+def escape_markdown(text: object) -> str:
+    r"""A name that Markdown shows letter for letter, inside a line or a cell of a table; white space becomes one space.
+
+    >>> escape_markdown("a_b|<img> $x$ https://c")
+    'a\\_b\\|&lt;img&gt; &#36;x&#36; https&#58;//c'
+    """
+    one_line = printable(" ".join(str(text).split()))
+    escaped = SPECIAL.sub(r"\\\1", html.escape(one_line, quote=False))
+    return ACTIVE.sub(lambda match: f"&#{ord(match[0])};", escaped)
+
+
+def dump_json(value: Any, **options: Any) -> str:
+    r"""JSON in which each character prints as itself or is an escape of JSON, so that no name is changed.
+
+    >>> dump_json("é\x9b")
+    '"é\\u009b"'
+    """
+    text = json.dumps(value, ensure_ascii=False, **options)
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)

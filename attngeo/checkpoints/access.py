@@ -1,0 +1,29 @@
+"""How models on the Hub are read: ranges or whole files, through the network or from the cache."""
+
+from __future__ import annotations
+
+from attngeo.options import RUNNING, Options, option
+
+
+class HubAccess(Options):
+    """Options for models on the Hub. Raises UsageError for a value outside its limits.
+
+    By default, ranges of the files of weights are read, and nothing of them is kept. `offline` wins over `download`.
+    """
+
+    offline: bool = option(False, "Use only the Hub's cache; open no connection", panel=RUNNING)
+    download: bool = option(
+        False,
+        "Download whole files of weights into the Hub's cache instead of reading ranges of them",
+        advanced=True,
+        panel=RUNNING,
+    )
+    retries: int = option(
+        5,
+        "Number of times that a failed request for a range is repeated",
+        advanced=True,
+        panel=RUNNING,
+        metavar="N",
+        least=0,
+        most=20,
+    )

@@ -1,0 +1,77 @@
+"""Identities of models: what tells whether the content of one is unchanged. Reads no weights, and loads no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.demos import locate_demo
+from attngeo.checkpoints.files import ADAPTER, is_weights
+from attngeo.checkpoints.local_files import list_stated_weights
+from attngeo.checkpoints.reference import ModelRef
+
+
+class Identity(NamedTuple):
+    """ref: the model; on the Hub, at one commit. content: equal for equal contents, of names, texts and numbers.
+
+    is_whole: whether all files of it can be reached. Offline, other weights of a commit may be read than online.
+    """
+
+    ref: ModelRef
+    content: Mapping[str, Any]
+    is_whole: bool = True
+
+    def is_current(self) -> bool:
+        """Whether the model has this content now, as a whole. That of a commit never changes."""
+        return self.is_whole and (self.ref.kind == "hub" or identify(self.ref) == self)
+
+
+def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
+    """The identity of a reference: the commit of a model on the Hub; name, size and times of each file of another one.
+
+    Reads no weights. A change of a file changes it, even one that keeps size and time of modification: the system notes
+    the time of each write. Only a write through a memory map changes no time, and is not noticed. None for a model in
+    memory, and for what is missing or no checkpoint: opening it says what is wrong.
+    Raises ModelUnavailableError if a model on the Hub cannot be found or reached, and as `ModelRef.parse`.
+    """
+    if not isinstance(model, str | Path | ModelRef):
+        return None
+    ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
+    if ref.kind == "hub":
+        return _identify_remote(ref, hub)
+    if ref.kind == "folder" and (Path(ref.name) / ADAPTER).is_file():  # the base may be elsewhere, and may change
+        return None
+    path = locate_demo(ref.name) if ref.kind == "demo" else Path(ref.name)
+    content = None if path is None else identify_path(path)
+    return None if content is None else Identity(ref, content)
+
+
+def identify_path(path: Path) -> dict[str, Any] | None:
+    """The content of an identity of a folder or file; None if it is no checkpoint, or cannot be read."""
+    files = _list_files(path if path.is_dir() else path.parent)
+    return {"path": str(path.resolve()), "files": files} if files else None
+
+
+def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity | None:
+    from attngeo.checkpoints.hub import Repository  # loads the Hub's client, which files on disk do not need
+
+    repository = Repository(ref, hub)
+    if repository.pin().name == ADAPTER:
+        return None
+    pinned = dataclasses.replace(ref, revision=repository.revision)
+    content = {"hub": repository.endpoint, "name": ref.name, "commit": repository.revision, "file": ref.file}
+    return Identity(pinned, content, is_whole=not repository.offline)
+
+
+def _list_files(folder: Path) -> list[list[Any]] | None:
+    """Name, size, times and number of config.json and of each file of weights; None if they cannot be read."""
+    try:
+        paths = [path for path in folder.iterdir() if path.name == "config.json" or is_weights(path.name)]
+        paths += list_stated_weights(folder)
+        states = [(str(path.relative_to(folder)), path.stat()) for path in sorted(set(paths))]
+    except OSError:
+        return None
+    return [[name, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_dev, at.st_ino] for name, at in states]

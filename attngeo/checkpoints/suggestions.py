@@ -1,0 +1,52 @@
+"""Suggestions for a mistyped reference, from models on this machine and popular ones. Opens no connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+
+from attngeo.checkpoints.demos import DEMOS
+
+# The least similarity of a suggestion: bert-base-uncase is 0.97 similar to bert-base-uncased, bert-mini 0.67 to
+# bert-tiny.
+SIMILAR = 0.8
+# Number of files and folders that are looked at next to a path.
+MOST_BESIDE = 1000
+
+
+def did_you_mean(text: str) -> str:
+    """The end of an error about a reference that names no model: a similar name, or "". Connects to nothing."""
+    path = Path(text)
+    try:
+        beside = [str(path.parent / entry.name) for entry in islice(path.parent.iterdir(), MOST_BESIDE)]
+    except OSError:
+        beside = []
+    meant: dict[str, str] = {}
+    for name in (*beside, *local_names(), *hub_models()):
+        meant.setdefault(name.lower(), name)
+        meant.setdefault(name.lower().rpartition("/")[2].removeprefix("demo:"), name)
+    name = str(path).partition("@")[0]
+    near = [meant[key] for key in get_close_matches(name.lower(), meant, 1, SIMILAR)]
+    # A name that is right, with or without its owner, is not suggested again.
+    near = [known for known in near if known != name and known.rpartition("/")[2] != name]
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def hub_models() -> list[str]:
+    """Models of the Hub that a mistyped name may mean: popular ones, then those with published scores.
+
+    The first of two that are equally near is suggested. A test compares the list with the table of published scores.
+    """
+    return (files(__package__) / "known_models.txt").read_text("utf-8").split()
+
+
+def local_names() -> Iterator[str]:
+    """References that need no connection: the demo models, and the models in the Hub's cache."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    yield from (f"demo:{name}" for name in DEMOS)
+    for folder in sorted(Path(HF_HUB_CACHE).glob("models--*")):
+        yield folder.name.removeprefix("models--").replace("--", "/")
