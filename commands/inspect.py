@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 from attngeo.bounds import dump_json, printable
 from attngeo.checkpoints.reference import HubAccess, require_model
-from attngeo.layouts.config import name_layers, pattern_of
+from attngeo.layouts.names import name_layers, pattern_of
 from attngeo.progress import ProgressCallback
 from attngeo.scores.spec import SourceOptions
 from attngeo.studies.engine import StudyOptions, run_study

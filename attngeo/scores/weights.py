@@ -24,7 +24,7 @@ from attngeo.choices import Convention
 from attngeo.devices import Sent, Transfer
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
 from attngeo.geometry import Form, append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
-from attngeo.layouts.layout import AttentionSite, LatentLayout, Layout, Letter, Part, assemble, count_shared_rows
+from attngeo.layouts.layout import AttentionSite, Heads, LatentLayout, Layout, Letter, assemble, count_shared_rows
 from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling, rotates
 from attngeo.layouts.sites import find_sites
 from attngeo.options import takes
@@ -183,7 +183,7 @@ def projections(
     return q, k, notes
 
 
-Parts = dict[Letter, Part]
+Parts = dict[Letter, Heads]
 
 
 def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Parts) -> tuple[Parts, list[str]]:
@@ -198,7 +198,7 @@ def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], parts: Parts)
     gain = tensors[site.tensors["pre_norm"]] + site.family.input_gain_offset
     shift = tensors[site.tensors["pre_norm_bias"]] if "pre_norm_bias" in site.tensors else None
 
-    def fold(part: Part) -> Part:
+    def fold(part: Heads) -> Heads:
         bias = part.bias
         if shift is not None:
             bias = input_shift(part.weight, shift) + (0 if bias is None else bias)
@@ -242,13 +242,13 @@ def update_factors(
             "score without $adapter_only",
             "adapter_only",
         )
-    outputs, inputs = dict(tensors), dict[Letter, Part]()
+    outputs, inputs = dict(tensors), dict[Letter, Heads]()
     for letter, width in (("q", site.d_model), ("k", site.key_width)):
         name = site.tensors[letter]
         weight, is_changed = tensors[name], name + FACTORS[0] in tensors
         unchanged = weight[:1] if site.layout.holder(letter).transposed else weight[:, :1]
         outputs[name] = tensors[name + FACTORS[0]] if is_changed else torch.zeros_like(unchanged)
-        inputs[letter] = Part((tensors[name + FACTORS[1]] if is_changed else weight.new_zeros(1, width)).to(q)[None])
+        inputs[letter] = Heads((tensors[name + FACTORS[1]] if is_changed else weight.new_zeros(1, width)).to(q)[None])
     up_q, up_k, _ = projections(
         site, outputs, options.replace(with_bias=False, fold_norm=False), dtype=q.dtype, device=q.device, ref=ref
     )
@@ -268,7 +268,7 @@ def update_factors(
     return Form(left, right, [(head, head) for head in range(heads)]), layer
 
 
-def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], part: Part, role: str) -> Part:
+def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], part: Heads, role: str) -> Heads:
     """Fold the linear part of QK-norm: its gain, and the centring of a LayerNorm."""
     gain, norm = part.gain, site.family.head_norm
     if gain is None or norm is None:
@@ -302,7 +302,7 @@ def _scale_rotated(
     return parts | scaled, [note]
 
 
-def _rotate(site: AttentionSite, queries: Part, offset: int, ref: str) -> tuple[Part, list[str]]:
+def _rotate(site: AttentionSite, queries: Heads, offset: int, ref: str) -> tuple[Heads, list[str]]:
     """Rotate the queries by the relative offset: the effect of rotary embeddings between two positions."""
     rotary = site.rotary
     unknown = site.family.rotary is None and not site.family.source and any("rope" in name for name in site.section)
