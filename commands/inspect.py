@@ -77,7 +77,7 @@ def inspect(
 
 def _survey_one(model: str, progress: ProgressCallback, *, source: SourceOptions, hub: HubAccess) -> dict[str, Any]:
     require_model(model, source.adapter, source.config)
-    from attngeo.scores.weights import survey
+    from attngeo.scores.survey import survey
 
     return survey(model, progress, source=source, hub=hub)
 

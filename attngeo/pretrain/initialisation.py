@@ -18,7 +18,8 @@ from attngeo.errors import ShapeError, UnsupportedModelError, UsageError
 from attngeo.layouts.layout import AttentionSite, Heads, LatentLayout, Letter, assemble, number_outputs, output_axis
 from attngeo.pretrain.options import INITS
 from attngeo.pretrain.references import parse_init
-from attngeo.scores.weights import key_heads_of, read, select, sites_of
+from attngeo.scores.projections import key_heads_of
+from attngeo.scores.weights import read, select, sites_of
 
 # Shares of noise and of the identity, as in Trockman & Kolter 2023 for queries and keys.
 ALPHA = BETA = 0.7

@@ -11,7 +11,7 @@ from attngeo.layouts import model_types, modules
 from attngeo.layouts.layout import make_fused
 from attngeo.layouts.model_types import TypeFacts
 from attngeo.layouts.sections import TowerSection
-from attngeo.scores import weights
+from attngeo.scores import projections
 from attngeo.verification import checking
 from census.examine import examine
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.slow
 
 
 def swap_queries_and_keys(patch: pytest.MonkeyPatch) -> None:
-    original = weights.assemble
+    original = projections.assemble
 
     def assemble(*args: Any) -> Any:
         parts = original(*args)
         return {"q": parts["k"], "k": parts["q"]}
 
-    patch.setattr(weights, "assemble", assemble)
+    patch.setattr(projections, "assemble", assemble)
 
 
 def cut_keys_before_queries(patch: pytest.MonkeyPatch) -> None:
