@@ -329,10 +329,16 @@ def _decorator(keywords: Any) -> Any:
         accept.__signature__ = signature  # type: ignore[attr-defined]
         accept.__doc__ = inspect.cleandoc(function.__doc__ or "")  # Python does so itself since version 3.13
         for name, kind in parts.items():
-            accept.__doc__ = accept.__doc__.replace(f"{{{name}}}", describe_options(kind))
+            accept.__doc__ = _insert_indented(accept.__doc__, f"{{{name}}}", describe_options(kind))
         return accept
 
     return decorate
+
+
+def _insert_indented(docstring: str, placeholder: str, text: str) -> str:
+    """The docstring with the text in place of a line of its own, as far indented as that."""
+    pattern = rf"^( *){re.escape(placeholder)}"
+    return re.sub(pattern, lambda match: textwrap.indent(text, match[1]), docstring, flags=re.MULTILINE)
 
 
 def _is_plain(hint: Any) -> bool:

@@ -14,7 +14,7 @@ from rich.filesize import decimal
 from attngeo.bounds.names import dump_json, printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
-from attngeo.layouts.config import name_layers, pattern_of
+from attngeo.layouts.names import name_layers, pattern_of
 from attngeo.progress import ProgressCallback
 from attngeo.scores.spec import SourceOptions
 from attngeo.studies.engine import StudyOptions, run_study
@@ -78,7 +78,7 @@ def inspect(
 
 def _survey_one(model: str, progress: ProgressCallback, *, source: SourceOptions, hub: HubAccess) -> dict[str, Any]:
     require_model(model, source.adapter, source.config)
-    from attngeo.scores.weights import survey
+    from attngeo.scores.survey import survey
 
     return survey(model, progress, source=source, hub=hub)
 

@@ -18,8 +18,9 @@ from attngeo.errors import UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import merge_origins
+from attngeo.scores.conditions import Condition
 from attngeo.scores.spec import SCORES, ResultOptions, ScoreOptions, score_names
-from attngeo.scores.summary import Condition, spread_of, summarise
+from attngeo.scores.summary import spread_of, summarise
 from attngeo.studies.engine import StudyOptions, run_study
 
 from .declare import with_options

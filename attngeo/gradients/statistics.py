@@ -16,8 +16,8 @@ from attngeo.geometry import FormStatistics, form_statistics, half_gram, is_low_
 from attngeo.gradients.options import SPREADS, TOKENS
 from attngeo.gradients.recording import SiteGradients
 from attngeo.scores.computing import score_form
+from attngeo.scores.projections import key_heads_of
 from attngeo.scores.spec import ScoreOptions, score_names
-from attngeo.scores.weights import key_heads_of
 
 
 def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[dict[str, Any]]:

@@ -136,7 +136,8 @@ class Family:
     fields that a pre-norm model of the family has. input_gain_offset: 1 if the gain g is stored as g − 1.
     rotary: see `Rotary`. head_norm: see `HeadNorm`. defaults: configuration fields that published checkpoints may leave
     out, with the values that transformers then uses. shared: names of the configuration fields (layers, groups) of a
-    family whose layers share weights. notes: caveats for the user.
+    family whose layers share weights. uncounted_layers: number of layers that the configuration counts and that have
+    no weights of their own. notes: caveats for the user.
     """
 
     source: str
@@ -151,6 +152,7 @@ class Family:
     head_norm: HeadNorm | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     shared: tuple[str, str] | None = None
+    uncounted_layers: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -167,6 +169,13 @@ def make_separate(q: str, k: str, **more: Any) -> Layout:
 def make_fused(name: str, slots: str = "qkv", blocks: Blocks = 1, *, transposed: bool = False, **more: Any) -> Layout:
     """A layout with queries and keys in one layer, named `name`, in this order of slots."""
     return Layout((make_linear(name, slots, blocks, transposed=transposed),), **more)
+
+
+def weights_of(layout: Layout | LatentLayout) -> tuple[str, ...]:
+    """The names of the weights that queries and keys are read from; the last two show that a module has the layout."""
+    if isinstance(layout, Layout):
+        return layout.holder("q").name, layout.holder("k").name
+    return layout.q, layout.q_a, layout.q_b, layout.kv_a, layout.kv_b
 
 
 class Sizes(NamedTuple):
@@ -198,8 +207,8 @@ def cut(x: Tensor, slots: str, letter: Letter, sizes: Sizes, blocks: int = 1) ->
     runs = {slot: sizes.rows(slot) // blocks for slot in slots}
     start = sum(runs[slot] for slot in slots[: slots.index(letter)])
     by_block = x.reshape(blocks, sum(runs.values()), *x.shape[1:])
-    part = by_block[:, start : start + runs[letter]]
-    return part.reshape(sizes.counts[letter], sizes.widths[letter], *x.shape[1:])
+    heads = by_block[:, start : start + runs[letter]]
+    return heads.reshape(sizes.counts[letter], sizes.widths[letter], *x.shape[1:])
 
 
 def latent_weights(
@@ -212,19 +221,22 @@ def latent_weights(
     of the down-projections instead, [heads, nope_dim + rope_dim] each.
     """
 
-    def down(name: str, rows: slice) -> Tensor:
+    def down(name: str, rows: slice = slice(None)) -> Tensor:
         weight = tensors[name]
         if not bias:
             return weight[rows]
-        return tensors[f"{name}_bias"][rows] if f"{name}_bias" in tensors else weight.new_zeros(len(weight))[rows]
+        stored = tensors.get(f"{name}_bias")
+        return weight.new_zeros(len(weight))[rows] if stored is None else stored[rows]
 
     rank = tensors["kv_norm"].shape[0]
-    if "q" in tensors:
-        q = tensors["q"] if not bias else tensors["q"].new_zeros(len(tensors["q"]))
+    if "q" not in tensors:
+        q = (tensors["q_b"] * tensors["q_norm"]) @ down("q_a")
     else:
-        q = (tensors["q_b"] * tensors["q_norm"]) @ down("q_a", slice(None))
-    stored = tensors["kv_b"]
-    up = stored.view(heads, rank, -1).mT if layout.keys_alone else stored.reshape(heads, -1, rank)[:, :nope_dim]
+        q = tensors["q"].new_zeros(len(tensors["q"])) if bias else tensors["q"]
+    if layout.keys_alone:
+        up = tensors["kv_b"].view(heads, rank, -1).mT
+    else:
+        up = tensors["kv_b"].reshape(heads, -1, rank)[:, :nope_dim]
     up = up * tensors["kv_norm"]
     if layout.scaled:
         up = up * (tensors["kv_a"].shape[1] / rank) ** 0.5
@@ -244,7 +256,7 @@ class AttentionSite:
     stack, layer: its place; layers are counted from 0 within the stack. module: its name in the checkpoint. layout: how
     its projections are cut. family: its model family. section: the configuration of its part of the model. tensors:
     role → tensor name; the role of a weight is its letter. sizes: query head h reads key head h // (heads / key_heads);
-    the input width of the keys differs from d_model only in cross-attention. rule: how it was found. parts: the letters
+    the input width of the keys differs from d_model only in cross-attention. rule: how it was found. letters: those
     of the projections to read. notes: caveats for readers of its scores.
     """
 
@@ -257,7 +269,7 @@ class AttentionSite:
     tensors: Mapping[str, str] = field(repr=False)
     sizes: Sizes
     rule: str
-    parts: str = "qk"
+    letters: str = "qk"
     notes: tuple[str, ...] = ()
 
     @property
@@ -290,7 +302,7 @@ class AttentionSite:
         """Tensor name → the rows of it that are needed: the hull of the wanted slots."""
         reads = dict.fromkeys(self.tensors.values(), slice(None))
         if isinstance(self.layout, Layout):
-            for letter in self.parts:
+            for letter in self.letters:
                 projection = self.layout.holder(letter)
                 if not projection.transposed and projection.blocks == 1:
                     before, hull = self.hull(projection.slots)
@@ -303,14 +315,15 @@ class AttentionSite:
         """Tensor name → whether it is stored as [inputs, outputs], as a Conv1D stores it."""
         orientation = dict.fromkeys(self.tensors.values(), False)
         if isinstance(self.layout, Layout):
-            for letter in self.parts:
+            for letter in self.letters:
                 orientation[self.tensors[letter]] = self.layout.holder(letter).transposed
         return orientation
 
     def hull(self, slots: str) -> tuple[str, str]:
         """The slots in front of those that are read, and the slots from the first of these to the last."""
-        places = [slots.index(letter) for letter in self.parts if letter in slots]
-        return slots[: min(places)], slots[min(places) : max(places) + 1]
+        positions = [slots.index(letter) for letter in self.letters if letter in slots]
+        first = min(positions)
+        return slots[:first], slots[first : max(positions) + 1]
 
     @property
     def is_cross(self) -> bool:
@@ -329,8 +342,8 @@ class AttentionSite:
         return self.family.rotary if self.may_rotate else None
 
 
-class Part(NamedTuple):
-    """The heads of one letter at one site.
+class Heads(NamedTuple):
+    """Heads of one letter at one site: the queries, for example.
 
     weight: [heads, width, d_model]. bias: [heads, width], or None. gain: of a normalisation after projection, [heads or
     1, width], or None.
@@ -340,39 +353,53 @@ class Part(NamedTuple):
     bias: Tensor | None = None
     gain: Tensor | None = None
 
-    def change(self, function: Callable[[Tensor], Tensor]) -> Part:
-        """The part after a linear map of each head's outputs."""
-        return self._replace(weight=function(self.weight), bias=None if self.bias is None else function(self.bias))
+    def change(self, function: Callable[[Tensor], Tensor]) -> Heads:
+        """The heads after a linear map of their outputs."""
+        bias = None if self.bias is None else function(self.bias)
+        return self._replace(weight=function(self.weight), bias=bias)
 
 
-def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter, Part]:
-    """Cut the projections of `site` out of its tensors: letter → its heads.
+def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter, Heads]:
+    """Cut the projections of `site` out of its tensors.
 
-    tensors: tensor name → the tensor, or the rows `site.reads` of it, in the dtype to compute in. Raises
-    CorruptCheckpointError if a weight is missing, or has fewer rows than its heads need.
+    Args:
+        site: the attention site.
+        tensors: tensor name → the tensor, or the rows `site.reads` of it, in the dtype to compute in.
+
+    Returns:
+        Letter → its heads.
+
+    Raises:
+        CorruptCheckpointError: a weight is missing, or has fewer rows than its heads need.
     """
-    gains = {letter: _gain(site, tensors, f"{letter}_gain") for letter in site.parts}
-    if isinstance(site.layout, Layout):
-        parts = {}
-        for letter in site.parts:
-            if letter not in site.tensors:
-                raise CorruptCheckpointError(f"{site.module}: query or key weight is missing")
-            projection = site.layout.holder(letter)
-            bias = f"{letter}_bias" if f"{letter}_bias" in site.tensors else ""
-            parts[letter] = Part(
-                _cut_heads(site, projection, tensors, letter, letter),
-                _cut_heads(site, projection, tensors, bias, letter) if bias else None,
-                gains[letter],
-            )
-        return parts
+    if isinstance(site.layout, LatentLayout):
+        return _assemble_latent(site, site.layout, tensors)
+    heads = {}
+    for letter in site.letters:
+        if letter not in site.tensors:
+            raise CorruptCheckpointError(f"{site.module}: query or key weight is missing")
+        projection = site.layout.holder(letter)
+        weight = _cut_heads(site, projection, tensors, letter, letter)
+        bias = None
+        if f"{letter}_bias" in site.tensors:
+            bias = _cut_heads(site, projection, tensors, f"{letter}_bias", letter)
+        heads[letter] = Heads(weight, bias, _gain(site, tensors, f"{letter}_gain"))
+    return heads
+
+
+def _assemble_latent(site: AttentionSite, layout: LatentLayout, tensors: Mapping[str, Tensor]) -> dict[Letter, Heads]:
+    """The queries and keys of multi-head latent attention."""
     by_role = {role: tensors[name] for role, name in site.tensors.items()}
     rope_dim = count_shared_rows(site, tensors)
     sizes = {"heads": site.heads, "nope_dim": site.head_dim - rope_dim, "rope_dim": rope_dim}
-    q, k = latent_weights(by_role, site.layout, **sizes, bias=False)
+    q, k = latent_weights(by_role, layout, **sizes, bias=False)
     q_bias = k_bias = None
     if "q_a_bias" in by_role or "kv_a_bias" in by_role:
-        q_bias, k_bias = latent_weights(by_role, site.layout, **sizes, bias=True)
-    return {"q": Part(q, q_bias, gains["q"]), "k": Part(k, k_bias, gains["k"])}
+        q_bias, k_bias = latent_weights(by_role, layout, **sizes, bias=True)
+    return {
+        "q": Heads(q, q_bias, _gain(site, tensors, "q_gain")),
+        "k": Heads(k, k_bias, _gain(site, tensors, "k_gain")),
+    }
 
 
 def count_shared_rows(site: AttentionSite, tensors: Mapping[str, Tensor]) -> int:
@@ -385,16 +412,18 @@ def output_axis(site: AttentionSite, letter: Letter) -> int:
     return int(isinstance(site.layout, Layout) and site.layout.holder(letter).transposed)
 
 
-def number_outputs(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter, Part]:
-    """The place of each output of the heads in the stored weights: letter → weight [heads, width], and the gains.
+def number_outputs(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter, Heads]:
+    """The row of each output of the heads in the stored weights: letter → weight [heads, width], and the gains.
 
     For writing weights back. It cuts numbered outputs as `assemble` cuts weights. Works for `Layout` only.
     """
     numbers = dict(tensors)
-    for letter in site.parts:
-        axis, name = output_axis(site, letter), site.tensors[letter]
+    for letter in site.letters:
+        axis = output_axis(site, letter)
+        name = site.tensors[letter]
         numbers[name] = torch.arange(tensors[name].shape[axis]).unsqueeze(1 - axis)
-    return {letter: part._replace(weight=part.weight.squeeze(-1)) for letter, part in assemble(site, numbers).items()}
+    numbered = assemble(site, numbers)
+    return {letter: heads._replace(weight=heads.weight.squeeze(-1)) for letter, heads in numbered.items()}
 
 
 def _cut_heads(
@@ -402,19 +431,21 @@ def _cut_heads(
 ) -> Tensor:
     """The heads of this letter in the weight or bias of this `role`."""
     name = site.tensors[role]
-    x, slots, sizes = tensors[name], projection.slots, site.sizes
+    sizes = site.sizes
+    slots = projection.slots
+    x = tensors[name]
     if x.ndim > 1 and projection.transposed:
         x = x.flatten(1).T
-    if role != letter and not name.endswith(projection.bias or " "):
+    is_weight = role == letter
+    if not is_weight and not name.endswith(projection.bias or " "):
         slots = letter  # a vector beside the layer
-    named = {"heads": site.heads, "key_heads": site.key_heads}
-    blocks = projection.blocks if isinstance(projection.blocks, int) else named[projection.blocks]
+    blocks = _count_blocks(site, projection)
     if slots == letter:
         blocks = 1
     # Perhaps only the hull of the wanted slots was read. Rows after the slots of `letter` are not needed.
     if blocks == 1:
-        if role == letter and len(x) < sizes.rows(slots):
-            slots = site.hull(slots)[1]
+        if is_weight and len(x) < sizes.rows(slots):
+            _, slots = site.hull(slots)
         slots = slots[: slots.index(letter) + 1]
         x = x[: sizes.rows(slots)]
     if len(x) != sizes.rows(slots):
@@ -424,11 +455,23 @@ def _cut_heads(
     return cut(x, slots, letter, sizes, blocks)
 
 
+def _count_blocks(site: AttentionSite, projection: Projection) -> int:
+    if projection.blocks == "heads":
+        return site.heads
+    if projection.blocks == "key_heads":
+        return site.key_heads
+    return projection.blocks
+
+
 def _gain(site: AttentionSite, tensors: Mapping[str, Tensor], role: str) -> Tensor | None:
     """The gain [heads or 1, head_dim] of the normalisation of queries or keys, stored as one tensor or one per head."""
-    parts = sorted((key for key in site.tensors if key.startswith(f"{role}.")), key=lambda key: int(key.split(".")[1]))
-    gains = [tensors[site.tensors[key]] for key in ([role] if role in site.tensors else parts)]
-    if not gains:
+    if role in site.tensors:
+        roles = [role]
+    else:
+        per_head = [other for other in site.tensors if other.startswith(f"{role}.")]
+        roles = sorted(per_head, key=lambda other: int(other.split(".")[1]))
+    if not roles:
         return None
+    gains = [tensors[site.tensors[stored]].reshape(-1, site.head_dim) for stored in roles]
     offset = site.family.head_norm.gain_offset if site.family.head_norm else 0.0
-    return torch.cat([gain.reshape(-1, site.head_dim) for gain in gains]) + offset
+    return torch.cat(gains) + offset

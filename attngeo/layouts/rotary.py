@@ -1,11 +1,11 @@
-"""From the configuration to rotary position embeddings: which dimensions rotate, how far per position, how scaled."""
+"""Rotary position embeddings of one layer, by its configuration: which dimensions rotate, how far, and how scaled."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,55 +15,135 @@ from attngeo.layouts.layout import Family
 
 # Fields that say whether a model has rotary embeddings, in families that may have others.
 CHOICES = ("position_embedding_type", "position_embeddings_type", "use_mem_rope", "use_rotary_embedding")
-# Names of the base in layers with a sliding window, before transformers 5.
+# Names of the base, and those that come before them: in layers with a sliding window, before transformers 5, and in
+# other layers.
+BASES = ("rope_theta", "rotary_emb_base")
 LOCAL_BASES = ("local_rope_theta", "rope_local_base_freq", "swa_rope_theta")
+GLOBAL_BASES = ("global_rope_theta",)
 # Names of the share of a head that rotates.
 FRACTIONS = ("partial_rotary_factor", "rotary_pct")
 # Fields that say which layers have such a window.
 WINDOWS = ("layer_types", "global_attn_every_n_layers", "_sliding_window_pattern", "sliding_window_pattern")
+SLIDING, FULL = "sliding_attention", "full_attention"
+# Kinds of scaling that change nothing within the trained context length.
+UNSCALED = ("default", "dynamic", "mrope")
+
+
+class _Rotation(NamedTuple):
+    """What a configuration says about the rotation at one layer.
+
+    stated: the fields of the section that are not null. fields: the same with the family's defaults. parameters: base
+    and scaling at this layer.
+    """
+
+    stated: Mapping[str, Any]
+    fields: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+
+    @property
+    def scaling(self) -> Any:
+        """The kind of scaling. Phi-3 called longrope "su", and then "yarn"."""
+        kind = self.parameters.get("rope_type") or self.parameters.get("type") or "default"
+        if kind == "su" or (kind == "yarn" and "short_factor" in self.parameters):
+            return "longrope"
+        return kind
+
+    @property
+    def trained_length(self) -> float:
+        """The context length that the model was trained with, before scaling."""
+        name = "original_max_position_embeddings"
+        return _real(self.fields.get(name) or self.parameters.get(name) or self.fields["max_position_embeddings"])
+
+    @property
+    def stretch(self) -> float:
+        """By how much scaling stretches the context length."""
+        trained = self.trained_length
+        stated = self.parameters.get("factor")
+        return _real(stated or _real(self.fields["max_position_embeddings"]) / trained)
+
+    @property
+    def attention_factor(self) -> float:
+        """The number that yarn or longrope multiplies cosines and sines by."""
+        if self.parameters.get("attention_factor") is not None:
+            return _real(self.parameters["attention_factor"])
+        stretch = self.stretch
+        if stretch <= 1:
+            return 1.0
+        if self.scaling == "longrope":
+            return math.sqrt(1 + math.log(stretch) / math.log(self.trained_length))
+        above = self.parameters.get("mscale")
+        below = self.parameters.get("mscale_all_dim")
+        if not (above and below):
+            return 0.1 * math.log(stretch) + 1
+        return (0.1 * _real(above) * math.log(stretch) + 1) / (0.1 * _real(below) * math.log(stretch) + 1)
+
+    def count_rotated(self, family: Family, head_dim: int) -> int:
+        """The number of dimensions of a head that rotate."""
+        if family.rotary is not None and family.rotary.tail:
+            return _whole(self.fields["qk_rope_head_dim"])
+        fractions = _find_values(FRACTIONS, self.parameters, self.stated)
+        if not fractions and "rotary_dim" in self.fields and "rope_parameters" not in self.fields:
+            return _whole(self.fields["rotary_dim"])
+        fractions += _find_values(FRACTIONS, self.fields)
+        return int(head_dim * _real(fractions[0] if fractions else 1.0))
 
 
 def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int, layer: int, ref: str) -> Tensor:
-    """Radians per position of each rotated pair, float64 [pairs], at one layer of a family with rotary embeddings.
+    """Frequencies of the rotated pairs at one layer of a family with rotary embeddings, in radians per position.
 
-    section: the configuration of the part of the model. Scaled variants have the frequencies that they use within the
-    trained context length. Raises UnsupportedModelError for an unknown kind of scaling; other exceptions (KeyError,
-    ValueError, TypeError …) if the configuration makes no sense.
+    Scaled variants have the frequencies that they use within the trained context length.
+
+    Args:
+        section: the configuration of the tower.
+        family: the family, with `rotary`.
+        head_dim: the width of a head.
+        layer: the layer's number in its stack.
+        ref: the model's name, for errors.
+
+    Returns:
+        Float64, [pairs].
+
+    Raises:
+        UnsupportedModelError: the kind of scaling is unknown.
+        ArithmeticError, AttributeError, LookupError, TypeError, ValueError: the configuration makes no sense.
+
     Source: Su et al. 2021 (arXiv 2104.09864); linear: Chen et al. 2023 (2306.15595); yarn: Peng et al. 2023
     (2309.00071); llama3: the Llama 3.1 release; longrope: Ding et al. 2024 (2402.13753).
     """
-    stated, fields, rope = _read(section, family, layer)
-    usual = family.defaults.get("rope_parameters") or {}
-    if "sliding_attention" in usual and not any(name in fields for name in WINDOWS):
+    rotation = _read_rotation(section, family, layer)
+    defaults = family.defaults.get("rope_parameters") or {}
+    if SLIDING in defaults and not any(name in rotation.fields for name in WINDOWS):
         raise ValueError(f"it has none of {', '.join(WINDOWS)}")
-    size = _count_rotated(stated, fields, rope, family, head_dim)
-    base = _real(rope["rope_theta"])
+    parameters = rotation.parameters
+    count = rotation.count_rotated(family, head_dim)
+    base = _real(parameters["rope_theta"])
     axes = 2 if family.rotary and family.rotary.axes else 1
-    plain: Tensor = base ** (-torch.arange(0, size // axes, 2, dtype=torch.float64) / (size // axes))
-    kind, reason = _kind(rope), "unsupported"
-    match kind:
-        case "default" | "dynamic" | "mrope" | "axial" if axes > 1 or kind != "axial":
-            return plain.repeat(axes)
-        case _ if axes > 1:
-            reason = "unsupported for rows and columns, which transformers does not scale"
-        case "linear":
-            return plain / _real(rope["factor"])
-        case "proportional":  # the last pairs of a head stand still
-            width = size if family.rotary and family.rotary.tail else head_dim
-            turning = int(_real(rope.get("partial_rotary_factor", 1.0)) * width // 2)
-            pairs = torch.arange(width // 2, dtype=torch.float64)
-            return base ** (-2 * pairs / width) * (pairs < turning) / _real(rope.get("factor", 1.0))
-        case "llama3":
-            return _llama3(plain, rope)
-        case "yarn":
-            return _yarn(plain, rope, fields, base)
-        case "longrope":
-            factors = torch.tensor([_real(factor) for factor in rope["short_factor"]], dtype=torch.float64)
-            if factors.shape != plain.shape:
-                raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
-            return plain / factors
+    exponents = torch.arange(0, count // axes, 2, dtype=torch.float64) / (count // axes)
+    plain: Tensor = base**-exponents
+    scaling = rotation.scaling
+    reason = "unsupported"
+    if scaling in UNSCALED or (scaling == "axial" and axes == 2):
+        return plain.repeat(axes)
+    if axes == 2:
+        reason = "unsupported for rows and columns, which transformers does not scale"
+    elif scaling == "linear":
+        return plain / _real(parameters["factor"])
+    elif scaling == "proportional":  # the last pairs of a head stand still
+        width = count if family.rotary and family.rotary.tail else head_dim
+        turning = int(_real(parameters.get("partial_rotary_factor", 1.0)) * width // 2)
+        pairs = torch.arange(width // 2, dtype=torch.float64)
+        return base ** (-2 * pairs / width) * (pairs < turning) / _real(parameters.get("factor", 1.0))
+    elif scaling == "llama3":
+        return _scale_llama3(plain, parameters)
+    elif scaling == "yarn":
+        return _scale_yarn(plain, rotation, base)
+    elif scaling == "longrope":
+        factors = torch.tensor([_real(factor) for factor in parameters["short_factor"]], dtype=torch.float64)
+        if factors.shape != plain.shape:
+            raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
+        return plain / factors
     raise UnsupportedModelError(
-        f"{ref}: rotary scaling {kind!r:.60} is {reason}; leave out $rope_offset", "rope_offset"
+        f"{ref}: rotary scaling {scaling!r:.60} is {reason}; leave out $rope_offset", "rope_offset"
     )
 
 
@@ -79,14 +159,18 @@ def rotates(section: Mapping[str, Any], family: Family, layer: int) -> bool:
     for flags in (fields.get("no_rope_layers"), fields.get("layer_rope_theta")):
         if isinstance(flags, list) and layer < len(flags):
             return bool(flags[layer])
-    if interval := fields.get("no_rope_layer_interval"):
+    interval = fields.get("no_rope_layer_interval")
+    if interval:
         return (layer + 1) % _whole(interval) != 0
-    local, rope = _is_local(fields, layer), fields.get("rope_parameters")
-    if isinstance(rope, Mapping) and rope.get(_layer_type(fields, layer), rope) is None:
+    layer_type = _layer_type(fields, layer)
+    by_type = fields.get("rope_parameters")
+    if isinstance(by_type, Mapping) and by_type.get(layer_type, by_type) is None:
         return False
+    if family.rotary is None or not family.rotary.sliding:
+        return True
     # Without any window, all layers are alike.
-    windowless = "sliding_window" in section and section["sliding_window"] is None
-    return local or windowless or not (family.rotary and family.rotary.sliding)
+    has_no_window = "sliding_window" in section and section["sliding_window"] is None
+    return has_no_window or layer_type == SLIDING
 
 
 def rotary_scaling(
@@ -94,93 +178,114 @@ def rotary_scaling(
 ) -> tuple[float, int]:
     """Factor of the rotated dimensions of queries, and of those of keys, and the number of these dimensions in a head.
 
-    It is 1 but for yarn and longrope. It is not computed, and 1, if all dimensions rotate: then it is a factor of all
-    logits. rotated: the number of dimensions, if the weights tell it. Raises what `rotary_frequencies` raises.
+    The factor is 1 but for yarn and longrope. It is not computed, and 1, if all dimensions rotate: then it is a factor
+    of all logits.
+
+    Args:
+        section: the configuration of the tower.
+        family: the family, with `rotary` or without.
+        head_dim: the width of a head.
+        layer: the layer's number in its stack.
+        rotated: the number of dimensions, if the weights tell it.
+
+    Raises what `rotary_frequencies` raises.
     """
     if not any(isinstance(section.get(name), Mapping) for name in ("rope_parameters", "rope_scaling")):
         return 1.0, 0
-    stated, fields, rope = _read(section, family, layer)
-    if _kind(rope) not in ("yarn", "longrope") or not rotates(section, family, layer):
+    rotation = _read_rotation(section, family, layer)
+    if rotation.scaling not in ("yarn", "longrope") or not rotates(section, family, layer):
         return 1.0, 0
     if rotated is None:
-        rotated = _count_rotated(stated, fields, rope, family, head_dim)
+        rotated = rotation.count_rotated(family, head_dim)
         rotated += rotated % 2
     if not 0 < rotated < head_dim:
         return 1.0, 0
-    factor = _attention_factor(rope, fields)
+    factor = rotation.attention_factor
     if not 0 < factor < math.inf:
         raise ValueError(f"a factor of {factor} for rotated dimensions, expected a positive number")
     return factor, rotated
 
 
-def _attention_factor(rope: Mapping[str, Any], fields: Mapping[str, Any]) -> float:
-    """What yarn or longrope multiplies cosines and sines by."""
-    if rope.get("attention_factor") is not None:
-        return _real(rope["attention_factor"])
-    trained = _trained_length(rope, fields)
-    stretch = _stretch(rope, fields, trained)
-    if stretch <= 1:
-        return 1.0
-    if _kind(rope) == "longrope":
-        return math.sqrt(1 + math.log(stretch) / math.log(trained))
-    scales = rope.get("mscale"), rope.get("mscale_all_dim")
-    above, below = map(_real, scales) if all(scales) else (1, 0)
-    return (0.1 * above * math.log(stretch) + 1) / (0.1 * below * math.log(stretch) + 1)
-
-
-def _read(
-    section: Mapping[str, Any], family: Family, layer: int
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The fields that a section states, the same with the family's defaults, and the rotary parameters at one layer."""
+def _read_rotation(section: Mapping[str, Any], family: Family, layer: int) -> _Rotation:
     nested = section.get("attn_config")  # of DBRX
-    section = {**nested, **section} if isinstance(nested, Mapping) else section
+    if isinstance(nested, Mapping):
+        section = {**nested, **section}
     stated = {name: value for name, value in section.items() if value is not None}
     fields = {**family.defaults, **stated}
-    return stated, fields, _parameters(stated, fields, layer)
+    return _Rotation(stated, fields, _read_parameters(stated, fields, layer))
 
 
-def _kind(rope: Mapping[str, Any]) -> str:
-    """The kind of scaling. Phi-3 called longrope "su", and then "yarn"."""
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    return "longrope" if kind == "su" or (kind == "yarn" and "short_factor" in rope) else kind
+def _read_parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int) -> dict[str, Any]:
+    """Base and scaling at one layer, from a configuration of transformers 5 (`rope_parameters`) or earlier.
 
-
-def _trained_length(rope: Mapping[str, Any], fields: Mapping[str, Any]) -> float:
-    """The context length that the model was trained with, before scaling."""
-    name = "original_max_position_embeddings"
-    return _real(fields.get(name) or rope.get(name) or fields["max_position_embeddings"])
-
-
-def _stretch(rope: Mapping[str, Any], fields: Mapping[str, Any], trained: float) -> float:
-    """By how much scaling stretches the context length."""
-    return _real(rope.get("factor") or _real(fields["max_position_embeddings"]) / trained)
-
-
-def _parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int) -> dict[str, Any]:
-    """The rotary parameters at one layer, from a configuration of transformers 5 (`rope_parameters`) or earlier."""
-    local = _is_local(fields, layer)
+    stated: the fields of the section that are not null. fields: the same with the family's defaults.
+    """
     layer_type = _layer_type(fields, layer)
-    rope, usual = dict(stated.get("rope_parameters") or {}), fields.get("rope_parameters") or {}
-    names = (*(LOCAL_BASES if local else ("global_rope_theta",)), "rope_theta", "rotary_emb_base")
-    if not rope and (local and ("rope_local_base_freq" in fields or isinstance(usual.get(layer_type), Mapping))):
-        # Earlier configurations scale the other layers only, and may leave out the base of these.
-        own = usual.get(layer_type) or {}
-        rope = {name: value for name, value in own.items() if name not in stated or name == "rope_theta"}
-        if (name := next((name for name in LOCAL_BASES if name in stated), None)) is not None:
-            rope["rope_theta"] = stated[name]
-    elif not rope:
-        earlier = any(name in stated for name in ("rope_scaling", *FRACTIONS, *names))
-        rope = dict((stated.get("rope_scaling") or {}) if earlier else usual)
-    by_type = {name: value for name, value in rope.items() if isinstance(value, Mapping)}
+    bases = (*(LOCAL_BASES if layer_type == SLIDING else GLOBAL_BASES), *BASES)
+    parameters = dict(stated.get("rope_parameters") or {})
+    if not parameters:
+        parameters = _read_earlier_parameters(stated, fields, layer_type, bases)
+    by_type = {name: value for name, value in parameters.items() if isinstance(value, Mapping)}
     if by_type:
         # Parameters for each type of layer; or those of all layers, beside something that is nested.
-        common = {name: value for name, value in rope.items() if name not in by_type and value is not None}
-        own = by_type.get(layer_type) or by_type.get("sliding_attention" if local else "full_attention")
-        rope = common | dict(own or ({} if common else next(iter(by_type.values()))))
-    if "rope_theta" not in rope:
-        sources = (stated, fields, usual, usual.get(layer_type) or {})
-        rope["rope_theta"] = next((known[name] for known in sources for name in names if name in known), 10_000.0)
-    return rope
+        common = {name: value for name, value in parameters.items() if name not in by_type and value is not None}
+        of_type = by_type.get(layer_type) or by_type.get(SLIDING if layer_type == SLIDING else FULL)
+        if not of_type and not common:
+            of_type = next(iter(by_type.values()))
+        parameters = {**common, **(of_type or {})}
+    if "rope_theta" not in parameters:
+        defaults = fields.get("rope_parameters") or {}
+        values = _find_values(bases, stated, fields, defaults, defaults.get(layer_type) or {})
+        parameters["rope_theta"] = values[0] if values else 10_000.0
+    return parameters
+
+
+def _read_earlier_parameters(
+    stated: Mapping[str, Any], fields: Mapping[str, Any], layer_type: str, bases: tuple[str, ...]
+) -> dict[str, Any]:
+    """Base and scaling of a configuration that has no `rope_parameters`, or else the family's defaults.
+
+    layer_type: that of the layer. bases: the names that its base may have.
+    """
+    defaults = fields.get("rope_parameters") or {}
+    of_type = defaults.get(layer_type)
+    if layer_type == SLIDING and ("rope_local_base_freq" in fields or isinstance(of_type, Mapping)):
+        # Earlier configurations scale the other layers only, and may leave out the base of these.
+        unstated = (of_type or {}).items()
+        parameters = {name: value for name, value in unstated if name not in stated or name == "rope_theta"}
+        local_bases = _find_values(LOCAL_BASES, stated)
+        if local_bases:
+            parameters["rope_theta"] = local_bases[0]
+        return parameters
+    if any(name in stated for name in ("rope_scaling", *FRACTIONS, *bases)):
+        return dict(stated.get("rope_scaling") or {})
+    return dict(defaults)
+
+
+def _find_values(names: tuple[str, ...], *sources: Mapping[str, Any]) -> list[Any]:
+    """The values that fields of these names have, those of the first source first."""
+    values = []
+    for source in sources:
+        values += [source[name] for name in names if name in source]
+    return values
+
+
+def _layer_type(fields: Mapping[str, Any], layer: int) -> str:
+    """The type of a layer: that of `layer_types`, or `SLIDING` if it attends within a window, or else `FULL`."""
+    layer_types = fields.get("layer_types")
+    if isinstance(layer_types, list) and layer < len(layer_types):
+        return str(layer_types[layer])
+    if "global_attn_every_n_layers" in fields:
+        is_sliding = layer % _whole(fields["global_attn_every_n_layers"]) != 0
+        return SLIDING if is_sliding else FULL
+    pattern = fields.get("_sliding_window_pattern") or fields.get("sliding_window_pattern")
+    if pattern is None:
+        return FULL
+    if isinstance(pattern, str) and re.fullmatch("[LG]+", pattern):  # "LLLG": three local layers and a global one
+        is_sliding = pattern[layer % len(pattern)] == "L"
+    else:
+        is_sliding = (layer + 1) % _whole(pattern) != 0
+    return SLIDING if is_sliding else FULL
 
 
 def _real(value: Any) -> float:
@@ -197,59 +302,31 @@ def _whole(value: Any) -> int:
     return int(value)
 
 
-def _layer_type(fields: Mapping[str, Any], layer: int) -> str:
-    kinds = fields.get("layer_types")
-    if isinstance(kinds, list) and layer < len(kinds):
-        return str(kinds[layer])
-    return "sliding_attention" if _is_local(fields, layer) else "full_attention"
-
-
-def _is_local(fields: Mapping[str, Any], layer: int) -> bool:
-    """Whether the layer attends within a sliding window, in models whose such layers have a base of their own."""
-    kinds = fields.get("layer_types")
-    if isinstance(kinds, list) and layer < len(kinds):
-        return bool(kinds[layer] == "sliding_attention")
-    if "global_attn_every_n_layers" in fields:
-        return layer % _whole(fields["global_attn_every_n_layers"]) != 0
-    pattern = fields.get("_sliding_window_pattern") or fields.get("sliding_window_pattern")
-    if isinstance(pattern, str) and re.fullmatch("[LG]+", pattern):  # "LLLG": three local layers and a global one
-        return pattern[layer % len(pattern)] == "L"
-    return pattern is not None and (layer + 1) % _whole(pattern) != 0
-
-
-def _count_rotated(
-    stated: Mapping[str, Any], fields: Mapping[str, Any], rope: Mapping[str, Any], family: Family, head_dim: int
-) -> int:
-    """The number of dimensions of a head that rotate."""
-    if family.rotary is not None and family.rotary.tail:
-        return _whole(fields["qk_rope_head_dim"])
-    fractions = [known[name] for known in (rope, stated) for name in FRACTIONS if name in known]
-    if not fractions and "rotary_dim" in fields and "rope_parameters" not in fields:
-        return _whole(fields["rotary_dim"])
-    fractions += [fields[name] for name in FRACTIONS if name in fields]
-    return int(head_dim * _real(fractions[0] if fractions else 1.0))
-
-
-def _llama3(plain: Tensor, rope: Mapping[str, Any]) -> Tensor:
-    """Stretch long wavelengths by `factor`, keep short ones, and blend between."""
-    turns = _real(rope["original_max_position_embeddings"]) * plain / (2 * math.pi)
-    low, high = _real(rope["low_freq_factor"]), _real(rope["high_freq_factor"])
+def _scale_llama3(plain: Tensor, parameters: Mapping[str, Any]) -> Tensor:
+    """Frequencies [pairs] with long wavelengths stretched by `factor`, short ones kept, and a blend between."""
+    turns = _real(parameters["original_max_position_embeddings"]) * plain / (2 * math.pi)
+    low = _real(parameters["low_freq_factor"])
+    high = _real(parameters["high_freq_factor"])
     kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return plain * (kept + (1 - kept) / _real(rope["factor"]))
+    return plain * (kept + (1 - kept) / _real(parameters["factor"]))
 
 
-def _yarn(plain: Tensor, rope: Mapping[str, Any], fields: Mapping[str, Any], base: float) -> Tensor:
-    """As `_llama3`, but blend linearly over the index of the pair."""
-    trained = _trained_length(rope, fields)
-    factor, size = _stretch(rope, fields, trained), 2 * len(plain)
+def _scale_yarn(plain: Tensor, rotation: _Rotation, base: float) -> Tensor:
+    """As `_scale_llama3`, but the blend is linear over the index of the pair."""
+    parameters = rotation.parameters
+    trained = rotation.trained_length
+    size = 2 * len(plain)
 
     def pair_turning(times: float) -> float:
         return size * math.log(trained / (times * 2 * math.pi)) / (2 * math.log(base))
 
-    fast, slow = _real(rope.get("beta_fast") or 32), _real(rope.get("beta_slow") or 1)
-    first, last = pair_turning(fast), pair_turning(slow)
-    if rope.get("truncate", True):
-        first, last = math.floor(first), math.ceil(last)
-    first, last = max(first, 0), min(last, size - 1)
-    stretched = ((torch.arange(len(plain), dtype=torch.float64) - first) / max(last - first, 1e-3)).clamp(0, 1)
-    return plain * (1 - stretched + stretched / factor)
+    first = pair_turning(_real(parameters.get("beta_fast") or 32))
+    last = pair_turning(_real(parameters.get("beta_slow") or 1))
+    if parameters.get("truncate", True):
+        first = math.floor(first)
+        last = math.ceil(last)
+    first = max(first, 0)
+    last = min(last, size - 1)
+    pairs = torch.arange(len(plain), dtype=torch.float64)
+    stretched = ((pairs - first) / max(last - first, 1e-3)).clamp(0, 1)
+    return plain * (1 - stretched + stretched / rotation.stretch)

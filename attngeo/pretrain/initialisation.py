@@ -15,10 +15,11 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import whole
 from attngeo.errors import ShapeError, UnsupportedModelError, UsageError
-from attngeo.layouts.layout import AttentionSite, LatentLayout, Letter, Part, assemble, number_outputs, output_axis
+from attngeo.layouts.layout import AttentionSite, Heads, LatentLayout, Letter, assemble, number_outputs, output_axis
 from attngeo.pretrain.options import INITS
 from attngeo.pretrain.references import parse_init
-from attngeo.scores.weights import key_heads_of, read, select, sites_of
+from attngeo.scores.projections import key_heads_of
+from attngeo.scores.weights import read, select, sites_of
 
 # Shares of noise and of the identity, as in Trockman & Kolter 2023 for queries and keys.
 ALPHA = BETA = 0.7
@@ -123,7 +124,7 @@ def check_init(init: str, option: str = "init") -> None:
         open_store(parse_init(init, option)).close()
 
 
-def _number_outputs(site: AttentionSite, tensors: Tensors) -> dict[Letter, Part]:
+def _number_outputs(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:
     """The numbers of the outputs that are queries [heads, head_dim] and keys [key_heads, head_dim]; the gains."""
     return number_outputs(site, {name: tensors[role] for role, name in site.tensors.items()})
 
@@ -216,7 +217,7 @@ def _draw_factors(
     return q, k
 
 
-def _read_head_norm(site: AttentionSite, parts: dict[Letter, Part]) -> tuple[Tensor, Tensor]:
+def _read_head_norm(site: AttentionSite, parts: dict[Letter, Heads]) -> tuple[Tensor, Tensor]:
     """What QK-norm puts between Wq and Wk: a basis B [head_dim, n] of its range, and Bᵀ·diag(γ_q∘γ_k)·B [heads, n, n].
 
     n is head_dim − 1 if the norm subtracts the mean. Without QK-norm both are identities.

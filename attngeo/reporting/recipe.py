@@ -35,8 +35,9 @@ from attngeo.pretrain.curves import RUN_COLUMNS, layer_columns, summarise_layers
 from attngeo.questions import QUESTIONS, Question
 from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error
+from attngeo.scores.conditions import Condition
 from attngeo.scores.spec import score_names
-from attngeo.scores.summary import QUARTILES, Condition, statistic, statistics, summarise
+from attngeo.scores.summary import QUARTILES, statistic, statistics, summarise
 from attngeo.tables.read import explain_unknown_column
 
 if TYPE_CHECKING:

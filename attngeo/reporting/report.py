@@ -37,7 +37,7 @@ from attngeo.reporting.results import (
     remove_parts,
     run_check,
 )
-from attngeo.scores.summary import Outcome
+from attngeo.scores.conditions import Outcome
 from attngeo.studies.engine import StudyOptions
 from attngeo.tables.files import lock_folder
 from attngeo.tables.write import write_table

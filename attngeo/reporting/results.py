@@ -20,8 +20,9 @@ from attngeo.provenance import digest_code, software
 from attngeo.reporting.answers import ResultsAnswer, Workplace, describe_inputs, resolve_reference
 from attngeo.reporting.plots import plot, read_tables
 from attngeo.reporting.recipe import VIEWS, Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock
+from attngeo.scores.conditions import Condition, Outcome
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import Condition, Outcome, summarise
+from attngeo.scores.summary import summarise
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, read_parquet, require_columns
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.choices import Convention, Precision
 from attngeo.errors import UsageError
-from attngeo.layouts.config import MOST_LAYERS
+from attngeo.layouts.names import MOST_LAYERS
 from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, as_texts, device_option, option, parse_bytes
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from attngeo.checkpoints.store import TensorStore
-from attngeo.layouts.config import is_in, pattern_of
 from attngeo.layouts.layout import AttentionSite
+from attngeo.layouts.names import is_in, pattern_of
+from attngeo.scores.projections import key_heads_of, projections
 from attngeo.scores.spec import ScoreOptions
-from attngeo.scores.weights import key_heads_of, projections, read
+from attngeo.scores.weights import read
 from attngeo.verification.recording import Report, Run, products_of_runs, record_products, vectors_of_runs
 
 # What is compared: queries and keys with their biases.

@@ -15,8 +15,8 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
-from attngeo.layouts.config import is_in, name_layers, pattern_of
 from attngeo.layouts.layout import AttentionSite
+from attngeo.layouts.names import is_in, name_layers, pattern_of
 from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import software

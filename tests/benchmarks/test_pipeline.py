@@ -15,8 +15,9 @@ import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.choices import Precision
 from attngeo.scores.computing import DTYPES, score_site
+from attngeo.scores.projections import projections
 from attngeo.scores.spec import ScoreOptions
-from attngeo.scores.weights import projections, read, sites_of
+from attngeo.scores.weights import read, sites_of
 
 
 @pytest.mark.parametrize(("precision", "per_head"), [("float32", True), ("fast", True), ("fast", False)])

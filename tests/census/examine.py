@@ -15,8 +15,8 @@ from support.check_model import check_model
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError
-from attngeo.layouts.config import pattern_of
 from attngeo.layouts.layout import AttentionSite
+from attngeo.layouts.names import pattern_of
 from attngeo.scores.weights import sites_of
 from attngeo.verification.checking import COMPARED, Findings, Prediction, difference_of, predict
 from attngeo.verification.recording import Product, record_products

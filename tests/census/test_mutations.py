@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from attngeo.layouts import families, modules, sites
-from attngeo.layouts.config import Place
-from attngeo.layouts.layout import HeadNorm, make_fused
-from attngeo.scores import weights
+from attngeo.layouts import model_types, modules
+from attngeo.layouts.layout import make_fused
+from attngeo.layouts.model_types import TypeFacts
+from attngeo.layouts.sections import TowerSection
+from attngeo.scores import projections
 from attngeo.verification import checking
 from census.examine import examine
 
@@ -18,21 +19,21 @@ pytestmark = pytest.mark.slow
 
 
 def swap_queries_and_keys(patch: pytest.MonkeyPatch) -> None:
-    original = weights.assemble
+    original = projections.assemble
 
     def assemble(*args: Any) -> Any:
         parts = original(*args)
         return {"q": parts["k"], "k": parts["q"]}
 
-    patch.setattr(weights, "assemble", assemble)
+    patch.setattr(projections, "assemble", assemble)
 
 
 def cut_keys_before_queries(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(families.LAYOUTS, "qwen2_vl_vision", (make_fused("qkv", "kqv"),))
+    patch.setitem(model_types.TYPES, "qwen2_vl_vision", TypeFacts(layouts=(make_fused("qkv", "kqv"),)))
 
 
 def drop_the_offset_of_a_gain(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(families.NORMS_BY_TYPE, "step3p5", HeadNorm())
+    patch.setitem(model_types.TYPES, "step3p5", TypeFacts())
 
 
 def pair_heads_in_turn(patch: pytest.MonkeyPatch) -> None:
@@ -43,12 +44,13 @@ def pair_heads_in_turn(patch: pytest.MonkeyPatch) -> None:
 def take_the_heads_of_another_part(patch: pytest.MonkeyPatch) -> None:
     original = modules.find_section
 
-    def find_section(module: str, config: dict[str, Any]) -> Place:
-        place = original(module, config)
-        return place._replace(section=original("text_encoder_model.layers.0", config).section)
+    def find_section(module: str, config: dict[str, Any]) -> TowerSection:
+        other = original("text_encoder_model.layers.0", config).section
+        # Without its widths, which would be refused as those of another tower.
+        heads = {name: value for name, value in other.fields.items() if "head" in name or name == "model_type"}
+        return original(module, config)._replace(section=other._replace(fields=heads))
 
     patch.setattr(modules, "find_section", find_section)
-    patch.setattr(sites, "_check_description", lambda *_: None)  # it would refuse what does not fit the widths
 
 
 @pytest.mark.parametrize(

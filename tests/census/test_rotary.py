@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
+from torch import Tensor
 
 from attngeo.layouts.families import FAMILIES
-from attngeo.layouts.modules import list_rotary_types
+from attngeo.layouts.model_types import list_rotary_types
+from attngeo.layouts.rotary import rotary_frequencies
 from census.build import build
 from census.rotary import SCALINGS, find_rotation
 from census.test_census import read_census
@@ -44,7 +49,13 @@ def test_every_fifth_type_rotates_as_the_census_says(model_type: str) -> None:
 
 
 def test_the_census_notices_a_scaling_that_is_read_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attngeo.layouts.rotary._llama3", lambda plain, _: plain)
+    def read_without_llama3(section: Mapping[str, Any], *args: Any) -> Tensor:
+        rope = section["rope_parameters"]
+        if rope.get("rope_type") == "llama3":
+            section = {**section, "rope_parameters": {"rope_theta": rope["rope_theta"]}}
+        return rotary_frequencies(section, *args)
+
+    monkeypatch.setattr("attngeo.scores.projections.rotary_frequencies", read_without_llama3)
     assert find_rotation(build("starcoder2"), ["linear", "llama3"]) == ("halves", "linear")
 
 

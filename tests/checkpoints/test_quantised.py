@@ -29,7 +29,7 @@ from attngeo.checkpoints.quantised.fields import SCHEME, TABLES, WEIGHTS
 from attngeo.checkpoints.quantised.store import METHODS, DecodingStore
 from attngeo.checkpoints.store import DTYPE_NAMES, TensorInfo
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
-from attngeo.scores.weights import survey
+from attngeo.scores.survey import survey
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,

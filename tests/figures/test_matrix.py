@@ -43,7 +43,7 @@ def test_margins_show_the_norms_and_mark_the_outliers() -> None:
 
 
 def test_margins_of_a_wide_matrix_keep_the_largest_norms() -> None:
-    from attngeo.figures.scores import GUIDE
+    from attngeo.figures.style import GUIDE
 
     norms = pd.DataFrame({
         "axis": ["row"] * 3000 + ["column"] * 3000, "index": [*range(3000)] * 2,

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from attngeo.errors import AttnGeoError
 from attngeo.estimators import AttentionClassifier, ExponentialFamilyAttention
-from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
+from attngeo.estimators.shared.paths import CONFIG
+from attngeo.estimators.shared.saving import WEIGHTS
 
 ROWS = pd.DataFrame(
     {

@@ -16,7 +16,8 @@ from support.mistral import write_mistral
 import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.geometry import directionality, symmetry
-from attngeo.scores.weights import read, read_ahead, sites_of
+from attngeo.scores.read_ahead import read_ahead
+from attngeo.scores.weights import read, sites_of
 
 pytestmark = pytest.mark.gpu
 

@@ -15,7 +15,7 @@ from support.messages import refuses
 import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError, UnsupportedModelError
-from attngeo.layouts.config import MOST_LAYERS
+from attngeo.layouts.names import MOST_LAYERS
 from attngeo.scores.weights import sites_of
 
 ABSENT = "the checkpoint has no tensor of it"

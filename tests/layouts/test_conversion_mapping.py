@@ -28,8 +28,8 @@ from transformers.models.auto import modeling_auto
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError
-from attngeo.layouts.config import pattern_of
 from attngeo.layouts.layout import AttentionSite, Layout, assemble
+from attngeo.layouts.names import pattern_of
 from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.weights import sites_of
 

@@ -24,9 +24,9 @@ def test_values_are_cut_beside_queries_and_keys(name: str, built: Build) -> None
     tensors = model.state_dict()
     found = [
         find_sites(
-            tensors, model.config.to_dict(), shape_of=lambda tensor: tensors[tensor].shape, ref=name, parts=parts,
+            tensors, model.config.to_dict(), shape_of=lambda tensor: tensors[tensor].shape, ref=name, letters=letters,
         )[0][0]
-        for parts in ("qk", "qkv")
+        for letters in ("qk", "qkv")
     ]  # fmt: skip
     few, more = (assemble(site, read(site, tensors)) for site in found)
     assert (set(few), set(more)) == ({"q", "k"}, {"q", "k", "v"})

@@ -16,10 +16,10 @@ from support.tiny_models import BERT, LLAMA as TINY, MLA, TEXT, TinyModel, build
 
 import attngeo
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
-from attngeo.layouts.config import load_defaults
 from attngeo.layouts.families import FAMILIES
+from attngeo.layouts.heads import load_defaults
 from attngeo.layouts.layout import Family
-from attngeo.layouts.modules import _unlisted_family
+from attngeo.layouts.modules import make_unlisted_family
 from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling, rotates
 
 LLAMA = {
@@ -306,7 +306,7 @@ def test_a_factor_that_makes_no_sense_is_refused(scaling: dict[str, Any], fact: 
 
 def family_of(model_type: str) -> Family:
     """The family of a model type that has no entry in the table, with what configurations leave out."""
-    family = _unlisted_family(model_type, {})
+    family = make_unlisted_family(model_type, {})
     return replace(family, defaults=load_defaults().get(model_type, {}))
 
 

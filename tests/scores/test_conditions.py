@@ -9,7 +9,8 @@ import pytest
 
 import attngeo
 from attngeo.errors import UsageError
-from attngeo.scores.summary import Condition, Outcome, condition_names, summarise
+from attngeo.scores.conditions import Condition, Outcome, condition_names
+from attngeo.scores.summary import summarise
 
 VALUES = dict.fromkeys(condition_names(), 0.25) | {
     "symmetry.median": 0.5,

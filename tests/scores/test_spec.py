@@ -9,9 +9,10 @@ from support.toy_score import TOY, add_toy_score
 
 import attngeo
 from attngeo.geometry import form_statistics
+from attngeo.scores.conditions import Condition
 from attngeo.scores.score import score_columns
 from attngeo.scores.spec import SCORES, ScoreOptions, ScoreSpec
-from attngeo.scores.summary import Condition, statistics
+from attngeo.scores.summary import statistics
 
 
 @pytest.fixture

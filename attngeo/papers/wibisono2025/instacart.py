@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from attngeo.bounds import check_small, require_memory
+from attngeo.bounds.machine import require_memory
+from attngeo.bounds.small_files import check_small
 from attngeo.errors import DataError
 from attngeo.papers.wibisono2025.files import explaining, find_file, folder_of, look_for, read_table, require_once
 from attngeo.papers.wibisono2025.splits import Split, hold_out, start_draws, take_sequences

@@ -20,7 +20,7 @@ from attngeo.errors import AttnGeoError, CorruptCheckpointError, OutputError, Ta
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.columns import TRAINING, Covariate, learn_covariates, read_covariates
 from attngeo.estimators.efa.prediction import rank_similar
-from attngeo.estimators.shared.saving import CONFIG
+from attngeo.estimators.shared.paths import CONFIG
 
 SMALL: dict[str, Any] = {"width": 4, "max_epochs": 2, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}
 VALUES = ("rating:poisson", "minutes:gaussian")

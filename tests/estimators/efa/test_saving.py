@@ -19,7 +19,8 @@ from support.sequences import make_efa
 
 from attngeo.errors import CorruptCheckpointError, OutputError, TableError, UnsupportedModelError
 from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
+from attngeo.estimators.shared.paths import CONFIG
+from attngeo.estimators.shared.saving import WEIGHTS
 from attngeo.scores.score import score
 
 ROWS = pd.DataFrame(

@@ -19,12 +19,13 @@ from support.sequences import make_efa, measure_fit
 
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, TableError, TrainingError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.estimators.efa.files import EfaFitOptions, fit_own_sequences, predict_file, predict_own_rows, read_basket
+from attngeo.estimators.efa.files import fit_own_sequences, predict_file, predict_own_rows, read_basket
 from attngeo.estimators.efa.model import PartModel, split_lengths
 from attngeo.estimators.efa.networks import Batch
+from attngeo.estimators.efa.options import EfaFitOptions
 from attngeo.estimators.efa.sequences import TableReader
 from attngeo.estimators.shared.files import read_own_table
-from attngeo.estimators.shared.saving import CONFIG
+from attngeo.estimators.shared.paths import CONFIG
 
 SMALL: dict[str, Any] = {"width": 4, "max_epochs": 1, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}
 # The same as options of commands.

@@ -18,7 +18,8 @@ from torch import nn
 
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, TableError, UnsupportedModelError
 from attngeo.estimators import AttentionClassifier, AttentionImputer
-from attngeo.estimators.shared.saving import CONFIG, WEIGHTS
+from attngeo.estimators.shared.paths import CONFIG
+from attngeo.estimators.shared.saving import WEIGHTS
 from attngeo.estimators.tabular.classifier import TableModel
 from attngeo.scores.score import score
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from attngeo.papers.residuals import difference
 from attngeo.papers.wibisono2023 import experts
-from attngeo.papers.wibisono2023.experts import AttentionLayer, BidirectionalAttention, seeded
+from attngeo.papers.wibisono2023.experts import AttentionLayer, BidirectionalAttention
+from attngeo.training.loop import seeded
 
 # Of float64, as a share of the largest number: a thousand times what is measured.
 ROUNDING = 1e-12

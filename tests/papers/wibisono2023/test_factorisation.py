@@ -20,7 +20,6 @@ from attngeo.papers.wibisono2023.corpus import (
     count_pairs,
     examples_of,
     fit,
-    seeded,
     toy_corpus,
 )
 from attngeo.papers.wibisono2023.factorisation import (
@@ -34,6 +33,7 @@ from attngeo.papers.wibisono2023.factorisation import (
     shifted_log_ratios,
     sum_attention,
 )
+from attngeo.training.loop import seeded
 
 ROUNDING = 1e-12
 

@@ -1,0 +1,149 @@
+"""What may be attention in a checkpoint and that no layout reads, with the reason; users are told about all of it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from attngeo.errors import AttnGeoError, UnsupportedModelError
+from attngeo.layouts.layout import LatentLayout, weights_of
+from attngeo.layouts.names import NUMBER, is_in, pattern_of
+from attngeo.layouts.rules import CHANGED_BY, NOT_ATTENTION, RULES
+
+UNKNOWN = "no layout knows its form"
+# Names of projections that hold queries, in a form that no layout reads.
+UNREAD = re.compile(r"(^|\.)(\w*(qkv|kqv|query|queries)\w*|(\w+_)?(q|wq|qcontent|qpos)(_\w+)?)(\.linear)?\.\w+$")
+# An adapter of low rank, added to the weights of queries, or in InternLM-XComposer2 to those of image tokens.
+ADAPTER = re.compile(r"(^|[._])q_adapter\w*\.|qkv\.Plora_A\.")
+# The innermost module that is called attention, in the name of a tensor.
+ATTENTION = re.compile(r"(.*(?:^|\.)\w*att(?:n|ention)\w*)\.")
+NORM = re.compile(r"norm|(^|[._])ln[._]")
+
+
+def find_left_out(
+    names: Collection[str], tensors: Collection[str], modules: Collection[str], halves: Mapping[str, str]
+) -> dict[str, str]:
+    """What may be attention and is not read: name pattern → reason.
+
+    tensors: those that are read. modules: those that are read, and those whose reason is known. halves: the
+    reasons for modules that have queries or keys only.
+    """
+    unread = _find_unread(names, tensors, modules)
+    reasons = dict.fromkeys(unread, UNKNOWN) | _find_changed(unread, names) | dict(halves)
+    left_out = {}
+    for pattern, reason in reasons.items():
+        other = _find_other_module(pattern)
+        if other is None:
+            left_out[pattern] = reason
+        else:
+            module, reason_of_module = other
+            left_out[module] = reason_of_module
+    return left_out
+
+
+def _find_unread(names: Iterable[str], tensors: Collection[str], modules: Collection[str]) -> list[str]:
+    """Name patterns of what may be attention and that no layout reads.
+
+    They are query projections of repeated layers, and modules called attention with two weights or more.
+    """
+    queries = set()
+    weights: dict[str, set[str]] = defaultdict(set)
+    for name in names:
+        if ADAPTER.search(name):
+            queries.add(pattern_of(name))
+        if name in tensors or not name.endswith(".weight") or NORM.search(name):
+            continue
+        if UNREAD.search(name) and (NUMBER.search(name) or "att" in name.lower()):
+            queries.add(pattern_of(name))
+        attending = ATTENTION.match(name)
+        if attending:
+            weights[attending[1]].add(name)
+    enclosing = _list_enclosing(modules)
+    known = {pattern_of(module) for module in modules}
+    attentions = set()
+    for module, members in weights.items():
+        if len(members) > 1 and module not in enclosing:
+            attentions.add(pattern_of(module))
+    unread = set(queries)
+    for attention in attentions:
+        has_query = any(is_in(query, attention) for query in queries)
+        if not has_query and not any(is_in(attention, module) for module in known):
+            unread.add(attention)
+    return sorted(unread)
+
+
+def _list_enclosing(modules: Iterable[str]) -> set[str]:
+    """These modules, and all around them."""
+    enclosing = {""}
+    for module in modules:
+        segments = module.split(".")
+        for depth in range(len(segments)):
+            enclosing.add(".".join(segments[: depth + 1]))
+    return enclosing
+
+
+def _find_changed(unread: Collection[str], names: Iterable[str]) -> dict[str, str]:
+    """Those of the name patterns of unread weights whose queries or keys are changed before they meet, with how."""
+    if not unread:
+        return {}
+    changed: dict[str, str] = {}
+    for name in {pattern_of(name) for name in names}:
+        for dot in re.finditer(r"\.", name):
+            module = name[: dot.start()]
+            inner = name[dot.end() :]
+            reason = next((reason for pattern, reason in CHANGED_BY if re.search(pattern, inner)), None)
+            if reason is not None:
+                changed |= {pattern: reason for pattern in unread if is_in(pattern, module)}
+    return changed
+
+
+def _find_other_module(pattern: str) -> tuple[str, str] | None:
+    """The outermost module around a weight that does not attend, and the reason; None if there is none."""
+    segments = pattern.split(".")
+    for depth in range(len(segments)):
+        module = ".".join(segments[: depth + 1])
+        for other, reason in NOT_ATTENTION:
+            if re.search(other, module):
+                return module, reason
+    return None
+
+
+def explain_nothing_found(
+    names: Collection[str], config: Mapping[str, Any], left_out: Mapping[str, str], ref: str
+) -> AttnGeoError:
+    """The error for a model without any attention module that a layout reads. left_out: name pattern → reason."""
+    model_type = config.get("model_type") or "unknown"
+    understood = {pattern: reason for pattern, reason in left_out.items() if reason != UNKNOWN}
+    # Parts of attention modules come last.
+    unread = sorted(left_out.keys() - understood.keys(), key=lambda name: (name.count("."), name))
+    if understood:
+        no_attention = {reason for _, reason in NOT_ATTENTION}
+        pattern = min(understood, key=lambda name: (understood[name] in no_attention, name.count("."), name))
+        return UnsupportedModelError(f"{ref}: no attention that can be scored: {pattern}: {understood[pattern]}")
+    if unread and not config.get("model_type"):
+        return UnsupportedModelError(
+            f"{ref}: {unread[0]} seems to hold queries, but config.json has no model_type and no number of heads"
+        )
+    if unread:
+        return UnsupportedModelError(
+            f"{ref}: family {model_type!r:.60} is not supported: no layout knows the form of {unread[0]}, which seems "
+            "to hold queries; declare it in attngeo/layouts/families.py"
+        )
+    if model_type == "attngeo_efa":  # its models of attention have names that a rule reads
+        return UnsupportedModelError(
+            f"{ref}: a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
+        )
+    looked_for = ", ".join(map(_name_pair, RULES))
+    hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})
+    seen = "names with 'att' found: " + ", ".join(hints[:6]) if hints else "no tensor is named after attention"
+    return UnsupportedModelError(
+        f"{ref}: no query-key attention in this {model_type!r:.60} model: looked for {looked_for}; {seen}"
+    )
+
+
+def _name_pair(rule: Any) -> str:
+    """The names of queries and keys that a rule looks for."""
+    pair = (rule.q, rule.kv_a) if isinstance(rule, LatentLayout) else weights_of(rule)
+    return "/".join(name.removesuffix(".weight") for name in pair)

@@ -1,0 +1,186 @@
+"""Facts about single model types that have no entry in the table of families: what the rules cannot see in names.
+
+Each line was read from the modeling file of transformers, and the census compares it with the running model.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from attngeo.layouts.layout import (
+    HeadNorm,
+    LatentLayout,
+    Layout,
+    Projection,
+    Rotary,
+    make_fused,
+    make_linear,
+    make_separate,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypeFacts:
+    """One model type.
+
+    layouts: tried before the rules. causal: whether it is a decoder that is not in transformers; for those that are,
+    the census tells. rotary: its rotary embeddings, if the census does not tell them. head_norm: a QK-norm whose form
+    the names and shapes of its tensors do not tell. cross_norm: names of the normalisation in front of
+    cross-attention. other_attention: why its attention is no softmax of q·k, or its queries and keys are no products of
+    weights. more_key_heads: some layers have more key heads than is stated, as many as query heads, or twice as many.
+    """
+
+    layouts: tuple[Layout | LatentLayout, ...] = ()
+    causal: bool = False
+    rotary: Rotary | None = None
+    head_norm: HeadNorm | None = None
+    cross_norm: tuple[str, ...] = ()
+    other_attention: str = ""
+    more_key_heads: bool = False
+
+
+def _types(names: str, *layouts: Layout | LatentLayout, **facts: Any) -> dict[str, TypeFacts]:
+    """The same facts for each of these model types, which spaces separate."""
+    return dict.fromkeys(names.split(), TypeFacts(layouts=layouts, **facts))
+
+
+# Queries, keys and values in one projection, in this order.
+QKV, QKV_PROJ = make_fused("qkv"), make_fused("qkv_proj")
+# Each head of the query projection holds a query and a gate.
+GATED = Layout((make_linear("q_proj", "qg", "heads"), make_linear("k_proj", "k")))
+# Queries and keys are narrower than the input: head_dim follows from the weights.
+NARROW = make_separate("q_proj", "k_proj", width_from_rows=True)
+NARROW_BERT = make_separate("query", "key", width_from_rows=True)
+# Each dimension of the queries has a learned factor.
+SCALED = make_separate("q_proj", "k_proj", q_scale="scaling")
+# For each key head: its queries, the key and the value.
+GROUPED = make_fused("query_key_value", blocks="key_heads")
+GROUPED_WQKV = make_fused("wqkv", blocks="key_heads")
+EACH_HEAD = make_fused("query_key_value", blocks="key_heads", key_heads="heads")
+# The gain g is stored as g − 1.
+OFFSET = HeadNorm(gain_offset=1)
+
+TYPES: dict[str, TypeFacts] = {
+    **_types(
+        "blip_2_vision_model blip_vision_model cohere_compass_vision deepseek_ocr2_sam_vision_model "
+        "deepseek_vl_hybrid dots3_note_vision_encoder ernie4_5_vl_moe_vision exaone4_5_vision florence_vision "
+        "glm4v_moe_vision glm4v_vision glm5_next_vision glm_image_vision glm_ocr_vision glmga_vision got_ocr2_vision "
+        "hyperclovax_vision_v2 instructblip_vision_model instructblipvideo_vision_model mgp-str pp_chart2table_vision "
+        "pp_formulanet_vision pp_ocrv6_small_rec qwen2_5_omni_vision_encoder qwen2_5_vl_vision qwen2_vl_vision "
+        "qwen3_5_moe_vision qwen3_5_vision qwen3_omni_moe_vision_encoder qwen3_vl_moe_vision qwen3_vl_vision "
+        "qwen4_exp_vision radio sam_hq_vision_model seggpt slanext slanext_vision timesformer tipsv2_dpt "
+        "tipsv2_vision_model timm_vit unlimited_ocr_sam_vision_model unlimited_ocr_vision videomae vitdet vitmatte "
+        "vivit",
+        QKV,
+    ),
+    **_types("intern_vit_6b qianfan_ocr_vision", make_fused("attn.qkv")),
+    **_types("kimi_k25_vision moonvit", make_fused("wqkv")),
+    **_types(
+        "deepseek_ocr_clip gte new phi3_v phi4_multimodal pp_ocrv5_server_rec unlimited_ocr_vision_encoder", QKV_PROJ
+    ),
+    **_types("bark coarse_acoustics fine_acoustics molmo2_text semantic", make_fused("att_proj")),
+    **_types("hf_olmo molmo", make_fused("att_proj"), causal=True),
+    **_types(
+        "nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_word_timestamp nemotron3_diarization_audio",
+        make_fused("w_qkv"),
+    ),
+    "baichuan": TypeFacts(layouts=(make_fused("W_pack"),), causal=True),
+    "gradium_phonon_tts": TypeFacts(layouts=(make_fused("in_proj"),)),
+    "hrm_text": TypeFacts(layouts=(make_fused("gqkv_proj", "gqkv"),)),
+    "moss": TypeFacts(layouts=(make_fused("qkv_proj", "qvk", blocks=4),), causal=True),
+    "plamo2": TypeFacts(
+        layouts=(QKV_PROJ,),
+        causal=True,
+        head_norm=HeadNorm(q="q_weight", k="k_weight"),
+        rotary=Rotary(other="config.json does not say which of its bases a layer uses"),
+    ),
+    "qwen": TypeFacts(layouts=(make_fused("c_attn"),), causal=True),
+    "qwen_visual": TypeFacts(layouts=(make_fused("in_proj", blocks="key_heads"),)),
+    **_types("RefinedWeb fuyu gpt_neox_japanese persimmon", GROUPED),
+    **_types("internlm2 internlmxcomposer2", GROUPED_WQKV, causal=True),
+    "RefinedWebModel": TypeFacts(
+        layouts=(make_fused("query_key_value", when={"multi_query": True}, key_heads="one"), EACH_HEAD)
+    ),
+    "chatglm": TypeFacts(
+        layouts=(make_fused("query_key_value", when={"multi_query_attention": True}), EACH_HEAD), causal=True
+    ),
+    "telechat": TypeFacts(
+        layouts=(Layout((make_linear("query", "q"), make_linear("key_value", "kv", "key_heads"))),), causal=True
+    ),
+    "decision_transformer": TypeFacts(layouts=(make_fused("c_attn", transposed=True),)),
+    "xlnet": TypeFacts(
+        layouts=(Layout((Projection("q", "q", transposed=True), Projection("k", "k", transposed=True))),)
+    ),
+    **_types("hiera sam2_hiera_det_model", make_fused("qkv", width_from_rows=True)),
+    **_types("convbert perceiver", NARROW_BERT),
+    **_types(
+        "edgetam_mask_decoder edgetam_video_mask_decoder sam2_mask_decoder sam2_video_mask_decoder "
+        "sam3_tracker_mask_decoder sam3_tracker_video_mask_decoder sam_hq_mask_decoder",
+        NARROW,
+    ),
+    **_types("timesfm timesfm2_5", SCALED),
+    "gemma3n_audio": TypeFacts(layouts=(make_separate("q_proj", "k_proj", q_scale="per_dim_scale"),)),
+    "gemma4_audio": TypeFacts(layouts=(make_separate("q_proj.linear", "k_proj.linear", q_scale="per_dim_scale"),)),
+    **_types("dots3_note_text longcat_flash", LatentLayout(scaled=True)),
+    **_types("qwen3_5 qwen3_5_moe qwen4_exp", GATED),
+    **_types("qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text", GATED, head_norm=OFFSET),
+    **_types(
+        "minimax_m3_vl_text muse_glimmer_text muse_spark_text step3p5 step3p7 step3p7_text t5gemma2_decoder "
+        "t5gemma2_encoder t5gemma2_text",
+        head_norm=OFFSET,
+    ),
+    "esmc": TypeFacts(head_norm=HeadNorm(centred=True)),
+    # As published; transformers splits them into parts, and the census has these.
+    **_types("qwen2_vl qwen2_5_vl", rotary=Rotary()),
+    # Cross-attention normalises the input of queries and that of keys, under names of a QK-norm.
+    **_types("blt_local_decoder blt_local_encoder", cross_norm=("q_norm",)),
+    **_types("hunyuan_vl_vision mimo_v2_flash", more_key_heads=True),
+    "autoformer": TypeFacts(other_attention="auto-correlation of whole sequences, not products of tokens"),
+    "axk2": TypeFacts(other_attention="its queries are a sum of a latent with and without normalisation"),
+    "yoso": TypeFacts(other_attention="it attends by hashing the angle between query and key, without a softmax"),
+}
+
+# Words of the census → why the product of a query and a key does not depend on their distance alone.
+OTHER_ROTATIONS = {
+    "other": "it rotates in an order of its own, such as by several axes of an image",
+    "gain": "the gain of its QK-norm follows the rotation, so that the product depends on both positions",
+}
+
+
+def facts_of(model_type: object) -> TypeFacts:
+    """The facts about a model type; those of `TypeFacts()` if there are none."""
+    return TYPES.get(str(model_type), TypeFacts())
+
+
+@cache
+def list_causal_types() -> frozenset[str]:
+    """The model types whose self-attention is causal: each token attends to earlier ones only."""
+    in_transformers = {row["model_type"] for row in _read_census() if row["causal"]}
+    return frozenset(in_transformers | {name for name, facts in TYPES.items() if facts.causal})
+
+
+@cache
+def list_rotary_types() -> dict[str, Rotary]:
+    """Model type → how it rotates queries and keys, for types that do."""
+    types = {name: facts.rotary for name, facts in TYPES.items() if facts.rotary is not None}
+    for row in _read_census():
+        words = row["rotary"].split()
+        if words:
+            types[row["model_type"]] = Rotary(
+                interleaved="neighbours" in words,
+                tail="tail" in words,
+                sliding="sliding" in words,
+                reversed="reversed" in words,
+                axes="axes" in words,
+                other=OTHER_ROTATIONS.get(words[0], ""),
+            )
+    return types
+
+
+def _read_census() -> Iterator[dict[str, str]]:
+    return csv.DictReader((files(__package__) / "census.csv").read_text("utf-8").splitlines())

@@ -1,0 +1,81 @@
+"""Rules for models of any family: how attention modules name their projections and norms, and what is no attention.
+
+Data only, as in `families.py`.
+"""
+
+from __future__ import annotations
+
+from attngeo.layouts.layout import LatentLayout, Layout, Projection, make_fused, make_linear, make_separate
+
+# How attention modules of any family name their projections. Each is compared with the ends of tensor names.
+RULES = (
+    make_separate("q_proj", "k_proj"),
+    make_separate("query", "key"),
+    make_separate("q_lin", "k_lin"),
+    make_separate("query_proj", "key_proj"),
+    make_separate("to_q", "to_k"),
+    make_separate("Wq", "Wk"),
+    make_separate("wq", "wk"),
+    make_separate("q", "k"),
+    make_separate("linear_q", "linear_k"),
+    make_separate("project_q", "project_k"),
+    make_separate("q_proj.linear", "k_proj.linear"),
+    make_separate("q_head", "k_head"),
+    make_separate("query_net", "key_net"),
+    Layout((make_linear("to_q", "q"), make_linear("to_kv", "kv"))),
+    make_fused("Wqkv"),
+    LatentLayout(),
+    LatentLayout(
+        q="wq.weight",
+        q_a="wq_a.weight",
+        q_a_bias="wq_a.bias",
+        q_b="wq_b.weight",
+        q_norm="q_a_norm.weight",
+        kv_a="wkv_a_with_mqa.weight",
+        kv_a_bias="wkv_a_with_mqa.bias",
+        kv_b="wkv_b.weight",
+        kv_norm="kv_a_norm.weight",
+    ),
+    # torch.nn.MultiheadAttention, whose order is fixed.
+    Layout((Projection("in_proj_weight", "qkv", bias="in_proj_bias"),)),
+)
+
+# What GGUF files of any family have in place of tensors of another order: all queries, then all keys, then all values;
+# and of latent attention, the keys of heads apart from their values.
+GGUF = (make_fused("attn_qkv"), LatentLayout(kv_b="k_b_proj.weight", keys_alone=True))
+
+# How modules of any family name the normalisations of queries and keys.
+HEAD_NORMS = (
+    ("q_norm", "k_norm"),
+    ("q_layernorm", "k_layernorm"),
+    ("query_layernorm", "key_layernorm"),
+    ("query_norm", "key_norm"),
+    ("norm_q", "norm_k"),
+    ("q_ln", "k_ln"),
+    ("q_layer_norm", "k_layer_norm"),
+    # Beside queries and keys that are fused in a module named attn.
+    ("attn.q_norm", "attn.k_norm"),
+    ("attention.q_norm", "attention.k_norm"),
+)
+
+# Modules that have queries and keys but do not attend by their product: pattern of the name → reason.
+NOT_ATTENTION = (
+    (r"\.downsample\.assign$", "it assigns each token to one group"),
+    (r"(^|\.)(mtp|mtp_layers|nextn_layers)\.", "it drafts further tokens"),
+    (r"\.text_enhancer_layer\.self_attn$", "it has half of the heads that config.json states"),
+    (r"(^|\.)(linear_attn|lightning_attn)$", "linear attention has no softmax"),
+    (r"\.cross_attn\.multihead_attn$", "its queries and keys were projected before"),
+    (r"(^|\.)indexer$", "it chooses tokens and has no softmax"),
+    (r"(^|\.)channel_attn$", "it attends over channels, not over tokens"),
+)
+# Tensors beside queries and keys: pattern of the name in the module → what it does to them.
+CHANGED_BY = (
+    (r"^(A_log|dt_bias|forget_gate\.|[qk]_conv1d\.)", "a linear recurrence has no softmax"),
+    (r"^(k_sconv|conv_qk_depthwise|sr|sequence_reduction|conv_k|key_conv|convolution_projection_key|spatial_reduction)\.",
+     "its keys pass a convolution"),
+    (r"^(per_dim_scale|scaling)$", "each dimension of its queries is multiplied by a learned factor"),
+    (r"^multihead_attn\.in_proj_weight$", "its queries and keys are projected again"),
+    (r"^compressor\.", "its keys are compressed from several tokens"),
+    (r"^(queries_keys_values|keys_values)\.batch_norm\.", "a batch normalisation follows its projection"),
+    (r"^experts\.(input|output)_linear\.weight$", "each token chooses the projection of its queries among experts"),
+)  # fmt: skip

@@ -1,0 +1,188 @@
+"""Sections of config.json, and which of them describes a module: that of its tower.
+
+A composite model consists of towers, and its configuration has a section for each: `vision_config` for the tensors of
+`vision_tower`, and so on. The words of a section's key are compared with the words of a module's name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+# Words for the same tower. The first one of each line names the tower, and the stack of its scores.
+SYNONYMS = (
+    ("vision", "visual", "image", "img", "vpm"),
+    ("text", "language", "llm", "lm"),
+    ("audio", "speech", "sound", "apm"),
+    ("video",),
+    ("backbone", "pixel"),
+    ("vq", "vqmodel"),
+)
+# The towers that a module's name tells even if no section of the configuration describes them.
+MODALITIES = ("vision", "text", "audio", "video")
+# Words that do not tell a tower.
+FILLERS = {"config", "model", "tower", "cfg", "module", "branch", "attn", "attention", "ffn", "quantization"}
+# Words for towers of any kind.
+GENERIC = {"encoder", "decoder", "backbone"}
+# Sections for tensors that carry no prefix of their own.
+MAIN = ("text_config", "llm_config", "language_config", "thinker_config", "vlm_config")
+# The deepest section that is read.
+DEEPEST = 4
+NUMBER_OF_HEADS = re.compile(r"(^|_)(n_?heads?|num_(attention_)?heads|attention_heads)$")
+LAYER_NUMBER = re.compile(r"\.(?:#|\d+)(?=\.|$)")
+_CANONICAL = {word: words[0] for words in SYNONYMS for word in words}
+
+
+class ConfigSection(NamedTuple):
+    """One section of config.json. keys: the fields that lead to it, empty for the whole. fields: its content."""
+
+    keys: tuple[str, ...]
+    fields: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """The field that holds it; "" for the whole configuration."""
+        return self.keys[-1] if self.keys else ""
+
+
+class TowerSection(NamedTuple):
+    """The tower that a module belongs to, and the section of the configuration that describes it.
+
+    tower: its name; None in a model of one tower. certain: False if the section was taken only because it is the main
+    one, and nothing says that it fits.
+    """
+
+    tower: str | None
+    section: ConfigSection
+    certain: bool = True
+
+    @property
+    def identity(self) -> tuple[str | None, tuple[str, ...], bool]:
+        """The same for all modules of a tower."""
+        return self.tower, self.section.keys, self.certain
+
+
+def first_architecture(config: Mapping[str, Any]) -> str:
+    """The name of the class that the model was saved from; "" if the configuration states none."""
+    architectures = config.get("architectures")
+    return str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+
+
+def list_sections(config: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterator[ConfigSection]:
+    """The configuration and all of its sections that describe a model, the outer ones first."""
+    yield ConfigSection(keys, config)
+    if len(keys) == DEEPEST:
+        return
+    for key, value in config.items():
+        if not isinstance(value, Mapping):
+            continue
+        if str(key).endswith("_config") or "model_type" in value or _states_heads(value):
+            yield from list_sections(value, (*keys, str(key)))
+
+
+def find_section(module: str, config: Mapping[str, Any]) -> TowerSection:
+    """The tower that a module belongs to, and the section of the configuration that describes it.
+
+    The section whose words stand first in the module's name is taken; of several, the one with most words, and then the
+    innermost. If none fits: the whole configuration, or the section of the language model if only sections state heads.
+    """
+    positions = _locate_words(module)
+    whole, *inner = list_sections(config)
+    section = _choose_section(inner, positions)
+    if section is not None:
+        main = _main_section(section, inner)
+        if main is not None:
+            return TowerSection(_name_tower(main), main, certain=False)
+        return TowerSection(_name_tower(section), section)
+    tower = next((word for word in MODALITIES if word in positions), None)
+    main = _main_section(whole, inner)
+    if main is not None and (tower is None or "backbone" in split_words(main.key)):  # a backbone may see or hear
+        return TowerSection(_name_tower(main) if main.key in MAIN else tower, main, certain=False)
+    if tower is not None:
+        certain = tower in split_words(str(config.get("model_type", "")))
+    else:
+        certain = _states_heads(config) or not any(_states_heads(section.fields) for section in inner)
+    return TowerSection(tower, whole, certain)
+
+
+# Where a word stands in a module's name: its segment, and the less it tells about a tower, the later.
+Position = tuple[int, int]
+
+
+def _locate_words(module: str) -> dict[str, Position]:
+    """Word → its first position in a module's name, up to the number of a layer: what follows is inside a tower."""
+    positions: dict[str, Position] = {}
+    segments = LAYER_NUMBER.split(module)[0].split(".")
+    for segment_number, segment in enumerate(segments):
+        for word_number, word in enumerate(split_words(segment)):
+            positions.setdefault(word, (segment_number, -_weigh(word, word_number)))
+    return positions
+
+
+def _weigh(word: str, number: int) -> int:
+    """How much a word tells about a tower, among those of one segment of a name; `number` words stand before it.
+
+    A speech decoder is a decoder, but a text backbone is of text, and a word of no other tower, as in `sam_encoder`, is
+    a name.
+    """
+    if word == "backbone":
+        return -1
+    return number if word in GENERIC or word in _CANONICAL else 100
+
+
+def _choose_section(sections: Iterable[ConfigSection], positions: Mapping[str, Position]) -> ConfigSection | None:
+    """The section that fits a module's name best: all words of its key are in the name; None if no section fits."""
+    fitting = []
+    for section in sections:
+        words = set(split_words(section.key))
+        if words and words <= positions.keys():
+            fitting.append(section)
+    enclosing = {section.keys[:-1] for section in fitting}
+    innermost = [section for section in fitting if section.keys not in enclosing]
+    return min(innermost, key=lambda section: _rank(section, positions), default=None)
+
+
+def _rank(section: ConfigSection, positions: Mapping[str, Position]) -> tuple[int, int, int, Position, int]:
+    """How well a section fits a module whose name has words at these positions; the lowest rank is the best."""
+    words = set(split_words(section.key))
+    path_words = {word for key in section.keys for word in split_words(key)}
+    foreign = len(path_words - positions.keys())
+    first = min(positions[word] for word in words)
+    return foreign, first[0], -len(words), first, -len(section.keys)
+
+
+def _main_section(section: ConfigSection, inner: Iterable[ConfigSection]) -> ConfigSection | None:
+    """The section inside this one that describes tensors without a prefix, if this one states no heads itself."""
+    if _states_heads(section.fields):
+        return None
+    depth = len(section.keys)
+    inside = [candidate for candidate in inner if candidate.keys[:depth] == section.keys]
+    stating = [candidate for candidate in inside if _states_heads(candidate.fields)]
+    for key in MAIN:
+        for candidate in stating:
+            if candidate.key == key:
+                return candidate
+    return stating[0] if len(stating) == 1 else None
+
+
+def split_words(name: str) -> list[str]:
+    """The words of a name in their order, with one word for each tower, and without words that tell none.
+
+    >>> split_words("visual_encoder")
+    ['vision', 'encoder']
+    """
+    words = [_CANONICAL.get(word, word) for word in re.split(r"[_\d]+", name.lower()) if word]
+    return [word for word in words if word not in FILLERS]
+
+
+def _name_tower(section: ConfigSection) -> str:
+    words = split_words(section.key)
+    for tower in (*(synonyms[0] for synonyms in SYNONYMS), "decoder", "encoder"):
+        if tower in words:
+            return tower
+    return section.key.removesuffix("_config")
+
+
+def _states_heads(fields: Mapping[str, Any]) -> bool:
+    return any(isinstance(name, str) and NUMBER_OF_HEADS.search(name) for name in fields)

@@ -1,0 +1,292 @@
+"""Sizes of an attention module: the heads that its configuration states, checked against the shapes of its tensors."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from attngeo.errors import CorruptCheckpointError, ShapeError
+from attngeo.layouts.heads import HEAD_DIM, HEADS, KEY_HEADS, HeadConfig, list_numbers
+from attngeo.layouts.layout import LatentLayout, Layout, Sizes, make_sizes
+from attngeo.layouts.model_types import facts_of
+from attngeo.layouts.modules import Module
+from attngeo.layouts.names import join
+
+# Fields that state the width of a stack, and those that only seem to. From stage to stage a width may double.
+WIDTH = re.compile(r"hidden|dim|width|embd|embed|d_model|latents|bottleneck|channels")
+NO_WIDTH = re.compile(r"^mm_|head|intermediate|ffn|mlp|vocab|layers|position")
+STAGES = 6
+# Parts between two towers. They have heads of their own.
+BRIDGES = ("abstractor", "connector", "perceiver", "projector", "resampler")
+# How the roles of vectors end, but for those of gains.
+VECTORS = ("_bias", "norm", "_scale")
+# The shape of a tensor, by its name.
+ShapeOf = Callable[[str], Sequence[int]]
+
+
+class StoredModule(NamedTuple):
+    """An attention module with its tensors: role → name, their shapes by name, and the model's name for errors."""
+
+    module: Module
+    tensors: Mapping[str, str]
+    shape_of: ShapeOf
+    ref: str
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the configuration, with the family's defaults."""
+        return {**self.module.family.defaults, **self.module.section}
+
+    def shape(self, role: str) -> tuple[int, ...]:
+        """The shape of the tensor of a role."""
+        return tuple(self.shape_of(self.tensors[role]))
+
+    def out_in(self, role: str, *, transposed: bool = False) -> tuple[int, int]:
+        """Output width and input width of a weight. Raises ShapeError if it is no matrix."""
+        shape = self.shape(role)
+        if transposed and len(shape) == 3:
+            shape = (shape[0], shape[1] * shape[2])
+        if len(shape) != 2 or 0 in shape:
+            raise ShapeError(f"{self.ref}: {self.tensors[role]} is {list(shape)}, expected a matrix")
+        first, second = shape
+        return (second, first) if transposed else (first, second)
+
+
+class _Heads(NamedTuple):
+    """Numbers of heads and their width. head_dim: None if nothing states it, and it does not follow from the width."""
+
+    heads: int
+    key_heads: int
+    head_dim: int | None
+
+
+def measure(stored: StoredModule, stated: HeadConfig) -> Sizes:
+    """The sizes of a module. stated: its heads in the configuration.
+
+    Raises ShapeError if tensors and configuration contradict each other, CorruptCheckpointError if one is missing.
+    """
+    layout = stored.module.layout
+    if isinstance(layout, LatentLayout):
+        sizes = _measure_latent(stored, layout, stated.heads)
+    else:
+        sizes = _measure_separate(stored, layout, stated)
+        if not (stored.module.family.source and stored.module.certain):
+            _check_description(stored, sizes)
+    _check_vectors(stored, sizes)
+    return sizes
+
+
+# Heads that are slots of stored layers
+
+
+def _measure_separate(stored: StoredModule, layout: Layout, stated: HeadConfig) -> Sizes:
+    """The sizes of a module whose heads are slots of stored layers."""
+    rows: dict[str, int] = {}
+    inputs: dict[str, int] = {}
+    for letter in "qkvo":
+        if letter in stored.tensors:
+            rows[letter], inputs[letter] = stored.out_in(letter, transposed=layout.holder(letter).transposed)
+    width = inputs["q"]
+    key_width = inputs["k"]
+    first = _resolve_heads(layout, stated, rows["q"], width)
+    if first.head_dim is not None:
+        sizes = make_sizes(first.heads, first.key_heads, first.head_dim, width, key_width)
+        if _fits(layout, sizes, rows):
+            return sizes
+    fitting = []
+    for heads, key_heads, head_dim in dict.fromkeys(_other_heads(stored, first, width)):
+        sizes = make_sizes(heads, key_heads, head_dim, width, key_width)
+        if _fits(layout, sizes, rows):
+            fitting.append(sizes)
+    as_stated = [sizes for sizes in fitting if sizes.counts["q"] == first.heads]
+    for choice in (as_stated, fitting):
+        if len(choice) == 1:
+            return choice[0]
+    raise _explain_misfit(stored, layout, first, rows, width)
+
+
+def _resolve_heads(layout: Layout, stated: HeadConfig, rows: int, width: int) -> _Heads:
+    """The heads that configuration and layout state. rows, width: output width and input width of the queries."""
+    heads = stated.heads
+    key_heads = {"one": 1, "heads": heads}.get(layout.key_heads, stated.key_heads or heads)
+    head_dim = stated.head_dim
+    if layout.width_from_rows:
+        slots = make_sizes(heads, key_heads, 1, width, width).rows(layout.holder("q").slots)
+        if rows % slots == 0:
+            head_dim = rows // slots
+    if head_dim is None and width % heads == 0:
+        head_dim = width // heads
+    return _Heads(heads, key_heads, head_dim)
+
+
+def _fits(layout: Layout, sizes: Sizes, rows: Mapping[str, int]) -> bool:
+    """Whether weights with these numbers of rows, by letter, hold these heads."""
+    if not _divides(layout, sizes.counts["q"], sizes.counts["k"]):
+        return False
+    return all(sizes.rows(layout.holder(letter).slots) == count for letter, count in rows.items())
+
+
+def _divides(layout: Layout, heads: int, key_heads: int) -> bool:
+    """Whether each key head has as many query heads, and each block of a projection as many heads of both."""
+    if heads % key_heads:
+        return False
+    return all(heads % blocks == 0 and key_heads % blocks == 0 for blocks in _fixed_blocks(layout))
+
+
+def _fixed_blocks(layout: Layout) -> list[int]:
+    return [projection.blocks for projection in layout.projections if isinstance(projection.blocks, int)]
+
+
+def _other_heads(stored: StoredModule, first: _Heads, width: int) -> Iterator[tuple[int, int, int]]:
+    """Other heads, key heads and head_dim that the configuration states, for layers that differ from their stack.
+
+    Such layers have fields of their own, for example `global_head_dim`. A number of key heads is none of query heads,
+    and what is stated is not derived from the width: the weights would fit heads that the running model does not have.
+    Where encoder and decoder have heads of their own, a stated head_dim may be that of the other one.
+    """
+    fields = stored.fields
+    head_dims = list_numbers(fields, HEAD_DIM)
+    if first.head_dim:
+        head_dims.append(first.head_dim)
+    key_heads = [first.key_heads, *list_numbers(fields, KEY_HEADS)]
+    of_queries = {name: value for name, value in fields.items() if not list_numbers({name: value}, KEY_HEADS)}
+    query_fields = [name for name, value in of_queries.items() if list_numbers({name: value}, HEADS)]
+    section = stored.module.section
+    states_head_dim = bool(list_numbers(section, HEAD_DIM)) and len(query_fields) == 1
+    states_key_heads = bool(list_numbers(section, KEY_HEADS))
+    has_more_key_heads = facts_of(fields.get("model_type")).more_key_heads
+    for heads in (first.heads, *list_numbers(of_queries, HEADS)):
+        derived_key_heads = [] if states_key_heads else [heads]
+        if has_more_key_heads:
+            derived_key_heads = [heads, 2 * first.key_heads]
+        derived_head_dims = [width // heads] if width % heads == 0 and not states_head_dim else []
+        for keys in (*key_heads, *derived_key_heads):
+            for head_dim in (*head_dims, *derived_head_dims):
+                yield heads, keys, head_dim
+
+
+def _explain_misfit(
+    stored: StoredModule, layout: Layout, stated: _Heads, rows: Mapping[str, int], width: int
+) -> ShapeError:
+    """The error for weights that hold none of the heads that the configuration states."""
+    heads, key_heads, head_dim = stated
+    if head_dim is None or not _divides(layout, heads, key_heads):
+        into = "".join(f", or into {blocks} blocks" for blocks in _fixed_blocks(layout) if blocks > 1)
+        return ShapeError(
+            f"{stored.ref}: {stored.module.name}: {heads} heads and {key_heads} key heads divide neither evenly among "
+            f"themselves nor an input width of {width}{into}"
+        )
+    sizes = make_sizes(heads, key_heads, head_dim, width, width)
+    slots = {letter: layout.holder(letter).slots for letter in rows}
+    letter = next(letter for letter in rows if sizes.rows(slots[letter]) != rows[letter])
+    return ShapeError(
+        f"{stored.ref}: {stored.tensors[letter]} has an output width of {rows[letter]}, expected "
+        f"{sizes.rows(slots[letter])} ({slots[letter]}: {heads} heads, {key_heads} key heads, head_dim {head_dim}); "
+        "config.json and weights do not belong together, or the weight holds more than queries and keys"
+    )
+
+
+def _check_description(stored: StoredModule, sizes: Sizes) -> None:
+    """Raise ShapeError if the section of the configuration seems to describe another part of the model.
+
+    Any number of heads that divides the width fits the weights. So a number that was stated for another part would give
+    wrong heads in silence. The width that is stated with it tells.
+    """
+    module = stored.module
+    tower = module.tower or ""
+    bridges = [word for word in BRIDGES if word in module.name.lower() and word not in tower]
+    if bridges and not _states_heads_of(bridges, module.section):
+        raise ShapeError(f"{stored.ref}: {module.name}: config.json states no number of heads for the {min(bridges)}")
+    widths = _list_widths(module.section)
+    if not widths or sizes.widths["q"] in list_numbers(stored.fields, HEAD_DIM):
+        return
+    if not any(sizes.d_model == width << stage for width in widths for stage in range(STAGES)):
+        raise ShapeError(
+            f"{stored.ref}: {module.name} has an input width of {sizes.d_model}, and config.json states heads for a "
+            f"width of {', '.join(map(str, widths[:3]))} only; it does not describe this part"
+        )
+
+
+def _states_heads_of(words: Sequence[str], section: Mapping[str, Any]) -> bool:
+    """Whether a field about heads has one of these words in its name."""
+    return any("head" in name and any(word in name for word in words) for name in section)
+
+
+def _list_widths(section: Mapping[str, Any]) -> list[int]:
+    """The widths of stacks that a section states; of a list, every entry."""
+    widths = []
+    for name, value in section.items():
+        if isinstance(name, str) and WIDTH.search(name) and not NO_WIDTH.search(name):
+            numbers = value if isinstance(value, list) else [value]
+            widths += [number for number in numbers if type(number) is int and number > 0]
+    return widths
+
+
+# Latent attention, and vectors
+
+
+def _measure_latent(stored: StoredModule, layout: LatentLayout, heads: int) -> Sizes:
+    """The sizes of a module with multi-head latent attention; see `LatentLayout`."""
+    name = stored.module.name
+    nope, rope, value = (stored.fields.get(field) for field in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    if not (isinstance(nope, int) and isinstance(rope, int) and isinstance(value, int)):
+        raise CorruptCheckpointError(
+            f"{stored.ref}: config.json lacks qk_nope_head_dim, qk_rope_head_dim or v_head_dim"
+        )
+    if "kv_norm" not in stored.tensors:
+        raise CorruptCheckpointError(f"{stored.ref}: {join(name, LatentLayout.kv_norm)} is missing")
+    rank = math.prod(stored.shape("kv_norm"))
+    rows, width = stored.out_in("kv_a")
+    if rows == rank:  # some layers have no rotary embeddings
+        nope += rope
+        rope = 0
+    expected: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width)}
+    expected["kv_b"] = (heads * rank, nope) if layout.keys_alone else (heads * (nope + value), rank)
+    if "q_a" in stored.tensors and "q" in stored.tensors:
+        raise CorruptCheckpointError(
+            f"{stored.ref}: {name} has both {stored.tensors['q']} and {stored.tensors['q_a']}, expected one of them; "
+            "remove the one that the model does not use"
+        )
+    if "q_a" in stored.tensors:
+        query_rank, _ = stored.out_in("q_a")
+        expected["q_a"] = (query_rank, width)
+        expected["q_b"] = (heads * (nope + rope), query_rank)
+        expected["q_norm"] = (query_rank,)
+    else:
+        expected["q"] = (heads * (nope + rope), width)
+    for role, shape in expected.items():
+        if role not in stored.tensors:
+            raise CorruptCheckpointError(f"{stored.ref}: {join(name, getattr(layout, role))} is missing")
+        if stored.shape(role) != shape:
+            raise ShapeError(
+                f"{stored.ref}: {stored.tensors[role]} is {list(stored.shape(role))}, expected {list(shape)}"
+            )
+    return make_sizes(heads, heads, nope + rope, width, width, value)
+
+
+def _check_vectors(stored: StoredModule, sizes: Sizes) -> None:
+    """Raise ShapeError if a bias or a gain does not fit the projection that it belongs to."""
+    heads = sizes.counts["q"]
+    key_heads = sizes.counts["k"]
+    head_dim = sizes.widths["q"]
+    for role, name in stored.tensors.items():
+        if not role.endswith(VECTORS) and "_gain" not in role:
+            continue
+        shape = stored.shape(role)
+        fits = True
+        if role in ("pre_norm", "pre_norm_bias"):
+            fits = shape == (sizes.d_model,)
+        elif role == "q_scale":
+            fits = shape == (head_dim,)
+        elif "_gain" in role:
+            of_all_heads = head_dim * (heads if role.startswith("q") else key_heads)
+            fits = math.prod(shape) in (head_dim, of_all_heads)
+        elif role in ("q_bias", "k_bias"):
+            fits = len(shape) == 1 and shape[0] % head_dim == 0
+        if not fits:
+            raise ShapeError(
+                f"{stored.ref}: {name} is {list(shape)}, which does not fit {heads} heads and {key_heads} "
+                f"key heads with head_dim {head_dim} and an input width of {sizes.d_model}"
+            )

@@ -1,0 +1,74 @@
+"""Survey of a model for `attngeo inspect`: its attention sites, and the bytes that scores read, by headers alone."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.opening import open_adapted
+from attngeo.checkpoints.store import TensorStore
+from attngeo.layouts.layout import AttentionSite
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.scores.spec import SourceOptions
+from attngeo.scores.weights import sites_of
+
+
+def survey(
+    model: str,
+    progress: ProgressCallback = ignore_progress,
+    *,
+    source: SourceOptions = SourceOptions(),
+    hub: HubAccess = HubAccess(),
+) -> dict[str, Any]:
+    """What `attngeo.score` would read of a model with the default options, by headers alone.
+
+    Returns:
+        Keys: `model`, `adapter` if given, `revision`, `model_type`; `bytes_to_read` and `bytes_total`, None if the
+        checkpoint does not state them, and their ratio `share_to_read`; `left_out`, name pattern → reason; `sites`, a
+        dictionary for each attention module; `names` of all tensors.
+
+    Raises:
+        ModelUnavailableError: the model cannot be found or reached.
+        CheckpointError: it cannot be scored.
+    """
+    with closing(open_adapted(model, source.adapter, hub, config=source.config)) as store:
+        sites, skipped = sites_of(store, progress=lambda file: progress(Progress("download", file)))
+        to_read = sum(store.fetched(site.reads) for site in sites)
+        total = store.total_nbytes
+        share = None
+        if total and to_read <= total:  # an index may state too little
+            share = to_read / total
+        return {
+            "model": store.ref,
+            **({"adapter": list(source.adapter)} if source.adapter else {}),
+            "revision": store.revision,
+            "model_type": store.config.get("model_type"),
+            "bytes_to_read": to_read,
+            "bytes_total": total,
+            "share_to_read": share,
+            "left_out": skipped,
+            "sites": [_describe_site(store, site) for site in sites],
+            "names": list(store.names),
+        }
+
+
+def _describe_site(store: TensorStore, site: AttentionSite) -> dict[str, Any]:
+    tensors = {}
+    for name in site.tensors.values():
+        info = store.info(name)
+        tensors[name] = {"dtype": info.packed or info.dtype, "shape": list(info.shape)}
+    return {
+        "stack": site.stack,
+        "layer": site.layer,
+        "module": site.module,
+        "heads": site.heads,
+        "key_heads": site.key_heads,
+        "head_dim": site.head_dim,
+        "d_model": site.d_model,
+        "rule": site.rule,
+        "source": site.family.source or None,
+        "bytes": store.fetched(site.reads),
+        "notes": list(site.notes),
+        "tensors": tensors,
+    }
