@@ -45,7 +45,7 @@ def draw_row_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  
     Args:
         rows: rows of `attngeo tabular predict --attention-output`: cell, on, head, attention, and optionally row and
             value.
-        options: none has an effect.
+        options: unused; every kind takes them.
 
     Returns:
         A figure of means over heads and rows. It shows the values of the cells if there is one row only.
@@ -82,7 +82,7 @@ def draw_encodings(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
 
     Args:
         rows: rows of `tabulate_encodings`: column, value, x, y.
-        options: none has an effect.
+        options: unused; every kind takes them.
 
     Returns:
         A figure of one trace for each column.
@@ -123,7 +123,7 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
     Args:
         rows: rows of `attngeo efa attention -o`: sequence, layer, position, other_position, weight, and optionally
             part, lag, item and other_item.
-        options: none has an effect.
+        options: unused; every kind takes them.
 
     Returns:
         A figure of means over heads, with a line of panels for each sequence and a column for each layer. Pairs that
@@ -245,7 +245,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
 
     Args:
         rows: rows of `attngeo.estimators.efa.prediction.tabulate_vectors`: item, vector, head, number, value.
-        options: none has an effect.
+        options: unused; every kind takes them.
 
     Returns:
         A figure with a line of panels for each head.
@@ -314,7 +314,7 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     Args:
         rows: rows of `attngeo efa attention --places-output`: place, other, latitude, longitude, layer, weight. The
             weights of earlier times are added.
-        options: none has an effect.
+        options: unused; every kind takes them.
 
     Returns:
         A figure with a panel for each layer.
