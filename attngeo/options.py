@@ -329,7 +329,7 @@ def _decorator(keywords: Any) -> Any:
         accept.__signature__ = signature  # type: ignore[attr-defined]
         accept.__doc__ = inspect.cleandoc(function.__doc__ or "")  # Python does so itself since version 3.13
         for name, kind in parts.items():
-            accept.__doc__ = accept.__doc__.replace(f"{{{name}}}", describe_options(kind))
+            accept.__doc__ = fill_in(accept.__doc__, name, describe_options(kind))
         return accept
 
     return decorate
@@ -380,6 +380,12 @@ def build_signature(function: Callable[..., Any], keywords: type[Options], parts
         for name in dict.fromkeys((*options, *rest)) if (field := keywords.model_fields[name])
     ]  # fmt: skip
     return inspect.Signature([*kept, *named])
+
+
+def fill_in(docstring: str, name: str, text: str) -> str:
+    """The docstring with a text in place of a name in braces, all of its lines indented as the name is."""
+    placeholder = re.compile(rf"^( *)\{{{name}\}}", re.MULTILINE)
+    return placeholder.sub(lambda match: textwrap.indent(text, match[1]), docstring)
 
 
 def describe_options(kind: type[Options]) -> str:
