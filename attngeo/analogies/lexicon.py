@@ -27,7 +27,7 @@ FOLDS: dict[str, Callable[[str], str]] = {"keep": str, "lower": str.lower, "igno
 FORMS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
 # Vectors that are summed at a time, for means and directions of variance.
 BLOCK = 4096
-# How a setting that is not at its default is described.
+# Setting → its description, if it is not at its default.
 DESCRIPTIONS = {
     "method": "{}", "table": "{} table", "candidates": "candidates: {}", "case": "case: {}", "compose": "compose: {}",
     "limit": "first {:,}", "centre": "centred", "remove_top": "top {} removed",
@@ -61,18 +61,25 @@ class Lexicon:
 
     def rows_of(self, question: Question) -> tuple[list[int], list[int]] | None:
         """The rows of a, b, c, and of the known answers; None unless a, b, c and at least one answer are known."""
-        terms, answers = (
-            [row for row in map(self.row, words) if row is not None]
-            for words in ((question.a, question.b, question.c), question.answers)
-        )
+        terms = self._find_rows((question.a, question.b, question.c))
+        answers = self._find_rows(question.answers)
         return (terms, answers) if len(terms) == 3 and answers else None
+
+    def _find_rows(self, words: Iterable[str]) -> list[int]:
+        """The rows of the words that the table knows."""
+        rows = map(self.row, words)
+        return [row for row in rows if row is not None]
 
 
 def find_row(row_of: Mapping[str, int], word: str) -> int | None:
     """The row of a word as it is written, or of the same word in another form of Unicode: é may be e and an accent."""
-    if word not in row_of:
-        word = next((text for form in FORMS if (text := normalize(form, word)) in row_of), word)
-    return row_of.get(word)
+    if word in row_of:
+        return row_of[word]
+    for form in FORMS:
+        normalised = normalize(form, word)
+        if normalised in row_of:
+            return row_of[normalised]
+    return None
 
 
 def build_lexicon(
@@ -97,8 +104,8 @@ def build_lexicon(
     first = len(embedding.labels)
     # Words of the same tokens are one candidate, with the name of the first.
     names = {tokens: word for word, tokens in reversed(composed.items())}
-    places = {tokens: first + place for place, tokens in enumerate(names)}
-    index |= {word: places[tokens] for word, tokens in composed.items()}
+    row_of_tokens = {tokens: row for row, tokens in enumerate(names, first)}
+    index |= {word: row_of_tokens[tokens] for word, tokens in composed.items()}
     means = [embedding.matrix[list(tokens)].float().mean(0) for tokens in names]
     vectors = torch.stack(means) if means else torch.zeros(0, embedding.matrix.shape[1])
     candidates = torch.cat([rows, torch.arange(first, first + len(names))])
@@ -141,7 +148,9 @@ class Space:
     """
 
     def __init__(self, lexicon: Lexicon, settings: ProbeSettings) -> None:
-        self.lexicon, self._settings, self._device = lexicon, settings, pick_device(settings.device)
+        self.lexicon = lexicon
+        self._settings = settings
+        self._device = pick_device(settings.device)
         self._dtype = torch.float32 if self._device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         self.candidates = lexicon.candidates
         self.width = lexicon.embedding.matrix.shape[1]
@@ -163,18 +172,19 @@ class Space:
         return unit(x) if self._settings.normalise else x
 
     def blocks(self, size: int) -> Iterator[tuple[int, Tensor]]:
-        """The candidates block by block: the place of the first one, and up to `size` vectors."""
+        """The candidates block by block: the number of the first one, and up to `size` vectors."""
         for start in range(0, len(self.candidates), size):
             yield start, self.vectors(self.candidates[start : start + size])
 
     def _raw(self, rows: Tensor) -> Tensor:
-        table, composed = self.lexicon.embedding.matrix, self.lexicon.composed
-        inside = rows < len(table)
-        if bool(inside.all()):
+        """The vectors of some rows as they are stored, [len(rows), width]."""
+        table = self.lexicon.embedding.matrix
+        is_token = rows < len(table)
+        if bool(is_token.all()):
             return table[rows].to(self._device, self._dtype)
         x = torch.empty(len(rows), self.width, dtype=self._dtype)
-        x[inside] = table[rows[inside]].to(self._dtype)
-        x[~inside] = composed[rows[~inside] - len(table)].to(self._dtype)
+        x[is_token] = table[rows[is_token]].to(self._dtype)
+        x[~is_token] = self.lexicon.composed[rows[~is_token] - len(table)].to(self._dtype)
         return x.to(self._device)
 
     def _fit(self) -> tuple[Tensor | None, Tensor | None]:
@@ -182,12 +192,12 @@ class Space:
         if not (self._settings.centre or self._settings.remove_top):
             return None, None
         count = len(self.candidates)
-        parts = [self.candidates[start : start + BLOCK] for start in range(0, count, BLOCK)]
-        mean = torch.stack([self._raw(rows).sum(0) for rows in parts]).sum(0) / count
+        blocks = torch.split(self.candidates, BLOCK)
+        mean = torch.stack([self._raw(rows).sum(0) for rows in blocks]).sum(0) / count
         if not self._settings.remove_top:
             return mean, None
         spread = torch.zeros(self.width, self.width, dtype=self._dtype, device=self._device)
-        for rows in parts:
+        for rows in blocks:
             x = self._raw(rows) - mean
             spread += x.mT @ x
         # On the CPU, because some devices have no decomposition of symmetric matrices.
@@ -197,13 +207,14 @@ class Space:
 
 def describe_settings(settings: ProbeSettings) -> list[str]:
     """The settings that are not at their defaults, and whether vectors have unit length, in words."""
-    defaults = type(settings)()
-    changed = [
-        text.format(getattr(settings, name))
-        for name, text in DESCRIPTIONS.items()
-        if hasattr(settings, name) and getattr(settings, name) != getattr(defaults, name)
-    ]
-    return [*changed, "unit vectors" if settings.normalise else "raw vectors"]
+    defaults = dict(type(settings)())
+    values = dict(settings)
+    described = []
+    for name, text in DESCRIPTIONS.items():
+        if name in values and values[name] != defaults[name]:
+            described.append(text.format(values[name]))
+    described.append("unit vectors" if settings.normalise else "raw vectors")
+    return described
 
 
 def unit(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""All questions asked of one space: the rank of each answer among the candidates, and the best candidates.
+"""The probe, which answers questions from vectors: the rank of each answer, and the best candidates.
 
 A method scores a candidate as the fourth word of an analogy. It needs only the products of candidates with the words of
 the questions. There are far fewer words than questions (Google's 19,544 questions consist of 905 words). So the
@@ -23,31 +23,35 @@ from attngeo.analogies.options import Method
 from attngeo.errors import UsageError
 from attngeo.progress import Progress, ProgressCallback
 
-# Keeps 3CosMul's quotient finite: the value of Levy and Goldberg.
+# Keeps the quotient of 3CosMul finite: the value of Levy and Goldberg.
 EPSILON = 0.001
 # Questions whose targets are formed at once.
 QUESTIONS = 1024
-# Scores closer than this are a tie, by the precision that they are computed in.
+# Precision of the scores → the distance below which two scores are tied.
 TIED = {torch.float64: 1e-10, torch.float32: 1e-5}
-# Questions and candidates that are processed at a time: what fits into caches, and what keeps a GPU busy.
+# Device → questions and candidates that are processed at a time: as fit into caches, or keep a GPU busy.
 SHAPES = {"cpu": (256, 2048), "cuda": (4096, 16384), "mps": (2048, 8192)}
+# Candidates of the smallest block.
 FEWEST = 16
 
 
 class CosAdd:
-    """3CosAdd, cos(x, b + c − a).
+    """Scores by 3CosAdd, cos(x, b + c − a).
 
     `prepare` takes the vectors of a block of candidates [block, width]; `scores` gives those of some of the questions
     [stop − start, block], higher is better, which the caller may write to. `CosMul` has the same methods.
     """
 
     def __init__(self, vectors: Tensor, terms: Tensor) -> None:
-        """Take vectors [words, width] and terms [questions, 3], the places of a, b and c among the words."""
-        self._vectors, self._terms = vectors, terms
-        targets = (
-            (vectors[b] + vectors[c]) - vectors[a] for a, b, c in (part.T for part in torch.split(terms, QUESTIONS))
-        )
-        length = torch.cat([torch.linalg.vector_norm(target, dim=1) for target in targets])
+        """Take vectors [words, width] and terms [questions, 3], the numbers of a, b and c among the words."""
+        self._vectors = vectors
+        self._terms = terms
+        lengths = []
+        for block in torch.split(terms, QUESTIONS):
+            a, b, c = block.T
+            targets = (vectors[b] + vectors[c]) - vectors[a]
+            lengths.append(torch.linalg.vector_norm(targets, dim=1))
+        length = torch.cat(lengths)
         self._scale = torch.where(length > 0, 1 / length, 0)[:, None]
 
     def prepare(self, x: Tensor) -> None:
@@ -62,10 +66,11 @@ class CosAdd:
 
 
 class CosMul:
-    """3CosMul, cos(x, b)·cos(x, c) / (cos(x, a) + ε) with cosines moved to [0, 1]."""
+    """Scores by 3CosMul, cos(x, b)·cos(x, c) / (cos(x, a) + ε) with cosines moved to [0, 1]."""
 
     def __init__(self, vectors: Tensor, terms: Tensor) -> None:
-        self._vectors, self._terms = unit(vectors), terms
+        self._vectors = unit(vectors)
+        self._terms = terms
 
     def prepare(self, x: Tensor) -> None:
         """The moved cosines of every word with every candidate, and one over the denominators."""
@@ -80,8 +85,10 @@ class CosMul:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """For each question: the rank [n] of the best right answer among the candidates other than a, b and c (1 is best,
-    ties count against it), its cosine [n] with b + c − a, and the rows of the best candidates [n, k].
+    """The results of n questions.
+
+    rank: [n], of the best right answer among the candidates other than a, b and c; 1 is best, ties count against it.
+    cosine: [n], of this answer with b + c − a. top: [n, k], the rows of the best candidates.
     """
 
     rank: Tensor
@@ -105,28 +112,30 @@ def ask(
     blocks, in addition to the table itself.
     """
     probe = _Probe(space, terms, torch.cat([terms, answers], 1), top_k, memory)
-    places, asked = probe.places(answers), probe.places(terms)
+    answer_words = probe.find_words(answers)
+    question_words = probe.find_words(terms)
     # An answer is possible if it exists and is not one of the words of the question.
-    possible = (places >= 0) & (places[:, :, None] != asked[:, None, :]).all(2)
-    add = CosAdd(probe.vectors, asked)
-    scorer: CosAdd | CosMul = add if method == "3cosadd" else CosMul(probe.vectors, asked)
-    scores = probe.scores_at(scorer, places).masked_fill_(~possible, -torch.inf)
-    best = scores.amax(1)
-    cosines = scores if scorer is add else probe.scores_at(add, places)
-    chosen = scores.argmax(1, keepdim=True)
-    floor = best - TIED[scores.dtype]
+    is_other_word = (answer_words[:, :, None] != question_words[:, None, :]).all(2)
+    is_possible = (answer_words >= 0) & is_other_word
+    cos_add = CosAdd(probe.vectors, question_words)
+    scorer: CosAdd | CosMul = cos_add if method == "3cosadd" else CosMul(probe.vectors, question_words)
+    scores = probe.score_words(scorer, answer_words).masked_fill_(~is_possible, -torch.inf)
+    best = scores.argmax(1, keepdim=True)
+    cosines = scores if scorer is cos_add else probe.score_words(cos_add, answer_words)
+    floor = scores.amax(1) - TIED[scores.dtype]
     counts, top = probe.run(scorer, floor, progress)
-    right = _mark_distinct(places, possible) & (scores >= floor[:, None])
+    is_best_answer = _mark_distinct(answer_words, is_possible) & (scores >= floor[:, None])
     return ProbeResult(
-        rank=(counts - right.sum(1) + 1).cpu(),
-        cosine=torch.where(possible.any(1), cosines.gather(1, chosen)[:, 0], torch.nan).cpu(),
+        rank=(counts - is_best_answer.sum(1) + 1).cpu(),
+        cosine=torch.where(is_possible.any(1), cosines.gather(1, best)[:, 0], torch.nan).cpu(),
         top=top.cpu(),
     )
 
 
 def check_top_k(space: Space, words: int, top_k: int) -> None:
     """Raise UsageError unless there are as many candidates that are none of the words of a question."""
-    ref, candidates = space.lexicon.embedding.ref, len(space.candidates)
+    ref = space.lexicon.embedding.ref
+    candidates = len(space.candidates)
     if candidates <= words:
         raise UsageError(
             f"{ref} has {candidates} candidates, expected more than the words of a question; use a larger table, or "
@@ -151,34 +160,38 @@ class _Probe:
         device = self.vectors.device
         check_top_k(space, terms.shape[1], top_k)
         self._top_k = top_k
-        # The place of each row among the candidates: a question's own words are no answers to it.
-        positions = torch.full((int(space.candidates[-1]) + 1,), -1)
-        positions[space.candidates] = torch.arange(len(space.candidates))
-        self._excluded = positions[terms].to(device)
-        self._questions, self._block = _choose_blocks(device.type, self.vectors, len(terms), memory)
+        # The number of each row among the candidates: a question's own words are no answers to it.
+        candidate_of_row = torch.full((int(space.candidates[-1]) + 1,), -1)
+        candidate_of_row[space.candidates] = torch.arange(len(space.candidates))
+        self._excluded = candidate_of_row[terms].to(device)
+        self._question_block, self._block = _choose_blocks(device.type, self.vectors, len(terms), memory)
 
-    def places(self, rows: Tensor) -> Tensor:
-        """The place of each row among the words; −1 for −1."""
-        places = torch.searchsorted(self._words, rows.clamp(min=0).contiguous())
-        return torch.where(rows >= 0, places, -1).to(self.vectors.device)
+    def find_words(self, rows: Tensor) -> Tensor:
+        """The number of each row among the words; −1 for −1."""
+        words = torch.searchsorted(self._words, rows.clamp(min=0).contiguous())
+        return torch.where(rows >= 0, words, -1).to(self.vectors.device)
 
-    def scores_at(self, scorer: CosAdd | CosMul, places: Tensor) -> Tensor:
+    def score_words(self, scorer: CosAdd | CosMul, words: Tensor) -> Tensor:
         """The score of each question [n] at some of the words [n, m], taken as candidates; −∞ at −1."""
-        collected = torch.full(places.shape, -torch.inf, dtype=self.vectors.dtype, device=places.device)
+        count = len(words)
+        collected = torch.full(words.shape, -torch.inf, dtype=self.vectors.dtype, device=words.device)
         for first in range(0, len(self.vectors), self._block):
             scorer.prepare(self.vectors[first : first + self._block])
-            inside = (places >= first) & (places < first + self._block)
-            for start in range(0, len(places), self._questions):
-                part = slice(start, min(start + self._questions, len(places)))
-                here, columns = inside[part].nonzero(as_tuple=True)
-                if len(here):
-                    scores = scorer.scores(part.start, part.stop)
-                    collected[start + here, columns] = scores[here, places[part][here, columns] - first]
+            is_inside = (words >= first) & (words < first + self._block)
+            for start in range(0, count, self._question_block):
+                stop = min(start + self._question_block, count)
+                questions, columns = is_inside[start:stop].nonzero(as_tuple=True)
+                if not len(questions):
+                    continue
+                scores = scorer.scores(start, stop)
+                candidates = words[start:stop][questions, columns] - first
+                collected[start + questions, columns] = scores[questions, candidates]
         return collected
 
     def run(self, scorer: CosAdd | CosMul, floor: Tensor, progress: ProgressCallback) -> tuple[Tensor, Tensor]:
         """Count candidates of at least `floor` [n], and find the best k. A question's own words are left out."""
-        count, total = len(floor), len(self._space.candidates)
+        count = len(floor)
+        total = len(self._space.candidates)
         counts = torch.zeros(count, dtype=torch.long, device=floor.device)
         top_scores = torch.full((count, self._top_k), -torch.inf, dtype=floor.dtype, device=floor.device)
         top = torch.zeros(count, self._top_k, dtype=torch.long, device=floor.device)
@@ -186,24 +199,24 @@ class _Probe:
         for first, x in self._space.blocks(self._block):
             progress(Progress("ask", f"{count:,} questions", first * row_nbytes, total * row_nbytes))
             scorer.prepare(x)
-            for start in range(0, count, self._questions):
-                part = slice(start, min(start + self._questions, count))
-                scores = scorer.scores(part.start, part.stop)
-                excluded = self._excluded[part] - first
-                here, columns = ((excluded >= 0) & (excluded < len(x))).nonzero(as_tuple=True)
-                scores[here, excluded[here, columns]] = -torch.inf
-                counts[part] += (scores >= floor[part, None]).sum(1)
-                values, where = scores.topk(min(self._top_k, len(x)), 1)
-                merged = torch.cat([top_scores[part], values], 1).topk(self._top_k, 1)
-                top_scores[part] = merged.values
-                top[part] = torch.cat([top[part], where + first], 1).gather(1, merged.indices)
+            for start in range(0, count, self._question_block):
+                stop = min(start + self._question_block, count)
+                scores = scorer.scores(start, stop)
+                excluded = self._excluded[start:stop] - first
+                questions, columns = ((excluded >= 0) & (excluded < len(x))).nonzero(as_tuple=True)
+                scores[questions, excluded[questions, columns]] = -torch.inf
+                counts[start:stop] += (scores >= floor[start:stop, None]).sum(1)
+                block_top = scores.topk(min(self._top_k, len(x)), 1)
+                merged = torch.cat([top_scores[start:stop], block_top.values], 1).topk(self._top_k, 1)
+                top_scores[start:stop] = merged.values
+                top[start:stop] = torch.cat([top[start:stop], block_top.indices + first], 1).gather(1, merged.indices)
         return counts, self._space.candidates.to(top.device)[top]
 
 
-def _mark_distinct(places: Tensor, possible: Tensor) -> Tensor:
-    """The columns that are possible and repeat no earlier column: different candidates."""
-    same = (places[:, :, None] == places[:, None, :]) & possible[:, None, :]
-    return possible & ~torch.tril(same, diagonal=-1).any(2)
+def _mark_distinct(words: Tensor, is_possible: Tensor) -> Tensor:
+    """Whether each answer [n, m] is possible and repeats no earlier one: different candidates."""
+    is_same = (words[:, :, None] == words[:, None, :]) & is_possible[:, None, :]
+    return is_possible & ~torch.tril(is_same, diagonal=-1).any(2)
 
 
 def _choose_blocks(device: str, vectors: Tensor, questions: int, memory: int) -> tuple[int, int]:

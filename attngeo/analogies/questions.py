@@ -1,4 +1,4 @@
-"""Question sets: Google's, which the package contains, BATS, and any file of the same form."""
+"""Sets of word analogies to ask: Google's, which the package contains, BATS, and any file of the same form."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
+from itertools import permutations
 from pathlib import Path
 
 from attngeo.analogies.options import GOOGLE
@@ -99,8 +100,7 @@ def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> 
         four = list(words) if isinstance(words, Iterable) and not isinstance(words, str) else []
         if len(four) != 4 or not all(isinstance(word, str) for word in four):
             raise UsageError(f"question {number} is {words!r:.60}, expected four words")
-        a, b, c, d = four
-        questions.append(Question("questions", "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}")))
+        questions.append(_make_question("questions", four, number))
     return _require_questions(QuestionSet("questions", questions), "fours of words")
 
 
@@ -115,21 +115,27 @@ def read_file(path: Path, name: str) -> QuestionSet:
 
 
 def _parse(lines: Iterable[str], name: str, category: str) -> QuestionSet:
-    """The questions of lines; category: of those before the first title."""
-    first, questions, bad = category, list[Question](), list[int]()
+    """The questions of lines; category: of those before the first title, and of those after a title without a name."""
+    questions: list[Question] = []
+    left_out: list[int] = []
+    untitled = category
     for number, line in enumerate(lines, 1):
         words = line.split()
         if line.startswith(":"):
-            category = " ".join(line.lstrip(": ").split()) or first
+            category = " ".join(line.lstrip(": ").split()) or untitled
         elif len(words) == 4:
-            a, b, c, d = words
-            questions.append(Question(category, "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}")))
+            questions.append(_make_question(category, words, number))
         elif words:
-            bad.append(number)
+            left_out.append(number)
         _check_number(len(questions), name)
-    return _require_questions(
-        QuestionSet(name, _add_types(questions), _note_left_out(name, bad, "four words")), "four words a line"
-    )
+    notes = _note_left_out(name, left_out, "four words")
+    return _require_questions(QuestionSet(name, _add_types(questions), notes), "four words a line")
+
+
+def _make_question(category: str, words: Sequence[str], number: int) -> Question:
+    """A question of four words. number: its line."""
+    a, b, c, d = words
+    return Question(category, "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}"))
 
 
 def read_bats(folder: Path) -> QuestionSet:
@@ -139,24 +145,28 @@ def read_bats(folder: Path) -> QuestionSet:
     paths = without_links(sorted(path for path in folder.rglob("*.txt") if not path.name.startswith(".")))
     names = [path.stem for path in paths]
     for path in paths:
-        pairs, bad = [], list[int]()
+        pairs: list[tuple[int, str, tuple[str, ...]]] = []
+        left_out: list[int] = []
         for number, line in enumerate(_lines(path, str(path)), 1):
-            parts = line.split()
-            answers = tuple(dict.fromkeys(filter(None, parts[1].split("/")))) if len(parts) == 2 else ()
+            fields = line.split()
+            answers: tuple[str, ...] = ()
+            if len(fields) == 2:
+                answers = tuple(dict.fromkeys(filter(None, fields[1].split("/"))))
             if answers:
-                pairs.append((number, parts[0], answers))
-            elif parts:
-                bad.append(number)
-        notes += _note_left_out(path.name, bad, "a word and its answers")
+                pairs.append((number, fields[0], answers))
+            elif fields:
+                left_out.append(number)
+        notes += _note_left_out(path.name, left_out, "a word and its answers")
         _check_number(len(questions) + len(pairs) ** 2, str(path))
-        category = path.stem if names.count(path.stem) == 1 else f"{path.parent.name}/{path.stem}"
-        kind = re.sub(r"^\d+[_ ]*", "", path.parent.name).replace("_", " ").lower() if path.parent != folder else ""
-        questions += [
-            Question(category, kind, a, b[0], c, d, number, (f"line {first}", f"line {number}"))
-            for first, a, b in pairs
-            for number, c, d in pairs
-            if first != number
-        ]
+        category = path.stem
+        if names.count(category) > 1:
+            category = f"{path.parent.name}/{category}"
+        question_type = ""
+        if path.parent != folder:
+            question_type = re.sub(r"^\d+[_ ]*", "", path.parent.name).replace("_", " ").lower()
+        for (first, a, b), (second, c, d) in permutations(pairs, 2):
+            names_of_pairs = (f"line {first}", f"line {second}")
+            questions.append(Question(category, question_type, a, b[0], c, d, second, names_of_pairs))
     return _require_questions(
         QuestionSet(str(folder), questions, notes), ".txt files with a word and its answers a line"
     )
@@ -166,8 +176,10 @@ def _add_types(questions: Sequence[Question]) -> list[Question]:
     """Questions with the types of Google's set, if the names of categories are like its names."""
     if not any(question.category.startswith("gram") for question in questions):
         return list(questions)
-    types = {True: "syntactic", False: "semantic"}
-    return [replace(question, type=types[question.category.startswith("gram")]) for question in questions]
+    return [
+        replace(question, type="syntactic" if question.category.startswith("gram") else "semantic")
+        for question in questions
+    ]
 
 
 def _lines(path: Path, name: str) -> Iterable[str]:

@@ -5,9 +5,9 @@ Accuracies have bootstrap intervals, and two models are compared by McNemar's te
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ COMPARISON_COLUMNS = (
 COUNTS = ("asked", "known", "both", "only_model", "only_other", "neither")
 # Wibisono and Wang 2023, Table 3, over 9,522 questions that all its models know.
 PAPER = "paper, Table 3"
-# Questions asked and known, by type; the two types make the whole.
+# Type → numbers of questions asked and known. "overall" is the sum of the two types.
 TABLE_3_COUNTS = {"semantic": (8869, 2278), "syntactic": (10675, 7244), "overall": (19544, 9522)}
 # Model → accuracy and mean cosine of target and answer, by type.
 TABLE_3 = {
@@ -47,19 +47,32 @@ def summarise_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
     rows = []
     for model, answers in questions.groupby("model", sort=False):
         known = answers[answers["known"]]
-        correct = (known["rank"] == 1).to_numpy(dtype=float)[:, None]
-        sums = _resample_categories(answers, known, correct, options)
-        for level, name, members in _list_levels(answers):
-            some = known[known["category"].isin(members)]
-            low, high = _estimate_interval(sums, members, options)
-            rank = some["rank"].astype(float)
-            rows.append({
-                "model": model, "level": level, "name": name,
-                "asked": int(answers["category"].isin(members).sum()), "known": len(some),
-                "accuracy": (rank == 1).mean() if len(some) else np.nan, "accuracy_low": low, "accuracy_high": high,
-                "top5": (rank <= 5).mean() if len(some) else np.nan, "mean_rank": rank.mean(), "mrr": (1 / rank).mean(),
-                "mean_cosine": some["cosine"].mean(), "questions": which, "note": "",
-            })  # fmt: skip
+        is_right = (known["rank"] == 1).to_numpy(dtype=float)
+        sums = _resample_categories(answers, known, is_right[:, None], options)
+        for level in _list_levels(answers):
+            selected = known[known["category"].isin(level.categories)]
+            rank = selected["rank"].astype(float)
+            low, high = _estimate_interval(sums, level, options)
+            row = {
+                "model": model,
+                "level": level.level,
+                "name": level.name,
+                "asked": int(answers["category"].isin(level.categories).sum()),
+                "known": len(selected),
+                "accuracy": np.nan,
+                "accuracy_low": low,
+                "accuracy_high": high,
+                "top5": np.nan,
+                "mean_rank": rank.mean(),
+                "mrr": (1 / rank).mean(),
+                "mean_cosine": selected["cosine"].mean(),
+                "questions": which,
+                "note": "",
+            }
+            if len(selected):
+                row["accuracy"] = (rank == 1).mean()
+                row["top5"] = (rank <= 5).mean()
+            rows.append(row)
     return _build_frame(rows, COLUMNS)
 
 
@@ -71,64 +84,89 @@ def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.Da
     """
     by_model = {model: answers.reset_index(drop=True) for model, answers in questions.groupby("model", sort=False)}
     rows: list[dict[str, Any]] = []
-    for (model, first_answers), (other, second_answers) in combinations(by_model.items(), 2):
-        frames = (first_answers, second_answers)
-        both_known = (first_answers["known"] & second_answers["known"]).to_numpy(dtype=bool)
-        known = first_answers[both_known]
-        right = np.stack([(frame["rank"][both_known] == 1).to_numpy(dtype=bool) for frame in frames], 1)
-        sums = _resample_categories(first_answers, known, right[:, :1].astype(float) - right[:, 1:], options)
-        for level, name, members in _list_levels(first_answers):
-            if level == "category":
+    for (model, answers), (other, other_answers) in combinations(by_model.items(), 2):
+        both_known = (answers["known"] & other_answers["known"]).to_numpy(dtype=bool)
+        known = answers[both_known]
+        is_right = (answers["rank"][both_known] == 1).to_numpy(dtype=bool)
+        other_is_right = (other_answers["rank"][both_known] == 1).to_numpy(dtype=bool)
+        differences = is_right.astype(float) - other_is_right
+        sums = _resample_categories(answers, known, differences[:, None], options)
+        for level in _list_levels(answers):
+            if level.level == "category":
                 continue
-            first, second = right[known["category"].isin(members).to_numpy()].T
-            low, high = _estimate_interval(sums, members, options)
-            only_model, only_other = int((first & ~second).sum()), int((second & ~first).sum())
-            rows.append({
-                "model": model, "other": other, "level": level, "name": name, "known": len(first),
-                "both": int((first & second).sum()), "only_model": only_model, "only_other": only_other,
+            selected = known["category"].isin(level.categories).to_numpy()
+            first = is_right[selected]
+            second = other_is_right[selected]
+            count = len(first)
+            only_model = int((first & ~second).sum())
+            only_other = int((second & ~first).sum())
+            low, high = _estimate_interval(sums, level, options)
+            row = {
+                "model": model,
+                "other": other,
+                "level": level.level,
+                "name": level.name,
+                "known": count,
+                "both": int((first & second).sum()),
+                "only_model": only_model,
+                "only_other": only_other,
                 "neither": int((~first & ~second).sum()),
-                "difference": (only_model - only_other) / len(first) if len(first) else np.nan,
-                "difference_low": low, "difference_high": high, "p_value": mcnemar(only_model, only_other),
-            })  # fmt: skip
+                "difference": (only_model - only_other) / count if count else np.nan,
+                "difference_low": low,
+                "difference_high": high,
+                "p_value": mcnemar(only_model, only_other),
+            }
+            rows.append(row)
     for name in dict.fromkeys(row["name"] for row in rows):
-        group = [row for row in rows if row["name"] == name]
-        for row, corrected in zip(group, holm([row["p_value"] for row in group]), strict=True):
+        pairs = [row for row in rows if row["name"] == name]
+        for row, corrected in zip(pairs, holm([row["p_value"] for row in pairs]), strict=True):
             row["p_corrected"] = corrected
     return _build_frame(rows, COMPARISON_COLUMNS)
 
 
-def _list_levels(answers: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
-    """Each category, each type and the whole: level, name, and its categories."""
+class _Level(NamedTuple):
+    """A set of categories with a row of its own: one category, those of a type, or all of them."""
+
+    level: str
+    name: str
+    categories: list[str]
+
+
+def _list_levels(answers: pd.DataFrame) -> Iterator[_Level]:
+    """Each category, each type, and all categories together."""
     categories = answers[["category", "type"]].drop_duplicates("category")
     for category in categories["category"]:
-        yield "category", category, [category]
-    for kind, members in categories[categories["type"] != ""].groupby("type", sort=False):
-        yield "type", str(kind), list(members["category"])
-    yield "overall", "overall", list(categories["category"])
+        yield _Level("category", category, [category])
+    for question_type, members in categories[categories["type"] != ""].groupby("type", sort=False):
+        yield _Level("type", str(question_type), list(members["category"]))
+    yield _Level("overall", "overall", list(categories["category"]))
 
 
 def _resample_categories(
     answers: pd.DataFrame, known: pd.DataFrame, values: Array, options: AnalogyOptions
-) -> dict[Any, Array]:
+) -> dict[str, Array]:
     """Category → numerators and denominators of resampled means of `values` [rows of `known`, columns].
 
-    The key of a category is its place among all categories of `answers`, so that every model is resampled alike.
+    The key of a category is its number among all categories of `answers`, so that every model is resampled alike.
     """
+    sums = {}
     keys = {category: key for key, category in enumerate(answers["category"].unique())}
-    return {
-        category: resample_means(
-            values[some.index], some["first_pair"].to_numpy(), some["second_pair"].to_numpy(), options, keys[category]
+    for category, questions in known.reset_index(drop=True).groupby("category", sort=False):
+        first_pairs = questions["first_pair"].to_numpy()
+        second_pairs = questions["second_pair"].to_numpy()
+        sums[str(category)] = resample_means(
+            values[questions.index], first_pairs, second_pairs, options, keys[category]
         )
-        for category, some in known.reset_index(drop=True).groupby("category", sort=False)
-    }
+    return sums
 
 
-def _estimate_interval(
-    sums: Mapping[Any, Array], members: Iterable[Any], options: AnalogyOptions
-) -> tuple[float, float]:
-    """The interval of the mean over some categories; those without a known question have no sums."""
-    parts = [sums[category][:, 0] for category in members if category in sums]
-    return interval(sum(parts, np.zeros((2, options.draws))))
+def _estimate_interval(sums: Mapping[str, Array], level: _Level, options: AnalogyOptions) -> tuple[float, float]:
+    """The interval of the mean over the categories of a level; those without a known question have no sums."""
+    totals = np.zeros((2, options.draws))
+    for category in level.categories:
+        if category in sums:
+            totals += sums[category][:, 0]
+    return interval(totals)
 
 
 def _build_frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame:
@@ -150,13 +188,14 @@ def resample_means(values: Array, first: Array, second: Array, options: AnalogyO
     generator = np.random.default_rng([options.seed, key])
     count = len(values)
     names, inverse = np.unique(np.concatenate([first, second]), return_inverse=True)
-    units, places = len(names), inverse.reshape(2, count)
+    units = len(names)
+    pairs = inverse.reshape(2, count)  # the numbers of both pairs of each question
     sums = np.empty((2, values.shape[1], options.draws))
     step = max(1, CHUNK // (8 * count))
     for start in range(0, options.draws, step):
         stop = min(start + step, options.draws)
         drawn = generator.multinomial(units, np.full(units, 1 / units), size=stop - start)
-        weights = drawn[:, places].prod(1).astype(float)
+        weights = drawn[:, pairs].prod(1).astype(float)
         sums[0, :, start:stop] = (weights @ values).T
         sums[1, :, start:stop] = weights.sum(1)
     return sums
@@ -206,13 +245,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def published_rows() -> list[dict[str, Any]]:
     """Table 3 as rows of the results' table; what it does not print is missing."""
-    return [
-        {
-            "model": f"{model} ({PAPER})", "questions": "published",
-            "level": "overall" if name == "overall" else "type", "name": name,
-            "asked": TABLE_3_COUNTS[name][0], "known": TABLE_3_COUNTS[name][1], "accuracy": accuracy,
-            "mean_cosine": cosine, "note": "",
-        }
-        for model, values in TABLE_3.items()
-        for name, (accuracy, cosine) in values.items()
-    ]  # fmt: skip
+    rows = []
+    for model, measures in TABLE_3.items():
+        for name, (accuracy, cosine) in measures.items():
+            asked, known = TABLE_3_COUNTS[name]
+            row = {
+                "model": f"{model} ({PAPER})",
+                "questions": "published",
+                "level": "overall" if name == "overall" else "type",
+                "name": name,
+                "asked": asked,
+                "known": known,
+                "accuracy": accuracy,
+                "mean_cosine": cosine,
+                "note": "",
+            }
+            rows.append(row)
+    return rows

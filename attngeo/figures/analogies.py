@@ -10,7 +10,7 @@ from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import INTERVAL, MODELS, ROLES, SYMBOLS, escape_name, finish_figure, sample_colours
 
-# Which rows come first.
+# The levels of rows, in the order of their bars.
 LEVELS = ("overall", "type", "category")
 # Pixels.
 BAR_HEIGHT, BETWEEN, AROUND = 16, 8, 160
@@ -21,20 +21,33 @@ MOST_COUNTS = 2
 def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
     """Accuracy for all questions, each type and each category, with 95% intervals; a bar for each model.
 
-    rows: of `attngeo.analogy`. If they are about several sets of questions, a model has a bar for each set.
-    Raises DataError if no row has an accuracy.
+    If the rows are about several sets of questions, a model has a bar for each set.
+
+    Args:
+        rows: rows of `attngeo.analogy`, its table `scores`.
+        options: unused; every kind takes them.
+
+    Returns:
+        A figure of horizontal bars.
+
+    Raises:
+        DataError: no row has an accuracy.
     """
     rows = rows[rows["accuracy"].notna()]
     if rows.empty:
         raise DataError("no row has an accuracy: none of its questions is known; choose other rows by where")
     several_sets = rows["questions"].nunique() > 1
-    names = [name for level in LEVELS for name in dict.fromkeys(rows.loc[rows["level"] == level, "name"])]
+    names: list[str] = []
+    for level in LEVELS:
+        names.extend(rows.loc[rows["level"] == level, "name"].unique())
     groups = list(rows.groupby(["model", "questions"], sort=False))
     colours = sample_colours(MODELS, len(groups), 0.35, 0.9)
     figure = go.Figure()
-    for ((model, questions), part), colour in zip(groups, colours, strict=True):
-        name = f"{escape_name(model)} ({escape_name(questions)} questions)" if several_sets else escape_name(model)
-        _add_bars(figure, part, name, escape_name(model), colour)
+    for ((model, questions), bars), colour in zip(groups, colours, strict=True):
+        name = escape_name(model)
+        if several_sets:
+            name += f" ({escape_name(questions)} questions)"
+        _add_bars(figure, bars, name, escape_name(model), colour)
     figure.update_xaxes(
         title="accuracy (share of known questions, with 95% intervals)", tickformat=".0%", rangemode="tozero"
     )
@@ -46,23 +59,32 @@ def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     return finish_figure(figure, title, _count_questions(rows))
 
 
-def _add_bars(figure: go.Figure, part: pd.DataFrame, name: str, model: str, colour: str) -> None:
-    middle = part["accuracy"]
+def _add_bars(figure: go.Figure, rows: pd.DataFrame, name: str, model: str, colour: str) -> None:
+    """Add the bars of one model and set of questions. name: in the legend. model: in the hovers."""
+    accuracy = rows["accuracy"]
     figure.add_bar(
-        orientation="h", y=[_label(label) for label in part["name"]], x=middle, marker_color=colour, name=name,
+        orientation="h",
+        y=[_label(label) for label in rows["name"]],
+        x=accuracy,
+        marker_color=colour,
+        name=name,
         error_x={
-            "array": part["accuracy_high"] - middle, "arrayminus": middle - part["accuracy_low"], "thickness": 1.5,
-            "width": 3, "color": INTERVAL,
+            "array": rows["accuracy_high"] - accuracy,
+            "arrayminus": accuracy - rows["accuracy_low"],
+            "thickness": 1.5,
+            "width": 3,
+            "color": INTERVAL,
         },
-        customdata=part[["known", "asked", "accuracy_low", "accuracy_high"]].astype(float),
+        customdata=rows[["known", "asked", "accuracy_low", "accuracy_high"]].astype(float),
         hovertemplate=f"{model}<br>%{{y}}: %{{x:.1%}}<br>95%: %{{customdata[2]:.1%}} to %{{customdata[3]:.1%}}<br>"
         "%{customdata[0]:,} of %{customdata[1]:,} questions known<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def _count_questions(rows: pd.DataFrame) -> str:
     """How many questions were known overall, if the models do not differ much in it."""
-    counts = sorted({f"{int(count):,}" for count in rows.loc[rows["level"] == "overall", "known"].dropna()})
+    known = rows.loc[rows["level"] == "overall", "known"].dropna()
+    counts = sorted({f"{int(count):,}" for count in known})
     return f"{' or '.join(counts)} questions" if 0 < len(counts) <= MOST_COUNTS else ""
 
 
@@ -78,37 +100,61 @@ TERMS = {
 }  # fmt: skip
 PANELS_ACROSS = 3
 COLOURS = tuple(ROLES.values())
-# Pixels of a row of panels, and the share of the height between two.
-PANEL_HEIGHT, SPACE = 260, 0.18
+# Pixels of a row of panels.
+PANEL_HEIGHT = 260
+# The room between two rows of panels, as a share of the height.
+SPACE = 0.18
 
 
 def draw_paraphrases(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
     """A panel for each error term: one point for each question, a colour and a symbol for each model.
 
-    rows: of `attngeo analogy --explain`. Questions without a defined term are left out of its panel, and an empty panel
-    says so.
+    Questions without a defined term are left out of its panel, and an empty panel says so.
+
+    Args:
+        rows: rows of `attngeo analogy --explain`.
+        options: unused; every kind takes them.
+
+    Returns:
+        A figure of the cosine error against each error term.
     """
     count = -(-len(TERMS) // PANELS_ACROSS)
     figure = make_subplots(
         rows=count, cols=PANELS_ACROSS, subplot_titles=list(TERMS.values()), shared_yaxes=True, vertical_spacing=SPACE
     )
-    panels = {term: {"row": at // PANELS_ACROSS + 1, "col": at % PANELS_ACROSS + 1} for at, term in enumerate(TERMS)}
-    for number, (model, part) in enumerate(rows.groupby("model", sort=False)):
-        labels = [escape_name(f"{a} : {b} = {c} : {d}") for a, b, c, d in part[["a", "b", "c", "answer"]].to_numpy()]
-        for at, (term, title) in enumerate(TERMS.items()):
+    subplots = {}
+    for number, term in enumerate(TERMS):
+        row, column = divmod(number, PANELS_ACROSS)
+        subplots[term] = {"row": row + 1, "col": column + 1}
+    for number, (model, questions) in enumerate(rows.groupby("model", sort=False)):
+        words = questions[["a", "b", "c", "answer"]].to_numpy()
+        labels = [escape_name(f"{a} : {b} = {c} : {d}") for a, b, c, d in words]
+        style = {"color": COLOURS[number % len(COLOURS)], "symbol": SYMBOLS[number % len(SYMBOLS)], "size": 9}
+        for term, title in TERMS.items():
             figure.add_scatter(
-                x=part[term], y=part["cosine_error"], mode="markers", name=escape_name(model), text=labels,
-                legendgroup=str(number), showlegend=at == 0,
-                marker={"color": COLOURS[number % len(COLOURS)], "symbol": SYMBOLS[number % len(SYMBOLS)], "size": 9},
+                x=questions[term],
+                y=questions["cosine_error"],
+                mode="markers",
+                name=escape_name(model),
+                text=labels,
+                legendgroup=str(number),
+                showlegend=term == next(iter(TERMS)),
+                marker=style,
                 hovertemplate=f"{escape_name(model)}<br>%{{text}}<br>{title} %{{x:.3f}}<br>"
-                "cosine error %{y:.3f}<extra></extra>", **panels[term],
-            )  # fmt: skip
+                "cosine error %{y:.3f}<extra></extra>",
+                **subplots[term],
+            )
     for term in TERMS:
         if rows[term].isna().all():
             figure.add_annotation(
-                text="not defined<br>for any question", showarrow=False, x=0.5, y=0.5, xref="x domain",
-                yref="y domain", **panels[term],
-            )  # fmt: skip
+                text="not defined<br>for any question",
+                showarrow=False,
+                x=0.5,
+                y=0.5,
+                xref="x domain",
+                yref="y domain",
+                **subplots[term],
+            )
     figure.update_yaxes(title="1 − cosine", col=1)
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(rangemode="tozero")

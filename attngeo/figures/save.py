@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 IMAGES = (".png", ".svg", ".pdf")
 SUFFIXES = (".html", ".json", *IMAGES)
-# Pixels of an image if the figure does not say; images are drawn at twice the size, for sharp screens and print.
-WIDTH, HEIGHT, SCALE = 1000, 600, 2
+# Pixels of an image if the figure does not say.
+WIDTH, HEIGHT = 1000, 600
+# Images are drawn at twice the size, for sharp screens and print.
+SCALE = 2
 
 
 def check_figure(path: Path) -> None:
@@ -37,7 +39,16 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
     An image has the size of the figure's layout, by default 1000 × 600, and twice as many pixels. The page contains
     plotly.js and opens offline. Images require an installed Chromium or Chrome. The same figure gives the same page and
-    the same JSON, byte for byte. Raises OutputError.
+    the same JSON, byte for byte.
+
+    Args:
+        figure: a plotly figure, as `attngeo.plot` returns.
+        path: the file, whose suffix names the format. It is written whole or not at all.
+
+    Raises:
+        UsageError: `figure` is no figure, or `path` no path.
+        OutputError: the file cannot be written, or the image not drawn.
+        MissingPackageError: an image requires a package that is not installed.
     """
     if not isinstance(path, str | Path):
         raise UsageError(f"$path is {path!r:.60}, expected the name of a file", "path")
@@ -71,8 +82,12 @@ def build_page(figure: Figure) -> str:
 def _draw_image(figure: Figure, suffix: str, path: Path) -> bytes:
     import kaleido
 
-    width, height = figure.layout.width or WIDTH, figure.layout.height or HEIGHT
-    options = {"format": suffix.removeprefix("."), "width": width, "height": height, "scale": SCALE}
+    options = {
+        "format": suffix.removeprefix("."),
+        "width": figure.layout.width or WIDTH,
+        "height": figure.layout.height or HEIGHT,
+        "scale": SCALE,
+    }
     # The end of a browser may be read as a message, which would be logged with a traceback and ignored.
     logging.getLogger("choreographer.channels.pipe").setLevel(logging.CRITICAL)
     try:

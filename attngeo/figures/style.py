@@ -1,4 +1,4 @@
-"""What all figures share: colours, names as plain text, panels, guides, titles and legends.
+"""The style that all figures share: colours, names as plain text, panels, guides, titles and legends.
 
 Each colour has one meaning in all figures, and colour-blind readers can tell them apart. Source: Okabe & Ito 2008,
 "Color Universal Design", https://jfly.uni-koeln.de/color/; indigo, wine and sand from Tol's notes,
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -22,7 +22,7 @@ from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUANTILES, QUARTILES
 
 LONGEST_NAME = 60
-# The least number of ticks that need not be thinned out, and the distances between ticks of longer axes.
+# From this number on, ticks are thinned out, to one of these distances.
 MOST_TICKS = 20
 TICK_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 # Chance levels of forms as wide as this are their limits, to the digits that a figure shows.
@@ -43,7 +43,10 @@ def escape_name(text: object, longest: int = LONGEST_NAME) -> str:
 
 
 class Panel(NamedTuple):
-    """One stack of one model. name: what tells it from the others, "" for a single one. number: among its role's."""
+    """The rows of one stack of one model.
+
+    name: what tells it from the others, "" for a single one. number: its position among the panels of its role.
+    """
 
     model: str
     stack: str
@@ -59,15 +62,19 @@ class Panel(NamedTuple):
 
 def split_panels(rows: pd.DataFrame) -> list[Panel]:
     """Every stack of every model, in the order of the rows; its name has the model, the stack, or both."""
-    groups, models = list(rows.groupby(["model", "stack"], sort=False)), rows["model"].nunique()
-    panels, roles = [], Counter[str]()
-    for (model, stack), part in groups:
-        names = [escape_name(model)] if models > 1 else []
+    groups = list(rows.groupby(["model", "stack"], sort=False))
+    models = rows["model"].nunique()
+    panels = []
+    panels_of_role = Counter[str]()
+    for (model, stack), stack_rows in groups:
+        names = []
+        if models > 1:
+            names.append(escape_name(model))
         if len(groups) > models:
             names.append(escape_name(stack))
         role = role_of(str(stack))
-        panels.append(Panel(str(model), str(stack), " · ".join(names), roles[role], part))
-        roles[role] += 1
+        panels.append(Panel(str(model), str(stack), " · ".join(names), panels_of_role[role], stack_rows))
+        panels_of_role[role] += 1
     return panels
 
 
@@ -85,9 +92,12 @@ def finish_figure(figure: go.Figure, title: str, details: str = "", top: int = 7
     text = f"{title}<br><sup>{details}</sup>" if details else title
     named = sum(trace.showlegend is not False and bool(trace.name) for trace in figure.data)
     return figure.update_layout(
-        title=text, template="plotly_white", showlegend=named > 1, margin={"t": top, "r": 30},
+        title=text,
+        template="plotly_white",
+        showlegend=named > 1,
+        margin={"t": top, "r": 30},
         hoverlabel={"align": "left"},
-    )  # fmt: skip
+    )
 
 
 def choose_ticks(numbers: pd.Index) -> dict[str, list[int]]:
@@ -106,8 +116,8 @@ def axis_title_of(score: str) -> str:
     """The title of an axis of the loss, or of a score, with the meaning of its ends in small type below."""
     if score == LOSS:
         return "loss (nats per prediction)"
-    label, space, ends = SCORES[score].axis_title.partition(" (")
-    return f'{label}<br><span style="font-size:0.7em">({ends}</span>' if space else label
+    label, parenthesis, ends = SCORES[score].axis_title.partition(" (")
+    return f'{label}<br><span style="font-size:0.7em">({ends}</span>' if parenthesis else label
 
 
 def number_format_of(score: str) -> str:
@@ -132,7 +142,7 @@ def add_chance_line(figure: go.Figure, score: str, axis: str = "y") -> None:
 def quartiles_by(rows: pd.DataFrame, key: str, score: str) -> pd.DataFrame:
     """The quartiles of a score for each value of a column: columns lower, median and upper."""
     grouped = rows.groupby(key)[score]
-    return pd.DataFrame({place: grouped.quantile(QUANTILES[place]) for place in QUARTILES})
+    return pd.DataFrame({name: grouped.quantile(QUANTILES[name]) for name in QUARTILES})
 
 
 def add_band(
@@ -143,16 +153,16 @@ def add_band(
     panel: the column of a figure of several.
     """
     edge = {"mode": "lines", "line_width": 0, "showlegend": False, "hoverinfo": "skip", "legendgroup": group}
-    place = {} if panel is None else {"row": 1, "col": panel}
-    figure.add_scatter(x=upper.index, y=upper, **edge, **place)
-    figure.add_scatter(x=lower.index, y=lower, fill="tonexty", fillcolor=fade(colour), **edge, **place)
+    subplot = {} if panel is None else {"row": 1, "col": panel}
+    figure.add_scatter(x=upper.index, y=upper, **edge, **subplot)
+    figure.add_scatter(x=lower.index, y=lower, fill="tonexty", fillcolor=fade(colour), **edge, **subplot)
 
 
 def sample_colours(scale: str, count: int, first: float, last: float) -> list[str]:
     """Colours of a scale, from the share `first` of it to the share `last`."""
-    places = [first + (last - first) * at / max(count - 1, 1) for at in range(count)]
-    shares = sample_colorscale(scale, places, colortype="tuple")
-    return ["#" + "".join(f"{round(255 * share):02x}" for share in colour) for colour in shares]
+    shares = [first + (last - first) * number / max(count - 1, 1) for number in range(count)]
+    colours = sample_colorscale(scale, shares, colortype="tuple")
+    return [_format_colour(255 * level for level in colour) for colour in colours]
 
 
 ROLES = {
@@ -163,8 +173,9 @@ OBJECTIVES = {"mlm": ROLES["encoder"], "clm": ROLES["decoder"], "image": ROLES["
 OBJECTIVE_NAMES = {"mlm": "encoder (mlm)", "clm": "decoder (clm)", "image": "vision"}
 INITIALISATIONS = {"default": "#56606B", "symmetric": "#D55E00", "identity": "#999933"}
 OTHER = "#000000"
-# Colour scales, from dark to light: of layers, and of models compared in something that has no role.
-LAYERS, MODELS = "Cividis", "Viridis"
+# Colour scales, from dark to light.
+LAYERS = "Cividis"
+MODELS = "Viridis"  # compared in something that has no role
 # Scores from -1 to 1: purple, white, green (ColorBrewer's PRGn). Magnitudes from 0 up: white to black.
 SIGNED = ((0.0, "#762A83"), (0.25, "#C2A5CF"), (0.5, "#FFFFFF"), (0.75, "#A6DBA0"), (1.0, "#1B7837"))
 MAGNITUDE = ((0.0, "#FFFFFF"), (0.4, "#B5BAC1"), (1.0, "#14171A"))
@@ -196,18 +207,25 @@ def tell_apart(panel: Panel, styles: Sequence[str]) -> tuple[str, str]:
 
     The colour is lighter in each round of the styles, twice at most.
     """
-    rounds, at = divmod(panel.number, len(styles))
+    rounds, position = divmod(panel.number, len(styles))
     colour = ROLES.get(role_of(panel.stack), OTHER)
-    return _lighten(colour, LIGHTER[min(rounds, len(LIGHTER) - 1)]), styles[at]
+    white = LIGHTER[min(rounds, len(LIGHTER) - 1)]
+    if white:
+        colour = _format_colour(level + (255 - level) * white for level in _parse_colour(colour))
+    return colour, styles[position]
 
 
-def _lighten(colour: str, share: float) -> str:
-    """A colour with a share of white."""
-    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts) if share else colour
+def _parse_colour(colour: str) -> list[int]:
+    """Red, green and blue, from 0 to 255, of a colour such as "#0072B2"."""
+    return [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
+
+
+def _format_colour(levels: Iterable[float]) -> str:
+    """The colour of these levels of red, green and blue, from 0 to 255."""
+    return "#" + "".join(f"{round(level):02x}" for level in levels)
 
 
 def fade(colour: str) -> str:
     """The colour of a band around a line of this colour, and of bars of faint points."""
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    red, green, blue = _parse_colour(colour)
     return f"rgba({red},{green},{blue},0.2)"

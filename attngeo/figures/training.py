@@ -33,9 +33,9 @@ from attngeo.figures.style import (
 )
 from attngeo.scores.summary import SETTLED, find_settled
 
-# The end of the colour scale of layers: what follows is a yellow that white paper swallows.
+# The end of the colour scale of layers: beyond it is a yellow that white paper swallows.
 LAST_COLOUR = 0.85
-# What tells groups of runs apart.
+# The columns that tell groups of runs apart.
 KEYS = ("objective", "init")
 
 
@@ -52,7 +52,17 @@ def draw_training(curves: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """A score or the loss against the step: one line for each objective and initialisation, in a band.
 
     A score is the median over whole layers and seeds in a band of quartiles; the loss the mean over seeds in a band of
-    their range. Raises UsageError for losses of several objectives. Source: Saponati et al. 2025, Fig. 3a, 3b and S5.
+    their range. Source: Saponati et al. 2025, Fig. 3a, 3b and S5.
+
+    Args:
+        curves: rows of `curves.parquet`, or of `attngeo pretrain`.
+        options: `score` names the score, or "loss".
+
+    Returns:
+        A figure whose details say what all runs have in common.
+
+    Raises:
+        UsageError: the losses are of several objectives.
     """
     return _draw_losses(curves) if options.score == LOSS else _draw_scores(curves, options.score)
 
@@ -82,62 +92,89 @@ def _draw_losses(curves: pd.DataFrame) -> go.Figure:
     figure = go.Figure(layout={"xaxis_title": "step", "yaxis_title": axis_title_of(LOSS)})
     for group in groups:
         _add_line(figure, group.rows.groupby("step")[LOSS].agg(["min", "mean", "max"]), group)
-    over = [f"mean and range over {_count_seeds(losses)}"] if losses["seed"].nunique() > 1 else []
-    return finish_figure(figure, "training loss", ", ".join([*common, *over]))
+    if losses["seed"].nunique() > 1:
+        common.append(f"mean and range over {_count_seeds(losses)}")
+    return finish_figure(figure, "training loss", ", ".join(common))
 
 
 def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """The score of each layer against the step; one panel for each objective and initialisation.
 
     It is the median over seeds of whole layers, or over heads and seeds in a band of quartiles. A point marks the step
-    from which on a curve stays within 10% of its last value. Raises DataError if there are no heads to draw.
-    Source: Saponati et al. 2025, Fig. 3c, 3d, S4 and S5c.
+    from which on a curve stays within 10% of its last value. Source: Saponati et al. 2025, Fig. 3c, 3d, S4 and S5c.
+
+    Args:
+        curves: rows of `curves.parquet`, or of `attngeo pretrain`.
+        options: `score` names the score; `over` chooses whole layers or heads.
+
+    Returns:
+        A figure of one line for each layer in each panel.
+
+    Raises:
+        DataError: there are no rows of heads, or of whole layers, to draw.
     """
-    score, of_heads = options.score, options.over == "heads"
+    of_heads = options.over == "heads"
     layers = curves[curves["head"].notna() == of_heads]
     if layers.empty:
         raise DataError(f"the rows of {'heads' if of_heads else 'whole layers'} are missing; choose another $over")
     groups, common = _group_runs(layers)
     several = len(groups) > 1
-    figure = make_subplots(
-        cols=len(groups), shared_yaxes=True, x_title="step",
-        subplot_titles=[group.name.replace(", ", "<br>") if several else "" for group in groups],
-    )  # fmt: skip
+    titles = [group.name.replace(", ", "<br>") for group in groups] if several else [""]
+    figure = make_subplots(cols=len(groups), shared_yaxes=True, x_title="step", subplot_titles=titles)
     figure.update_annotations(font_size=12)
     for column, group in enumerate(groups, 1):
         _add_layers(figure, group, sorted(layers["layer"].unique()), options, column)
-    figure.update_yaxes(title=axis_title_of(score), col=1)
-    several_seeds = layers["seed"].nunique() > 1
-    seeds = _count_seeds(layers)
-    if of_heads:
-        common.append("median and quartiles over heads" + (f" and {seeds}" if several_seeds else ""))
-    elif several_seeds:
-        common.append(f"median over {seeds}")
+    figure.update_yaxes(title=axis_title_of(options.score), col=1)
+    averaged = ["heads"] if of_heads else []
+    if layers["seed"].nunique() > 1:
+        averaged.append(_count_seeds(layers))
+    if averaged:
+        statistics = "median and quartiles" if of_heads else "median"
+        common.append(f"{statistics} over {' and '.join(averaged)}")
     details = ", ".join(common) + f"; points: from here on within {SETTLED:.0%} of the last value"
-    title = f"{label_of(score)} of W_qk, layer by layer"
+    title = f"{label_of(options.score)} of W_qk, layer by layer"
     return finish_figure(figure, title, details, top=120 if several else 70)
 
 
 def _add_layers(figure: go.Figure, group: _RunGroup, layers: list[int], options: PlotOptions, panel: int) -> None:
-    """A line for each layer of a group of runs; the first panel has the legend of all."""
-    score, colours = options.score, sample_colours(LAYERS, len(layers), 0, LAST_COLOUR)
-    spreads = [quartiles_by(group.rows[group.rows["layer"] == layer], "step", score) for layer in layers]
+    """Add a line for each layer of a group of runs; the first panel has the legend of all."""
+    colours = dict(zip(layers, sample_colours(LAYERS, len(layers), 0, LAST_COLOUR), strict=True))
+    quartiles = {
+        layer: quartiles_by(group.rows[group.rows["layer"] == layer], "step", options.score) for layer in layers
+    }
     if options.over == "heads":  # below all lines
-        for layer, colour, spread in zip(layers, colours, spreads, strict=True):
-            add_band(figure, spread["lower"], spread["upper"], colour, f"layer {layer}", panel)
-    for layer, colour, spread in zip(layers, colours, spreads, strict=True):
-        name, line, settled = f"layer {layer}", spread["median"], find_settled(spread["median"])
-        hover = f"{group.name}, {name}<br>step %{{x:,}}<br>{label_of(score)} %{{y:.3f}}"
+        for layer in layers:
+            bounds = quartiles[layer]
+            add_band(figure, bounds["lower"], bounds["upper"], colours[layer], f"layer {layer}", panel)
+    for layer in layers:
+        name = f"layer {layer}"
+        line = quartiles[layer]["median"]
+        hover = f"{group.name}, {name}<br>step %{{x:,}}<br>{label_of(options.score)} %{{y:.3f}}"
         figure.add_scatter(
-            x=line.index, y=line, name=name, line={"color": colour}, legendgroup=name,
-            showlegend=panel == 1 and len(layers) > 1, row=1, col=panel, hovertemplate=f"{hover}<extra></extra>",
-        )  # fmt: skip
-        if settled is not None:
-            figure.add_scatter(
-                x=[settled], y=[line[settled]], mode="markers", marker={"color": colour, "size": 8}, legendgroup=name,
-                showlegend=False, row=1, col=panel,
-                hovertemplate=f"{hover}<br>from here on within {SETTLED:.0%} of the last value<extra></extra>",
-            )  # fmt: skip
+            x=line.index,
+            y=line,
+            name=name,
+            line={"color": colours[layer]},
+            legendgroup=name,
+            showlegend=panel == 1 and len(layers) > 1,
+            row=1,
+            col=panel,
+            hovertemplate=f"{hover}<extra></extra>",
+        )
+        settled = find_settled(line)
+        if settled is None:
+            continue
+        figure.add_scatter(
+            x=[settled],
+            y=[line[settled]],
+            mode="markers",
+            marker={"color": colours[layer], "size": 8},
+            legendgroup=name,
+            showlegend=False,
+            row=1,
+            col=panel,
+            hovertemplate=f"{hover}<br>from here on within {SETTLED:.0%} of the last value<extra></extra>",
+        )
 
 
 def _group_runs(rows: pd.DataFrame) -> tuple[list[_RunGroup], list[str]]:
@@ -145,35 +182,48 @@ def _group_runs(rows: pd.DataFrame) -> tuple[list[_RunGroup], list[str]]:
 
     Colours tell objectives apart, or initialisations of one objective; dashes groups of one colour.
     """
-    several = [key for key in KEYS if rows[key].nunique() > 1]
-    groups, seen = [], Counter[str]()
-    for values, part in rows.groupby(list(KEYS), sort=False):
-        about = dict(zip(KEYS, map(str, values), strict=True))
-        name = ", ".join(_name(key, about[key]) for key in several or ["objective"])
-        by_init = several == ["init"]
-        colour = INITIALISATIONS.get(about["init"], OTHER) if by_init else OBJECTIVES.get(about["objective"], OTHER)
-        groups.append(_RunGroup(name, colour, DASHES[seen[colour] % len(DASHES)], part))
-        seen[colour] += 1
-    return groups, [_name(key, str(rows[key].iloc[0])) for key in KEYS if key not in several]
+    varied = [key for key in KEYS if rows[key].nunique() > 1]
+    common = [_name(key, str(rows[key].iloc[0])) for key in KEYS if key not in varied]
+    groups = []
+    groups_of_colour = Counter[str]()
+    for (objective, init), runs in rows.groupby(list(KEYS), sort=False):
+        values = {"objective": str(objective), "init": str(init)}
+        name = ", ".join(_name(key, values[key]) for key in varied or ["objective"])
+        if varied == ["init"]:
+            colour = INITIALISATIONS.get(values["init"], OTHER)
+        else:
+            colour = OBJECTIVES.get(values["objective"], OTHER)
+        dash = DASHES[groups_of_colour[colour] % len(DASHES)]
+        groups.append(_RunGroup(name, colour, dash, runs))
+        groups_of_colour[colour] += 1
+    return groups, common
 
 
 def _name(key: str, value: str) -> str:
-    return f"{escape_name(value)} init" if key == "init" else escape_name(OBJECTIVE_NAMES.get(value, value))
+    """The name of an objective or of an initialisation, as titles and legends have it."""
+    if key == "init":
+        return f"{escape_name(value)} init"
+    return escape_name(OBJECTIVE_NAMES.get(value, value))
 
 
 def _count_seeds(rows: pd.DataFrame) -> str:
     """The number of seeds of each group, as text; groups may have unlike numbers."""
     counts = rows.groupby([*KEYS])["seed"].nunique()
-    return f"{counts.max()} seeds" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()} seeds"
+    fewest, most = counts.min(), counts.max()
+    return f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
 
 
 def _add_line(figure: go.Figure, spread: pd.DataFrame, group: _RunGroup) -> None:
-    """A line of the middle column, in a band from the first column to the last."""
+    """Add a line of the middle column, in a band from the first column to the last."""
     lower, middle, upper = (spread[column] for column in spread.columns)
     add_band(figure, lower, upper, group.colour, group.name)
     figure.add_scatter(
-        x=spread.index, y=middle, name=group.name, legendgroup=group.name,
-        line={"color": group.colour, "width": 2.5, "dash": group.dash}, customdata=pd.concat([lower, upper], axis=1),
+        x=spread.index,
+        y=middle,
+        name=group.name,
+        legendgroup=group.name,
+        line={"color": group.colour, "width": 2.5, "dash": group.dash},
+        customdata=pd.concat([lower, upper], axis=1),
         hovertemplate=f"{group.name}<br>step %{{x:,}}<br>%{{y:.3f}} (%{{customdata[0]:.3f}} to %{{customdata[1]:.3f}})"
         "<extra></extra>",
-    )  # fmt: skip
+    )

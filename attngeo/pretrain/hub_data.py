@@ -18,20 +18,19 @@ from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # th
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.remote import require_answers
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, first_line
-from attngeo.pretrain.sources import (
+from attngeo.pretrain.text_formats import TABLE_ROWS, choose_text_column
+from attngeo.pretrain.text_source import (
     HUB_REFERENCE,
     LARGEST_IN_MEMORY,
     PAPER_TOKENISER,
-    TABLE_ROWS,
     TextSource,
-    choose_text_column,
     silence_libraries,
 )
 
 # Source: https://huggingface.co/datasets/legacy-datasets/wikipedia. The files are named one by one, because `datasets`
 # refuses a repository that also has a loading script.
 WIKIPEDIA = "hf://datasets/legacy-datasets/wikipedia/data/20220301.en/*.parquet"
-# Characters of a message of `datasets`.
+# Characters of a message of `datasets` that an error shows.
 LONGEST_REASON = 200
 
 
@@ -76,7 +75,9 @@ def read_table(reference: str, table: Any, column: str) -> Iterator[str]:
 
 
 def open_builder(reference: str) -> tuple[Any, str | None]:
-    """What `datasets` reads a Hub data set with, and the split that the reference names. See `explain_errors`.
+    """The builder by which `datasets` reads a Hub data set, and the split that the reference names.
+
+    Its errors are turned by `explain_errors`.
 
     Raises DataUnavailableError if the revision that is named is not in the cache and the Hub cannot be reached:
     `datasets` would take whatever revision is in its cache.

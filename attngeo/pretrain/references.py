@@ -1,6 +1,6 @@
-"""What the options of a run may name: a model, initial weights, data, a tokeniser. Imports nothing heavy.
+"""References in the options of a run: to a model, initial weights, data, a tokeniser. Imports nothing heavy.
 
-What names nothing is refused here, before torch and transformers are loaded to make use of it.
+One that names nothing is refused here, before torch and transformers are loaded to make use of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from attngeo.checkpoints.reference import ModelRef, is_path
 from attngeo.choices import advise
 from attngeo.errors import DataUnavailableError, ModelNotFoundError, UsageError
 from attngeo.pretrain.options import IMAGE_DATA, INITS, PATHS, PRESETS, RunOptions, TextPretrainOptions
-from attngeo.pretrain.sources import HUB_REFERENCE, explain_no_path, require_text_data, resolve_path
+from attngeo.pretrain.sources import explain_no_path, require_text_data, resolve_path
+from attngeo.pretrain.text_source import HUB_REFERENCE
 
 EXPECTED_IMAGES = "a folder with a sub-folder of images for each label, org/name of the Hub, digits or cifar10"
 

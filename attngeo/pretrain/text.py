@@ -20,7 +20,8 @@ from attngeo.errors import DataError, UsageError
 from attngeo.pretrain.initialisation import check_init, initialise
 from attngeo.pretrain.models import build_model, check_length, configure_text, read_config
 from attngeo.pretrain.options import TextPretrainOptions
-from attngeo.pretrain.sources import TextSource, open_text
+from attngeo.pretrain.sources import open_text
+from attngeo.pretrain.text_source import TextSource
 from attngeo.pretrain.tokeniser import prepare_tokeniser
 from attngeo.pretrain.trainer import RunTrainer, TrainingTask
 

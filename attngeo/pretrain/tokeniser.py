@@ -15,7 +15,7 @@ from attngeo.checkpoints.remote import require_answers
 from attngeo.choices import Objective
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 from attngeo.pretrain.references import parse_tokeniser
-from attngeo.pretrain.sources import TextSource, silence_libraries
+from attngeo.pretrain.text_source import TextSource, silence_libraries
 
 SPECIAL = {
     "pad_token": "[PAD]",

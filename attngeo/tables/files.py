@@ -17,9 +17,10 @@ from attngeo.progress import is_first_process
 
 # The signals that interrupt a command.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# The system releases the lock of LOCK when its process ends, however it ends. HOLDER has the number of that process: in
-# a file of its own, because whoever tries to take a lock empties its file.
-LOCK, HOLDER = ".lock", ".lock.pid"
+# A file whose lock the system releases when its process ends, however it ends.
+LOCK = ".lock"
+# The number of that process: in a file of its own, because whoever tries to take a lock empties its file.
+HOLDER = ".lock.pid"
 
 
 def check_writable(path: Path, suffixes: Collection[str]) -> None:
@@ -111,16 +112,19 @@ def lock_folder(folder: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 (folder / name).unlink()
         lock.release()
-        for place in created:
+        for created_folder in created:
             with contextlib.suppress(OSError):
-                place.rmdir()  # succeeds only if it is empty
+                created_folder.rmdir()  # succeeds only if it is empty
 
 
 def _create(folder: Path) -> list[Path]:
-    """Create the folder. Returns the missing ones, it first. Raises OutputError for a file, else OSError."""
+    """Create the folder and those around it. Returns the ones that were missing, the innermost first.
+
+    Raises OutputError for a file, else OSError.
+    """
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file, expected a folder")
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     return missing
 

@@ -1,4 +1,4 @@
-"""Tables from results files, as `-o` writes them, and from Parquet files of others."""
+"""Tables that are read from results files, as `-o` writes them, and from Parquet files of others."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ from attngeo.errors import DataError, DataUnavailableError, UsageError, first_li
 if TYPE_CHECKING:
     import pandas as pd
 
-# The types of the columns that figures and summaries compute with.
+# The types of columns, as errors call them.
 WHOLE, NUMBERS, TEXTS = "whole numbers", "numbers", "texts"
+# The columns that figures and summaries compute with.
 WHOLE_NUMBERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters", "step", "seed", "asked", "known")
 REAL_NUMBERS = ("frobenius_norm", "loss", "accuracy", "accuracy_low", "accuracy_high")
 NAMES = ("model", "stack")
-# Further texts: one such as 1e3 or 007 is not the number that it looks like.
+# Further columns of texts: one such as 1e3 or 007 is not the number that it looks like.
 OTHER_TEXTS = ("other", "revision", "model_type", "level", "name", "questions", "objective", "init", "note")
 # From here on, a float cannot represent every whole number; pandas makes floats of a column with a missing number.
 LARGEST_EXACT = 2**53
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 # Formats for people, which are not read.
 NOT_READ = (".md", ".tex", ".html", ".tsv", ".xlsx")
-# A text that is repeated is stored once, so that a few rows can be long.
+# Rows of a Parquet file that are unfolded at once. Few rows can be long, because a repeated text is stored once.
 PARQUET_ROWS = 1000
 MOST_VALUES = MOST_RESULTS_BYTES // 8
-# Bytes at the beginning of a text file that show how it is written, and what may part columns.
+# Bytes at the beginning of a text file that show how it is written.
 HEAD_BYTES = 1 << 16
+# Characters that may part columns.
 PARTED_BY = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 
@@ -55,9 +57,18 @@ def read_results(
 ) -> pd.DataFrame:
     """The rows of a .csv, .json, .jsonl or .parquet file.
 
-    columns: required columns. made_by: the command that writes such a file, for the advice in errors. numbers: further
-    columns of numbers, for example scores; all other unknown columns are text.
-    Raises DataUnavailableError if the file does not exist, DataError if it cannot be read or lacks a column.
+    Args:
+        path: the file.
+        columns: required columns.
+        made_by: the command that writes such a file, for the advice in errors.
+        numbers: further columns of numbers, for example scores; all other unknown columns are text.
+
+    Returns:
+        The rows, with the same types of columns from every format.
+
+    Raises:
+        DataUnavailableError: the file does not exist.
+        DataError: it cannot be read or lacks a column.
     """
     path = require_results(path, made_by)
     try:
@@ -85,24 +96,33 @@ def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
     if suffix == ".parquet":
         return read_parquet(path)
     if suffix == ".csv":
-        texts: Any = dict.fromkeys((*NAMES, *OTHER_TEXTS), "str")
-        content = read_small_bytes(path, MOST_RESULTS_BYTES)
-        if not content.strip():
-            raise ValueError("it is empty")
-        if problem := find_text_problem(content[:HEAD_BYTES]):
-            raise ValueError(problem)
-        # In pieces, as pandas reads by default, one text would make texts of the numbers in its piece only.
-        frame = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=texts, low_memory=False)
-        if not isinstance(
-            frame.index, pd.RangeIndex
-        ):  # pandas takes the first cells as the index, and moves the others
-            raise ValueError("a row has more cells than the header has names")
-        return frame
+        return _read_csv(path)
     text = read_small_text(path, MOST_RESULTS_BYTES)
-    rows = [json.loads(line) for line in text.split("\n") if line.strip()] if suffix == ".jsonl" else json.loads(text)
+    if suffix == ".jsonl":
+        lines = [line for line in text.split("\n") if line.strip()]
+        return pd.DataFrame([json.loads(line) for line in lines], dtype=object)
+    rows = json.loads(text)
     if not isinstance(rows, list):
         raise TypeError(f"expected a list of objects, got {type(rows).__name__}")
     return pd.DataFrame(rows, dtype=object)
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    content = read_small_bytes(path, MOST_RESULTS_BYTES)
+    if not content.strip():
+        raise ValueError("it is empty")
+    problem = find_text_problem(content[:HEAD_BYTES])
+    if problem:
+        raise ValueError(problem)
+    types: Any = dict.fromkeys((*NAMES, *OTHER_TEXTS), "str")
+    # In pieces, as pandas reads by default, one text would make texts of the numbers in its piece only.
+    frame = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=types, low_memory=False)
+    # If rows have more cells than the header, pandas takes their first cells as the index.
+    if not isinstance(frame.index, pd.RangeIndex):
+        raise ValueError("a row has more cells than the header has names")
+    return frame
 
 
 def find_text_problem(head: bytes, separator: str = ",") -> str:
@@ -113,7 +133,7 @@ def find_text_problem(head: bytes, separator: str = ",") -> str:
     try:
         names = next(csv.reader(text, delimiter=separator, skipinitialspace=True), [])
     except csv.Error:
-        return ""  # whoever reads it says more
+        return ""  # the reader of the whole file says more
     if len(names) != 1:
         return ""
     for other, name in PARTED_BY.items():
@@ -129,45 +149,63 @@ def _set_types(frame: pd.DataFrame, path: str, numbers: Collection[str]) -> pd.D
     """The frame with typed columns, the same from every format; columns of unknown name are text."""
     columns = {}
     for name in frame.columns:
-        values, kind = frame[name], TEXTS
+        values = frame[name]
+        expected = TEXTS
         if name in WHOLE_NUMBERS:
-            kind = WHOLE
+            expected = WHOLE
         elif name in REAL_NUMBERS or name in numbers:
-            kind = NUMBERS
+            expected = NUMBERS
         if name in NAMES and values.isna().any():
             raise DataError(f"{path}: a row has no {name}, expected a {name} in every row")
         try:
-            columns[name] = _to_texts(values, str(name)) if kind is TEXTS else _to_numbers(values, kind)
+            if expected is TEXTS:
+                columns[name] = _to_texts(values, str(name))
+            else:
+                columns[name] = _to_numbers(values, expected)
         except (ValueError, TypeError, OverflowError) as error:
-            raise DataError(f"{path}: column {name}: {first_line(error)}; expected {kind}") from None
+            raise DataError(f"{path}: column {name}: {first_line(error)}; expected {expected}") from None
     return type(frame)(columns)
 
 
 def _to_texts(values: pd.Series, name: str) -> pd.Series:
     """The texts of a column; if its name is unknown, its numbers stay numbers."""
-    if name not in (*NAMES, *OTHER_TEXTS) and (known := values.infer_objects()).dtype.kind in "iufb":
-        return known
+    if name not in (*NAMES, *OTHER_TEXTS):
+        numbers = values.infer_objects()
+        if numbers.dtype.kind in "iufb":
+            return numbers
     return values.where(values.isna(), values.map(str)).astype("str")
 
 
-def _to_numbers(values: pd.Series, kind: str) -> pd.Series:
-    """The numbers of a column, none of them rounded. Raises ValueError or TypeError, also for true and false."""
+def _to_numbers(values: pd.Series, expected: str) -> pd.Series:
+    """The numbers of a column, none of them rounded. Raises ValueError or TypeError, also for true and false.
+
+    expected: WHOLE or NUMBERS.
+    """
     import pandas as pd
 
     if values.dtype.kind in "bO":
-        cells = zip(range(1, len(values) + 1), values, values.notna(), strict=True)
-        known = [(row, value) for row, value, is_there in cells if is_there]
-        for row, value in known:
-            if isinstance(value, bool) or not isinstance(value, Real | str):
-                raise TypeError(f"{value!r:.60} in row {row} is no number")
-        parsed = pd.to_numeric(pd.Series([value for _, value in known], dtype=object), errors="coerce")
-        for (row, value), is_text in zip(known, parsed.isna(), strict=True):
-            if is_text:
-                raise ValueError(f"{value!r:.60} in row {row} is no number")
+        _require_numbers(values)
     numbers = pd.to_numeric(values)
-    if kind is WHOLE and numbers.dtype.kind == "f" and (numbers.abs() >= LARGEST_EXACT).any():
+    if expected is not WHOLE:
+        return numbers.astype("float64")
+    if numbers.dtype.kind == "f" and (numbers.abs() >= LARGEST_EXACT).any():
         raise ValueError(f"{numbers.abs().max():.4g} is too large")
-    return numbers.astype("Int64" if kind is WHOLE else "float64")
+    return numbers.astype("Int64")
+
+
+def _require_numbers(values: pd.Series) -> None:
+    """Raise TypeError or ValueError, with the row, for the first cell that is neither empty nor a number."""
+    import pandas as pd
+
+    numbered = zip(range(1, len(values) + 1), values, values.notna(), strict=True)
+    cells = {row: value for row, value, has_value in numbered if has_value}
+    for row, value in cells.items():
+        if isinstance(value, bool) or not isinstance(value, Real | str):
+            raise TypeError(f"{value!r:.60} in row {row} is no number")
+    parsed = pd.to_numeric(pd.Series(cells, dtype=object), errors="coerce")
+    for (row, value), is_text in zip(cells.items(), parsed.isna(), strict=True):
+        if is_text:
+            raise ValueError(f"{value!r:.60} in row {row} is no number")
 
 
 def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.DataFrame:
@@ -175,15 +213,17 @@ def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> p
     for column, wanted in where.items():
         if column not in rows:
             raise UsageError(f"{name}: {explain_unknown_column(column, list(rows.columns))}")
-        texts = rows[column].map(str)
         values = list_values(wanted)
-        matches = {text: _match(rows[column], text) for text in values}
-        missing = {text for text, match in matches.items() if not match.any()}
-        if missing or not values:
-            value = next((text for text in values if text in missing), wanted)
-            there = list_names(list(texts.unique()))
-            raise UsageError(f"{name} has no row with {column!s:.60} = {value!r:.60}, expected one of: {there}")
-        rows = rows[reduce(or_, matches.values())]
+        matches = [_match(rows[column], value) for value in values]
+        missing: list[object] = [value for value, match in zip(values, matches, strict=True) if not match.any()]
+        if not values:
+            missing = [wanted]
+        if missing:
+            texts = list(rows[column].map(str).unique())
+            raise UsageError(
+                f"{name} has no row with {column!s:.60} = {missing[0]!r:.60}, expected one of: {list_names(texts)}"
+            )
+        rows = rows[reduce(or_, matches)]
     return rows
 
 
@@ -247,14 +287,17 @@ def read_parquet(path: Path) -> pd.DataFrame:
         # Without threads of Arrow: see studies.results.
         table = parquet.ParquetFile(io.BytesIO(content), pre_buffer=False).read(use_threads=False)
         frame: pd.DataFrame = table.to_pandas(use_threads=False)
-        if foreign := [name for name in frame.columns if str(name) not in names]:  # pandas' own list has other names
-            raise ValueError(f"it lists column {foreign[0]!r:.60}, and holds {', '.join(names)!s:.200}")
+        for name in frame.columns:
+            if str(name) not in names:  # the list of columns that pandas keeps in the file has other names
+                raise ValueError(f"it lists column {name!r:.60}, and holds {', '.join(names)!s:.200}")
         return frame
     except OSError:
         raise
     except Exception as error:  # a damaged file makes Arrow and pandas raise errors of many kinds
-        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-        raise ValueError(kind + first_line(error)) from None
+        reason = first_line(error)
+        if type(error) is not ValueError:
+            reason = f"{type(error).__name__}: {reason}"
+        raise ValueError(reason) from None
 
 
 def _check_size(content: bytes) -> list[str]:
@@ -267,9 +310,9 @@ def _check_size(content: bytes) -> list[str]:
     schema = parquet.read_schema(io.BytesIO(content))
     # Texts that are repeated stay folded.
     file = parquet.ParquetFile(io.BytesIO(content), read_dictionary=schema.names, pre_buffer=False)
-    nested = [name for place, name in enumerate(file.schema.names) if file.schema.column(place).max_repetition_level]
-    if nested:
-        raise ValueError(f"column {nested[0]!r:.60} holds lists, expected one value in each row")
+    for number, name in enumerate(file.schema.names):
+        if file.schema.column(number).max_repetition_level:
+            raise ValueError(f"column {name!r:.60} holds lists, expected one value in each row")
     values = file.metadata.num_rows * file.metadata.num_columns
     if values > MOST_VALUES:
         raise ValueError(f"it has {values:,} values, expected at most {MOST_VALUES:,}")

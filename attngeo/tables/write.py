@@ -28,10 +28,20 @@ STYLE = (
 )
 
 
-def to_csv(frame: pd.DataFrame, kept: Collection[Any] = ()) -> str:
-    """Comma-separated values; missing scores are empty. Texts are made printable, but those of the columns `kept`."""
-    names = {name: name if name in kept else printable(name) for name in frame.columns}
-    return str(_print_texts(frame, kept).rename(columns=names).to_csv(index=False, lineterminator="\n"))
+def to_csv(frame: pd.DataFrame, as_written: Collection[Any] = ()) -> str:
+    """Comma-separated values; missing scores are empty. Texts are made printable, but those of columns `as_written`."""
+    columns: dict[Any, list[Any]] = {}
+    for name in frame.columns:
+        if frame[name].dtype.kind in "iufb":
+            continue
+        texts = [value for value in frame[name] if isinstance(value, str)]
+        if not texts:
+            continue
+        # A lone carriage return would end the line.
+        if name not in as_written or any("\r" in text for text in texts):
+            columns[name] = [printable(value) if isinstance(value, str) else value for value in frame[name]]
+    names = {name: printable(name) for name in frame.columns if name not in as_written}
+    return str(frame.assign(**columns).rename(columns=names).to_csv(index=False, lineterminator="\n"))
 
 
 def to_json(frame: pd.DataFrame) -> str:
@@ -45,11 +55,14 @@ def to_jsonl(frame: pd.DataFrame) -> str:
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as dicts, with None for what is missing or infinite."""
     columns = []
     for name in frame.columns:
         values = frame[name]
-        gone = values.isna() | (values.isin([math.inf, -math.inf]) if values.dtype.kind == "f" else False)
-        columns.append(values.astype(object).where(~gone, None).tolist())
+        is_missing = values.isna()
+        if values.dtype.kind == "f":
+            is_missing |= values.isin([math.inf, -math.inf])
+        columns.append(values.astype(object).where(~is_missing, None).tolist())
     names = list(map(str, frame.columns))
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -57,10 +70,14 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def to_markdown(frame: pd.DataFrame, digits: int = DIGITS) -> str:
     """A Markdown table; scores have `digits` digits."""
     shown = format_for_people(frame, digits)
-    numeric = numeric_columns(frame, shown)
-    sides = ["right" if is_numeric else "left" for is_numeric in numeric]
-    texts = [name for name, is_numeric in zip(shown.columns, numeric, strict=True) if not is_numeric]
-    shown = shown.assign(**{name: shown[name].map(escape_markdown) for name in texts}).rename(columns=escape_markdown)
+    sides = []
+    for name, is_numeric in zip(shown.columns, numeric_columns(frame, shown), strict=True):
+        if is_numeric:
+            sides.append("right")
+        else:
+            sides.append("left")
+            shown[name] = shown[name].map(escape_markdown)
+    shown = shown.rename(columns=escape_markdown)
     return str(shown.to_markdown(index=False, disable_numparse=True, colalign=sides)) + "\n"
 
 
@@ -71,17 +88,22 @@ def to_latex(frame: pd.DataFrame) -> str:
 
 def to_html(frame: pd.DataFrame) -> str:
     """A complete page: the title from `attrs`, the table, and its provenance from `attrs`."""
-    described = {
-        name: describe_origin(value) for name, value in frame.attrs.items() if name not in ("title", AS_WRITTEN)
-    }
-    provenance = "".join(
-        f"<dt>{_escape_html(name)}</dt><dd>{_escape_html(text)}</dd>" for name, text in described.items() if text
-    )
-    shown, title = format_for_people(frame), _escape_html(frame.attrs.get("title", "attngeo"))
-    texts = [place for place, numeric in enumerate(numeric_columns(frame, shown), 1) if not numeric]
+    provenance = ""
+    for name, value in frame.attrs.items():
+        text = describe_origin(value)
+        if text and name not in ("title", AS_WRITTEN):
+            provenance += f"<dt>{_escape_html(name)}</dt><dd>{_escape_html(text)}</dd>"
+    title = _escape_html(frame.attrs.get("title", "attngeo"))
+    shown = format_for_people(frame)
     table = shown.rename(columns=printable).to_html(index=False, border=0)
-    left = ",".join(f"td:nth-child({place}),th:nth-child({place})" for place in texts)
-    style = STYLE + (f"{left}{{text-align:left}}" if left else "")
+    columns_of_texts = [
+        f"td:nth-child({number}),th:nth-child({number})"
+        for number, is_numeric in enumerate(numeric_columns(frame, shown), 1)
+        if not is_numeric
+    ]
+    style = STYLE
+    if columns_of_texts:
+        style += f"{','.join(columns_of_texts)}{{text-align:left}}"
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
         f"</head><body>\n<h1>{title}</h1>\n<div>{table}</div>\n"
@@ -114,24 +136,12 @@ def format_for_people(frame: pd.DataFrame, digits: int = DIGITS, *, separated: b
     for name in frame.columns:
         values = frame[name]
         texts = [
-            "" if missing else printable(_text(value, digits, separated))
-            for value, missing in zip(values, values.isna(), strict=True)
+            "" if is_missing else printable(_format_value(value, digits, separated))
+            for value, is_missing in zip(values, values.isna(), strict=True)
         ]
         if any(texts):
             columns[name] = texts
     return type(frame)(columns)
-
-
-def _print_texts(frame: pd.DataFrame, kept: Collection[Any]) -> pd.DataFrame:
-    """The frame with its texts made printable, and everything else as it is, as are texts of the columns `kept`."""
-    columns: dict[Any, list[Any]] = {}
-    for name in frame.columns:
-        values = [] if frame[name].dtype.kind in "iufb" else [*frame[name]]
-        texts = [value for value in values if isinstance(value, str)]
-        # A lone carriage return would end the line.
-        if texts and (name not in kept or any("\r" in text for text in texts)):
-            columns[name] = [printable(value) if isinstance(value, str) else value for value in values]
-    return frame.assign(**columns)
 
 
 def numeric_columns(frame: pd.DataFrame, shown: pd.DataFrame) -> list[bool]:
@@ -139,10 +149,12 @@ def numeric_columns(frame: pd.DataFrame, shown: pd.DataFrame) -> list[bool]:
     return [frame[name].dtype.kind in "iuf" for name in shown.columns]
 
 
-def _text(value: object, digits: int, separated: bool) -> str:
+def _format_value(value: object, digits: int, separated: bool) -> str:
     if isinstance(value, float):
         return f"{value:.{digits}g}"
-    return f"{value:,}" if separated and isinstance(value, Integral) and not isinstance(value, bool) else str(value)
+    if separated and isinstance(value, Integral) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
 
 
 WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
@@ -164,10 +176,11 @@ def check_output(path: Path) -> None:
 def write_table(frame: pd.DataFrame, path: Path) -> None:
     """Write `frame` to `path` in the format of its suffix, whole or not at all. Raises OutputError."""
     check_output(path)
+    suffix = path.suffix.lower()
     with atomic_write(path) as partial:
-        if path.suffix.lower() == ".parquet":
+        if suffix == ".parquet":
             frame.to_parquet(partial, index=False)
-        elif path.suffix.lower() == ".csv":
+        elif suffix == ".csv":
             partial.write_text(to_csv(frame, frame.attrs.get(AS_WRITTEN, ())), "utf-8")
         else:
-            partial.write_text(WRITERS[path.suffix.lower()](frame), "utf-8")
+            partial.write_text(WRITERS[suffix](frame), "utf-8")

@@ -17,7 +17,8 @@ from support.messages import assert_states, refuses
 from support.text_files import read_documents, write_file
 
 from attngeo.errors import DataError, DataUnavailableError
-from attngeo.pretrain.sources import choose_text_column, open_text
+from attngeo.pretrain.sources import open_text
+from attngeo.pretrain.text_formats import choose_text_column
 
 
 @pytest.mark.parametrize(

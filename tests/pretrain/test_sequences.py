@@ -25,8 +25,9 @@ from transformers import PreTrainedTokenizerFast
 
 from attngeo.errors import DataError, UsageError
 from attngeo.pretrain import text as module
-from attngeo.pretrain.sources import TextSource, open_text
+from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.text import StreamedSequences, build_sequences, make_encoder
+from attngeo.pretrain.text_source import TextSource
 
 documents_of_words = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=20).map(" ".join), min_size=1)
 

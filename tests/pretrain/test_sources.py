@@ -23,8 +23,9 @@ from support.messages import assert_states, refuses
 from support.text_files import read_documents, write_file
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
-from attngeo.pretrain import sources
-from attngeo.pretrain.sources import open_text, read_rows
+from attngeo.pretrain import sources, text_source
+from attngeo.pretrain.sources import open_text
+from attngeo.pretrain.text_formats import read_rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,7 +88,7 @@ def test_a_real_text() -> None:
 
 
 def test_batches_hold_about_the_same_number_of_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "BATCH_CHARACTERS", 10)
+    monkeypatch.setattr(text_source, "BATCH_CHARACTERS", 10)
     path = write_file(tmp_path / "a.txt", "\n".join(["four"] * 5 + ["and " * 9, " ", "end"]))
     batches = list(open_text(str(path)).read_batches())
     assert batches == [["four"] * 3, ["four", "four", "and " * 9], ["end"]]

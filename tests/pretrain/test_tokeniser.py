@@ -28,8 +28,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
-from attngeo.pretrain.sources import TextSource, open_text
+from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.text import SeededMaskingCollator
+from attngeo.pretrain.text_source import TextSource
 from attngeo.pretrain.tokeniser import prepare_tokeniser, train_wordpieces
 
 
@@ -74,9 +75,9 @@ def test_nothing_to_train_on(documents: list[str]) -> None:
 
 
 def test_training_on_an_endless_text_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attngeo.pretrain import sources, tokeniser
+    from attngeo.pretrain import text_source, tokeniser
 
-    monkeypatch.setattr(sources, "BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(text_source, "BATCH_CHARACTERS", 100)
     monkeypatch.setattr(tokeniser, "MOST_BATCHES", 3)
     taken = 0
 
@@ -178,7 +179,7 @@ def test_tokenisers_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mo
 HUB_CHILD = """
 import sys
 from attngeo.errors import AttnGeoError
-from attngeo.pretrain.sources import TextSource
+from attngeo.pretrain.text_source import TextSource
 from attngeo.pretrain.tokeniser import prepare_tokeniser
 for name in sys.argv[1:]:
     try:

@@ -11,8 +11,8 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from attngeo.pretrain.sources import TextSource
 from attngeo.pretrain.text import ShuffledSequences, StreamedSequences, build_sequences
+from attngeo.pretrain.text_source import TextSource
 from attngeo.pretrain.tokeniser import train_wordpieces
 
 WORDS = [f"{a}{b}" for a in "bdfgk" for b in "aeiou"]

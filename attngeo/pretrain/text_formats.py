@@ -1,0 +1,170 @@
+"""Formats of the text to train on: lines, JSON, CSV and Parquet, compressed or not.
+
+A row is a line of a text file, or of a table. Each format is an entry in the table `READERS`. The file builders of the
+library `datasets` do not replace the readers (checked with version 5.2): "json" turns strings that look like dates into
+dates, and fails if a field is new or has another type after the first 10 MB; "csv" accepts rows of a wrong length, as
+pandas does; "text" loses text, without an error, if a connection breaks. All of them take file names as patterns, as
+fsspec does.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import PurePath
+from typing import IO, Any
+
+from attngeo.bounds import list_names
+from attngeo.errors import DataError
+from attngeo.tables.read import HEAD_BYTES, find_text_problem
+
+# One row of a table: column name → value.
+Row = Mapping[str, Any]
+# Reads the rows of an open file. The text is the name of the only column that is needed, or empty if all are.
+Reader = Callable[[IO[bytes], str], Iterator[Row]]
+# Rows of a Parquet file that are decoded at once.
+PARQUET_ROWS = 100
+# Rows of a table by which its columns are classified, and rows of a table of `datasets` that are read at once.
+TABLE_ROWS = 100
+# Contents of a value. A column has the highest of those that occur in it: no strings, numbers as strings, or text.
+OTHER, NUMBERS, TEXT = range(3)
+NUMBER = re.compile(r"\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*")
+
+
+def _read_lines(file: IO[bytes], _column: str) -> Iterator[Row]:
+    with io.TextIOWrapper(file, "utf-8-sig") as text:
+        for number, line in enumerate(text, 1):
+            if "\0" in line:
+                raise ValueError(f"line {number} has a NUL character, expected text")
+            yield {"text": line.rstrip("\n")}
+
+
+def _read_json(file: Any, _column: str) -> Iterator[Row]:
+    """One object or string on each line, or one list of them in the whole file."""
+    is_list = file.peek(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+    with io.TextIOWrapper(file, "utf-8-sig") as text:
+        values = json.load(text) if is_list else _parse_lines(text)
+        for number, value in enumerate(values, 1):
+            if isinstance(value, str):
+                yield {"text": value}
+            elif isinstance(value, dict):
+                yield value
+            else:
+                unit = "item" if is_list else "line"
+                raise ValueError(f"{unit} {number}: expected an object or a string, got a {type(value).__name__}")
+
+
+def _parse_lines(lines: Iterable[str]) -> Iterator[Any]:
+    """The value of each line of JSON; an empty object for an empty line."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            yield {}
+            continue
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            problem = str(error).rpartition(": line ")[0] or error
+            raise ValueError(f"line {number}: {problem}; expected an object on each line") from None
+
+
+def _read_csv(file: Any, _column: str, delimiter: str = ",") -> Iterator[Row]:
+    problem = find_text_problem(file.peek(HEAD_BYTES), delimiter)
+    if problem:
+        raise ValueError(problem)
+    csv.field_size_limit(2**31 - 1)  # a document may be longer than the default limit of 128 kB
+    with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        lines = csv.reader(text, delimiter=delimiter, strict=True)
+        try:
+            header = next(lines, [])
+            for values in filter(None, lines):
+                if len(values) != len(header):
+                    raise csv.Error(f"expected {len(header)} fields as in the first line, got {len(values)}")
+                yield dict(zip(header, values, strict=True))
+        except csv.Error as error:
+            raise ValueError(f"line {lines.line_num}: {error}") from None
+
+
+def _read_parquet(file: IO[bytes], column: str) -> Iterator[Row]:
+    from pyarrow import parquet  # type: ignore[import-untyped]
+
+    for batch in parquet.ParquetFile(file).iter_batches(PARQUET_ROWS, columns=[column] if column else None):
+        yield from batch.to_pylist()
+
+
+def _open_zstandard(file: IO[bytes]) -> Any:
+    import pyarrow
+
+    return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"))
+
+
+# The end of a file's name → its reader. The name of a compressed file has one more ending.
+READERS: Mapping[str, Reader] = {
+    ".txt": _read_lines, ".text": _read_lines, ".md": _read_lines, ".json": _read_json, ".jsonl": _read_json,
+    ".csv": _read_csv, ".tsv": partial(_read_csv, delimiter="\t"), ".parquet": _read_parquet,
+}  # fmt: skip
+DECOMPRESSORS: Mapping[str, Callable[[Any], Any]] = {
+    ".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open,
+    ".zst": _open_zstandard,
+}  # fmt: skip
+
+
+def get_ending(name: str) -> str:
+    """The end of a file's name that tells its format.
+
+    >>> get_ending("a.TXT"), get_ending("a.json.gz")
+    ('.txt', '.json')
+    """
+    path = PurePath(name.lower())
+    return path.with_suffix("").suffix if path.suffix in DECOMPRESSORS else path.suffix
+
+
+def read_rows(file: IO[bytes], name: str, column: str = "") -> Iterator[Row]:
+    """The rows of an open file, decompressed if its name says so.
+
+    column: the only column that is needed, which makes Parquet faster. Raises ValueError, OSError or another error of
+    the format's library, with the line if it is known; KeyError for a name of an unknown format.
+    """
+    decompress = DECOMPRESSORS.get(PurePath(name.lower()).suffix)
+    with file if decompress is None else decompress(file) as content:
+        yield from READERS[get_ending(name)](content, column)
+
+
+def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") -> str:
+    """The column to train on: `column` if given, else "text", else the only column whose strings are not all numbers.
+
+    reference: names the data set in messages. rows: the first rows of the table. Raises DataError if the column that
+    was asked for does not exist or holds no strings, or if none was asked for and several or none could be meant.
+    """
+    contents: dict[str, int] = {}
+    for row in rows:
+        for name, value in row.items():
+            contents[name] = max(_classify(value), contents.get(name, OTHER))
+    texts = [name for name, content in contents.items() if content == TEXT]
+    wanted = column or "text"
+    if contents.get(wanted, OTHER) != OTHER:
+        return wanted
+    if not column and len(texts) == 1:
+        return texts[0]
+    if not column:
+        problem = "several columns hold text" if texts else "no column holds text"
+    elif column in contents:
+        problem = f"column {column!r} holds no text"
+    else:
+        problem = f"there is no column {column!r}"
+    raise DataError(
+        f"{reference}: {problem}, its columns are {list_names([*contents])}; set $text_column", "text_column"
+    )
+
+
+def _classify(value: Any) -> int:
+    """OTHER, NUMBERS or TEXT."""
+    if not isinstance(value, str) or not value.strip():
+        return OTHER
+    return NUMBERS if NUMBER.fullmatch(value) else TEXT
