@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import IO, Any
 
-from attngeo.bounds import list_names
+from attngeo.bounds.names import list_names
 from attngeo.errors import DataError
 from attngeo.tables.read import HEAD_BYTES, find_text_problem
 
