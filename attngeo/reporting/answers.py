@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -16,7 +17,7 @@ import attngeo
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.analogies.questions import require_questions
 from attngeo.bounds import MOST_RESULTS_BYTES, read_small_bytes
-from attngeo.checkpoints.reference import HubAccess, is_path, local_path, require_model, split_weight
+from attngeo.checkpoints.reference import is_path, local_path, require_model, split_weight
 from attngeo.choices import one_of
 from attngeo.embeddings.reference import require_embedding, split_prefix
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFoundError, OutputError
@@ -37,11 +38,11 @@ from attngeo.pretrain.options import (
 )
 from attngeo.pretrain.references import require_sources
 from attngeo.pretrain.sources import require_text_data
-from attngeo.progress import ProgressCallback
 from attngeo.schemas import as_value_error
-from attngeo.scores.score import score_models
-from attngeo.scores.spec import ResultOptions, ScoreOptions, number_columns
-from attngeo.studies.engine import StudyOptions, require_all
+from attngeo.scores.score import score_model
+from attngeo.scores.spec import ScoreOptions, number_columns
+from attngeo.session import Session
+from attngeo.studies.engine import require_all, run_study
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
 
@@ -63,9 +64,7 @@ class Workplace:
 
     base: Path
     folder: Path
-    hub: HubAccess
-    progress: ProgressCallback
-    study: StudyOptions = StudyOptions()
+    session: Session = Session()
     name: str = ""
     inputs: str = ""
 
@@ -144,17 +143,13 @@ def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> Res
         adapters[resolve_reference(name, place.base) + text.removeprefix(name)] = text
     config = None if options.config is None else resolve_reference(options.config, place.base)
     chosen = options.replace(per_head=options.given.get("per_head", True), adapter=[*adapters], config=config)
-    outcomes = score_models(
-        list(names), chosen, hub=place.hub,
-        results=ResultOptions(), study=place.study, progress=place.progress,
-    ) if names else []  # fmt: skip
+    outcomes = run_study(partial(score_model, options=chosen), list(names), place.session) if names else []
     failures += [(names[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
     frames = [_rename_models(outcome.result, names) for outcome in outcomes if outcome.result is not None]
     for frame in frames:
         for path, text in adapters.items():
             frame["note"] = frame["note"].str.replace(path, text, regex=False)
-        # As the recipe has them; memory is not the share of each of several processes.
-        frame.attrs |= {"memory": options.memory, "adapter": options.adapter, "config": options.config}
+        frame.attrs |= {"adapter": options.adapter, "config": options.config}  # as the recipe has them
     answer = ResultsAnswer.of(*frames)
     answer.failures = sorted(failures, key=lambda failure: models.index(failure[0]))
     return answer
@@ -169,7 +164,7 @@ def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) 
     require_questions(options.questions)
     for name in names:
         require_embedding(name)
-    rows = attngeo.analogy(list(names), options=options, hub=place.hub, progress=place.progress).scores
+    rows = attngeo.analogy(list(names), options=options, hub=place.session.hub, progress=place.session.progress).scores
     return ResultsAnswer.of(_rename_models(rows, names))
 
 
@@ -183,9 +178,8 @@ def measure_gradients(options: GradientOptions, place: Workplace, *, models: Mod
 
     from attngeo.gradients import measure
 
-    frames = [
-        measure(name, options=options.replace(text=text), hub=place.hub, progress=place.progress).rows for name in names
-    ]
+    chosen, session = options.replace(text=text), place.session
+    frames = [measure(name, options=chosen, hub=session.hub, progress=session.progress).rows for name in names]
     for frame in frames:
         frame.attrs["text"] = options.text
     return ResultsAnswer.of(*(_rename_models(frame, names) for frame in frames))
@@ -193,7 +187,7 @@ def measure_gradients(options: GradientOptions, place: Workplace, *, models: Mod
 
 def check_all(options: TheoryOptions, place: Workplace, *, statements: Statements = ()) -> ResultsAnswer:
     """Whether statements of the papers hold. statements: their names, as the command takes them; by default all."""
-    return ResultsAnswer.of(check_statements(statements, options=options, progress=place.progress))
+    return ResultsAnswer.of(check_statements(statements, options=options, progress=place.session.progress))
 
 
 def simulate(options: SimulateOptions, place: Workplace) -> ResultsAnswer:
@@ -212,7 +206,7 @@ def compare_on_cars(options: AutoMpgOptions, place: Workplace) -> ResultsAnswer:
     from attngeo.papers.wibisono2023.data import load_auto_mpg
     from attngeo.papers.wibisono2023.tables import build_auto_mpg_frame, plan_auto_mpg
 
-    data = load_auto_mpg(options.data, place.progress)
+    data = load_auto_mpg(options.data, place.session.progress)
     return ResultsAnswer.of(build_auto_mpg_frame(data, _complete(plan_auto_mpg(options, data), place)))
 
 
@@ -226,13 +220,13 @@ def run_experiment(options: RunOptions, place: Workplace, *, experiment: Experim
     from attngeo.papers.wibisono2025.experiments import build_frame, plan_runs
 
     runs = plan_runs(experiment, chosen)
-    load_dataset(EXPERIMENTS[experiment].dataset, chosen.data, place.progress)  # one error, not one of each run
+    load_dataset(EXPERIMENTS[experiment].dataset, chosen.data, place.session.progress)  # one error, not one of each run
     return ResultsAnswer.of(build_frame(_complete(runs, place), chosen))
 
 
 def _complete(runs: Sequence[Any], place: Workplace) -> list[Any]:
     """The outcomes of all runs of an experiment. Raises the error of the first one that fails, at the end."""
-    return require_all(perform_runs(runs, study=place.study, progress=place.progress))
+    return require_all(perform_runs(runs, place.session))
 
 
 def read_file(options: Options, place: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> ResultsAnswer:  # noqa: ARG001 - a file has no options
@@ -279,10 +273,15 @@ def _train_or_resume(options: Mapping[str, Any], folder: Path, place: Workplace)
     training = make_options(**rest)
     if comparison.compare is not None:
         curves = compare(
-            training, folder, comparison=comparison, study=place.study, resume=True, progress=place.progress
+            training,
+            folder,
+            comparison=comparison,
+            study=place.session.study,
+            resume=True,
+            progress=place.session.progress,
         ).curves
     else:
-        curves = build_curves([run_or_read(training, folder, progress=place.progress)])
+        curves = build_curves([run_or_read(training, folder, progress=place.session.progress)])
     curves.attrs.update(dict(training) | dict(comparison))
     return curves
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from attngeo.bounds import read_small_text
 from attngeo.checkpoints.reference import HubAccess
 from attngeo.errors import AttnGeoError, OutputError, UsageError
-from attngeo.options import takes_after_two
-from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.keywords import takes_after_two
+from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.reporting.answers import Workplace, list_texts, name_path
 from attngeo.reporting.recipe import Place, RecipeFile, name_place, read_recipe
@@ -38,7 +38,7 @@ from attngeo.reporting.results import (
     run_check,
 )
 from attngeo.scores.summary import Outcome
-from attngeo.studies.engine import StudyOptions
+from attngeo.session import Session, StudyOptions
 from attngeo.tables.files import lock_folder
 from attngeo.tables.write import write_table
 
@@ -78,9 +78,7 @@ def build_report(
     recipe: str | Path,
     folder: str | Path,
     *,
-    hub: HubAccess,
-    study: StudyOptions,
-    progress: ProgressCallback | None = None,
+    session: Session,
 ) -> Report:
     """Make the report of a recipe (a TOML file; see `attngeo report --init`) in `folder`.
 
@@ -96,7 +94,7 @@ def build_report(
     if one does. Raises FolderInUseError if another process makes a report in `folder`.
     """
     file, folder, date = read_recipe(recipe), Path(folder), _read_date()
-    place = Workplace(base=file.path.parent, folder=folder, hub=hub, study=study, progress=progress or ignore_progress)
+    place = Workplace(base=file.path.parent, folder=folder, session=session)
     _refuse_inputs(file, folder)
     with lock_folder(folder):
         results = collect_results(file, place)

@@ -97,9 +97,9 @@ def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
                 collected.rows[request.name] = answer.rows
             about = {"results": request.name, "command": request.command}
             collected.origins += [about | origin for origin in answer.origins]
-        if collected.failures and place.study.fail_fast:
+        if collected.failures and place.session.study.fail_fast:
             break
-    if collected.failures and (not collected.rows or place.study.fail_fast):
+    if collected.failures and (not collected.rows or place.session.study.fail_fast):
         first = collected.failures[0]
         raise type(first.error)(str(first)) from first.error
     return collected
@@ -201,7 +201,7 @@ def build_figure(block: FigureBlock, results: CollectedResults, place: Workplace
         return ReportFigure(label, block.caption, block.of, _draw_variants(block, _select_rows(block, results)))
     # The model is named as in the recipe instead of by its path on this machine.
     source = resolve_reference(block.model, place.base)
-    tables = read_tables(block.spec, [source], block.shown, hub=place.hub, progress=place.progress)
+    tables = read_tables(block.spec, [source], block.shown, place.session)
     for table in tables:
         table.attrs = {**table.attrs, "model": block.model}
     figure = block.spec.make(*tables, options=block.shown)

@@ -24,12 +24,13 @@ from attngeo.choices import Convention
 from attngeo.devices import Sent, Transfer
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError, UsageError
 from attngeo.geometry import Form, append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
+from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite, LatentLayout, Layout, Letter, Part, assemble, count_shared_rows
 from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling, rotates
 from attngeo.layouts.sites import find_sites
-from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.spec import ScoreOptions, SourceOptions, check_layers
+from attngeo.session import Session
 
 
 class SiteWeights(NamedTuple):
@@ -389,13 +390,7 @@ def _free_quarter(device: torch.device) -> int:
     return free // 4
 
 
-def survey(
-    model: str,
-    progress: ProgressCallback = ignore_progress,
-    *,
-    source: SourceOptions = SourceOptions(),
-    hub: HubAccess = HubAccess(),
-) -> dict[str, Any]:
+def survey(model: str, session: Session = Session(), *, source: SourceOptions = SourceOptions()) -> dict[str, Any]:
     """What `attngeo.score` would read of a model with the default options, by headers alone.
 
     Keys: `model`, `adapter` if given, `revision`, `model_type`; `bytes_to_read` and `bytes_total`, None if the
@@ -403,8 +398,8 @@ def survey(
     dictionary for each attention module; `names` of all tensors.
     Raises ModelUnavailableError or CheckpointError.
     """
-    with closing(open_adapted(model, source.adapter, hub, config=source.config)) as store:
-        sites, skipped = sites_of(store, progress=lambda file: progress(Progress("download", file)))
+    with closing(open_adapted(model, source.adapter, session.hub, config=source.config)) as store:
+        sites, skipped = sites_of(store, progress=lambda file: session.progress(Progress("download", file)))
         to_read, total = sum(store.fetched(site.reads) for site in sites), store.total_nbytes
         return {
             "model": store.ref,
