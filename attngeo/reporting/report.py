@@ -23,7 +23,8 @@ from attngeo.errors import AttnGeoError, OutputError, UsageError
 from attngeo.keywords import takes_after_two
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
-from attngeo.reporting.answers import Workplace, list_texts, name_path
+from attngeo.reporting.answers import Workplace
+from attngeo.reporting.paths import RecipePaths, list_texts, name_path
 from attngeo.reporting.recipe import Place, RecipeFile, name_place, read_recipe
 from attngeo.reporting.results import (
     FILE_NAME,
@@ -94,7 +95,7 @@ def build_report(
     if one does. Raises FolderInUseError if another process makes a report in `folder`.
     """
     file, folder, date = read_recipe(recipe), Path(folder), _read_date()
-    place = Workplace(base=file.path.parent, folder=folder, session=session)
+    place = Workplace(paths=RecipePaths(file.path.parent), folder=folder, session=session)
     _refuse_inputs(file, folder)
     with lock_folder(folder):
         results = collect_results(file, place)

@@ -16,7 +16,7 @@ from support.reports import change, read_files
 import attngeo
 from attngeo.errors import AttnGeoError, ModelNotFoundError, OutputError
 from attngeo.reporting import answers, results
-from attngeo.reporting.answers import describe_files
+from attngeo.reporting.paths import describe_files
 from attngeo.reporting.report import build_report
 
 ENCODER = Path(attngeo.__file__).parent / "demos/encoder"
