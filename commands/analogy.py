@@ -23,9 +23,8 @@ from .outputs import (
     EMBEDDING_HELP,
     Output,
     OutputFormat,
-    Quiet,
     RowsFormat,
-    Verbose,
+    Verbosity,
     check_outputs,
     deliver_rows,
     file_option,
@@ -97,8 +96,7 @@ def analogy(
     ] = None,
     format: RowsFormat = OutputFormat.table,
     hub: HubAccess = HubAccess(),
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Test embeddings on word analogies: a is to b as c is to which word?
 
@@ -130,7 +128,7 @@ def analogy(
 
     from attngeo.analogies.analogy import analogy as ask_analogies
 
-    with Bar("analogy" if explain is None else "explain", quiet=quiet, verbose=verbose) as progress:
+    with Bar("analogy" if explain is None else "explain", verbosity) as progress:
         if explain is not None:
             from attngeo.papers.wibisono2023.analogies import explain as explain_analogies
 
@@ -140,7 +138,7 @@ def analogy(
             rows = result.scores
     show = print_explanation if explain is not None else lambda _: print_result(result)
     deliver_rows(rows, outputs, format, show, more=[(getattr(result, name), path) for name, path in extra.items()])
-    for note in [] if quiet else rows.attrs["notes"]:
+    for note in [] if verbosity.quiet else rows.attrs["notes"]:
         say(f"note: {note}")
 
 

@@ -12,7 +12,7 @@ from attngeo.embeddings.options import CbowOptions
 
 from .declare import with_options
 from .messages import say
-from .outputs import Quiet, Verbose, file_option, refuse_inputs
+from .outputs import Verbosity, file_option, refuse_inputs
 from .progress import Bar
 
 
@@ -26,8 +26,7 @@ def cbow(
             "-o", "--output", help="File of the vectors: .txt or .vec for word2vec's text, .bin for its binary format"
         ),
     ],
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Train CBOW with negative sampling (word2vec) on a text, with gensim. Each line is a sentence.
 
@@ -39,8 +38,8 @@ def cbow(
     """
     check_vectors_output(output)
     refuse_inputs([output], [text])
-    with Bar(text.name, quiet=quiet, verbose=verbose) as progress:
+    with Bar(text.name, verbosity) as progress:
         vectors = train_cbow(text, options=options, progress=progress)
         save_vectors(vectors, output)
-    if not quiet:
+    if not verbosity.quiet:
         say(f"{output}: {len(vectors):,} words of {options.dimensions} dimensions")

@@ -14,10 +14,9 @@ from attngeo.estimators import efa as models
 from attngeo.estimators.efa.options import MADE_BY, PARTS, EfaDrawOptions, EfaFitOptions, EfaPredictOptions
 from attngeo.estimators.shared.paths import SUFFIXES, require_saved, require_table
 from attngeo.options import COMPUTATION
-from attngeo.papers.runs import perform_runs
+from attngeo.papers.runs import perform
 from attngeo.papers.wibisono2025.options import RunOptions, list_settings, require_data
-from attngeo.scores.spec import ResultOptions
-from attngeo.studies.engine import StudyOptions
+from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.tables.write import write_table
 
 from .declare import with_options
@@ -25,9 +24,8 @@ from .help import Command, Group
 from .outputs import (
     Output,
     OutputFormat,
-    Quiet,
     RowsFormat,
-    Verbose,
+    Verbosity,
     check_outputs,
     deliver_rows,
     file_option,
@@ -70,8 +68,7 @@ def fit(
     data: Rows,
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Fit a model to the items of sequences, to the values of items and places, or to both.
 
@@ -91,7 +88,7 @@ def fit(
     for path in tables:
         require_table(path)
     save, resume = (None if folder is None else Path(folder) for folder in (options.save, options.resume))
-    with hold_folders(save, resume), Bar("fit", quiet=quiet, verbose=verbose) as progress:
+    with hold_folders(save, resume), Bar("fit", verbosity) as progress:
         rows = models.fit_own_sequences(data, options, progress)
     deliver_rows(rows, output or [], format, _print_scores)
 
@@ -300,8 +297,7 @@ def run(
     format: RowsFormat = OutputFormat.table,
     results: ResultOptions = ResultOptions(),
     study: StudyOptions = StudyOptions(),
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Repeat an experiment of the paper: synthetic, movielens-sequence, movielens-ratings, instacart or temperature.
 
@@ -324,9 +320,10 @@ def run(
 
     with hold_folders(None, None if options.save is None else Path(options.save).expanduser()):
         runs = plan_runs(experiment, options)
-        with Bar("data", quiet=quiet, verbose=verbose) as progress:
+        with Bar("data", verbosity) as progress:
             load_dataset(EXPERIMENTS[experiment].dataset, options.data, progress)
-        outcomes = run_all("efa", runs, perform_runs, results, study, quiet=quiet, verbose=verbose)
+        session = Session(results=results, study=study)
+        outcomes = run_all("efa", perform, runs, session, verbosity, names=[run.name for run in runs])
     deliver(build_frame(outcomes, options), outcomes, output or [], format, _print_experiment)
 
 

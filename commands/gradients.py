@@ -14,7 +14,7 @@ from attngeo.scores.spec import SCORES
 
 from .declare import with_options
 from .messages import say
-from .outputs import Model, Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, file_option
+from .outputs import Model, Output, OutputFormat, RowsFormat, Verbosity, check_outputs, deliver_rows, file_option
 from .progress import Bar
 from .score import print_stacks
 from .tables import Cell, format_score, print_table, show_number, show_text
@@ -41,8 +41,7 @@ def gradients(
     pairs_output: PairsOutput = None,
     format: RowsFormat = OutputFormat.table,
     hub: HubAccess = HubAccess(),
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Score the updates that a text asks of every query-key matrix: where its scores come from.
 
@@ -66,12 +65,12 @@ def gradients(
 
     from attngeo.gradients import measure
 
-    with Bar(model, quiet=quiet, verbose=verbose) as progress:
+    with Bar(model, verbosity) as progress:
         found = measure(model, options=options, hub=hub, progress=progress)
     deliver_rows(
         found.rows, output or [], format, _print_updates, [(found.tabulate_pairs(), path) for path in pairs]
     )  # fmt: skip
-    for text in [] if quiet else _list_notes(found.rows):
+    for text in [] if verbosity.quiet else _list_notes(found.rows):
         say(f"note: {model}: {text}")
 
 

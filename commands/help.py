@@ -70,8 +70,6 @@ class Command(Helpful, TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. It ends if nobody reads its output any more."""
-        if ctx.params.get("quiet") and ctx.params.get("verbose"):
-            raise UsageError("--quiet and --verbose contradict each other; leave out one of them")
         FLAGS.clear()
         FLAGS.update({str(param.name): param.opts[0] for param in self.params if param.opts[0][0] == "-"})
         prepare_threads(ctx.params.get("jobs") or 1)

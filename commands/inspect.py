@@ -15,13 +15,13 @@ from attngeo.bounds.names import dump_json, printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
 from attngeo.layouts.names import name_layers, pattern_of
-from attngeo.progress import ProgressCallback
 from attngeo.scores.spec import SourceOptions
-from attngeo.studies.engine import StudyOptions, run_study
+from attngeo.session import Session, StudyOptions
+from attngeo.studies.engine import run_study
 
 from .declare import with_options
 from .messages import describe_error, say
-from .outputs import FindingsFormat, Quiet, Verbose
+from .outputs import FindingsFormat, Verbosity
 from .progress import Bar
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced
 from .tables import MISSING, Cell, Terminal, print_table, show_text
@@ -38,8 +38,7 @@ def inspect(
     format: FindingsFormat = "table",
     hub: HubAccess = HubAccess(),
     study: StudyOptions = StudyOptions(),
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Show what score would read of a model, what it leaves out, and why. Reads no weights.
 
@@ -56,18 +55,20 @@ def inspect(
     """
     listed = list_all(models, models_file, hub, command="inspect")
     alone = len(listed) == 1 and models_file is None
-    with Bar(listed[0] if alone else "inspect", quiet=quiet, verbose=verbose) as progress:
+    with Bar(listed[0] if alone else "inspect", verbosity) as bar:
         outcomes = run_study(
-            partial(_survey_one, source=source, hub=hub), listed, names=listed, options=study, progress=progress,
+            partial(survey_model, source=source),
+            listed,
+            Session(hub=hub, study=study, progress=bar),
             on_outcome=partial(raise_if_traced, alone=alone),
-        )  # fmt: skip
+        )
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     surveys = [outcome.result for outcome in outcomes if outcome.result is not None]
     names = [survey.pop("names") for survey in surveys]
     if format == "json":
         sys.stdout.write(dump_json(surveys[0] if alone else surveys, indent=2) + "\n")
     elif alone:
-        _print_findings(surveys[0], names[0], verbose=verbose)
+        _print_findings(surveys[0], names[0], verbose=verbosity.verbose)
     elif surveys:
         _print_costs(surveys)
     for failure in failures:
@@ -76,11 +77,12 @@ def inspect(
         raise typer.Exit(SEVERAL_FAILED)
 
 
-def _survey_one(model: str, progress: ProgressCallback, *, source: SourceOptions, hub: HubAccess) -> dict[str, Any]:
+def survey_model(model: str, session: Session, *, source: SourceOptions) -> dict[str, Any]:
+    """What score would read of a model. A missing file is an error before torch is loaded."""
     require_model(model, source.adapter, source.config)
     from attngeo.scores.survey import survey
 
-    return survey(model, progress, source=source, hub=hub)
+    return survey(model, session, source=source)
 
 
 def _print_findings(survey: dict[str, Any], names: Iterable[str], *, verbose: bool) -> None:

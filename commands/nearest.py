@@ -12,7 +12,7 @@ from attngeo.embeddings.reference import require_embedding
 
 from .declare import with_options
 from .messages import say
-from .outputs import EMBEDDING_HELP, OutputFormat, Quiet, RowsFormat, Verbose, deliver_rows, model_argument
+from .outputs import EMBEDDING_HELP, OutputFormat, RowsFormat, Verbosity, deliver_rows, model_argument
 from .progress import Bar
 from .tables import print_table, show_number, show_text
 
@@ -29,8 +29,7 @@ def nearest(
     options: NearestOptions,
     format: RowsFormat = OutputFormat.table,
     hub: HubAccess = HubAccess(),
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Show the words nearest to a sum of words.
 
@@ -46,9 +45,9 @@ def nearest(
 
     from attngeo.analogies.nearest import nearest as find_nearest
 
-    with Bar(model, quiet=quiet, verbose=verbose) as progress:
+    with Bar(model, verbosity) as progress:
         frame = find_nearest(model, text, options=options, hub=hub, progress=progress)
-    if not quiet:
+    if not verbosity.quiet:
         for note in frame.attrs["notes"]:
             say(f"note: {model}: {note}")
     columns = {"word": show_text("word"), "cosine": show_number("cosine", "+.3f")}

@@ -18,10 +18,12 @@ from attngeo.checkpoints.suggestions import local_names
 from attngeo.embeddings.reference import split_prefix
 from attngeo.errors import ModelNotFoundError, OutputError, UsageError
 from attngeo.figures.save import check_figure
-from attngeo.options import RESULTS, RUNNING
+from attngeo.options import RESULTS, RUNNING, Options, option
 from attngeo.progress import is_first_process
 from attngeo.tables.files import HOLDER, LOCK, lock_folder
 from attngeo.tables.write import check_output, to_csv, to_json, to_markdown, write_table
+
+from .messages import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,11 +180,29 @@ Output = Annotated[
         "-o", "--output", help="Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated"
     ),
 ]
-Quiet = Annotated[
-    bool, typer.Option("-q", "--quiet", help="Print no progress and no notes on stderr", rich_help_panel=RUNNING)
-]
-VERBOSE_HELP = "Print on stderr what is read, from where, and how long it took"
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help=VERBOSE_HELP, rich_help_panel=RUNNING)]
+QUIET_HELP = "Print no progress and no notes on stderr"
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help=QUIET_HELP, rich_help_panel=RUNNING)]
+
+
+class Verbosity(Options):
+    """How much a command prints on stderr."""
+
+    quiet: bool = option(False, QUIET_HELP, panel=RUNNING, flags=("-q", "--quiet"))
+    verbose: bool = option(
+        False,
+        "Print on stderr what is read, from where, and how long it took",
+        panel=RUNNING,
+        flags=("-v", "--verbose"),
+    )
+
+    def _check(self) -> None:
+        if self.quiet and self.verbose:
+            raise UsageError("--quiet and --verbose contradict each other; leave out one of them")
+
+    def note(self, text: str) -> None:
+        """Print one line on stderr, unless the command is quiet."""
+        if not self.quiet:
+            say(text)
 
 
 class OutputFormat(StrEnum):

@@ -16,7 +16,7 @@ from attngeo.figures.save import save_figure
 
 from .declare import with_options
 from .messages import say
-from .outputs import Quiet, Verbose, check_outputs, complete_models, file_option
+from .outputs import Verbosity, check_outputs, complete_models, file_option
 from .progress import Bar
 
 INPUT_HELP = "File of score, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
@@ -59,8 +59,7 @@ def plot(
     ] = None,
     options: PlotOptions = PlotOptions(),
     hub: HubAccess = HubAccess(),
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Draw a figure of scores, a matrix, training, analogies, methods on tables or attention over items.
 
@@ -81,12 +80,12 @@ def plot(
 
     from attngeo.reporting.plots import plot as draw_figure
 
-    with Bar(inputs[0], quiet=quiet, verbose=verbose) as progress:
+    with Bar(inputs[0], verbosity) as progress:
         figure = draw_figure(kind, inputs, options=options, hub=hub, progress=progress)
     figure.update_layout(width=width or figure.layout.width, height=height or figure.layout.height)
     for path in files:
         save_figure(figure, path)
-    if not output and not quiet:
+    if not output and not verbosity.quiet:
         say(f"{files[0]}: written")
 
 

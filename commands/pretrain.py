@@ -30,11 +30,11 @@ from attngeo.pretrain.references import require_sources
 from attngeo.progress import is_first_process
 from attngeo.scores.spec import SCORES, Chance, ScoreSpec
 from attngeo.scores.summary import spread_of, statistic
-from attngeo.studies.engine import StudyOptions
+from attngeo.session import StudyOptions
 from attngeo.tables.write import to_json
 
 from .declare import with_options
-from .outputs import FindingsFormat, Quiet, Verbose, folder_option, refuse_folder
+from .outputs import FindingsFormat, Verbosity, folder_option, refuse_folder
 from .progress import Bar
 from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_table, show_text
 
@@ -62,8 +62,7 @@ def pretrain(
     ] = False,
     output: Annotated[Path | None, folder_option("Folder of the run", "pretrain-…, by its options")] = None,
     format: FindingsFormat = "table",
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Train a small transformer from scratch and score its attention as it learns.
 
@@ -97,8 +96,9 @@ def pretrain(
     from attngeo.pretrain.comparison import Comparison, compare
     from attngeo.pretrain.runs import leave_process_group, run
 
-    bar = Bar(str(folder), quiet=quiet or not first, verbose=verbose and first)
-    with bar as progress, leave_process_group():
+    if not first:
+        verbosity = Verbosity(quiet=True)
+    with Bar(str(folder), verbosity) as progress, leave_process_group():
         trained = (
             run(options, folder, resume=resume, progress=progress)
             if is_single

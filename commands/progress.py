@@ -24,6 +24,7 @@ from attngeo.bounds.names import printable
 from attngeo.progress import Progress
 
 from .messages import say, was_interrupted
+from .outputs import Verbosity
 
 LOGGER = logging.getLogger("attngeo")
 
@@ -53,10 +54,16 @@ class Bar:
     unless it is quiet, and all its log records if it is verbose.
     """
 
-    def __init__(self, name: str, *, quiet: bool, verbose: bool) -> None:
-        self._log = _Log(logging.INFO if verbose else logging.CRITICAL if quiet else logging.WARNING)
+    def __init__(self, name: str, verbosity: Verbosity) -> None:
+        level = logging.WARNING
+        if verbosity.verbose:
+            level = logging.INFO
+        elif verbosity.quiet:
+            level = logging.CRITICAL
+        self._log = _Log(level)
         console = Console(stderr=True)
-        self._quiet, self._silent = quiet, quiet or not console.is_terminal
+        self._quiet = verbosity.quiet
+        self._silent = verbosity.quiet or not console.is_terminal
         self._name = name
         self._bar = RichProgress(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),

@@ -13,12 +13,12 @@ from attngeo.bounds.names import dump_json
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
-from attngeo.studies.engine import StudyOptions
+from attngeo.session import StudyOptions
 from attngeo.tables.files import atomic_write, check_writable
 
 from .declare import with_options
 from .messages import say
-from .outputs import Quiet, Verbose, folder_option
+from .outputs import Verbosity, folder_option
 from .progress import Bar
 
 CHECK_FAILED = 1
@@ -45,8 +45,7 @@ def report(
     ] = False,
     hub: HubAccess = HubAccess(),
     study: StudyOptions = StudyOptions(),
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Make a report: one page with figures, tables and checks, which opens offline.
 
@@ -72,7 +71,7 @@ def report(
     from attngeo.reporting.report import build_report
 
     folder = output or Path(recipe.stem)
-    with Bar(str(folder), quiet=quiet, verbose=verbose) as progress:
+    with Bar(str(folder), verbosity) as progress:
         finished = build_report(recipe, folder, hub=hub, study=study, progress=progress)
     sys.stdout.write(f"{finished.page}\n")
     for failure in finished.failures:

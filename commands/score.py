@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,16 +17,16 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_weight
 from attngeo.errors import UsageError, shorten
 from attngeo.options import RESULTS, default_of
-from attngeo.progress import ProgressCallback
 from attngeo.provenance import merge_origins
 from attngeo.scores.conditions import Condition
-from attngeo.scores.spec import SCORES, ResultOptions, ScoreOptions, score_names
+from attngeo.scores.spec import SCORES, ScoreOptions, score_names
 from attngeo.scores.summary import spread_of, summarise
-from attngeo.studies.engine import StudyOptions, run_study
+from attngeo.session import ResultOptions, Session, StudyOptions
+from attngeo.studies.engine import run_study
 
 from .declare import with_options
 from .messages import describe_error, say
-from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, file_option
+from .outputs import Output, OutputFormat, RowsFormat, Verbosity, check_outputs, deliver_rows, file_option
 from .progress import Bar
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced, run_all
 from .tables import (
@@ -90,8 +91,7 @@ def score(
     hub: HubAccess = HubAccess(),
     results: ResultOptions = ResultOptions(),
     study: StudyOptions = StudyOptions(),
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Score how symmetric and how directional the query-key matrix of every layer is.
 
@@ -121,25 +121,33 @@ def score(
     listed = list_all(models, models_file, hub, command="score")
     check_outputs(outputs, figures, listed)
     alone = len(listed) == 1
+    session = Session(hub=hub, study=study, results=results)
 
-    from attngeo.scores.score import score_models
+    from attngeo.scores.score import score_model
 
     outcomes = run_all(
-        listed[0] if alone else "score", listed, partial(score_models, options=options.replace(per_head=True), hub=hub),
-        results, study, quiet=quiet, verbose=verbose, unit="models", alone=alone,
-        note=partial(_report_outcome, format=format, alone=alone) if not quiet else lambda _: None,
-    )  # fmt: skip
+        listed[0] if alone else "score",
+        partial(score_model, options=options.replace(per_head=True)),
+        listed,
+        session,
+        verbosity,
+        unit="models",
+        alone=alone,
+        note=partial(_report_outcome, verbosity=verbosity, format=format, alone=alone),
+    )
     frames = {outcome.name: outcome.result for outcome in outcomes if outcome.result is not None}
-    verified = _verify(frames, hub, study, quiet=quiet, verbose=verbose) if verify else []
-    complaints = []
+    verified, disagreements, notes = _verify(frames, session, verbosity) if verify else ([], [], [])
+    complaints: list[str] = []
     if frames:
-        _deliver([*frames.values()], outputs, format, options, quiet=quiet, summary_only=models_file is not None)
-        figure = attngeo.plot("heatmap", [*frames.values()]) if figures else None
-        for path in figures:
-            attngeo.save_figure(figure, path)
-        summaries = [summarise(frame) for frame in frames.values()] if conditions else []
-        checked = [check for condition in conditions for rows in summaries for check in condition.outcomes(rows)]
-        complaints = [check.complaint for check in checked if check.failed] + _report_verified(verified, quiet=quiet)
+        _deliver([*frames.values()], outputs, format, options, verbosity, summary_only=models_file is not None)
+        if figures:
+            figure = attngeo.plot("heatmap", [*frames.values()])
+            for path in figures:
+                attngeo.save_figure(figure, path)
+        complaints += _list_failed_checks([*frames.values()], conditions)
+        complaints += disagreements
+        for text in notes:
+            verbosity.note(text)
     failures = [outcome.failure for outcome in (*outcomes, *verified) if outcome.failure is not None]
     for text in (*complaints, *map(describe_error, failures)):
         say(text)
@@ -147,6 +155,18 @@ def score(
         raise typer.Exit(failures[0].exit_code if alone else SEVERAL_FAILED)
     if complaints:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _list_failed_checks(frames: list[pd.DataFrame], conditions: list[Condition]) -> list[str]:
+    """A line for each condition of --fail-if that is true of a stack of a model."""
+    if not conditions:
+        return []
+    summaries = [summarise(frame) for frame in frames]
+    complaints = []
+    for condition in conditions:
+        for summary in summaries:
+            complaints += [check.complaint for check in condition.outcomes(summary) if check.failed]
+    return complaints
 
 
 def _check(conditions: list[str], options: ScoreOptions) -> list[Condition]:
@@ -158,56 +178,48 @@ def _check(conditions: list[str], options: ScoreOptions) -> list[Condition]:
     return [Condition(condition) for condition in conditions]
 
 
-def _report_outcome(outcome: RunOutcome[pd.DataFrame], format: OutputFormat, *, alone: bool) -> None:
+def _report_outcome(
+    outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, format: OutputFormat, *, alone: bool
+) -> None:
     """Report on stderr what the rows do not contain, and of a single model what comes from the result store."""
     if outcome.result is None:
         return
     for pattern, reason in outcome.result.attrs["skipped"].items():
-        say(f"{outcome.name}: left out: {pattern}: {reason}")
-    empty, total = int(outcome.result[score_names()[0]].isna().sum()), len(outcome.result)
+        verbosity.note(f"{outcome.name}: left out: {pattern}: {reason}")
+    empty = int(outcome.result[score_names()[0]].isna().sum())
+    total = len(outcome.result)
     if empty and format is not OutputFormat.table:
-        say(f"{outcome.name}: {empty} of {total} layers and heads have no scores; the column note says why")
-    for text in outcome.notes if alone else ():
-        say(f"{outcome.name}: {text}; --fresh computes them again")
+        verbosity.note(f"{outcome.name}: {empty} of {total} layers and heads have no scores; the column note says why")
+    if alone:
+        for text in outcome.notes:
+            verbosity.note(f"{outcome.name}: {text}; --fresh computes them again")
 
 
 def _verify(
-    scored: dict[str, pd.DataFrame], hub: HubAccess, study: StudyOptions, *, quiet: bool, verbose: bool
-) -> list[RunOutcome[pd.DataFrame]]:
+    scored: dict[str, pd.DataFrame], session: Session, verbosity: Verbosity
+) -> tuple[list[RunOutcome[pd.DataFrame]], list[str], list[str]]:
     """The verification of each model that was scored, by its name as it was given: tables name it as UTF-8.
 
     Notes in the provenance of its scores how many sites have each verdict. A model that cannot be verified is a
-    failure, and its scores are delivered all the same.
+    failure, and its scores are delivered all the same. Also returns what disagrees with the running models, and notes
+    on how many sites agree with them.
     """
+    from attngeo.verification.verify import describe_verification, verify_model
 
     names = [*scored]
-    with Bar(names[0] if len(names) == 1 else "verify", quiet=quiet, verbose=verbose) as progress:
-        outcomes = run_study(
-            partial(_verify_one, hub=hub), names, names=names, options=study, progress=progress,
-            on_outcome=raise_if_traced,
-        )  # fmt: skip
+    with Bar(names[0] if len(names) == 1 else "verify", verbosity) as bar:
+        outcomes = run_study(verify_model, names, replace(session, progress=bar), on_outcome=raise_if_traced)
+    disagreements: list[str] = []
+    notes: list[str] = []
     for outcome in outcomes:
-        if outcome.result is not None:
-            counts = outcome.result["verdict"].value_counts()
-            scored[outcome.name].attrs["verified"] = {verdict: int(n) for verdict, n in counts.items()}
-    return outcomes
-
-
-def _verify_one(model: str, progress: ProgressCallback, *, hub: HubAccess) -> pd.DataFrame:
-    return attngeo.verify(model, hub=hub, progress=progress)
-
-
-def _report_verified(verified: list[RunOutcome[pd.DataFrame]], *, quiet: bool) -> list[str]:
-    """Report on stderr how many sites agree with the running model. Returns what disagrees with it."""
-    frames = [outcome.result for outcome in verified if outcome.result is not None]
-    if not frames:
-        return []
-    from attngeo.verification.verify import describe_verification
-
-    described = [describe_verification(frame) for frame in frames]
-    for text in [text for _, notes in described for text in notes if not quiet]:
-        say(text)
-    return [text for complaints, _ in described for text in complaints]
+        if outcome.result is None:
+            continue
+        counts = outcome.result["verdict"].value_counts()
+        scored[outcome.name].attrs["verified"] = {verdict: int(n) for verdict, n in counts.items()}
+        of_model, about_model = describe_verification(outcome.result)
+        disagreements += of_model
+        notes += about_model
+    return outcomes, disagreements, notes
 
 
 def _deliver(
@@ -215,8 +227,8 @@ def _deliver(
     outputs: list[Path],
     format: OutputFormat,
     options: ScoreOptions,
+    verbosity: Verbosity,
     *,
-    quiet: bool,
     summary_only: bool,
 ) -> None:
     """Write the files, then print, so that a closed pipe loses nothing."""
@@ -230,15 +242,16 @@ def _deliver(
         rows.attrs["verified"] = verified
 
     def print_tables(_: pd.DataFrame) -> None:
-        for frame in frames if not summary_only else ():
-            _print_scores(frame, per_head=options.per_head, quiet=quiet)
+        if not summary_only:
+            for frame in frames:
+                _print_scores(frame, verbosity, per_head=options.per_head)
         if summary_only or len(frames) > 1:
             _print_models(frames)
 
     deliver_rows(rows, outputs, format, print_tables)
 
 
-def _print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
+def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) -> None:
     """Print the layers (and heads) of one model, the quartiles of each stack, and on stderr the notes."""
     console = Terminal()
     about = frame.attrs
@@ -266,7 +279,7 @@ def _print_scores(frame: pd.DataFrame, *, per_head: bool, quiet: bool) -> None:
     )  # fmt: skip
     print_stacks(frame)
     console.print()
-    if not quiet:
+    if not verbosity.quiet:
         for line in _list_footnotes(frame):
             sys.stderr.write(f"{shorten(printable(line))}\n")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,13 +14,13 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.progress import is_first_process
-from attngeo.scores.spec import ResultOptions
-from attngeo.studies.engine import RunOutcome, StudyOptions
+from attngeo.session import Session
+from attngeo.studies.engine import Function, RunOutcome, run_study
 from attngeo.studies.models import list_models
 from attngeo.studies.results import cache_folder
 
 from .messages import TRACEBACK, describe_error, say
-from .outputs import MODEL_HELP, OutputFormat, deliver_rows, model_argument
+from .outputs import MODEL_HELP, OutputFormat, Verbosity, deliver_rows, model_argument
 from .progress import Bar
 
 if TYPE_CHECKING:
@@ -52,21 +53,20 @@ def list_all(models: list[str] | None, file: str | None, hub: HubAccess, *, comm
 
 def run_all(
     name: str,
-    runs: Sequence[Any],
-    function: Callable[..., list[RunOutcome[Any]]],
-    results: ResultOptions,
-    study: StudyOptions,
+    function: Function[Any, Any],
+    settings: Sequence[Any],
+    session: Session,
+    verbosity: Verbosity,
     *,
-    quiet: bool,
-    verbose: bool,
+    names: Sequence[str] | None = None,
     unit: str = "runs",
     alone: bool = False,
     note: Callable[[RunOutcome[Any]], None] = lambda _: None,
 ) -> list[RunOutcome[Any]]:
-    """The outcome of every run. Says on stderr what comes from the result store, and at Ctrl-C how many are kept.
+    """The outcome of every run of `run_study`, whose parameters these are, with a progress bar of that name.
 
-    function: takes the runs, and results, study, progress and on_outcome by name, as `run_study` does. unit: what the
-    runs are, in the plural. alone: whether the error of the only run is raised. note: is called with each outcome.
+    Says on stderr what comes from the result store, and at Ctrl-C how many runs are kept. unit: what the runs are, in
+    the plural. alone: whether the error of the only run is raised. note: is called with each outcome.
     """
     seen: list[RunOutcome[Any]] = []
 
@@ -76,16 +76,18 @@ def run_all(
         note(outcome)
 
     try:
-        with Bar(name, quiet=quiet, verbose=verbose) as progress:
-            outcomes = function(runs, results=results, study=study, progress=progress, on_outcome=count)
+        with Bar(name, verbosity) as bar:
+            outcomes = run_study(function, settings, replace(session, progress=bar), names=names, on_outcome=count)
     except KeyboardInterrupt:
         finished = sum(outcome.failure is None for outcome in seen)
         if finished and cache_folder() is not None:
-            say(f"{finished} of {len(runs)} {unit} are finished; the same command resumes after them")
+            say(f"{finished} of {len(settings)} {unit} are finished; the same command resumes after them")
         raise
     kept = sum(bool(outcome.notes) for outcome in seen)
-    if kept and not quiet and not alone:
-        say(f"{kept} of {len(runs)} {unit} with scores from the result store; --fresh computes them again")
+    if kept and not alone:
+        verbosity.note(
+            f"{kept} of {len(settings)} {unit} with scores from the result store; --fresh computes them again"
+        )
     return outcomes
 
 

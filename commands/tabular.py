@@ -12,7 +12,7 @@ import typer
 from attngeo.estimators import tabular as models
 from attngeo.estimators.shared.paths import require_column, require_saved, require_table
 from attngeo.estimators.tabular.options import MADE_BY, METHOD_LABELS, OURS, FitOptions, PredictOptions, RowsOptions
-from attngeo.papers.runs import perform_runs
+from attngeo.papers.runs import perform
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions, require_cars
 from attngeo.papers.wibisono2023.summaries import (
     describe_advantage,
@@ -20,14 +20,13 @@ from attngeo.papers.wibisono2023.summaries import (
     measure_advantage,
     summarise_methods,
 )
-from attngeo.scores.spec import ResultOptions
-from attngeo.studies.engine import StudyOptions
+from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.tables.write import AS_WRITTEN
 
 from .declare import with_options
 from .help import Command, Group
 from .messages import say
-from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows, hold_folders
+from .outputs import Output, OutputFormat, RowsFormat, Verbosity, check_outputs, deliver_rows, hold_folders
 from .progress import Bar
 from .study import deliver, run_all
 from .tables import Cell, Terminal, format_mean, is_missing, print_frame, print_table, show_number, show_text
@@ -56,8 +55,7 @@ def fit(
     ],
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Classify the rows of a table by attention, beside the methods of the paper.
 
@@ -77,7 +75,7 @@ def fit(
         require_table(path)
     if options.target is not None:
         require_column(train, options.target)
-    with hold_folders(Path(options.save) if options.save else None), Bar("fit", quiet=quiet, verbose=verbose) as bar:
+    with hold_folders(Path(options.save) if options.save else None), Bar("fit", verbosity) as bar:
         rows = models.fit_own_table(train, options, bar)
     deliver_rows(rows, output or [], format, _print_scores)
 
@@ -169,8 +167,7 @@ def simulate(
     format: RowsFormat = OutputFormat.table,
     results: ResultOptions = ResultOptions(),
     study: StudyOptions = StudyOptions(),
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Compare methods on simulated tables whose training and test rows have different correlations.
 
@@ -186,7 +183,9 @@ def simulate(
 
     from attngeo.papers.wibisono2023.tables import build_simulation_frame, plan_simulation
 
-    outcomes = run_all("simulate", plan_simulation(options), perform_runs, results, study, quiet=quiet, verbose=verbose)
+    runs = plan_simulation(options)
+    session = Session(results=results, study=study)
+    outcomes = run_all("simulate", perform, runs, session, verbosity, names=[run.name for run in runs])
     deliver(build_simulation_frame(options, outcomes), outcomes, output or [], format, _print_experiment)
 
 
@@ -197,8 +196,7 @@ def auto_mpg(
     format: RowsFormat = OutputFormat.table,
     results: ResultOptions = ResultOptions(),
     study: StudyOptions = StudyOptions(),
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Compare methods on the auto-mpg data: American cars train, others test.
 
@@ -217,13 +215,13 @@ def auto_mpg(
     from attngeo.papers.wibisono2023.data import load_auto_mpg
     from attngeo.papers.wibisono2023.tables import build_auto_mpg_frame, plan_auto_mpg
 
-    with Bar("auto-mpg", quiet=quiet, verbose=verbose) as progress:
+    with Bar("auto-mpg", verbosity) as progress:
         data = load_auto_mpg(options.data, progress)
-    if not data.is_of_paper and not quiet:
+    if not data.is_of_paper and not verbosity.quiet:
         say(f"{options.data}: other numbers than those of UCI, so that the paper's scores are not shown")
-    outcomes = run_all(
-        "auto-mpg", plan_auto_mpg(options, data), perform_runs, results, study, quiet=quiet, verbose=verbose
-    )
+    runs = plan_auto_mpg(options, data)
+    session = Session(results=results, study=study)
+    outcomes = run_all("auto-mpg", perform, runs, session, verbosity, names=[run.name for run in runs])
     deliver(build_auto_mpg_frame(data, outcomes), outcomes, output or [], format, _print_experiment)
 
 

@@ -15,7 +15,7 @@ from attngeo.papers.wibisono2023.options import require_corpus
 
 from .declare import with_options
 from .messages import say
-from .outputs import Output, OutputFormat, Quiet, RowsFormat, Verbose, check_outputs, deliver_rows
+from .outputs import Output, OutputFormat, RowsFormat, Verbosity, check_outputs, deliver_rows
 from .progress import Bar
 from .tables import Cell, Terminal, print_table, show_number, show_text
 
@@ -56,8 +56,7 @@ def theory(
     ] = None,
     output: Output = None,
     format: RowsFormat = OutputFormat.table,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    verbosity: Verbosity = Verbosity(),
 ) -> None:
     """Check the statements of the papers by computing both sides of each.
 
@@ -86,12 +85,12 @@ def theory(
 
         roles = count_roles(text)
         deliver_rows(roles, output or [], format, print_roles)
-        if len(roles) > MOST_SHOWN and format is OutputFormat.table and not quiet:
+        if len(roles) > MOST_SHOWN and format is OutputFormat.table and not verbosity.quiet:
             say(f"note: {MOST_SHOWN} of {len(roles):,} tokens are shown; -o FILE has all")
         return
     chosen = select_statements(names or [])
 
-    with Bar("theory", quiet=quiet, verbose=verbose) as progress:
+    with Bar("theory", verbosity) as progress:
         frame = check_statements(chosen, options=options, progress=progress)
     deliver_rows(frame, output or [], format, print_statements)
     failed = list(frame.loc[~frame["holds"], "statement"])

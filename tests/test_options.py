@@ -17,7 +17,8 @@ from attngeo.errors import UnknownOptionError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.gradients import measure
 from attngeo.gradients.options import GradientOptions
-from attngeo.options import PANELS, Options, option, options_of, parse_bytes, takes
+from attngeo.keywords import takes
+from attngeo.options import PANELS, Options, option, options_of, parse_bytes
 from attngeo.pretrain.options import ComparisonOptions
 from attngeo.scores.spec import ScoreOptions, parse_layers
 

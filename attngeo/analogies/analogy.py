@@ -21,9 +21,10 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import QuestionError, UsageError
-from attngeo.options import takes
-from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.keywords import takes
+from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
+from attngeo.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +58,7 @@ class AnalogyKeywords(AnalogyOptions, HubAccess):
 
 
 @takes(AnalogyKeywords)
-def analogy(
-    models: Any | Sequence[Any],
-    options: AnalogyOptions,
-    *,
-    hub: HubAccess,
-    progress: ProgressCallback | None = None,
-) -> AnalogyResult:
+def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Session) -> AnalogyResult:
     """Ask the embeddings of one or several models word analogies: a is to b as c is to which word?
 
     models: each as for `attngeo.open_embedding`: a checkpoint, a file of word vectors, `cbow:TEXT`, or an Embedding.
@@ -96,7 +91,7 @@ def analogy(
     with torch.inference_mode():
         for reference in references:
             taken = {frame.attrs["model"] for frame in frames}
-            frame, model_notes = _ask_one(reference, taken, question_set, options, hub, progress or ignore_progress)
+            frame, model_notes = _ask_one(reference, taken, question_set, options, session)
             frames.append(frame)
             notes += model_notes
     common = _find_common(frames)
@@ -131,8 +126,7 @@ def _ask_one(
     taken: Collection[str],
     question_set: QuestionSet,
     options: AnalogyOptions,
-    hub: HubAccess,
-    progress: ProgressCallback,
+    session: Session,
 ) -> tuple[pd.DataFrame, list[str]]:
     """One model's answer to each question, and notes about it. Its memory is free afterwards.
 
@@ -140,7 +134,7 @@ def _ask_one(
     """
     questions = question_set.questions
     words = (word for q in questions for word in (q.a, q.b, q.c, *q.answers))
-    embedding = open_embedding(reference, table=options.table, hub=hub, progress=progress)
+    embedding = open_embedding(reference, table=options.table, hub=session.hub, progress=session.progress)
     names = (embedding.ref if number == 1 else f"{embedding.ref} ({number})" for number in count(1))
     embedding = replace(embedding, ref=next(name for name in names if name not in taken))
     lexicon = build_lexicon(embedding, words, options)
@@ -160,7 +154,7 @@ def _ask_one(
         result = ask(
             Space(lexicon, options), torch.tensor(terms),
             torch.tensor([known + [-1] * (most - len(known)) for known in answers]),
-            method=options.method, top_k=options.top_k, memory=int(options.memory), progress=progress,
+            method=options.method, top_k=options.top_k, memory=int(options.memory), progress=session.progress,
         )  # fmt: skip
         frame.loc[places, "rank"] = result.rank.tolist()
         frame.loc[places, "cosine"] = result.cosine.tolist()

@@ -17,8 +17,9 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import UsageError
-from attngeo.options import takes_after_two
-from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.keywords import takes_after_two
+from attngeo.progress import ProgressCallback
+from attngeo.session import Session
 
 # A sign inside a text without spaces.
 SIGN = re.compile(r"([+−-])")
@@ -35,14 +36,7 @@ class NearestKeywords(NearestOptions, HubAccess):
 
 
 @takes_after_two(NearestKeywords)
-def nearest(
-    model: Any,
-    words: str,
-    options: NearestOptions,
-    *,
-    hub: HubAccess,
-    progress: ProgressCallback | None = None,
-) -> pd.DataFrame:
+def nearest(model: Any, words: str, options: NearestOptions, *, session: Session) -> pd.DataFrame:
     """The words nearest to a sum of words, by cosine; the words of the sum are left out.
 
     model: as for `attngeo.open_embedding`. words: the sum, such as "king - man + woman", with spaces around the signs.
@@ -60,7 +54,7 @@ def nearest(
     terms, weights = parse_sum(words)
     pick_device(options.device)
     with torch.inference_mode():
-        embedding = open_embedding(model, table=options.table, hub=hub, progress=progress or ignore_progress)
+        embedding = open_embedding(model, table=options.table, hub=session.hub, progress=session.progress)
         lexicon = build_lexicon(embedding, terms, options)
         rows = [lexicon.row(word) for word in terms]
         if unknown := [word for word, row in zip(terms, rows, strict=True) if row is None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from attngeo.embeddings.options import CbowOptions
 from attngeo.embeddings.reference import require_text
 from attngeo.errors import CorruptCheckpointError, DataError
-from attngeo.options import takes
+from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.tables.files import atomic_write, check_writable
 

@@ -29,7 +29,7 @@ from attngeo.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from attngeo.options import takes
+from attngeo.keywords import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
 FLOATS = ("f2", "f4", "f8")

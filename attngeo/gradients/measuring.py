@@ -23,15 +23,16 @@ from attngeo.errors import CorruptCheckpointError, DataError, UnsupportedModelEr
 from attngeo.gradients.options import PAIR_COLUMNS, GradientOptions, gradient_columns
 from attngeo.gradients.recording import LESS, Batch, SiteGradients, record_gradients, require_gradients
 from attngeo.gradients.statistics import tabulate_site
-from attngeo.options import takes
+from attngeo.keywords import takes
 from attngeo.pretrain.callback import AttentionGeometryCallback
 from attngeo.pretrain.models import HEADS, check_length
 from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.text import NO_LABEL, SeededMaskingCollator, StreamedSequences, build_sequences
 from attngeo.pretrain.tokeniser import load_tokeniser
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.scores.score import INTEGERS
+from attngeo.session import Session
 from attngeo.verification.running import borrow_model, load_model, silence_libraries
 
 # Tokens of one run of the model, about.
@@ -80,14 +81,7 @@ class GradientKeywords(GradientOptions, HubAccess):
 
 
 @takes(GradientKeywords)
-def measure(
-    model: Any,
-    options: GradientOptions,
-    *,
-    hub: HubAccess,
-    tokeniser: Any = None,
-    progress: ProgressCallback | None = None,
-) -> Gradients:
+def measure(model: Any, options: GradientOptions, *, session: Session, tokeniser: Any = None) -> Gradients:
     """The update of W_qk of every layer and head that one step on a text asks for: where its score comes from.
 
     model: a reference (`org/name[@revision]`, folder, `demo:NAME`), which transformers loads in float32 without code of
@@ -112,8 +106,8 @@ def measure(
     >>> rows.groupby("layer").size().tolist()
     [5, 5, 5]
     """
-    report = progress or ignore_progress
-    with closing(open_store(model, hub)) as store, silence_libraries():
+    report = session.progress
+    with closing(open_store(model, session.hub)) as store, silence_libraries():
         with _open_model(model, store, report) as running:
             require_gradients(running, store.ref)
             usual = find_objective(running, store.ref)

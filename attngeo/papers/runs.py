@@ -10,13 +10,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
-from attngeo.scores.spec import ResultOptions
-from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
+from attngeo.session import Session
+from attngeo.studies.engine import RunOutcome, run_study
 from attngeo.studies.results import KeptResult
 
 if TYPE_CHECKING:
@@ -30,25 +29,29 @@ Outcome = RunOutcome[Rows]
 Answer = tuple[Rows, Mapping[str, Any]]
 
 
+class ExperimentRun(Protocol):
+    """One run of an experiment."""
+
+    @property
+    def name(self) -> str:
+        """The run, for people."""
+        ...
+
+    def perform(self, session: Session) -> Rows:
+        """The rows of the run's table."""
+        ...
+
+
 def perform_runs(
-    runs: Sequence[Any],
-    *,
-    results: ResultOptions = ResultOptions(),
-    study: StudyOptions = StudyOptions(),
-    progress: ProgressCallback = ignore_progress,
-    on_outcome: Callable[[Outcome], None] = lambda _: None,
+    runs: Sequence[ExperimentRun], session: Session = Session(), on_outcome: Callable[[Outcome], None] = lambda _: None
 ) -> list[Outcome]:
-    """The rows of each run, or its error. Parameters and errors are those of `run_study`.
-
-    runs: with a `name`, for people, and `perform(progress, fresh=…)`, which returns the rows of the run's table.
-    """
-    function, names = partial(_perform, fresh=results.fresh), [run.name for run in runs]
-    return run_study(function, runs, names=names, options=study, progress=progress, on_outcome=on_outcome)
+    """The rows of each run, or its error. Parameters and errors are those of `run_study`."""
+    return run_study(perform, runs, session, names=[run.name for run in runs], on_outcome=on_outcome)
 
 
-def _perform(run: Any, progress: ProgressCallback, *, fresh: bool) -> Rows:
-    rows: Rows = run.perform(progress, fresh=fresh)
-    return rows
+def perform(run: ExperimentRun, session: Session) -> Rows:
+    """The rows of one run, in this process or in another one."""
+    return run.perform(session)
 
 
 def answer_cases(

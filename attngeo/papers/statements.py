@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.choices import advise
 from attngeo.errors import UsageError
-from attngeo.options import COMPUTATION, Options, option, takes
+from attngeo.keywords import takes
+from attngeo.options import COMPUTATION, Options, option
 from attngeo.papers.residuals import Residuals
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -15,7 +15,7 @@ import pandas as pd
 
 from attngeo.choices import Objective
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
-from attngeo.options import takes_after_two
+from attngeo.keywords import takes_after_two
 from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, summarise_layers, summarise_runs
 from attngeo.pretrain.initialisation import check_init
 from attngeo.pretrain.options import (
@@ -25,9 +25,10 @@ from attngeo.pretrain.options import (
     make_absolute,
 )
 from attngeo.pretrain.runs import Run, refuse_other_runs, run, run_or_read
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.progress import Progress, ProgressCallback
 from attngeo.scores.summary import QUARTILES, statistics
-from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
+from attngeo.session import Session, StudyOptions
+from attngeo.studies.engine import RunOutcome, run_study
 from attngeo.tables import write as tables
 from attngeo.tables.files import lock_folder
 
@@ -88,9 +89,8 @@ def compare(
     folder: str | Path,
     comparison: ComparisonOptions,
     *,
-    study: StudyOptions,
+    session: Session,
     resume: bool = False,
-    progress: ProgressCallback | None = None,
 ) -> Comparison:
     """Train once for each objective, initialisation and seed, with the same data in the same order.
 
@@ -105,7 +105,7 @@ def compare(
     others, unless `fail_fast`: its error is raised at the end. Raises as `run` does. `folder` is locked, and that of
     each run while it trains.
     """
-    folder, report = Path(folder), progress or ignore_progress
+    folder = Path(folder)
     inits = [make_absolute("init", init) for init in comparison.compare or ()]
     plan = {_folder_name(planned): planned for planned in _plan(options, inits, comparison)}
     with lock_folder(folder):
@@ -114,7 +114,7 @@ def compare(
                 if not resume:
                     refuse_other_runs(folder / name, resume=False)
             check_init(planned.init, "compare")
-        runs = _train_all(plan, folder, study, resume=resume, report=report)
+        runs = _train_all(plan, folder, session, resume=resume)
         if not all(run.summary for run in runs):  # not the first process, which has the scores
             return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
         curves = build_curves(runs)
@@ -162,13 +162,12 @@ def _folder_name(options: RunOptions) -> str:
     return f"{options.objective_name}-{init}-seed{options.seed}"
 
 
-def _train_all(
-    plan: Mapping[str, RunOptions], folder: Path, study: StudyOptions, *, resume: bool, report: ProgressCallback
-) -> list[Run]:
+def _train_all(plan: Mapping[str, RunOptions], folder: Path, session: Session, *, resume: bool) -> list[Run]:
     """Train each run in a folder of its own, or read it if it is finished. plan: name of the folder → options.
 
     Raises InterruptedTrainingError if a signal stopped the runs, otherwise the first failure, after the other runs.
     """
+    study = session.study
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # that accelerate started, and that train each run together
     if several and study.elsewhere:
         raise UsageError(
@@ -178,14 +177,18 @@ def _train_all(
     def note(outcome: RunOutcome[Run]) -> None:
         if study.elsewhere:
             how = "failed" if outcome.failure is not None else "finished"
-            report(Progress("train", f"{outcome.name}  {how}"))
+            session.progress(Progress("train", f"{outcome.name}  {how}"))
 
     # Of several processes that train each run, the first would go on to the next run without the others. A cluster may
     # repeat a run whose worker was lost, and which has saved a checkpoint or is finished.
     outcomes = run_study(
-        partial(_train_one, folder=folder, resume=resume or study.elsewhere), list(plan.items()), names=list(plan),
-        options=study.replace(fail_fast=study.fail_fast or several), progress=report, on_outcome=note, saves=True,
-    )  # fmt: skip
+        partial(_train_one, folder=folder, resume=resume or study.elsewhere),
+        list(plan.items()),
+        replace(session, study=study.replace(fail_fast=study.fail_fast or several)),
+        names=list(plan),
+        on_outcome=note,
+        saves=True,
+    )
     if failed := [outcome for outcome in outcomes if outcome.failure is not None]:
         raise _explain_failures(failed, len(plan))
     if len(outcomes) < len(plan):
@@ -194,13 +197,13 @@ def _train_all(
     return [outcome.result for outcome in outcomes if outcome.result is not None]
 
 
-def _train_one(setting: tuple[str, RunOptions], progress: ProgressCallback, *, folder: Path, resume: bool) -> Run:
+def _train_one(setting: tuple[str, RunOptions], session: Session, *, folder: Path, resume: bool) -> Run:
     """One run of the study, in the folder of its name. resume: it may be there."""
     name, options = setting
     try:
         if resume:
-            return run_or_read(options, folder / name, progress=progress)
-        return run(options, folder / name, progress=progress)
+            return run_or_read(options, folder / name, progress=session.progress)
+        return run(options, folder / name, progress=session.progress)
     except InterruptedTrainingError as error:
         raise InterruptedTrainingError(f"{name}: {error.what}", ADVICE) from None
 

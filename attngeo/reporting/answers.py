@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -16,12 +16,10 @@ import attngeo
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.analogies.questions import require_questions
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
-from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
-from attngeo.checkpoints.reference import is_path, local_path, split_weight
 from attngeo.choices import one_of
-from attngeo.embeddings.reference import require_embedding, split_prefix
-from attngeo.errors import AttnGeoError, InterruptedTrainingError, ModelNotFoundError, OutputError
+from attngeo.embeddings.reference import require_embedding
+from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError
 from attngeo.gradients.options import GradientOptions
 from attngeo.options import Options, option, options_of
 from attngeo.papers.runs import perform_runs
@@ -39,35 +37,34 @@ from attngeo.pretrain.options import (
 )
 from attngeo.pretrain.references import require_sources
 from attngeo.pretrain.sources import require_text_data
-from attngeo.progress import ProgressCallback
+from attngeo.reporting.paths import RecipePaths
 from attngeo.schemas import as_value_error
-from attngeo.scores.score import score_models
-from attngeo.scores.spec import ResultOptions, ScoreOptions, number_columns
-from attngeo.studies.engine import StudyOptions, require_all
+from attngeo.scores.score import score_model
+from attngeo.scores.spec import ScoreOptions, number_columns
+from attngeo.session import Session
+from attngeo.studies.engine import require_all, run_study
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Ends of the names of files that belong to a checkpoint's file beside it.
-CHECKPOINT = ("config.json", ".safetensors", ".bin")
+# The columns that may name a model or a file.
+NAMING = ("model", "init", "note")
 # The folder of training runs in a report, and the file in a run's that tells what its data were.
 RUNS, INPUTS = "runs", "inputs.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workplace:
-    """Where an answer is made, and how. name: of the results. base: the recipe's folder, to which paths are relative.
+    """The circumstances of an answer. name: of the results. paths: those of the recipe. folder: the report's.
 
-    folder: the report's. inputs: a text that changes with the files that the request names.
+    inputs: a text that changes with the files that the request names.
     """
 
-    base: Path
+    paths: RecipePaths
     folder: Path
-    hub: HubAccess
-    progress: ProgressCallback
-    study: StudyOptions = StudyOptions()
+    session: Session = Session()
     name: str = ""
     inputs: str = ""
 
@@ -92,6 +89,17 @@ class ResultsAnswer:
 
         rows = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
         return cls(rows, [{str(name): value for name, value in part.attrs.items()} for part in parts])
+
+    def restore_names(self, paths: RecipePaths) -> None:
+        """Name models and files as the recipe does, instead of by their paths on this machine."""
+        self.origins = paths.restore(self.origins)
+        if self.rows is None or not paths.names:
+            return
+        self.rows.attrs = paths.restore(self.rows.attrs)
+        for column in NAMING:
+            if column in self.rows:
+                names = {value: paths.restore(value) for value in self.rows[column].unique()}
+                self.rows[column] = self.rows[column].map(names)
 
 
 def _refuse_repeated(models: list[str]) -> list[str]:
@@ -134,68 +142,59 @@ class EfaTable(RunOptions):
 
 def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
     """Scores of every layer and head of some models. A model that fails costs only its rows."""
-    names, failures = dict[str, str](), []
+    references: dict[str, str] = {}
+    failures: list[tuple[str, AttnGeoError]] = []
     for model in models:
         try:
-            names[resolve_reference(model, place.base)] = model
+            references[place.paths.resolve(model)] = model
         except AttnGeoError as error:
             failures.append((model, error))
-    adapters = {}
-    for text in options.adapter:
-        name, _ = split_weight(text)
-        adapters[resolve_reference(name, place.base) + text.removeprefix(name)] = text
-    config = None if options.config is None else resolve_reference(options.config, place.base)
-    chosen = options.replace(per_head=options.given.get("per_head", True), adapter=[*adapters], config=config)
-    outcomes = score_models(
-        list(names), chosen, hub=place.hub,
-        results=ResultOptions(), study=place.study, progress=place.progress,
-    ) if names else []  # fmt: skip
-    failures += [(names[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
-    frames = [_rename_models(outcome.result, names) for outcome in outcomes if outcome.result is not None]
-    for frame in frames:
-        for path, text in adapters.items():
-            frame["note"] = frame["note"].str.replace(path, text, regex=False)
-        # As the recipe has them; memory is not the share of each of several processes.
-        frame.attrs |= {"memory": options.memory, "adapter": options.adapter, "config": options.config}
-    answer = ResultsAnswer.of(*frames)
+    chosen = options.replace(
+        per_head=options.given.get("per_head", True),
+        adapter=[place.paths.resolve_adapter(text) for text in options.adapter],
+        config=None if options.config is None else place.paths.resolve(options.config),
+    )
+    outcomes = run_study(partial(score_model, options=chosen), list(references), place.session)
+    answer = ResultsAnswer.of(*(outcome.result for outcome in outcomes if outcome.result is not None))
+    failures += [(references[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
     answer.failures = sorted(failures, key=lambda failure: models.index(failure[0]))
     return answer
 
 
 def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
     """Word analogies in the embeddings of some models, on the questions that all of them know."""
-    names = {resolve_reference(model, place.base): model for model in models}
-    questions = options.given.get("questions", GOOGLE)
-    if isinstance(questions, str) and questions != GOOGLE:
-        options = options.replace(questions=str(place.base / local_path(questions)))
+    references = [place.paths.resolve(model) for model in models]
+    if isinstance(options.questions, str) and options.questions != GOOGLE:
+        options = options.replace(questions=place.paths.locate(options.questions))
     require_questions(options.questions)
-    for name in names:
-        require_embedding(name)
-    rows = attngeo.analogy(list(names), options=options, hub=place.hub, progress=place.progress).scores
-    return ResultsAnswer.of(_rename_models(rows, names))
+    for reference in references:
+        require_embedding(reference)
+    session = place.session
+    result = attngeo.analogy(references, options=options, hub=session.hub, progress=session.progress)
+    return ResultsAnswer.of(result.scores)
 
 
 def measure_gradients(options: GradientOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
     """Updates of every layer and head that a text asks of some models."""
-    names = {resolve_reference(model, place.base): model for model in models}
-    text = options.text if options.text in TEXT_DATA else resolve_reference(options.text, place.base)
-    for name in names:
-        require_model(name)
-    require_text_data(text)
+    references = [place.paths.resolve(model) for model in models]
+    if options.text not in TEXT_DATA:
+        options = options.replace(text=place.paths.resolve(options.text))
+    for reference in references:
+        require_model(reference)
+    require_text_data(options.text)
 
     from attngeo.gradients import measure
 
-    frames = [
-        measure(name, options=options.replace(text=text), hub=place.hub, progress=place.progress).rows for name in names
+    session = place.session
+    measured = [
+        measure(reference, options=options, hub=session.hub, progress=session.progress) for reference in references
     ]
-    for frame in frames:
-        frame.attrs["text"] = options.text
-    return ResultsAnswer.of(*(_rename_models(frame, names) for frame in frames))
+    return ResultsAnswer.of(*(gradients.rows for gradients in measured))
 
 
 def check_all(options: TheoryOptions, place: Workplace, *, statements: Statements = ()) -> ResultsAnswer:
     """Whether statements of the papers hold. statements: their names, as the command takes them; by default all."""
-    return ResultsAnswer.of(check_statements(statements, options=options, progress=place.progress))
+    return ResultsAnswer.of(check_statements(statements, options=options, progress=place.session.progress))
 
 
 def simulate(options: SimulateOptions, place: Workplace) -> ResultsAnswer:
@@ -207,39 +206,42 @@ def simulate(options: SimulateOptions, place: Workplace) -> ResultsAnswer:
 
 def compare_on_cars(options: AutoMpgOptions, place: Workplace) -> ResultsAnswer:
     """Scores of methods on the auto-mpg data."""
-    options = _find_data(options, place)
     if options.data is not None:
-        require_cars(options.data)
+        data_file = place.paths.locate(options.data)
+        require_cars(data_file)
+        options = options.replace(data=data_file)
 
     from attngeo.papers.wibisono2023.data import load_auto_mpg
     from attngeo.papers.wibisono2023.tables import build_auto_mpg_frame, plan_auto_mpg
 
-    data = load_auto_mpg(options.data, place.progress)
+    data = load_auto_mpg(options.data, place.session.progress)
     return ResultsAnswer.of(build_auto_mpg_frame(data, _complete(plan_auto_mpg(options, data), place)))
 
 
 def run_experiment(options: RunOptions, place: Workplace, *, experiment: Experiment) -> ResultsAnswer:
     """Errors of models in an experiment of exponential family attention, beside baselines."""
-    chosen = RunOptions(**_find_data(options, place).given)
+    chosen = RunOptions(**options.given)
     if chosen.data is not None:
-        require_data(chosen.data)
+        data_files = place.paths.locate(chosen.data)
+        require_data(data_files)
+        chosen = chosen.replace(data=data_files)
 
     from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
     from attngeo.papers.wibisono2025.experiments import build_frame, plan_runs
 
     runs = plan_runs(experiment, chosen)
-    load_dataset(EXPERIMENTS[experiment].dataset, chosen.data, place.progress)  # one error, not one of each run
+    load_dataset(EXPERIMENTS[experiment].dataset, chosen.data, place.session.progress)  # one error, not one of each run
     return ResultsAnswer.of(build_frame(_complete(runs, place), chosen))
 
 
 def _complete(runs: Sequence[Any], place: Workplace) -> list[Any]:
     """The outcomes of all runs of an experiment. Raises the error of the first one that fails, at the end."""
-    return require_all(perform_runs(runs, study=place.study, progress=place.progress))
+    return require_all(perform_runs(runs, place.session))
 
 
 def read_file(options: Options, place: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> ResultsAnswer:  # noqa: ARG001 - a file has no options
     """Rows of a file that attngeo wrote. path: relative to the recipe."""
-    file = place.base / local_path(path)
+    file = Path(place.paths.locate(path))
     rows = read_results(file, (), "attngeo … -o FILE", numbers=number_columns())
     digest = hashlib.sha256(read_small_bytes(file, MOST_RESULTS_BYTES)).hexdigest()
     rows.attrs = {"model": path, "sha256": digest}
@@ -248,16 +250,12 @@ def read_file(options: Options, place: Workplace, *, path: Annotated[str, Field(
 
 def train(options: Options, place: Workplace) -> ResultsAnswer:
     """Scores and loss of a training run, or of a comparison of runs, at every log. Runs are kept beside the report."""
-
-    def resolve(name: str, value: str) -> str:
-        return value if value in PATHS[name] else resolve_reference(value, place.base)
-
-    written = options.given
-    resolved = written | {name: resolve(name, written[name]) for name in PATHS if name in written}
-    inits = {resolved.get("init"): written.get("init")}
-    if "compare" in written:
-        resolved["compare"] = [resolve("init", init) for init in written["compare"]]
-        inits |= dict(zip(resolved["compare"], written["compare"], strict=True))
+    resolved = dict(options.given)
+    for name in PATHS:
+        if name in resolved:
+            resolved[name] = _resolve_unless_name(name, resolved[name], place)
+    if "compare" in resolved:
+        resolved["compare"] = [_resolve_unless_name("init", init, place) for init in resolved["compare"]]
     folder = place.folder / RUNS / place.name
     if not folder.exists():  # a run that is there is read or resumed, and may need its sources no more
         comparison, rest = separate_comparison(resolved)
@@ -267,9 +265,13 @@ def train(options: Options, place: Workplace) -> ResultsAnswer:
         rows = _train_or_resume(resolved, folder, place)
     except InterruptedTrainingError as error:
         raise InterruptedTrainingError(f"{folder.name}: {error.what}", "resume with the same command") from None
-    rows["init"] = rows["init"].replace(inits)
-    rows.attrs.update(written)  # paths as the recipe writes them
+    rows.attrs.update(resolved)
     return ResultsAnswer.of(rows)
+
+
+def _resolve_unless_name(option: str, value: str, place: Workplace) -> str:
+    """A path of an option of pretraining, such as a file of data; a name that the option may have wins over a path."""
+    return value if value in PATHS[option] else place.paths.resolve(value)
 
 
 def _train_or_resume(options: Mapping[str, Any], folder: Path, place: Workplace) -> pd.DataFrame:
@@ -281,10 +283,15 @@ def _train_or_resume(options: Mapping[str, Any], folder: Path, place: Workplace)
     training = make_options(**rest)
     if comparison.compare is not None:
         curves = compare(
-            training, folder, comparison=comparison, study=place.study, resume=True, progress=place.progress
+            training,
+            folder,
+            comparison=comparison,
+            study=place.session.study,
+            resume=True,
+            progress=place.session.progress,
         ).curves
     else:
-        curves = build_curves([run_or_read(training, folder, progress=place.progress)])
+        curves = build_curves([run_or_read(training, folder, progress=place.session.progress)])
     curves.attrs.update(dict(training) | dict(comparison))
     return curves
 
@@ -300,75 +307,3 @@ def _check_inputs(folder: Path, files: str) -> None:
         )
     with atomic_write(path) as partial_path:
         partial_path.write_text(digest, "utf-8")
-
-
-def _rename_models(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
-    """The frame with models named as in the recipe, instead of by their paths on this machine."""
-    frame["model"] = frame["model"].replace(dict(names))
-    model, revision = frame.attrs.get("model"), frame.attrs.get("revision")
-    if isinstance(revision, Mapping):  # of several models, by name
-        model = ", ".join(names.get(name, name) for name in revision)
-        revision = {names.get(name, name): commit for name, commit in revision.items()}
-    frame.attrs = {**frame.attrs, "model": names.get(str(model), model), "revision": revision}
-    return frame
-
-
-def _find_data(options: Any, place: Workplace) -> Any:
-    """The options with the file of their data beside the recipe."""
-    data = options.data
-    return options if data is None else options.replace(data=str(place.base / local_path(data)))
-
-
-def resolve_reference(model: str, base: Path) -> str:
-    """A path that is relative to the recipe, made absolute; any other reference as it is. Raises ModelNotFoundError."""
-    prefix, model = split_prefix(model)
-    path = base / local_path(model)
-    if is_path(model) or path.exists():
-        return prefix + str(path.absolute())
-    if local_path(model).exists():
-        raise ModelNotFoundError(
-            f"{model}: found in the working directory, not beside the recipe; paths are relative to the recipe. Move "
-            "it there; for the Hub's model, run from another directory"
-        )
-    return prefix + model
-
-
-def describe_inputs(content: Any, base: Path) -> str:
-    """A text that changes with every file that a text in a request may name, relative to the recipe."""
-    return "".join(describe_files(text, base) for text in list_texts(content))
-
-
-def list_texts(content: Any) -> Iterator[str]:
-    """The texts in a request, at any depth."""
-    match content:
-        case str():
-            yield content
-        case Mapping():
-            for value in content.values():
-                yield from list_texts(value)
-        case Sequence():
-            for value in content:
-                yield from list_texts(value)
-
-
-def name_path(text: str, base: Path) -> Path:
-    """The path that a text in a request may name, relative to the recipe. Raises ModelNotFoundError if it is none."""
-    _, text = split_prefix(text)
-    return base / local_path(split_weight(text)[0])
-
-
-def describe_files(text: str, base: Path) -> str:
-    """A text that changes with a file or folder, and with a checkpoint's files beside it; "" for other references."""
-    try:
-        path = name_path(text, base)
-        # A member of an archive changes with its archive.
-        path = next((place for place in (path, *path.parents) if place.is_file()), path)
-        if text and path.is_dir():
-            files = [Path(at, name) for at, _, names in os.walk(path, followlinks=True) for name in names]
-        elif path.is_file():
-            files = [path, *(file for file in path.parent.iterdir() if file.name.endswith(CHECKPOINT))]
-        else:
-            return ""
-        return " ".join(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in sorted(files))
-    except (OSError, ValueError, AttnGeoError):  # no path
-        return ""

@@ -22,11 +22,13 @@ from attngeo.estimators.efa.options import MADE_BY as EFA, PARTS
 from attngeo.estimators.shared.paths import require_saved
 from attngeo.estimators.tabular.options import MADE_BY as TABULAR
 from attngeo.figures.kinds import FIGURES, SOURCES, FigureSpec, PlotOptions
-from attngeo.options import takes_after_two
+from attngeo.keywords import takes_after_two
 from attngeo.papers.saponati2025.published import published_scores
-from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.scores.spec import number_columns
+from attngeo.progress import ProgressCallback
+from attngeo.scores.score import score_model
+from attngeo.scores.spec import ScoreOptions, number_columns
 from attngeo.scores.summary import refuse_repeated
+from attngeo.session import Session
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns, require_results
 
 if TYPE_CHECKING:
@@ -50,14 +52,7 @@ class PlotKeywords(PlotOptions, HubAccess):
 
 
 @takes_after_two(PlotKeywords)
-def plot(
-    kind: str,
-    inputs: Any,
-    options: PlotOptions,
-    *,
-    hub: HubAccess,
-    progress: ProgressCallback | None = None,
-) -> Figure:
+def plot(kind: str, inputs: Any, options: PlotOptions, *, session: Session) -> Figure:
     """Draw a figure of one of the kinds in `attngeo.figures.kinds.FIGURES`.
 
     inputs: one or several of: a file that `attngeo score`, `analogy` or `pretrain` wrote, a folder of `pretrain`,
@@ -80,7 +75,7 @@ def plot(
     sources = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
     if not sources:
         raise UsageError("there is nothing to plot, expected a model or a file of results")
-    tables = read_tables(spec, sources, options, hub=hub, progress=progress or ignore_progress)
+    tables = read_tables(spec, sources, options, session)
     name, expected = name_input(sources[0]), SOURCES[spec.source]
     try:
         return spec.make(*tables, options=options)
@@ -105,9 +100,7 @@ def is_table(source: Any) -> bool:
     return is_frame(source) or (isinstance(source, str | Path) and is_results(str(source)))
 
 
-def read_tables(
-    spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, *, hub: HubAccess, progress: ProgressCallback
-) -> list[pd.DataFrame]:
+def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, session: Session) -> list[pd.DataFrame]:
     """The tables that a kind of figure is drawn from: one, but for a matrix; and the published models beside scores.
 
     Raises UsageError for inputs that this kind cannot be drawn from, and what reading them raises.
@@ -120,9 +113,10 @@ def read_tables(
                 f"{spec.name} requires one model, expected a reference such as org/name, a folder or demo:minilm"
             )
         require_model(others[0])
-        return list(
-            attngeo.query_key_matrix(others[0], layer=options.layer, head=options.head, stack=options.stack, hub=hub)
+        matrix = attngeo.query_key_matrix(
+            others[0], layer=options.layer, head=options.head, stack=options.stack, hub=session.hub
         )
+        return list(matrix)
     _require_sources(spec, tables, others, is_single=len(sources) == 1)
     frames = [_read_rows(source, spec, options) for source in tables]
     if tables and others and spec.source == "analogy":
@@ -130,9 +124,9 @@ def read_tables(
             "files and models cannot be mixed: models are compared on common questions; give only one kind"
         )
     if others and spec.source == "score":
-        frames += [attngeo.score(model, per_head=True, hub=hub, progress=progress) for model in others]
+        frames += [score_model(model, session, options=ScoreOptions(per_head=True)) for model in others]
     elif others and spec.source == "analogy":
-        frames = [attngeo.analogy(others, hub=hub, progress=progress).scores]
+        frames = [attngeo.analogy(others, hub=session.hub, progress=session.progress).scores]
     else:
         frames += [_read_rows(_find_curves(place, spec), spec, options) if spec.source == "pretrain"
                    else _read_saved(place, spec) for place in others]  # fmt: skip

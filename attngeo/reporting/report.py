@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import AttnGeoError, OutputError, UsageError
-from attngeo.options import takes_after_two
-from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.keywords import takes_after_two
+from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
-from attngeo.reporting.answers import Workplace, list_texts, name_path
+from attngeo.reporting.answers import Workplace
+from attngeo.reporting.paths import RecipePaths, list_texts, name_path
 from attngeo.reporting.recipe import Place, RecipeFile, name_place, read_recipe
 from attngeo.reporting.results import (
     FILE_NAME,
@@ -38,7 +39,7 @@ from attngeo.reporting.results import (
     run_check,
 )
 from attngeo.scores.conditions import Outcome
-from attngeo.studies.engine import StudyOptions
+from attngeo.session import Session, StudyOptions
 from attngeo.tables.files import lock_folder
 from attngeo.tables.write import write_table
 
@@ -78,9 +79,7 @@ def build_report(
     recipe: str | Path,
     folder: str | Path,
     *,
-    hub: HubAccess,
-    study: StudyOptions,
-    progress: ProgressCallback | None = None,
+    session: Session,
 ) -> Report:
     """Make the report of a recipe (a TOML file; see `attngeo report --init`) in `folder`.
 
@@ -96,7 +95,7 @@ def build_report(
     if one does. Raises FolderInUseError if another process makes a report in `folder`.
     """
     file, folder, date = read_recipe(recipe), Path(folder), _read_date()
-    place = Workplace(base=file.path.parent, folder=folder, hub=hub, study=study, progress=progress or ignore_progress)
+    place = Workplace(paths=RecipePaths(file.path.parent), folder=folder, session=session)
     _refuse_inputs(file, folder)
     with lock_folder(folder):
         results = collect_results(file, place)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import AttnGeoError, DataError, InterruptedTrainingError, OutputError, UnexpectedError, UsageError
 from attngeo.provenance import digest_code, software
-from attngeo.reporting.answers import ResultsAnswer, Workplace, describe_inputs, resolve_reference
+from attngeo.reporting.answers import ResultsAnswer, Workplace
+from attngeo.reporting.paths import RecipePaths, describe_inputs, resolve_reference
 from attngeo.reporting.plots import plot, read_tables
 from attngeo.reporting.recipe import VIEWS, Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock
 from attngeo.scores.conditions import Condition, Outcome
@@ -98,9 +99,9 @@ def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
                 collected.rows[request.name] = answer.rows
             about = {"results": request.name, "command": request.command}
             collected.origins += [about | origin for origin in answer.origins]
-        if collected.failures and place.study.fail_fast:
+        if collected.failures and place.session.study.fail_fast:
             break
-    if collected.failures and (not collected.rows or place.study.fail_fast):
+    if collected.failures and (not collected.rows or place.session.study.fail_fast):
         first = collected.failures[0]
         raise type(first.error)(str(first)) from first.error
     return collected
@@ -109,7 +110,8 @@ def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
 def _load_or_ask(request: Request, place: Workplace) -> ResultsAnswer:
     """The answer that is kept; if there is none, the question is asked, and an answer that lacks nothing is kept."""
     content = request.model_dump(exclude_unset=True)
-    inputs = describe_inputs(content, place.base)
+    paths = RecipePaths(place.paths.base)
+    inputs = describe_inputs(content, paths.base)
     depends_on = json.dumps([content, inputs, digest_code(), software()], sort_keys=True, default=str)
     path = place.folder / PARTS / f"{request.name}-{hashlib.sha256(depends_on.encode()).hexdigest()[:16]}.parquet"
     if path.is_file():
@@ -122,8 +124,9 @@ def _load_or_ask(request: Request, place: Workplace) -> ResultsAnswer:
         except (OSError, ValueError, KeyError):
             pass  # a broken file: the question is asked again
     answer = request.question.find_function()(
-        request.options, replace(place, name=request.name, inputs=inputs), **request.subjects
+        request.options, replace(place, name=request.name, paths=paths, inputs=inputs), **request.subjects
     )
+    answer.restore_names(paths)
     if answer.rows is not None and not answer.failures:
         kept = answer.rows.copy(deep=False)
         kept.attrs = {"origins": answer.origins}
@@ -201,8 +204,8 @@ def build_figure(block: FigureBlock, results: CollectedResults, place: Workplace
     if block.model is None:
         return ReportFigure(label, block.caption, block.of, _draw_variants(block, _select_rows(block, results)))
     # The model is named as in the recipe instead of by its path on this machine.
-    source = resolve_reference(block.model, place.base)
-    tables = read_tables(block.spec, [source], block.shown, hub=place.hub, progress=place.progress)
+    source = resolve_reference(block.model, place.paths.base)
+    tables = read_tables(block.spec, [source], block.shown, place.session)
     for table in tables:
         table.attrs = {**table.attrs, "model": block.model}
     figure = block.spec.make(*tables, options=block.shown)

@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from attngeo.bounds.machine import available_memory
 from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.adapters import AdapterStore
@@ -34,14 +35,15 @@ from attngeo.geometry import (
     outlier_threshold,
     rescale,
 )
+from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
-from attngeo.options import takes
-from attngeo.progress import Progress, ProgressCallback
+from attngeo.progress import Progress
 from attngeo.provenance import machine, software
 from attngeo.scores.projections import key_heads_of, projections, update_factors
 from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.spec import SCORES, ScoreOptions, score_names, z_columns
 from attngeo.scores.weights import read, require_updates, select, sites_of
+from attngeo.session import Session
 from attngeo.studies.results import Kept, KeptResult
 
 log = logging.getLogger(__name__)
@@ -54,22 +56,20 @@ DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": tor
 def compute(
     model: Any,
     options: ScoreOptions,
-    hub: HubAccess,
-    report: ProgressCallback,
+    session: Session,
     record: KeptResult | None = None,
-    *,
-    resume: bool = True,
 ) -> Kept:
     """The rows of the table of scores, and how they were made; see `attngeo.score`.
 
-    record: keeps each layer when it is finished, and all of them at the end. resume: whether layers that it has are
-    taken from it; if not, they are removed.
+    record: keeps each layer when it is finished, and all of them at the end. Layers that it has are taken from it; if
+    the session wants fresh results, they are removed.
     """
+    report, resume = session.progress, not session.results.fresh
     started, device = time.perf_counter(), pick_device(options.device)
     if device.type == "mps" and options.precision == "float64":
         raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
     opened = open_adapted(
-        model, options.adapter, hub, config=options.config, only_updates=options.adapter_only
+        model, options.adapter, session.hub, config=options.config, only_updates=options.adapter_only
     )  # fmt: skip
     with closing(opened) as store, torch.inference_mode():
         if isinstance(store, AdapterStore):
@@ -89,7 +89,7 @@ def compute(
             "model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type"),
             "parameters": store.parameters,
         }  # fmt: skip
-        with closing(_score_sites(store, list(left.values()), options, device, report)) as scored:
+        with closing(_score_sites(store, list(left.values()), options, device, session)) as scored:
             for at, of_site in zip(left, scored, strict=True):
                 weights = [info for info in map(store.info, sites[at].tensors.values()) if len(info.shape) > 1]
                 formats = dict.fromkeys(info.packed or info.dtype for info in weights)  # a dtype, or a packed form
@@ -112,7 +112,7 @@ def _score_sites(
     sites: list[AttentionSite],
     options: ScoreOptions,
     device: torch.device,
-    report: ProgressCallback,
+    session: Session,
 ) -> Generator[list[dict[str, Any]]]:
     """The rows of each site, without what all rows of the model have in common."""
     dtype = DTYPES[options.precision]
@@ -120,7 +120,10 @@ def _score_sites(
     size = sum(store.fetched(site.reads) for site in sites) / 1e6
     what = f"{len(sites)} layers found by {rules}, {size:,.1f} MB to read"
     log.info("%s: %s, on %s in %s", store.ref, what, device, options.precision)
-    for site, tensors in read_ahead(store, sites, device=device, memory=options.memory, report=report):
+    memory = options.memory
+    if memory is None and session.study.jobs > 1:  # processes share a quarter of the free memory
+        memory = max(available_memory() // 4 // session.study.jobs, 1)
+    for site, tensors in read_ahead(store, sites, device=device, memory=memory, report=session.progress):
         q, k, notes = projections(site, tensors, options, dtype=dtype, device=device, ref=store.ref)
         notes += _option_notes(options)
         if options.adapter_only and q.shape[-1] == k.shape[-1]:

@@ -5,20 +5,17 @@ Imports nothing heavy: pandas when a table is made, torch when scores are comput
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attngeo.bounds.machine import available_memory
 from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.identity import Identity, identify
 from attngeo.checkpoints.local_files import require_model
-from attngeo.options import takes
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.keywords import takes
+from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import describe_code
-from attngeo.scores.spec import ResultOptions, ScoreOptions, score_names, z_columns
-from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
+from attngeo.scores.spec import ScoreOptions, score_names, z_columns
+from attngeo.session import ResultOptions, Session
 from attngeo.studies.results import Kept, KeptResult, find_record
 
 if TYPE_CHECKING:
@@ -49,14 +46,7 @@ class ScoreKeywords(ScoreOptions, HubAccess, ResultOptions):
 
 
 @takes(ScoreKeywords)
-def score(
-    model: Any,
-    options: ScoreOptions,
-    *,
-    hub: HubAccess,
-    results: ResultOptions,
-    progress: ProgressCallback | None = None,
-) -> pd.DataFrame:
+def score(model: Any, options: ScoreOptions, *, session: Session) -> pd.DataFrame:
     """Symmetry and directionality of every layer, and with `per_head` of every head, of a model's attention.
 
     model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
@@ -78,18 +68,23 @@ def score(
     >>> round(frame.symmetry.item(), 4)
     0.4051
     """
+    return score_model(model, session, options=options)
+
+
+def score_model(model: Any, session: Session, *, options: ScoreOptions) -> pd.DataFrame:
+    """The table of scores of one model: `score` with a session."""
     require_model(model, options.adapter, options.config)
-    report = progress or ignore_progress
-    identity = None if options.adapter or options.config else identify(model, hub)  # what they name may change
+    identity = None
+    if not options.adapter and not options.config:  # what they name may change
+        identity = identify(model, session.hub)
     record = None if identity is None else _find_record(identity, options)
-    kept = None if record is None or results.fresh else record.load()
+    kept = None if record is None or session.results.fresh else record.load()
     if kept is None:
         from attngeo.scores.computing import compute
 
-        pinned = model if identity is None else identity.ref
-        kept = compute(pinned, options, hub, report, record, resume=not results.fresh)
+        kept = compute(model if identity is None else identity.ref, options, session, record)
     else:
-        report(Progress("kept", f"scores of {kept.about['made']} from the result store"))
+        session.progress(Progress("kept", f"scores of {kept.about['made']} from the result store"))
     return _build_frame(kept, options, kept.about["model"] if identity is None else in_utf8(identity.ref.text))
 
 
@@ -109,32 +104,3 @@ def _build_frame(kept: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
     about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}
     frame.attrs = {"title": "Attention scores"} | about | {"model": model} | dict(options) | {"device": about["device"]}
     return frame
-
-
-def score_models(
-    models: Sequence[str],
-    options: ScoreOptions = ScoreOptions(),
-    *,
-    hub: HubAccess = HubAccess(),
-    results: ResultOptions = ResultOptions(),
-    study: StudyOptions = StudyOptions(),
-    progress: ProgressCallback = ignore_progress,
-    on_outcome: Callable[[RunOutcome[pd.DataFrame]], None] = lambda _: None,
-) -> list[RunOutcome[pd.DataFrame]]:
-    """The table of scores of each model, as `attngeo.score` returns it, or the error; in the order of the models.
-
-    models: references; see `attngeo.studies.models.list_models`. The other parameters are those of `attngeo.score` and
-    of `attngeo.studies.engine.run_study`, and it raises what `run_study` raises. Several processes share a quarter of
-    the free memory unless `options.memory` is given, which is for each of them.
-    """
-    if options.memory is None and study.jobs > 1:
-        options = options.replace(memory=max(available_memory() // 4 // study.jobs, 1))
-    run = partial(score_one, options=options, hub=hub, results=results)
-    return run_study(run, models, names=models, options=study, progress=progress, on_outcome=on_outcome)
-
-
-def score_one(
-    model: str, progress: ProgressCallback, *, options: ScoreOptions, hub: HubAccess, results: ResultOptions
-) -> pd.DataFrame:
-    """One run of the study."""
-    return score(model, options=options, hub=hub, results=results, progress=progress)

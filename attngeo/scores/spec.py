@@ -59,12 +59,6 @@ def check_layers(layers: Iterable[int] | str | None) -> tuple[int, ...] | None:
     return tuple(map(int, wanted))  # of numpy, too
 
 
-class ResultOptions(Options):
-    """Options for scores that are kept on this machine."""
-
-    fresh: bool = option(False, "Compute again what is in the result store (see attngeo cache)", panel=RUNNING)
-
-
 def _adapter_option() -> Any:
     return option(
         (), "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it; may be repeated",

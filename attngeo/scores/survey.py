@@ -5,22 +5,16 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.store import TensorStore
 from attngeo.layouts.layout import AttentionSite
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.progress import Progress
 from attngeo.scores.spec import SourceOptions
 from attngeo.scores.weights import sites_of
+from attngeo.session import Session
 
 
-def survey(
-    model: str,
-    progress: ProgressCallback = ignore_progress,
-    *,
-    source: SourceOptions = SourceOptions(),
-    hub: HubAccess = HubAccess(),
-) -> dict[str, Any]:
+def survey(model: str, session: Session = Session(), *, source: SourceOptions = SourceOptions()) -> dict[str, Any]:
     """What `attngeo.score` would read of a model with the default options, by headers alone.
 
     Returns:
@@ -32,8 +26,8 @@ def survey(
         ModelUnavailableError: the model cannot be found or reached.
         CheckpointError: it cannot be scored.
     """
-    with closing(open_adapted(model, source.adapter, hub, config=source.config)) as store:
-        sites, skipped = sites_of(store, progress=lambda file: progress(Progress("download", file)))
+    with closing(open_adapted(model, source.adapter, session.hub, config=source.config)) as store:
+        sites, skipped = sites_of(store, progress=lambda file: session.progress(Progress("download", file)))
         to_read = sum(store.fetched(site.reads) for site in sites)
         total = store.total_nbytes
         share = None

@@ -14,9 +14,9 @@ from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.errors import CorruptCheckpointError, UsageError
+from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.sites import find_sites
-from attngeo.options import takes
 from attngeo.scores.projections import projections
 from attngeo.scores.spec import ScoreOptions, check_layers
 

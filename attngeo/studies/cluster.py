@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import ClusterError, StudyError, UsageError, first_line, require_extra
+from attngeo.session import Session
 from attngeo.studies.engine import (
     LOGGER,
     Function,
@@ -34,7 +35,7 @@ LOGGERS = ("distributed", "distributed.client", "tornado.application")
 
 
 def run_on_cluster(
-    function: Function[Any, Any], tasks: Sequence[StudyTask[Any]], address: str
+    function: Function[Any, Any], tasks: Sequence[StudyTask[Any]], session: Session, address: str
 ) -> Generator[RunOutcome[Any], None, None]:
     """The outcome of each run as it arrives. Closing the iterator cancels the runs that no worker has begun.
 
@@ -47,7 +48,7 @@ def run_on_cluster(
     with _silence(), _connect(address) as client:
         if not client.nthreads():
             LOGGER.warning("%s: no workers yet; waiting for the first", address)
-        environment = StudyEnvironment()
+        environment = StudyEnvironment(session)
         futures = {client.submit(run_elsewhere, function, task, environment, pure=False): task for task in tasks}
         try:
             for future, result in as_completed(list(futures), loop=client.loop, with_results=True, raise_errors=False):

@@ -1,6 +1,6 @@
 """One engine for many independent runs: a list of settings and a function of one of them.
 
-    outcomes = run_study(function, settings, names=names, options=StudyOptions(jobs=4))
+    outcomes = run_study(function, settings, Session(study=StudyOptions(jobs=4)))
 
 Runs are done in this process, in processes of this machine by joblib, or on a Dask cluster (see `cluster`). The engine
 keeps no results. The function of a run does, each in its own way, and may be called twice for one setting, because a
@@ -26,18 +26,16 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import attngeo
-from attngeo.errors import AttnGeoError, InterruptedTrainingError, StudyError, UnexpectedError, UsageError
-from attngeo.options import RUNNING, Options, option
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.errors import AttnGeoError, InterruptedTrainingError, StudyError, UnexpectedError
+from attngeo.progress import Progress
+from attngeo.session import Session
 from attngeo.tables.files import SIGNALS
 
 Setting = TypeVar("Setting")
 Result = TypeVar("Result")
-Function = Callable[[Setting, ProgressCallback], Result]
+Function = Callable[[Setting, Session], Result]
 
 LOGGER = logging.getLogger("attngeo")
-# More processes than any machine has cores: a typing mistake.
-MOST_JOBS = 1024
 # Names of runs that the progress shows at most.
 MOST_NAMES = 3
 # Seconds between two looks at the process that started this one, and to save a checkpoint after it was killed.
@@ -48,33 +46,6 @@ STOPPING = "stopping after this step; press Ctrl-C again to stop now"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 # Runs in threads of one process would share its folder, its GPU and its random numbers.
 _alone = threading.Lock()
-
-
-class StudyOptions(Options):
-    """Options of a study. Raises UsageError for a value outside its limits, and for jobs together with a cluster."""
-
-    jobs: int = option(
-        1, "Number of processes that work at the same time", panel=RUNNING, metavar="N", least=1, most=MOST_JOBS,
-    )  # fmt: skip
-    cluster: str | None = option(
-        None, "Address of a Dask scheduler whose workers do the work, for example tcp://host:8786",
-        advanced=True, panel=RUNNING,
-        metavar="ADDRESS",
-    )  # fmt: skip
-    fail_fast: bool = option(False, "Stop at the first run that fails", advanced=True, panel=RUNNING)
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether runs are done in other processes than this one."""
-        return self.jobs > 1 or self.cluster is not None
-
-    def _check(self) -> None:
-        if self.cluster is not None and self.jobs > 1:
-            raise UsageError(
-                "$jobs and $cluster contradict each other; the number of workers is that of the cluster",
-                "jobs",
-                "cluster",
-            )
 
 
 @dataclass(frozen=True)
@@ -120,56 +91,59 @@ def require_all(outcomes: list[RunOutcome[Result]]) -> list[RunOutcome[Result]]:
 def run_study(
     function: Function[Setting, Result],
     settings: Sequence[Setting],
+    session: Session = Session(),
     *,
-    names: Sequence[str],
-    options: StudyOptions = StudyOptions(),
-    progress: ProgressCallback = ignore_progress,
+    names: Sequence[str] | None = None,
     on_outcome: Callable[[RunOutcome[Result]], None] = lambda _: None,
     saves: bool = False,
 ) -> list[RunOutcome[Result]]:
-    """Call `function(setting, progress)` for each setting. Returns the outcomes in the order of the settings.
+    """Call `function(setting, session)` for each setting. Returns the outcomes in the order of the settings.
 
-    names: of each setting, for people. options: in how many processes, or on which cluster. progress: called as a run
-    proceeds; for runs in other processes, when one ends. on_outcome: called in this process with each outcome as it
-    arrives, in any order. saves: whether a run saves its state and ends at Ctrl-C: then Ctrl-C and SIGTERM reach the
-    runs in other processes of this machine, no further run begins, and the outcomes are waited for. A second one ends
-    all processes.
+    session: its `study` says in how many processes, or on which cluster, runs are done; its `progress` is called as a
+    run proceeds, and for runs in other processes when one ends. names: of each setting, for people; by default the
+    settings are names. on_outcome: called in this process with each outcome as it arrives, in any order. saves: whether
+    a run saves its state and ends at Ctrl-C: then Ctrl-C and SIGTERM reach the runs in other processes of this machine,
+    no further run begins, and the outcomes are waited for. A second one ends all processes.
 
-    A run that fails does not stop the others, unless `options.fail_fast`: then the runs that are not finished end at
-    once, and are missing from the list. The same happens if `on_outcome` or `progress` raises, or on Ctrl-C, also if a
-    training saved its state and ended; the exception goes to the caller. With several processes or a cluster, function,
-    settings and results are pickled.
+    A run that fails does not stop the others, unless `fail_fast`: then the runs that are not finished end at once, and
+    are missing from the list. The same happens if `on_outcome` or `progress` raises, or on Ctrl-C, also if a training
+    saved its state and ended; the exception goes to the caller. With several processes or a cluster, function,
+    settings, session and results are pickled.
     Raises UsageError or ClusterError if the cluster cannot be used.
     """
+    if names is None:
+        names = [str(setting) for setting in settings]
     tasks = [StudyTask(i, name, setting) for i, (name, setting) in enumerate(zip(names, settings, strict=True))]
-    options = options.replace(jobs=max(1, min(options.jobs, len(tasks))))
+    options, progress = session.study, session.progress
+    jobs = min(options.jobs, len(tasks))
+    is_elsewhere = jobs > 1 or options.cluster is not None
     arrived: dict[int, RunOutcome[Result]] = {}
 
     def report_several() -> None:
         """How many runs are finished, and which are in work: in their order, as many as there are processes."""
         left = [task.name for task in tasks if task.number not in arrived]
-        working = left[: options.jobs]
+        working = left[: max(jobs, 1)]
         more = f" and {len(working) - MOST_NAMES} more" if len(working) > MOST_NAMES else ""
         what = f"on {options.cluster}" if options.cluster is not None else ", ".join(working[:MOST_NAMES]) + more
         progress(Progress("study", what, len(arrived), len(tasks), "steps"))
 
-    if options.elsewhere:
+    if is_elsewhere:
         report_several()
     if options.cluster is not None:
         from attngeo.studies.cluster import run_on_cluster
 
-        running = run_on_cluster(function, tasks, options.cluster)
-    elif options.jobs > 1:
-        running = run_in_processes(function, tasks, options.jobs, progress, saves=saves)
+        running = run_on_cluster(function, tasks, session, options.cluster)
+    elif is_elsewhere:
+        running = run_in_processes(function, tasks, session, jobs, saves=saves)
     else:
-        running = _run_here(function, tasks, progress)
+        running = _run_here(function, tasks, session)
     with closing(running) as outcomes:
         for outcome in outcomes:
             arrived[outcome.number] = outcome
-            if options.elsewhere:
+            if is_elsewhere:
                 report_several()
             on_outcome(outcome)
-            if isinstance(outcome.failure, InterruptedTrainingError) and not options.elsewhere:
+            if isinstance(outcome.failure, InterruptedTrainingError) and not is_elsewhere:
                 raise outcome.failure  # the user stopped the study, not only this run
             if outcome.failure is not None and options.fail_fast:
                 break
@@ -209,19 +183,19 @@ def catch_signals(handle: Callable[[], bool]) -> Iterator[None]:
 
 
 def _run_here(
-    function: Function[Any, Any], tasks: Sequence[StudyTask[Any]], progress: ProgressCallback
+    function: Function[Any, Any], tasks: Sequence[StudyTask[Any]], session: Session
 ) -> Generator[RunOutcome[Any], None, None]:
     """One run after the other in this process. Its progress is that of the run, named by the run's position."""
     for task in tasks:
         label = f"{task.number + 1}/{len(tasks)} {task.name}  " if len(tasks) > 1 else ""
 
         def report(step: Progress, label: str = label) -> None:
-            progress(dataclasses.replace(step, what=f"{label}{step.what}"))
+            session.progress(dataclasses.replace(step, what=f"{label}{step.what}"))
 
-        yield run_task(function, task, report)
+        yield run_task(function, task, dataclasses.replace(session, progress=report))
 
 
-def run_task(function: Function[Any, Any], task: StudyTask[Any], progress: ProgressCallback) -> RunOutcome[Any]:
+def run_task(function: Function[Any, Any], task: StudyTask[Any], session: Session) -> RunOutcome[Any]:
     """The outcome of one run in this process. Only Ctrl-C and the end of the process are not outcomes."""
     notes: list[str] = []
 
@@ -229,10 +203,11 @@ def run_task(function: Function[Any, Any], task: StudyTask[Any], progress: Progr
         if step.phase == "kept":
             notes.append(step.what)
         else:
-            progress(step)
+            session.progress(step)
 
     try:
-        return RunOutcome(task.number, task.name, function(task.setting, report), notes=tuple(notes))
+        result = function(task.setting, dataclasses.replace(session, progress=report))
+        return RunOutcome(task.number, task.name, result, notes=tuple(notes))
     except AttnGeoError as error:
         return RunOutcome(task.number, task.name, failure=error, is_raised=True, notes=tuple(notes))
     except Exception as error:
@@ -244,8 +219,8 @@ def run_task(function: Function[Any, Any], task: StudyTask[Any], progress: Progr
 def run_in_processes(
     function: Function[Any, Any],
     tasks: Sequence[StudyTask[Any]],
+    session: Session,
     jobs: int,
-    progress: ProgressCallback,
     *,
     saves: bool,
 ) -> Generator[RunOutcome[Any], None, None]:
@@ -256,7 +231,8 @@ def run_in_processes(
     """
     from concurrent.futures.process import BrokenProcessPool
 
-    environment, left = StudyEnvironment(), {task.number: task for task in tasks}
+    environment = StudyEnvironment(session)
+    left = {task.number: task for task in tasks}
     started: dict[int, StudyTask[Any]] = {}
     is_stopped = False
 
@@ -264,7 +240,7 @@ def run_in_processes(
         nonlocal is_stopped
         is_stopped = True
         interrupt_processes()
-        progress(Progress("train", STOPPING))
+        session.progress(Progress("train", STOPPING))
         return True
 
     def start() -> Iterator[tuple[Any, ...]]:
@@ -337,8 +313,9 @@ def _end_with_parent(parent: int) -> None:
 
 @dataclass(frozen=True)
 class StudyEnvironment:
-    """What a run in another process has to have in common with this one."""
+    """The surroundings of a run, which another process takes over from this one."""
 
+    session: Session
     version: str = attngeo.__version__
     folder: str = field(default_factory=lambda: str(Path.cwd()))
     log_level: int = field(default_factory=LOGGER.getEffectiveLevel)
@@ -359,7 +336,7 @@ def run_elsewhere(
     with _alone, _in_folder(environment.folder), _collect_log(environment.log_level) as records:
         take_gpu(task.number)
         try:
-            outcome = run_task(function, task, ignore_progress)
+            outcome = run_task(function, task, environment.session)
         except KeyboardInterrupt:  # a signal to this process alone
             failure = InterruptedTrainingError(f"{task.name}: its process was interrupted", "repeat the command")
             outcome = RunOutcome(task.number, task.name, failure=failure)

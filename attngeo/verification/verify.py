@@ -15,12 +15,13 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
+from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import is_in, name_layers, pattern_of
-from attngeo.options import takes
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import software
 from attngeo.scores.weights import sites_of
+from attngeo.session import Session
 from attngeo.verification.checking import (
     COMPARED,
     TOLERANCE,
@@ -52,7 +53,7 @@ class VerifyKeywords(HubAccess):
 
 
 @takes(VerifyKeywords)
-def verify(model: Any, *, hub: HubAccess, progress: ProgressCallback | None = None) -> pd.DataFrame:
+def verify(model: Any, *, session: Session) -> pd.DataFrame:
     """Compare the query and key weights that attngeo reads with what the running model multiplies, at every site.
 
     model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`), which transformers loads in float32 without
@@ -88,8 +89,13 @@ def verify(model: Any, *, hub: HubAccess, progress: ProgressCallback | None = No
     >>> attngeo.verify("demo:minilm").verdict.unique().tolist()
     ['agrees']
     """
-    report = progress or ignore_progress
-    with closing(open_store(model, hub)) as store, silence_libraries():
+    return verify_model(model, session)
+
+
+def verify_model(model: Any, session: Session) -> pd.DataFrame:
+    """The verdicts of one model: `verify` with a session."""
+    report = session.progress
+    with closing(open_store(model, session.hub)) as store, silence_libraries():
         saved, skipped = sites_of(store, COMPARED)
         with _open_running(model, store, report) as running:
             expected, lonely = _expect(store, saved, running, report)

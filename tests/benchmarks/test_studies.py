@@ -6,7 +6,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 from support.study_runs import do_nothing
 
-from attngeo.studies.engine import StudyOptions, run_study
+from attngeo.session import Session, StudyOptions
+from attngeo.studies.engine import run_study
 
 RUNS = 200
 
@@ -18,7 +19,7 @@ def test_a_run_costs_less_than_20_ms(jobs: int, benchmark: BenchmarkFixture) -> 
     names, options = [str(number) for number in settings], StudyOptions(jobs=jobs)
 
     outcomes = benchmark.pedantic(
-        lambda: run_study(do_nothing, settings, names=names, options=options), rounds=5, warmup_rounds=1
+        lambda: run_study(do_nothing, settings, Session(study=options), names=names), rounds=5, warmup_rounds=1
     )
     assert [each.result for each in outcomes] == settings
     milliseconds = benchmark.stats.stats.median / RUNS * 1000

@@ -273,7 +273,7 @@ def test_an_interrupt_that_a_library_swallows_or_turns_into_another_error_ends_i
     """As the import of numpy does."""
     from attngeo.scores import score as scoring
 
-    real = scoring.score
+    real = scoring.score_model
 
     def swallow(*arguments: Any, **options: Any) -> Any:
         with contextlib.suppress(KeyboardInterrupt):
@@ -286,7 +286,7 @@ def test_an_interrupt_that_a_library_swallows_or_turns_into_another_error_ends_i
         except KeyboardInterrupt:
             raise AttributeError("module 'numpy' has no attribute 'void'") from None
 
-    monkeypatch.setattr(scoring, "score", swallow if swallowed else convert)
+    monkeypatch.setattr(scoring, "score_model", swallow if swallowed else convert)
     done = inside("score", "demo:encoder")
     assert_fails(done, INTERRUPTED, "interrupted")
 
@@ -306,7 +306,7 @@ def test_an_interrupt_that_python_drops_ends_a_wait(inside: Command, monkeypatch
         threading.Event().wait(60)
         pytest.fail("the wait did not end")
 
-    monkeypatch.setattr(scoring, "score", wait)
+    monkeypatch.setattr(scoring, "score_model", wait)
     done = inside("score", "demo:encoder")
     assert_fails(done, INTERRUPTED, "interrupted")
 
@@ -335,7 +335,7 @@ def test_another_broken_pipe_is_an_error_of_its_own(inside: Command, monkeypatch
     def broken(*_: Any, **__: Any) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr(scoring, "score", broken)
+    monkeypatch.setattr(scoring, "score_model", broken)
     assert_fails(inside("score", "demo:encoder"), NetworkError.exit_code, "Broken pipe")
 
 

@@ -19,10 +19,10 @@ from attngeo.papers.wibisono2023.summaries import (
     measure_advantage,
     summarise_methods,
 )
-from attngeo.progress import ignore_progress
 from attngeo.questions import QUESTIONS
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
+from attngeo.session import Session
 from attngeo.studies.engine import run_task
 
 # What a request of each command says beside its name, about files that the fixture `folder` writes.
@@ -88,11 +88,11 @@ def test_no_more_processes_work_than_are_asked_for(command: str, folder: Path, m
     pools: list[int] = []
     counts: list[int] = []
 
-    def run_here(function: Any, tasks: Sequence[Any], jobs: int, *_: Any, **__: Any) -> Iterator[Any]:
+    def run_here(function: Any, tasks: Sequence[Any], session: Session, jobs: int, **_: Any) -> Iterator[Any]:
         """In the place of processes: what a run starts is seen."""
         pools.append(jobs)
         counts.append(sum(pools))
-        yield from [run_task(function, task, ignore_progress) for task in tasks]
+        yield from [run_task(function, task, session) for task in tasks]
         pools.pop()
 
     monkeypatch.setattr("attngeo.studies.engine.run_in_processes", run_here)

@@ -15,10 +15,9 @@ from support.reports import change, read_files
 
 import attngeo
 from attngeo.errors import AttnGeoError, ModelNotFoundError, OutputError
-from attngeo.reporting import results
-from attngeo.reporting.answers import describe_files
+from attngeo.reporting import answers, results
+from attngeo.reporting.paths import describe_files
 from attngeo.reporting.report import build_report
-from attngeo.scores import score as scoring
 
 ENCODER = Path(attngeo.__file__).parent / "demos/encoder"
 
@@ -29,14 +28,14 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
     def start(before: Callable[[list[str]], None] = lambda _: None) -> list[str]:
         asked: list[str] = []
-        real = scoring.score
+        real = answers.score_model
 
-        def score(model: Any, **options: Any) -> pd.DataFrame:
+        def score_model(model: Any, *arguments: Any, **options: Any) -> pd.DataFrame:
             asked.append(Path(model).name)
             before(asked)
-            return real(model, **options)
+            return real(model, *arguments, **options)
 
-        monkeypatch.setattr(scoring, "score", score)
+        monkeypatch.setattr(answers, "score_model", score_model)
         return asked
 
     return start

@@ -11,11 +11,11 @@ import pytest
 from support.reports import change, read_files
 from support.runs import small_options, write_config, write_text
 
-from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import InterruptedTrainingError, OutputError, UsageError
 from attngeo.pretrain import compare, runs
 from attngeo.pretrain.comparison import build_curves
 from attngeo.reporting.answers import Workplace
+from attngeo.reporting.paths import RecipePaths
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
 from attngeo.reporting.results import collect_results
@@ -99,7 +99,7 @@ def test_a_run_is_kept_resumed_and_named_as_in_the_recipe(folder: Path, monkeypa
 
 def test_answers_that_were_kept_know_what_was_trained(folder: Path) -> None:
     """By its model and data, runs are put beside published ones."""
-    place = Workplace(base=folder, folder=folder / "out", hub=HubAccess(), progress=lambda _: None)
+    place = Workplace(paths=RecipePaths(folder), folder=folder / "out")
     first, kept = (collect_results(read_recipe(folder / "r.toml"), place) for _ in range(2))
     assert kept.find("curves").attrs["model"] == "config.json"
     assert kept.origins == first.origins

@@ -26,8 +26,9 @@ from attngeo.errors import (
     UnexpectedError,
     UsageError,
 )
-from attngeo.progress import Progress, ProgressCallback
-from attngeo.studies.engine import VISIBLE_GPUS, RunOutcome, StudyOptions, run_study, take_gpu
+from attngeo.progress import Progress
+from attngeo.session import Session, StudyOptions
+from attngeo.studies.engine import VISIBLE_GPUS, RunOutcome, run_study, take_gpu
 
 ONE, TWO = StudyOptions(), StudyOptions(jobs=2)
 NUMBERS = list(range(8))
@@ -38,7 +39,11 @@ NAMES = [f"n{number}" for number in NUMBERS]
 def test_results_have_the_order_of_the_settings_and_failures_stop_nothing(options: StudyOptions) -> None:
     arrived: list[int] = []
     outcomes = run_study(
-        square_or_fail, NUMBERS, names=NAMES, options=options, on_outcome=lambda each: arrived.append(each.number)
+        square_or_fail,
+        NUMBERS,
+        Session(study=options),
+        names=NAMES,
+        on_outcome=lambda each: arrived.append(each.number),
     )
     assert [each.name for each in outcomes] == NAMES
     assert [each.result for each in outcomes] == [0, None, 4, None, 16, None, 36, None]
@@ -61,7 +66,7 @@ def test_results_are_delivered_as_they_arrive(tmp_path: Path) -> None:
         (tmp_path / "delivered").touch()
 
     settings = [(0, tmp_path / "delivered"), (1, tmp_path / "delivered")]
-    run_study(wait_for_delivery, settings, names=["first", "second"], options=TWO, on_outcome=note)
+    run_study(wait_for_delivery, settings, Session(study=TWO), names=["first", "second"], on_outcome=note)
     assert arrived == [1, 0]
 
 
@@ -69,7 +74,7 @@ def test_results_are_delivered_as_they_arrive(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [ONE, pytest.param(TWO, marks=pytest.mark.slow)], ids=["one process", "two"])
 def test_the_first_failure_stops_the_others_if_that_is_asked_for(options: StudyOptions) -> None:
     fast = StudyOptions(jobs=options.jobs, fail_fast=True)
-    outcomes = run_study(square_or_fail, [2, 1, *range(4, 40)], names=["x"] * 38, options=fast)
+    outcomes = run_study(square_or_fail, [2, 1, *range(4, 40)], Session(study=fast), names=["x"] * 38)
     assert len(outcomes) < 38
     assert sum(each.failure is not None for each in outcomes) == 1
     assert [each.number for each in outcomes] == sorted(each.number for each in outcomes)
@@ -77,16 +82,16 @@ def test_the_first_failure_stops_the_others_if_that_is_asked_for(options: StudyO
 
 def test_the_progress_of_one_process_is_that_of_its_runs() -> None:
     steps: list[Progress] = []
-    run_study(square, [1, 2], names=["a", "b"], progress=steps.append)
+    run_study(square, [1, 2], Session(progress=steps.append), names=["a", "b"])
     assert [step.what for step in steps] == ["1/2 a  squaring", "2/2 b  squaring"]
     steps.clear()
-    run_study(square, [1], names=["a"], progress=steps.append)
+    run_study(square, [1], Session(progress=steps.append), names=["a"])
     assert [step.what for step in steps] == ["squaring"]
 
 
 def test_the_progress_of_several_processes_counts_runs_and_names_those_in_work() -> None:
     steps: list[Progress] = []
-    run_study(square, [4, 4, 4, 4], names=list("abcd"), options=TWO, progress=steps.append)
+    run_study(square, [4, 4, 4, 4], Session(study=TWO, progress=steps.append), names=list("abcd"))
     assert [(step.phase, step.done, step.total) for step in steps] == [("study", done, 4) for done in range(5)]
     assert steps[0].what == "a, b"
     assert steps[-1].what == ""
@@ -95,7 +100,7 @@ def test_the_progress_of_several_processes_counts_runs_and_names_those_in_work()
 def test_a_training_that_the_user_stopped_ends_the_study() -> None:
     begun: list[int] = []
 
-    def train(number: int, _: ProgressCallback) -> None:
+    def train(number: int, _: Session) -> None:
         begun.append(number)
         raise InterruptedTrainingError("interrupted in epoch 2 of 9", "start it again to resume")
 
@@ -113,19 +118,19 @@ def test_an_exception_of_the_caller_ends_the_study() -> None:
             raise LookupError
 
         with pytest.raises(LookupError):
-            run_study(square, NUMBERS, names=NAMES, options=options, on_outcome=refuse)
+            run_study(square, NUMBERS, Session(study=options), names=NAMES, on_outcome=refuse)
         assert len(seen) == 1
 
 
 def test_a_run_elsewhere_has_the_folder_and_logs_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run_study(tell, ["x", "x"], names=["x", "y"], options=TWO)  # starts processes, in another folder
+    run_study(tell, ["x", "x"], Session(study=TWO), names=["x", "y"])  # starts processes, in another folder
     monkeypatch.chdir(tmp_path)
     for level, texts in ((logging.WARNING, ["warned about x"]), (logging.INFO, ["warned about x", "noted x"])):
         caplog.clear()
         with caplog.at_level(level, "attngeo"):
-            outcomes = run_study(tell, ["x", "x"], names=["x", "y"], options=TWO)
+            outcomes = run_study(tell, ["x", "x"], Session(study=TWO), names=["x", "y"])
         assert sorted(caplog.messages) == sorted(texts * 2)
     for process, folder, environment in (each.result for each in outcomes if each.result is not None):
         assert process != os.getpid()
@@ -138,14 +143,14 @@ def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         if given is not None:
             monkeypatch.setenv("OMP_NUM_THREADS", given)
-        (outcome, _) = run_study(tell, ["x", "x"], names=["x", "y"], options=TWO)
+        (outcome, _) = run_study(tell, ["x", "x"], Session(study=TWO), names=["x", "y"])
         assert outcome.result is not None
         assert outcome.result[2]["OMP_NUM_THREADS"] == expected
 
 
 def test_a_process_that_is_killed_fails_the_runs_in_work_and_no_others() -> None:
     numbers = [1, 2, -3, 4, 5, 6]
-    outcomes = run_study(end_its_process, numbers, names=list("abcdef"), options=TWO)
+    outcomes = run_study(end_its_process, numbers, Session(study=TWO), names=list("abcdef"))
     failed = {outcome.name: outcome.failure for outcome in outcomes if outcome.failure is not None}
     assert "c" in failed
     assert "f" not in failed  # it had not begun
@@ -165,7 +170,7 @@ def test_no_run_begins_after_a_study_is_stopped() -> None:
             signal.raise_signal(signal.SIGINT)
         arrived.append(outcome.number)
 
-    outcomes = run_study(square, NUMBERS, names=NAMES, options=TWO, saves=True, on_outcome=stop)
+    outcomes = run_study(square, NUMBERS, Session(study=TWO), names=NAMES, saves=True, on_outcome=stop)
     assert len(arrived) == len(outcomes) < len(NUMBERS)
     assert [outcome.result for outcome in outcomes] == [outcome.number**2 for outcome in outcomes]
 
@@ -195,7 +200,7 @@ def test_each_process_has_the_gpu_of_its_first_run(
 
 def test_errors_of_other_processes_keep_their_traceback() -> None:
     (here,), (elsewhere, _) = (
-        run_study(square_or_fail, [3] * n, names=["n"] * n, options=StudyOptions(jobs=n)) for n in (1, 2)
+        run_study(square_or_fail, [3] * n, Session(study=StudyOptions(jobs=n)), names=["n"] * n) for n in (1, 2)
     )
     assert isinstance(here.cause, KeyError)
     assert "raise KeyError(number)" in elsewhere.cause.__notes__[0]  # type: ignore[union-attr]
@@ -221,13 +226,13 @@ INTERRUPTED = """
 import sys
 from pathlib import Path
 from attngeo.studies.engine import run_study
-from attngeo.studies.engine import StudyOptions
+from attngeo.session import Session, StudyOptions
 from support.study_runs import note_and_wait
 folder = Path(sys.argv[1])
 settings = [(folder / f"{number}.run", 0.0 if number == 0 else 60.0) for number in range(6)]
 if __name__ == "__main__":
     try:
-        run_study(note_and_wait, settings, names=list("abcdef"), options=StudyOptions(jobs=int(sys.argv[2])))
+        run_study(note_and_wait, settings, Session(study=StudyOptions(jobs=int(sys.argv[2]))), names=list("abcdef"))
     except KeyboardInterrupt:
         print("interrupted")
 """
@@ -271,4 +276,4 @@ def test_no_process_outlives_a_study_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_nothing_to_do() -> None:
-    assert run_study(square, [], names=[], options=TWO) == []
+    assert run_study(square, [], Session(study=TWO), names=[]) == []

@@ -9,25 +9,26 @@ import time
 from pathlib import Path
 
 from attngeo.errors import CorruptCheckpointError
-from attngeo.progress import Progress, ProgressCallback
+from attngeo.progress import Progress
+from attngeo.session import Session
 
 
-def square(number: int, progress: ProgressCallback) -> int:
+def square(number: int, session: Session) -> int:
     """The square; the first ones take longest, so that they arrive last."""
-    progress(Progress("score", "squaring"))
+    session.progress(Progress("score", "squaring"))
     time.sleep(max(0, 4 - number) * 0.1)
     return number * number
 
 
-def square_or_fail(number: int, progress: ProgressCallback) -> int:
+def square_or_fail(number: int, session: Session) -> int:
     if number % 4 == 1:
         raise CorruptCheckpointError(f"{number} is corrupt")
     if number % 4 == 3:
         raise KeyError(number)
-    return square(number, progress)
+    return square(number, session)
 
 
-def tell(text: str, progress: ProgressCallback) -> tuple[int, str, dict[str, str]]:  # noqa: ARG001
+def tell(text: str, session: Session) -> tuple[int, str, dict[str, str]]:  # noqa: ARG001
     """The process of a run, its folder and its environment; logs a warning and a note."""
     log = logging.getLogger("attngeo.study")
     log.warning("warned about %s", text)
@@ -35,7 +36,7 @@ def tell(text: str, progress: ProgressCallback) -> tuple[int, str, dict[str, str
     return os.getpid(), str(Path.cwd()), dict(os.environ)
 
 
-def note_and_wait(setting: tuple[Path, float], progress: ProgressCallback) -> str:  # noqa: ARG001
+def note_and_wait(setting: tuple[Path, float], session: Session) -> str:  # noqa: ARG001
     """Write a file that names the process, and work for some seconds."""
     path, seconds = setting
     path.write_text(str(os.getpid()))
@@ -44,7 +45,7 @@ def note_and_wait(setting: tuple[Path, float], progress: ProgressCallback) -> st
     return path.name
 
 
-def end_its_process(number: int, progress: ProgressCallback) -> int:  # noqa: ARG001
+def end_its_process(number: int, session: Session) -> int:  # noqa: ARG001
     """End the process that runs it if the number is negative, as the system does if memory runs out."""
     if number < 0:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -52,11 +53,11 @@ def end_its_process(number: int, progress: ProgressCallback) -> int:  # noqa: AR
     return number
 
 
-def do_nothing(number: int, progress: ProgressCallback) -> int:  # noqa: ARG001
+def do_nothing(number: int, session: Session) -> int:  # noqa: ARG001
     return number
 
 
-def wait_for_delivery(setting: tuple[int, Path], progress: ProgressCallback) -> int:  # noqa: ARG001
+def wait_for_delivery(setting: tuple[int, Path], session: Session) -> int:  # noqa: ARG001
     """Run 0 ends when a file exists, or after a minute."""
     number, file = setting
     limit = time.monotonic() + 60

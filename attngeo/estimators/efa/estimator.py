@@ -48,7 +48,7 @@ from attngeo.estimators.efa.saving import read_efa, write_efa
 from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences, TableReader
 from attngeo.estimators.shared import takes_keywords
 from attngeo.estimators.shared.files import keep_whole
-from attngeo.options import takes
+from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training.loop import History, draw_generator, remove_state, seeded
 

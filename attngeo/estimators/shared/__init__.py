@@ -9,7 +9,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from attngeo.choices import advise
 from attngeo.errors import UnknownOptionError
-from attngeo.options import OPTIMISATION, Options, build_signature, describe_options, device_option, option
+from attngeo.keywords import build_signature, describe_options
+from attngeo.options import OPTIMISATION, Options, device_option, option
 from attngeo.training import TrainingOptions
 
 Keywords = ParamSpec("Keywords")

@@ -21,7 +21,7 @@ from attngeo.analogies.questions import Question, as_questions
 from attngeo.bounds.small_files import MOST_INDEX_BYTES, read_small_text
 from attngeo.checkpoints.reference import local_path
 from attngeo.errors import DataError, DataUnavailableError, QuestionError
-from attngeo.options import takes
+from attngeo.keywords import takes
 from attngeo.papers.wibisono2023.corpus import (
     WORDS,
     Array,

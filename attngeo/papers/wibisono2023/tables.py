@@ -29,6 +29,7 @@ from attngeo.papers.wibisono2023.summaries import (
 )
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import describe_code
+from attngeo.session import Session
 from attngeo.studies.results import KeptResult, find_record
 
 SOURCE = "Wibisono and Wang 2023 (arXiv 2307.04057), tables 1 and 2"
@@ -123,22 +124,22 @@ class MethodRun:
         which = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
         return f"{self.setting} {self.method}, {which}"
 
-    def perform(self, progress: ProgressCallback, *, fresh: bool = False) -> RunRows:
+    def perform(self, session: Session) -> RunRows:
         """A row for each seed, in their order, with scores that are kept, or else computed.
 
         Its columns are the run's labels, method, seed, accuracy and mse, the mean squared error of class numbers, both
         of test rows, and train_accuracy and train_mse.
 
         Scores are kept under the content of the data set, the seed, the method, the code of the method and the versions
-        of its packages. fresh: compute them again.
+        of its packages.
         """
         problems = [Problem(self.make_table(seed), seed) for seed in self.seeds]
         records = [self._find_record(problem) for problem in problems]
 
         def compute(missing: list[int]) -> list[Answer]:
-            return self._measure([problems[number] for number in missing], progress)
+            return self._measure([problems[number] for number in missing], session.progress)
 
-        answers = answer_cases(self.name, records, compute, progress, fresh=fresh)
+        answers = answer_cases(self.name, records, compute, session.progress, fresh=session.results.fresh)
         rows = []
         for seed, (scores,) in zip(self.seeds, answers, strict=True):
             rows.append({**self.labels, "method": self.method, "seed": seed, **scores})

@@ -37,6 +37,7 @@ from attngeo.papers.wibisono2025.options import (
 from attngeo.papers.wibisono2025.splits import Split
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import describe_code
+from attngeo.session import Session
 from attngeo.studies.results import KeptResult, find_record
 
 if TYPE_CHECKING:
@@ -77,24 +78,24 @@ class EfaRun:
             return None
         return Path(self.choices.save).expanduser() / UNSAFE.sub("-", self.name)
 
-    def perform(self, progress: ProgressCallback, *, fresh: bool = False) -> Rows:
+    def perform(self, session: Session) -> Rows:
         """A row for each metric, kept from before or else computed; columns: `COLUMNS` without the last.
 
-        They are kept under the rows of the data, the options, the code and the version of torch. A
-        training that is interrupted resumes. fresh: compute them again; so is a run whose model is to be saved and is
-        missing.
+        They are kept under the rows of the data, the options, the code and the version of torch. A training that is
+        interrupted resumes. A run whose model is to be saved and is missing is computed again.
         """
         split = load_split(self.experiment, self.choices.data, self.choices.published)
         record = self._find_record(split)
 
         def compute(_: list[int]) -> list[runs.Answer]:
             state = None if record is None else record.folder
-            metrics = self._compute(split, state, progress)
+            metrics = self._compute(split, state, session.progress)
             rows: Rows = [{"metric": name, "value": value} for name, value in metrics.items()]
             choices = {name: value for name, value in self.choices if name in CHOICES}
             return [(rows, {"options": choices})]
 
-        (rows,) = answer_cases(self.name, [record], compute, progress, fresh=fresh or self._is_unsaved())
+        fresh = session.results.fresh or self._is_unsaved()
+        (rows,) = answer_cases(self.name, [record], compute, session.progress, fresh=fresh)
         labels = {name: getattr(self, name) for name in LABELS}
         return [labels | row for row in rows]
 

@@ -44,10 +44,9 @@ from attngeo.papers.wibisono2023.tables import (
     plan_simulation,
     published_scores,
 )
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import is_current
-from attngeo.scores.spec import ResultOptions
-from attngeo.studies.engine import StudyOptions
+from attngeo.session import ResultOptions, Session, StudyOptions
 
 # A module that no method depends on.
 TINY: dict[str, Any] = {"rows": 60, "classes": 3, "features": 3}
@@ -94,7 +93,7 @@ def make_run(seeds: tuple[int, ...] = (1,), method: str = "guess", **shift: Any)
 
 def test_scores_are_those_of_the_predictions(guess: Guess) -> None:
     run = make_run((4, 6))
-    rows = run.perform(ignore_progress)
+    rows = run.perform(Session())
     for row, seed in zip(rows, (4, 6), strict=True):
         table = run.make_table(seed)
         assert row == {
@@ -107,39 +106,40 @@ def test_scores_are_those_of_the_predictions(guess: Guess) -> None:
 
 def test_no_answer_is_computed_twice(guess: Guess) -> None:
     notes: list[str] = []
-    first = make_run((1, 2)).perform(ignore_progress)
-    again = make_run((2, 3, 1)).perform(lambda step: notes.append(step.what) if step.phase == "kept" else None)
+    first = make_run((1, 2)).perform(Session())
+    session = Session(progress=lambda step: notes.append(step.what) if step.phase == "kept" else None)
+    again = make_run((2, 3, 1)).perform(session)
     assert guess.asked == [[1, 2], [3]]
     assert_states(notes[0], "2 of 3", "result store")
     assert [row["seed"] for row in again] == [2, 3, 1]
     assert [again[2], again[0]] == first
-    assert make_run((1,)).perform(ignore_progress, fresh=True) == first[:1]
+    assert make_run((1,)).perform(Session(results=ResultOptions(fresh=True))) == first[:1]
     assert guess.asked[2:] == [[1]]
 
 
 def test_scores_are_kept_under_all_that_they_depend_on(guess: Guess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not under what they do not depend on: the same rows and seed of another setting or run are the same problem."""
     run = make_run()
-    run.perform(ignore_progress)
+    run.perform(Session())
     same = dataclasses.replace(run, setting="another", labels={"n_c": 5}, about={})
     table = run.make_table(1)
     same_rows = dataclasses.replace(run, make_table=lambda _: table)
-    assert same.perform(ignore_progress)[0]["n_c"] == 5
-    same_rows.perform(ignore_progress)
+    assert same.perform(Session())[0]["n_c"] == 5
+    same_rows.perform(Session())
     assert len(guess.asked) == 1
-    dataclasses.replace(same_rows, seeds=(2,)).perform(ignore_progress)
-    make_run(noise=0.1).perform(ignore_progress)
-    make_run(convention="published").perform(ignore_progress)
+    dataclasses.replace(same_rows, seeds=(2,)).perform(Session())
+    make_run(noise=0.1).perform(Session())
+    make_run(convention="published").perform(Session())
     assert len(guess.asked) == 4
     monkeypatch.setitem(METHODS, "guess", dataclasses.replace(METHODS["guess"], package="pandas"))
-    run.perform(ignore_progress)
+    run.perform(Session())
     assert len(guess.asked) == 5
 
 
 def test_outdated_are_scores_of_other_code(guess: Guess, cache: Path) -> None:
     from attngeo.studies.results import list_entries
 
-    make_run().perform(ignore_progress)
+    make_run().perform(Session())
     (entry,) = list_entries()
     assert guess.asked == [[1]]
     assert entry.path.parent == cache / KIND
@@ -176,7 +176,7 @@ def test_a_run_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> 
     assert [type(outcome.failure) for outcome in outcomes] == [type(None), TrainingError, type(None)]
     frame = build_simulation_frame(options, outcomes)
     assert list(frame["seed"]) == [seeds[0], seeds[2]]
-    assert len(perform_runs(plan_simulation(options), study=StudyOptions(fail_fast=True))) == 2
+    assert len(perform_runs(plan_simulation(options), Session(study=StudyOptions(fail_fast=True)))) == 2
 
 
 def test_the_table_has_the_order_of_the_settings_and_the_published_means() -> None:
@@ -197,7 +197,7 @@ def test_two_processes_give_the_same_table() -> None:
     options = SimulateOptions(settings=["1,0,0.9", "2,0.5,0.1"], datasets=2, methods=["lr"], **TINY)
     runs, fresh = plan_simulation(options), ResultOptions(fresh=True)
     frames = [
-        build_simulation_frame(options, perform_runs(runs, results=fresh, study=StudyOptions(jobs=jobs)))
+        build_simulation_frame(options, perform_runs(runs, Session(results=fresh, study=StudyOptions(jobs=jobs))))
         for jobs in (1, 2)
     ]
     pd.testing.assert_frame_equal(*frames, check_exact=True)

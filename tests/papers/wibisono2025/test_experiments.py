@@ -30,6 +30,7 @@ from attngeo.papers.wibisono2025.synthetic import synthetic_ratings
 from attngeo.papers.wibisono2025.temperature import list_sites
 from attngeo.progress import Progress
 from attngeo.provenance import is_current
+from attngeo.session import Session
 from attngeo.studies.engine import require_all
 from attngeo.studies.results import list_entries
 
@@ -166,7 +167,7 @@ def test_saved_models_have_the_names_of_items(tmp_path: Path) -> None:
     (other,) = plan_runs("instacart", RunOptions(**options | {"save": str(tmp_path / "others")}))
     steps: list[Progress] = []
     with refuses(DataError, "items.csv"):
-        other.perform(steps.append)
+        other.perform(Session(progress=steps.append))
     assert steps == []  # the training has not begun
 
 

@@ -1,0 +1,70 @@
+"""How questions are answered, apart from what is asked: access to the Hub, processes, kept results and progress.
+
+A session is made once, where a command, a recipe or a call of the library begins, and is handed down as one thing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from attngeo.checkpoints.access import HubAccess
+from attngeo.errors import UsageError
+from attngeo.options import RUNNING, Options, option
+from attngeo.progress import ProgressCallback, ignore_progress
+
+# More processes than any machine has cores: a typing mistake.
+MOST_JOBS = 1024
+
+
+class StudyOptions(Options):
+    """Options of a study. Raises UsageError for a value outside its limits, and for jobs together with a cluster."""
+
+    jobs: int = option(
+        1, "Number of processes that work at the same time", panel=RUNNING, metavar="N", least=1, most=MOST_JOBS
+    )
+    cluster: str | None = option(
+        None,
+        "Address of a Dask scheduler whose workers do the work, for example tcp://host:8786",
+        advanced=True,
+        panel=RUNNING,
+        metavar="ADDRESS",
+    )
+    fail_fast: bool = option(False, "Stop at the first run that fails", advanced=True, panel=RUNNING)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether runs are done in other processes than this one."""
+        return self.jobs > 1 or self.cluster is not None
+
+    def _check(self) -> None:
+        if self.cluster is not None and self.jobs > 1:
+            raise UsageError(
+                "$jobs and $cluster contradict each other; the number of workers is that of the cluster",
+                "jobs",
+                "cluster",
+            )
+
+
+class ResultOptions(Options):
+    """Options for scores that are kept on this machine."""
+
+    fresh: bool = option(False, "Compute again what is in the result store (see attngeo cache)", panel=RUNNING)
+
+
+@dataclass(frozen=True)
+class Session:
+    """How a question is answered.
+
+    hub: how models on the Hub are read. study: in how many processes, or on which cluster, many runs are done. results:
+    whether kept ones are used. progress: called as the work proceeds. In another process, a session has no callback.
+    """
+
+    hub: HubAccess = field(default_factory=HubAccess)
+    study: StudyOptions = field(default_factory=StudyOptions)
+    results: ResultOptions = field(default_factory=ResultOptions)
+    progress: ProgressCallback = ignore_progress
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: a callback would not reach this process."""
+        return vars(self) | {"progress": ignore_progress}
