@@ -44,7 +44,7 @@ class Packed:
     """One weight in packed form, [outputs, inputs]: the tensors that make it, and what config.json states about them.
 
     name: of the weight. settings: of its quantisation. infos: role → the stored tensor. read_stored: the numbers of a
-    small tensor by its name. where: the model, for errors. method: as config.json states it.
+    small tensor by its name. method: as config.json states it.
     Raises CorruptCheckpointError for tensors that contradict one another or the settings, UnsupportedModelError for
     settings that are not decoded.
 
@@ -72,11 +72,13 @@ class Packed:
         settings: Mapping[str, Any],
         infos: Mapping[str, TensorInfo],
         read_stored: Callable[[str], Tensor],
-        where: str,
         method: str,
     ) -> None:
-        self.name, self.settings, self.infos, self._read_stored, self.where = name, settings, infos, read_stored, where
+        self.name = name
+        self.settings = settings
+        self.infos = infos
         self.method = method
+        self._read_stored = read_stored
         self.stated = self._state()
         self._require_parts()
         self._measure()
@@ -92,8 +94,8 @@ class Packed:
 
     def _require_parts(self) -> None:
         """Raise CorruptCheckpointError for a tensor that contradicts what is stated, or that is stated and missing."""
-        codes = next(iter(self.parts))
-        for role, dtypes in {**self.numbers, codes: self.stated.dtypes or self.dtypes}.items():
+        code_dtypes = self.stated.dtypes or self.dtypes
+        for role, dtypes in {**self.numbers, self.codes_role(): code_dtypes}.items():
             info = self.infos.get(role)
             if info is not None and info.dtype not in dtypes:
                 raise self.broken(f"{info.name} is {info.dtype}, expected {' or '.join(dtypes)}")
@@ -124,18 +126,23 @@ class Packed:
         """
         raise NotImplementedError
 
+    @classmethod
+    def codes_role(cls) -> str:
+        """The role of the tensor that has the codes."""
+        return next(iter(cls.parts))
+
     def read(self, role: str) -> Tensor:
         """The numbers of a small tensor, which tell the shape."""
         return self._read_stored(self.infos[role].name)
 
     def broken(self, problem: str) -> CorruptCheckpointError:
         """The error about tensors that contradict one another."""
-        return CorruptCheckpointError(f"{self.where}: {self.name}: {problem}; download it again")
+        return CorruptCheckpointError(f"{self.name}: {problem}; download it again")
 
     def unsupported(self, problem: str) -> UnsupportedModelError:
         """The error about a form that is not decoded."""
         return UnsupportedModelError(
-            f"{self.where}: {self.name}: {problem}, which is not supported; give the model without quantisation"
+            f"{self.name}: {problem}, which is not supported; give the model without quantisation"
         )
 
     def integer(self, name: str, default: int | None = None) -> int:
