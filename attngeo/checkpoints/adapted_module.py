@@ -15,7 +15,7 @@ from torch import Tensor
 from attngeo.checkpoints.adapter_settings import LoraSettings
 from attngeo.checkpoints.adapters import PREFIX, Adapter, AdapterStore
 from attngeo.checkpoints.store import ModuleStore, TensorStore, read_state
-from attngeo.errors import UnsupportedModelError
+from attngeo.errors import UnsupportedModelError, about
 
 # PEFT's class of a layer with updates, and that of a module of which it trains a copy or some rows.
 UPDATED, COPIED = "BaseTunerLayer", "AuxiliaryTrainingWrapper"
@@ -53,8 +53,9 @@ def open_module(model: Any, *, on_device: bool = False) -> TensorStore:
     for name, tensors in updates.items():
         ref = f"{base.ref}: adapter {name}"
         config = model.peft_config[name]
-        settings = LoraSettings(ref, config.to_dict() | {"peft_type": config.peft_type.value}, has_own_base=True)
-        _check_scales(layers, name, settings)
+        with about(ref):
+            settings = LoraSettings(config.to_dict() | {"peft_type": config.peft_type.value}, has_own_base=True)
+            _check_scales(layers, name, settings)
         adapters.append(Adapter(ref, base, ModuleStore(model, tensors, on_device=on_device), settings))
     return AdapterStore(base.ref, base, adapters, may_be_idle=True) if adapters else base
 
@@ -104,6 +105,6 @@ def _check_scales(layers: dict[str, Any], adapter: str, settings: LoraSettings) 
         scale = settings.scale(path.removeprefix(PREFIX), factors[adapter].weight.shape[0])
         if not math.isclose(layer.scaling[adapter], scale, rel_tol=1e-6):
             raise UnsupportedModelError(
-                f"{settings.ref}: {path} has the scale {layer.scaling[adapter]:g}, and its settings state {scale:g}; "
+                f"{path} has the scale {layer.scaling[adapter]:g}, and its settings state {scale:g}; "
                 "score the model after merge_and_unload"
             )

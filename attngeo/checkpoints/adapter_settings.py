@@ -76,39 +76,39 @@ PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 class LoraSettings:
     """The settings of one adapter.
 
-    ref: its name. fields: its adapter_config.json. has_own_base: whether the weights of the base are those that the
-    adapter was trained on, whatever it started with, as in a model in memory.
-    Raises UnsupportedModelError for another method than LoRA and DoRA, and for a setting that is in no table or refused
-    there; CorruptCheckpointError for a value that PEFT does not take, or takes for something else.
+    Args:
+        fields: its adapter_config.json.
+        has_own_base: whether the weights of the base are those that the adapter was trained on, whatever it started
+            with, as in a model in memory.
+
+    Raises:
+        UnsupportedModelError: Another method than LoRA and DoRA, or a setting that is in no table or refused there.
+        CorruptCheckpointError: A value that PEFT does not take, or takes for something else.
     """
 
-    def __init__(self, ref: str, fields: Mapping[str, Any], *, has_own_base: bool = False) -> None:
-        self.ref = ref
+    def __init__(self, fields: Mapping[str, Any], *, has_own_base: bool = False) -> None:
         self._fields = fields
         self._numbers: dict[tuple[str, str], Any] = {}  # setting and module → its number
         if fields.get("peft_type") != "LORA":
             raise UnsupportedModelError(
-                f"{ref}: an adapter of the method {fields.get('peft_type')!r:.40}, expected LORA; {MERGE}"
+                f"an adapter of the method {fields.get('peft_type')!r:.40}, expected LORA; {MERGE}"
             )
         for name, value in fields.items():
             is_known = name in APPLIED or name in WITHOUT_EFFECT or (has_own_base and name in IN_MEMORY)
             if value and not is_known:
                 why = REFUSED.get(name, "it is unknown to this version of attngeo")
                 advice = "score its base" if name in NOT_MERGED else MERGE
-                raise UnsupportedModelError(f"{ref}: {ADAPTER} has {name!r:.60} = {value!r:.60}: {why}; {advice}")
+                raise UnsupportedModelError(f"{ADAPTER} has {name!r:.60} = {value!r:.60}: {why}; {advice}")
         self.use_dora = self._read_switch("use_dora")
         self._use_rslora = self._read_switch("use_rslora")
         if not has_own_base:
             self._check_initialisation(fields.get("init_lora_weights", True))
 
-    def _broken(self, problem: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(f"{self.ref}: {problem}")
-
     def _read_switch(self, name: str) -> bool:
         """A setting that is on or off. PEFT takes every text, "false" as well, as on."""
         value = self._fields.get(name)
         if value is not None and not isinstance(value, bool):
-            raise self._broken(f"{ADAPTER} has {name} = {value!r:.60}, expected true or false; correct it")
+            raise CorruptCheckpointError(f"{ADAPTER} has {name} = {value!r:.60}, expected true or false; correct it")
         return bool(value)
 
     def _check_initialisation(self, value: Any) -> None:
@@ -118,7 +118,7 @@ class LoraSettings:
             is_harmless = value in INITIALISATIONS or value.lower() in LOWER_CASE
         if not is_harmless:
             raise UnsupportedModelError(
-                f"{self.ref}: {ADAPTER} has init_lora_weights = {value!r:.40}, which changes the weights of the base "
+                f"{ADAPTER} has init_lora_weights = {value!r:.40}, which changes the weights of the base "
                 f"as well, or is unknown; {MERGE}"
             )
 
@@ -127,7 +127,7 @@ class LoraSettings:
         """The model that the adapter was trained on. Raises CorruptCheckpointError if none is named."""
         base = self._fields.get("base_model_name_or_path")
         if not isinstance(base, str) or not base:
-            raise self._broken(f"{ADAPTER} names the base {base!r:.80}, expected a model; correct it")
+            raise CorruptCheckpointError(f"{ADAPTER} names the base {base!r:.80}, expected a model; correct it")
         return base
 
     @property
@@ -135,7 +135,7 @@ class LoraSettings:
         """The revision of the base, if it is on the Hub. Raises CorruptCheckpointError."""
         revision = self._fields.get("revision")
         if revision is not None and not isinstance(revision, str):
-            raise self._broken(
+            raise CorruptCheckpointError(
                 f"{ADAPTER} has revision = {revision!r:.60}, expected that of the base as text; correct it"
             )
         return revision or None
@@ -148,7 +148,7 @@ class LoraSettings:
         stated = self._find_value("rank_pattern", module, "r")
         alpha = self._find_value("alpha_pattern", module, "lora_alpha")
         if type(stated) is not int or stated != rank or rank < 1 or not _is_finite(alpha):
-            raise self._broken(
+            raise CorruptCheckpointError(
                 f"{show_name(module)}: rank {rank}, and {ADAPTER} states r = {stated!r:.20}, "
                 f"lora_alpha = {alpha!r:.20}, expected the same rank, at least 1, and a number"
             )
@@ -160,7 +160,9 @@ class LoraSettings:
             stated = self._fields.get(setting)
             patterns = {} if stated is None else stated
             if not isinstance(patterns, Mapping):
-                raise self._broken(f"{ADAPTER} has {setting} = {patterns!r:.60}, expected pattern: number; correct it")
+                raise CorruptCheckpointError(
+                    f"{ADAPTER} has {setting} = {patterns!r:.60}, expected pattern: number; correct it"
+                )
             fitting = (key for key in patterns if self._matches_start(setting, r"(.*\.)?({})$", key, module))
             key = next(fitting, None)
             self._numbers[setting, module] = self._fields.get(usual, RANK_AND_ALPHA) if key is None else patterns[key]
@@ -177,7 +179,7 @@ class LoraSettings:
         try:
             yield
         except PatternError as error:
-            raise self._broken(f"{ADAPTER} has the {setting} {key!r:.60}, which {error}; {MERGE}") from None
+            raise CorruptCheckpointError(f"{ADAPTER} has the {setting} {key!r:.60}, which {error}; {MERGE}") from None
 
     def require_target(self, module: str) -> None:
         """Raise CorruptCheckpointError if PEFT adds no update to a module, although the file has one of it.
@@ -185,7 +187,7 @@ class LoraSettings:
         module: its name in the model that was trained.
         """
         if not self._is_target(module):
-            raise self._broken(
+            raise CorruptCheckpointError(
                 f"it stores an update of {show_name(module)}, which {ADAPTER} does not name (target_modules = "
                 f"{self._fields.get('target_modules')!r:.60}), so that PEFT does not load it; correct it"
             )
@@ -203,10 +205,12 @@ class LoraSettings:
         targets = self._fields.get("target_modules")
         layers, before_layer = self._fields.get("layers_to_transform"), self._fields.get("layers_pattern")
         if before_layer and layers is None:
-            raise self._broken(f"{ADAPTER} has layers_pattern without layers_to_transform; correct it")
+            raise CorruptCheckpointError(f"{ADAPTER} has layers_pattern without layers_to_transform; correct it")
         if isinstance(targets, str):
             if layers is not None or before_layer is not None:
-                raise self._broken(f"{ADAPTER} has a choice of layers beside a pattern of target_modules; correct it")
+                raise CorruptCheckpointError(
+                    f"{ADAPTER} has a choice of layers beside a pattern of target_modules; correct it"
+                )
             return targets.lower() == "all-linear" or self._names("target_modules", module)
         if module in self._read_list("target_modules"):
             return True
@@ -227,7 +231,9 @@ class LoraSettings:
             return sorted(value)
         names = [] if value is None else value
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise self._broken(f"{ADAPTER} has {setting} = {value!r:.60}, expected a list of names; correct it")
+            raise CorruptCheckpointError(
+                f"{ADAPTER} has {setting} = {value!r:.60}, expected a list of names; correct it"
+            )
         return names
 
     def _is_chosen_layer(self, module: str) -> bool:
@@ -238,7 +244,7 @@ class LoraSettings:
         stated = self._fields.get("layers_pattern")
         names = [stated] if isinstance(stated, str) and stated else self._read_list("layers_pattern")
         if not all(PLAIN_NAME.fullmatch(str(name)) for name in names):
-            raise self._broken(
+            raise CorruptCheckpointError(
                 f"{ADAPTER} has layers_pattern = {stated!r:.60}, expected names of lists of layers; {MERGE}"
             )
         patterns = [rf"(?:^|.*?\.){name}\.(?P<number>\d+)\." for name in names] or [LAYER]

@@ -19,9 +19,11 @@ from torch import Tensor
 from attngeo.bounds.names import list_names
 from attngeo.checkpoints.adapter_settings import MERGE, LoraSettings, show_name
 from attngeo.checkpoints.store import FLOATS, TensorInfo, TensorStore
-from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError, about
 
-PREFIX, WEIGHT = "base_model.model.", ".weight"
+# What PEFT puts before the names of all modules, and how the name of a weight ends.
+PREFIX = "base_model.model."
+WEIGHT = ".weight"
 # The ends of the names of the factors of an update: see `AdapterStore.read_all`.
 FACTORS = (".update_out", ".update_in")
 # What a tensor of an adapter is to the tensor of the base that it belongs to. "whole" and "base" take its place; "base"
@@ -48,8 +50,8 @@ def _read_name(stored: str) -> tuple[str, Role] | None:
     path = stored.removeprefix(PREFIX)
     parameter = PARAMETER.fullmatch(path)
     if parameter is not None:
-        module, rest = parameter.groups()
-        role = PARAMETERS.get(rest.replace(DEFAULT_ADAPTER, ""), "other")
+        module, ending = parameter.groups()
+        role = PARAMETERS.get(ending.replace(DEFAULT_ADAPTER, ""), "other")
         if module.endswith(".base_layer"):  # two updates, one around the other
             role = "other"
         return module.removesuffix(".base_layer") + WEIGHT, role
@@ -58,164 +60,197 @@ def _read_name(stored: str) -> tuple[str, Role] | None:
     if ".token_adapter." in path:
         return path.partition(".token_adapter.")[0] + WEIGHT, "other"
     path = path.replace(f".modules_to_save{DEFAULT_ADAPTER}", "")
-    return path.replace(".base_layer.", "."), "base" if path.endswith(f".base_layer{WEIGHT}") else "whole"
+    role = "base" if path.endswith(f".base_layer{WEIGHT}") else "whole"
+    return path.replace(".base_layer.", "."), role
 
 
 class Adapter:
-    """The updates of one adapter of PEFT.
+    """The updates of one adapter of PEFT. Errors are about the adapter.
 
-    ref: its name. base: the model that it was trained on. tensors: its own. settings: its adapter_config.json. weight:
-    what its updates are multiplied by.
-    Raises CorruptCheckpointError if two of its tensors belong to one of the base.
+    Args:
+        ref: its name.
+        base: the model that it was trained on.
+        tensors: its own tensors.
+        settings: its adapter_config.json.
+        weight: what its updates are multiplied by.
+
+    Raises:
+        CorruptCheckpointError: Two of its tensors belong to one of the base.
     """
 
     def __init__(
         self, ref: str, base: TensorStore, tensors: TensorStore, settings: LoraSettings, weight: float = 1.0
     ) -> None:
-        self.ref, self.tensors, self.settings = ref, tensors, settings
-        self._base, self._weight = base, weight
-        self._parts: dict[str, dict[Role, str]] = defaultdict(dict)  # tensor of the base → role → tensor of the adapter
+        self.ref = ref
+        self.tensors = tensors
+        self.settings = settings
+        self._base = base
+        self._weight = weight
+        self._stored: dict[str, dict[Role, str]] = defaultdict(
+            dict
+        )  # tensor of the base → role → tensor of the adapter
         self._unmatched: list[str] = []  # tensors of the adapter whose tensor the base lacks
         self._transposed: set[str] = set()
-        bare = next((stored for stored in tensors.names if not stored.startswith(PREFIX)), None)
-        if bare is not None and any(stored.startswith(PREFIX) for stored in tensors.names):
-            raise self._broken(
-                f"{show_name(bare)} has no {PREFIX!r} in front, as other tensors have, so that PEFT leaves it out"
-            )
-        places = {stored: place for stored in tensors.names if (place := _read_name(stored)) is not None}
-        found = match_names({name: role in UPDATE and _is_in_layer(name) for name, role in places.values()}, base)
-        for stored, (name, role) in places.items():
-            own = found.get(name)
-            if own is None:
-                self._unmatched.append(stored)
-            else:
-                self._add(own, role, stored)
+        with about(ref):
+            self._match_tensors()
 
-    def _add(self, own: str, role: Role, stored: str) -> None:
+    def _match_tensors(self) -> None:
+        """Find the tensor of the base that each of its tensors belongs to."""
+        bare = [stored for stored in self.tensors.names if not stored.startswith(PREFIX)]
+        if bare and len(bare) < len(self.tensors.names):
+            raise CorruptCheckpointError(
+                f"{show_name(bare[0])} has no {PREFIX!r} in front, as other tensors have, so that PEFT leaves it out"
+            )
+        used: dict[str, tuple[str, Role]] = {}
+        may_be_renamed: dict[str, bool] = {}
+        for stored in self.tensors.names:
+            target = _read_name(stored)
+            if target is not None:
+                name, role = target
+                used[stored] = target
+                may_be_renamed[name] = role in UPDATE and _is_in_layer(name)
+        matches = match_names(may_be_renamed, self._base)
+        for stored, (name, role) in used.items():
+            if name in matches:
+                self._add(matches[name], role, stored)
+            else:
+                self._unmatched.append(stored)
+
+    def _add(self, name: str, role: Role, stored: str) -> None:
         """Add a tensor of the adapter to those of a tensor of the base."""
-        parts = self._parts[own]
+        by_role = self._stored[name]
         if role == "other":
-            parts.setdefault(role, stored)
+            by_role.setdefault(role, stored)
             return
         # A tensor that takes the place of the base's leaves nothing to change.
-        excluded = set(parts) - {"other"} if role == "whole" else {role, "whole"}
-        others = [parts[taken] for taken in parts if taken in excluded]
+        excluded = set(by_role) - {"other"} if role == "whole" else {role, "whole"}
+        others = [by_role[taken] for taken in by_role if taken in excluded]
         if others:
-            raise self._broken(
-                f"{show_name(stored)} and {show_name(others[0])} belong to {show_name(own)} both, expected "
-                f"one of them; {MERGE}"
+            raise CorruptCheckpointError(
+                f"{show_name(stored)} and {show_name(others[0])} belong to {show_name(name)} both, expected one of "
+                f"them; {MERGE}"
             )
-        parts[role] = stored
-
-    def _broken(self, problem: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(f"{self.ref}: {problem}")
+        by_role[role] = stored
 
     def has(self, name: str) -> bool:
         """Whether it changes or replaces a tensor of the base."""
-        return name in self._parts
+        return name in self._stored
 
     def changes(self, name: str) -> bool:
         """Whether it adds an update to a tensor of the base."""
-        return any(role in UPDATE for role in self._parts.get(name, ()))
+        return any(role in UPDATE for role in self._stored.get(name, ()))
 
     def replaces(self, name: str) -> str | None:
         """The name of its tensor that takes the place of one of the base; None if there is none."""
-        parts = self._parts.get(name, {})
-        return parts.get("whole") or parts.get("base")
+        by_role = self._stored.get(name, {})
+        return by_role.get("whole") or by_role.get("base")
 
-    def list_parts(self, name: str) -> list[str]:
-        """Its tensors that make one of the base."""
-        return list(self._parts.get(name, {}).values())
+    def list_stored(self, names: Iterable[str]) -> dict[str, slice]:
+        """Its tensors that make these of the base, each with all its rows."""
+        stored: list[str] = []
+        for name in names:
+            stored += self._stored.get(name, {}).values()
+        return dict.fromkeys(stored, slice(None))
 
     def require_fit(self, weights: Mapping[str, bool], *, only_updates: bool) -> None:
         """Check what it says about these tensors of the base, by headers alone.
 
-        weights: tensors of the base that are read → whether they are stored as [inputs, outputs], as a Conv1D stores
-        them. only_updates: see `AdapterStore.read_all`.
-        Raises CorruptCheckpointError if a tensor of the adapter is missing, contradicts the settings or the base, or
-        belongs to another base; UnsupportedModelError if it is no part of LoRA or DoRA; UsageError for a weight of what
-        is no sum.
+        Args:
+            weights: tensors of the base that are read → whether they are stored as [inputs, outputs], as a Conv1D
+                stores them.
+            only_updates: see `AdapterStore.read_all`.
+
+        Raises:
+            CorruptCheckpointError: A tensor of the adapter is missing, contradicts the settings or the base, or belongs
+                to another base.
+            UnsupportedModelError: A tensor is no part of LoRA or DoRA.
+            UsageError: A weight is given for what is no sum.
         """
-        modules = {_last_part(name) for name in weights}
-        unmatched = next((name for name in self._unmatched if _module_of(name) in modules), None)
-        if unmatched is not None:
-            raise self._foreign(unmatched)
-        for name, is_transposed in weights.items():
-            if is_transposed:
-                self._transposed.add(name)
-            if name in self._parts:
-                self._require_sum(name, only_updates=only_updates)
-                self._check_parts(name, is_transposed=is_transposed)
+        with about(self.ref):
+            modules = {_last_part(name) for name in weights}
+            for stored in self._unmatched:
+                if _module_of(stored) in modules:
+                    raise self._explain_foreign(stored)
+            for name, is_transposed in weights.items():
+                if is_transposed:
+                    self._transposed.add(name)
+                if name in self._stored:
+                    self._require_sum(name, only_updates=only_updates)
+                    self._check_stored(name, is_transposed=is_transposed)
 
     def _require_sum(self, name: str, *, only_updates: bool) -> None:
         """Raise if what it does to a tensor is no sum, and a weight or its update alone is asked for."""
         if self.replaces(name) is not None:
-            why = "it was trained whole"
+            reason = "it was trained whole"
         elif self.changes(name) and self.settings.use_dora:
-            why = "DoRA scales every output of a weight"
+            reason = "DoRA scales every output of a weight"
         else:
             return
         if self._weight != 1:
-            raise UsageError(f"{self.ref}: {show_name(name)} takes no weight, got {self._weight:g}: {why}", "adapter")
+            raise UsageError(
+                f"{self.ref}: {show_name(name)} takes no weight, got {self._weight:g}: {reason}", "adapter"
+            )
         if only_updates:
             raise UnsupportedModelError(
-                f"{self.ref}: {show_name(name)}: {why}, so its update has no low rank; score without $adapter_only",
+                f"{show_name(name)}: {reason}, so its update has no low rank; score without $adapter_only",
                 "adapter_only",
             )
 
-    def _foreign(self, stored: str) -> CorruptCheckpointError:
-        place = _read_name(stored)
-        assert place is not None  # it was matched before
-        return self._broken(
-            f"{show_name(stored)} changes {show_name(place[0])}, and {self._base.ref} has no such tensor; "
-            "give its own base"
+    def _explain_foreign(self, stored: str) -> CorruptCheckpointError:
+        target = _read_name(stored)
+        assert target is not None  # it was matched before
+        return CorruptCheckpointError(
+            f"{show_name(stored)} changes {show_name(target[0])}, and {self._base.ref} has no such tensor; give its "
+            "own base"
         )
 
-    def _check_parts(self, name: str, *, is_transposed: bool) -> None:
-        parts = self._parts[name]
-        if "other" in parts:
-            raise UnsupportedModelError(f"{self.ref}: {show_name(parts['other'])} is no part of LoRA or DoRA; {MERGE}")
-        infos = {role: self.tensors.info(stored) for role, stored in parts.items()}
+    def _check_stored(self, name: str, *, is_transposed: bool) -> None:
+        """Raise if the dtypes or shapes of the tensors that make one of the base do not fit it."""
+        by_role = self._stored[name]
+        if "other" in by_role:
+            raise UnsupportedModelError(f"{show_name(by_role['other'])} is no part of LoRA or DoRA; {MERGE}")
+        infos = {role: self.tensors.info(stored) for role, stored in by_role.items()}
         for info in infos.values():
             if info.dtype not in FLOATS:
                 raise UnsupportedModelError(
-                    f"{self.ref}: {show_name(info.name)} is stored as {info.dtype}, expected "
-                    f"{', '.join(FLOATS)}; {MERGE}"
+                    f"{show_name(info.name)} is stored as {info.dtype}, expected {', '.join(FLOATS)}; {MERGE}"
                 )
         shape = self._base.info(name).shape
         for role in ("whole", "base"):
             if role in infos and infos[role].shape != shape:
-                raise self._broken(
-                    f"{show_name(parts[role])} is {list(infos[role].shape)}, and {show_name(name)} of "
-                    f"{self._base.ref} is {list(shape)}; "
-                    "give its own base"
+                raise CorruptCheckpointError(
+                    f"{show_name(by_role[role])} is {list(infos[role].shape)}, and {show_name(name)} of "
+                    f"{self._base.ref} is {list(shape)}; give its own base"
                 )
-        if not self.changes(name):
-            return
-        module = self._module(name)
-        outputs, inputs = shape[::-1] if is_transposed else shape
+        if self.changes(name):
+            outputs, inputs = shape[::-1] if is_transposed else shape
+            self._check_update(self._module(name), infos, outputs, inputs)
+
+    def _check_update(self, module: str, infos: Mapping[Role, TensorInfo], outputs: int, inputs: int) -> None:
+        """Raise if the factors and magnitudes of an update do not fit its module or the settings."""
         factors = [infos[role].shape for role in ("A", "B") if role in infos]
         rank = factors[0][0] if factors[0] else 0
         if factors != [(rank, inputs), (outputs, rank)]:
-            raise self._broken(
-                f"{show_name(module)}: A and B are {[list(factor) for factor in factors]}, expected "
-                f"[rank, {inputs}] and [{outputs}, rank]; give the base that the adapter was trained on"
+            raise CorruptCheckpointError(
+                f"{show_name(module)}: A and B are {[list(factor) for factor in factors]}, expected [rank, {inputs}] "
+                f"and [{outputs}, rank]; give the base that the adapter was trained on"
             )
         self.settings.require_target(module)
         self.settings.scale(module, rank)
-        if ("magnitude" in parts) != self.settings.use_dora:
-            raise self._broken(
+        has_magnitudes = "magnitude" in infos
+        if has_magnitudes != self.settings.use_dora:
+            raise CorruptCheckpointError(
                 f"{show_name(module)}: use_dora is {self.settings.use_dora}, and the magnitudes of DoRA are "
-                f"{'there' if 'magnitude' in parts else 'missing'}"
+                f"{'there' if has_magnitudes else 'missing'}"
             )
-        if "magnitude" in parts and infos["magnitude"].shape != (outputs,):
-            raise self._broken(
+        if has_magnitudes and infos["magnitude"].shape != (outputs,):
+            raise CorruptCheckpointError(
                 f"{show_name(module)}: {list(infos['magnitude'].shape)} magnitudes, expected [{outputs}]"
             )
 
     def _module(self, name: str) -> str:
         """The name of the module of a weight of the base in the model that was trained."""
-        stored = next(stored for role, stored in self._parts[name].items() if role in UPDATE)
+        stored = next(stored for role, stored in self._stored[name].items() if role in UPDATE)
         parameter = PARAMETER.fullmatch(stored.removeprefix(PREFIX))
         assert parameter is not None  # its role comes from that
         return parameter[1]
@@ -227,13 +262,14 @@ class Adapter:
         """
         if any(map(self.has, names)):
             return
-        others = {_last_part(name) for name in self._parts}
-        if not others and self._unmatched:
-            raise self._foreign(self._unmatched[0])
-        raise UnsupportedModelError(
-            f"{self.ref}: the adapter changes no queries or keys, but {list_names(sorted(others)[:4]) or 'nothing'}; "
-            f"score {self._base.ref} alone"
-        )
+        others = {_last_part(name) for name in self._stored}
+        with about(self.ref):
+            if not others and self._unmatched:
+                raise self._explain_foreign(self._unmatched[0])
+            raise UnsupportedModelError(
+                f"the adapter changes no queries or keys, but {list_names(sorted(others)[:4]) or 'nothing'}; score "
+                f"{self._base.ref} alone"
+            )
 
     def is_transposed(self, name: str) -> bool:
         """Whether a weight is stored as [inputs, outputs]; see `require_fit`."""
@@ -242,16 +278,19 @@ class Adapter:
     def factors(self, name: str, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The update of a weight as a product: s·B [outputs, rank] and A [rank, inputs].
 
-        tensors: see `list_parts`.
+        tensors: see `list_stored`.
         """
-        parts = self._parts[name]
-        down, up = tensors[parts["A"]].float(), tensors[parts["B"]].float()
-        return self.settings.scale(self._module(name), len(down)) * self._weight * up, down
+        by_role = self._stored[name]
+        down = tensors[by_role["A"]].float()
+        up = tensors[by_role["B"]].float()
+        with about(self.ref):
+            scale = self.settings.scale(self._module(name), len(down))
+        return scale * self._weight * up, down
 
     def change(self, name: str, weight: Tensor | None, rows: slice, tensors: Mapping[str, Tensor]) -> Tensor:
         """Rows of a tensor of the base as the adapter has them.
 
-        weight: these rows of the base; None if the adapter replaces them. tensors: see `list_parts`.
+        weight: these rows of the base; None if the adapter replaces them. tensors: see `list_stored`.
         """
         replaced = self.replaces(name)
         if replaced is not None:
@@ -260,11 +299,13 @@ class Adapter:
         if not self.changes(name):
             return weight
         up, down = self.factors(name, tensors)
-        update = (up @ down).T if self.is_transposed(name) else up @ down
+        update = up @ down
+        if self.is_transposed(name):
+            update = update.T
         changed = weight.float() + update[rows]
-        if "magnitude" not in self._parts[name]:
+        if "magnitude" not in self._stored[name]:
             return changed
-        magnitude = tensors[self._parts[name]["magnitude"]].float()
+        magnitude = tensors[self._stored[name]["magnitude"]].float()  # [outputs]
         if self.is_transposed(name):
             return changed.mul(magnitude / changed.norm(dim=0))
         return changed.mul((magnitude[rows] / changed.norm(dim=1)).unsqueeze(1))
@@ -273,8 +314,12 @@ class Adapter:
 class AdapterStore(TensorStore):
     """The tensors of a base model, and in place of the weights that adapters change the changed ones, in float32.
 
-    ref: its name. adapters: of this base; they change its weights one after the other. only_updates: see `read_all`.
-    may_be_idle: whether an adapter need not change queries or keys, as one that nobody named.
+    Args:
+        ref: its name.
+        base: the model that is changed.
+        adapters: adapters of this base; they change its weights one after the other.
+        only_updates: see `read_all`.
+        may_be_idle: whether an adapter need not change queries or keys, as one that nobody named.
     """
 
     def __init__(
@@ -286,16 +331,23 @@ class AdapterStore(TensorStore):
         only_updates: bool = False,
         may_be_idle: bool = False,
     ) -> None:
-        self._base, self._adapters = base, adapters
-        self._only_updates, self._may_be_idle = only_updates, may_be_idle
-        self.ref, self.config, self.revision, self.offline = ref, base.config, base.revision, base.offline
-        self.folder, self.main_file, self.format = base.folder, base.main_file, f"{base.format}+lora"
+        self.ref = ref
+        self.config = base.config
+        self.revision = base.revision
+        self.offline = base.offline
+        self.folder = base.folder
+        self.main_file = base.main_file
+        self.format = f"{base.format}+lora"
+        self._base = base
+        self._adapters = adapters
+        self._only_updates = only_updates
+        self._may_be_idle = may_be_idle
         self._fitted: set[str] = set()
 
     @property
     def lanes(self) -> int:
         """How many reads at once make it faster."""
-        return max(store.lanes for store in (self._base, *(adapter.tensors for adapter in self._adapters)))
+        return max(self._base.lanes, *(adapter.tensors.lanes for adapter in self._adapters))
 
     @property
     def names(self) -> Collection[str]:
@@ -336,7 +388,9 @@ class AdapterStore(TensorStore):
         """Raise UnsupportedModelError if an adapter changes none of these tensors, those of queries and keys."""
         if isinstance(self._base, AdapterStore):
             self._base.require_changes(names)
-        for adapter in () if self._may_be_idle else self._adapters:
+        if self._may_be_idle:
+            return
+        for adapter in self._adapters:
             adapter.require_change(names)
 
     def info(self, name: str) -> TensorInfo:
@@ -344,20 +398,23 @@ class AdapterStore(TensorStore):
         info = self._base.info(name)
         adapters = [adapter for adapter in self._adapters if adapter.has(name)]
         if any(adapter.changes(name) for adapter in adapters):
-            packed, dtype = f"{info.packed or info.dtype}+lora", "F32" if info.dtype in FLOATS else info.dtype
+            packed = f"{info.packed or info.dtype}+lora"
+            dtype = "F32" if info.dtype in FLOATS else info.dtype
             return TensorInfo(name, dtype, info.shape, 4 * math.prod(info.shape), packed=packed)
-        replaced = [(adapter, stored) for adapter in adapters if (stored := adapter.replaces(name)) is not None]
-        if not replaced:
-            return info
-        adapter, stored = replaced[-1]
-        return adapter.tensors.info(stored)
+        for adapter in reversed(adapters):
+            stored = adapter.replaces(name)
+            if stored is not None:
+                return adapter.tensors.info(stored)
+        return info
 
     def fetched(self, reads: Mapping[str, slice]) -> int:
         """Bytes that `read_all` reads of the files of all."""
-        adapters = [(adapter.tensors, _all_parts(adapter, reads)) for adapter in self._adapters]
-        return self._base.fetched(self._of_base(reads)) + sum(tensors.fetched(parts) for tensors, parts in adapters)
+        count = self._base.fetched(self._leave_out_replaced(reads))
+        for adapter in self._adapters:
+            count += adapter.tensors.fetched(adapter.list_stored(reads))
+        return count
 
-    def _of_base(self, reads: Mapping[str, slice]) -> dict[str, slice]:
+    def _leave_out_replaced(self, reads: Mapping[str, slice]) -> dict[str, slice]:
         """Those of the base's tensors that no adapter replaces."""
         return {
             name: rows for name, rows in reads.items() if not any(adapter.replaces(name) for adapter in self._adapters)
@@ -377,17 +434,17 @@ class AdapterStore(TensorStore):
         unfitted = {name: False for name in reads if name not in self._fitted}
         if unfitted:
             self.require_fit(unfitted)
-        base = self._base.read_all(self._of_base(reads))
+        changed = self._base.read_all(self._leave_out_replaced(reads))
         factors: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for adapter in self._adapters:
-            parts = adapter.tensors.read_all(_all_parts(adapter, reads))
+            stored = adapter.tensors.read_all(adapter.list_stored(reads))
             for name, rows in reads.items():
                 if adapter.changes(name) and self._only_updates:
-                    up, down = adapter.factors(name, parts)
+                    up, down = adapter.factors(name, stored)
                     factors[name].append((up.T if adapter.is_transposed(name) else up[rows], down))
                 elif adapter.has(name):
-                    base[name] = adapter.change(name, base.get(name), rows, parts)
-        tensors = {name: base[name] for name in reads}
+                    changed[name] = adapter.change(name, changed.get(name), rows, stored)
+        tensors = {name: changed[name] for name in reads}
         for name, pairs in factors.items():
             ups, downs = zip(*pairs, strict=True)
             is_transposed = self._adapters[0].is_transposed(name)
@@ -405,13 +462,9 @@ class AdapterStore(TensorStore):
 
     def close(self) -> None:
         """Close all open files."""
-        for store in (self._base, *(adapter.tensors for adapter in self._adapters)):
-            store.close()
-
-
-def _all_parts(adapter: Adapter, reads: Mapping[str, slice]) -> dict[str, slice]:
-    """The adapter's tensors that make these of the base."""
-    return {part: slice(None) for name in reads for part in adapter.list_parts(name)}
+        self._base.close()
+        for adapter in self._adapters:
+            adapter.tensors.close()
 
 
 def _last_part(name: str) -> str:
@@ -419,44 +472,66 @@ def _last_part(name: str) -> str:
     return name.rpartition(".")[0].rpartition(".")[2]
 
 
+def _module_of(stored: str) -> str:
+    """The same of the tensor of the base that a tensor of an adapter belongs to."""
+    target = _read_name(stored)
+    return "" if target is None else _last_part(target[0])
+
+
 def _is_in_layer(name: str) -> bool:
     """Whether a tensor is in a numbered layer, as those of queries and keys are."""
     return any(part.isdecimal() for part in name.split("."))
 
 
-def _module_of(stored: str) -> str:
-    """The same of a tensor of an adapter."""
-    place = _read_name(stored)
-    return "" if place is None else _last_part(place[0])
-
-
-def match_names(names: Mapping[str, bool], base: TensorStore) -> dict[str, str]:
+def match_names(may_be_renamed: Mapping[str, bool], base: TensorStore) -> dict[str, str]:
     """Names of tensors of the model that an adapter was trained on → the base's name of each one that it has.
 
     The base's name is the same; or the only one that ends so, or that this one ends so, as a model without a head has
     shorter names; or the one that transformers renames to it.
-    names: → whether transformers is asked for its renaming, which takes seconds, if the base has no such name.
+
+    Args:
+        may_be_renamed: name → whether transformers is asked for its renaming, which takes seconds, if the base has no
+            such name.
+        base: the model whose names are searched.
     """
-    matches = {name: [end for end in _list_ends(name) if end in base.names] for name in names if name not in base.names}
-    for own in base.names if matches else ():
-        for end in _list_ends(own):
-            if end in matches:
-                matches[end].append(own)
-    found = {name: name for name in names if name not in matches}
-    found |= {name: owns[0] for name, owns in matches.items() if len(owns) == 1}
-    missing = [name for name in names if name not in found]
-    if not any(names[name] for name in missing):
-        return found
+    matches: dict[str, str] = {}
+    candidates: dict[str, list[str]] = {}
+    for name in may_be_renamed:
+        if name in base.names:
+            matches[name] = name
+        else:
+            candidates[name] = [end for end in _list_ends(name) if end in base.names]
+    if not candidates:
+        return matches
+    for in_base in base.names:
+        for end in _list_ends(in_base):
+            if end in candidates:
+                candidates[end].append(in_base)
+    missing = []
+    for name, names in candidates.items():
+        if len(names) == 1:
+            matches[name] = names[0]
+        else:
+            missing.append(name)
+    if any(may_be_renamed[name] for name in missing):
+        matches |= _match_renamed(missing, base)
+    return matches
+
+
+def _match_renamed(names: Iterable[str], base: TensorStore) -> dict[str, str]:
+    """Names → the base's name of each one that transformers gives a tensor of the base."""
     from attngeo.checkpoints.renaming import find_renaming  # loads transformers, which scoring needs for nothing else
 
-    renaming = find_renaming(base.config, base.names)
-    if renaming is not None:
-        renamed = {renaming(own): own for own in base.names}
-        for name in missing:
-            in_base = renamed.get(name) or renamed.get(renaming(name))
-            if in_base is not None:
-                found[name] = in_base
-    return found
+    rename = find_renaming(base.config, base.names)
+    if rename is None:
+        return {}
+    renamed = {rename(in_base): in_base for in_base in base.names}
+    matches = {}
+    for name in names:
+        in_base = renamed.get(name) or renamed.get(rename(name))
+        if in_base is not None:
+            matches[name] = in_base
+    return matches
 
 
 def _list_ends(name: str) -> list[str]:
@@ -465,4 +540,6 @@ def _list_ends(name: str) -> list[str]:
     The last part alone, such as "weight", is in most names, and never a name.
     """
     parts = name.split(".")
-    return [".".join(parts[first:]) for first in range(1, len(parts))] if len(parts) <= MOST_PARTS else []
+    if len(parts) > MOST_PARTS:
+        return []
+    return [".".join(parts[first:]) for first in range(1, len(parts))]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 Check = Callable[[dict[str, Any]], dict[str, Any]]
 # The end of the name of an index: the JSON file that tells which file of a sharded checkpoint holds which tensor.
-INDEX_SUFFIX, GGUF, SAFETENSORS = ".index.json", ".gguf", ".safetensors"
+INDEX_SUFFIX = ".index.json"
+GGUF = ".gguf"
+SAFETENSORS = ".safetensors"
 # The configuration of an adapter of PEFT, and the files that may have its weights.
 ADAPTER = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
@@ -35,7 +37,8 @@ MOST_TOTAL = 10**15
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
 LATER_PART = re.compile(r"-(?!00001-)\d{5}-of-(\d{5})\.gguf$")
 # How a text begins that stands for a file in a repository of git until git-lfs has fetched it, and its most bytes.
-POINTER, LONGEST_POINTER = "version https://git-lfs.github.com/", 1024
+POINTER = "version https://git-lfs.github.com/"
+LONGEST_POINTER = 1024
 ADVICE_FOR_POINTERS = "it stands for a file that git-lfs has not fetched; run git lfs pull in its folder"
 # How the names of threads that open files begin. One that waits for a server keeps the process until that has answered.
 THREADS = "attngeo-open"
@@ -126,14 +129,20 @@ OTHER_FOLDERS = (
 
 
 def usual_names() -> tuple[str, ...]:
-    """The files to try in a folder or repository, in the order of transformers: the one file of a format comes before
-    its index, which `save_pretrained` leaves behind if it writes one file over several.
+    """The files to try in a folder or repository, in the order of transformers.
+
+    The one file of a format comes before its index, which `save_pretrained` leaves behind if it writes one file over
+    several.
     """
-    names = [f"{kind.usual_stem}{kind.suffixes[0]}" for kind in FORMATS if kind.usual_stem and kind.open]
-    return tuple(name for file in names for name in (file, f"{file}{INDEX_SUFFIX}"))
+    names = []
+    for file_format in FORMATS:
+        if file_format.usual_stem and file_format.open:
+            name = f"{file_format.usual_stem}{file_format.suffixes[0]}"
+            names += [name, f"{name}{INDEX_SUFFIX}"]
+    return tuple(names)
 
 
-def stated_weights(config: Mapping[str, Any], ref: str) -> str | None:
+def stated_weights(config: Mapping[str, Any]) -> str | None:
     """The file of weights, or the index, that config.json names for transformers; None if it names none.
 
     Raises UnsupportedModelError for what transformers does not open: another format, or a file outside the folder.
@@ -144,7 +153,7 @@ def stated_weights(config: Mapping[str, Any], ref: str) -> str | None:
     endings = (SAFETENSORS, SAFETENSORS + INDEX_SUFFIX)
     if not (isinstance(name, str) and name.endswith(endings) and is_inside(name)):
         raise UnsupportedModelError(
-            f"{ref}: config.json names {name!r:.80} in {WEIGHTS_FIELD}, expected a file beside it that ends in "
+            f"config.json names {name!r:.80} in {WEIGHTS_FIELD}, expected a file beside it that ends in "
             f"{' or '.join(endings)}; correct it, or give the file of weights"
         )
     return str(PurePosixPath(name))
@@ -164,7 +173,7 @@ def is_index(file: str) -> bool:
 
 def is_weights(file: str) -> bool:
     """Whether a file is named as weights of a known format, supported or not, or as an index of weights."""
-    return is_index(file) or any(file.endswith(kind.suffixes) for kind in FORMATS)
+    return is_index(file) or any(file.endswith(file_format.suffixes) for file_format in FORMATS)
 
 
 def limit_of(file: str) -> int | None:
@@ -176,47 +185,53 @@ def limit_of(file: str) -> int | None:
     return MOST_BYTES if file.rpartition("/")[2] in SMALL else MOST_TOKENISER_BYTES
 
 
-def require_format(file: str, ref: str) -> Format:
+def require_format(file: str) -> Format:
     """The format of a file, by its suffix. Raises UnsupportedModelError if it is unknown or not supported."""
-    kind = next((kind for kind in FORMATS if file.endswith(kind.suffixes)), None)
-    # A reference to the file itself names it already.
-    named = ref if ref.endswith(file) else f"{ref}: {file}"
-    if kind is None:
-        suffixes = [suffix for supported in FORMATS if supported.open for suffix in supported.suffixes]
-        raise UnsupportedModelError(
-            f"{named}: unknown format, expected a folder or a file that ends in one of: "
-            f"{', '.join((*suffixes, INDEX_SUFFIX))}"
-        )
-    if kind.open is None:
-        raise UnsupportedModelError(f"{named}: {kind.name} files are not supported; {kind.advice}")
-    return kind
+    for file_format in FORMATS:
+        if not file.endswith(file_format.suffixes):
+            continue
+        if file_format.open is None:
+            raise UnsupportedModelError(f"{file}: {file_format.name} files are not supported; {file_format.advice}")
+        return file_format
+    suffixes = [suffix for supported in FORMATS if supported.open for suffix in supported.suffixes]
+    raise UnsupportedModelError(
+        f"{file}: unknown format, expected a folder or a file that ends in one of: "
+        f"{', '.join((*suffixes, INDEX_SUFFIX))}"
+    )
 
 
-def read_config(path: Path, ref: str) -> dict[str, Any]:
-    """Parse config.json. Raises CorruptCheckpointError if it is missing, or no JSON object."""
+def read_config(path: Path) -> dict[str, Any]:
+    """The fields of a config.json. Raises CorruptCheckpointError if it is missing, or no JSON object."""
     if not path.exists():
         raise CorruptCheckpointError(
-            f"{ref}: no config.json in {path.parent}; give a folder that save_pretrained wrote, or a Hub id; "
-            "attngeo score takes that of another model by $config",
+            f"no config.json in {path.parent}; give a folder that save_pretrained wrote, or a Hub id; attngeo score "
+            "takes that of another model by $config",
             "config",
         )
-    return read_object(path, ref, check=_check_model_type)
+    return read_object(path, check=_check_model_type)
 
 
-def read_object(path: Path, ref: str, most: int = MOST_BYTES, check: Check | None = None) -> dict[str, Any]:
-    """The JSON object in a file. Raises CorruptCheckpointError. check: raises ValueError for an object inside."""
+def read_object(path: Path, most: int = MOST_BYTES, check: Check | None = None) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Args:
+        path: the file.
+        most: the most bytes that it may have.
+        check: raises ValueError for an object inside that is wrong.
+
+    Raises:
+        CorruptCheckpointError: The file cannot be read, or holds no JSON object.
+    """
     text = ""
     try:
         text = read_small_text(path, most)
         value = json.loads(text, object_hook=check)
     except (OSError, ValueError, RecursionError) as error:
         raise CorruptCheckpointError(
-            f"{ref}: {path.name} is not readable JSON ({first_line(error)}); {_advise(text, error)}"
+            f"{path.name} is not readable JSON ({first_line(error)}); {_advise(text, error)}"
         ) from None
     if not isinstance(value, dict):
-        raise CorruptCheckpointError(
-            f"{ref}: {path.name} is a {type(value).__name__}, expected an object; download it again"
-        )
+        raise CorruptCheckpointError(f"{path.name} is a {type(value).__name__}, expected an object; download it again")
     return value
 
 
@@ -238,8 +253,8 @@ def _check_model_type(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields. Raises ValueError for a model_type that is no short text: it is written into every table."""
     stated = fields.get("model_type")
     if stated is not None and not (isinstance(stated, str) and len(stated) <= LONGEST_NAME):
-        kind = f"a text of {len(stated):,} characters" if isinstance(stated, str) else f"a {type(stated).__name__}"
-        raise ValueError(f"{kind} as model_type, expected a name of at most {LONGEST_NAME} characters")
+        value = f"a text of {len(stated):,} characters" if isinstance(stated, str) else f"a {type(stated).__name__}"
+        raise ValueError(f"{value} as model_type, expected a name of at most {LONGEST_NAME} characters")
     return fields
 
 
@@ -259,32 +274,38 @@ class Index(NamedTuple):
         return self._replace(weight_map={tensor: folder + file for tensor, file in self.weight_map.items()})
 
 
-def read_index(path: Path, ref: str) -> Index:
+def read_index(path: Path) -> Index:
     """Parse a `*.index.json`. Raises CorruptCheckpointError, or UnsupportedModelError for an unknown file format.
 
     An index may only name files beside it: an absolute path, or one through another folder, is refused.
     """
-    index = read_object(path, ref, MOST_INDEX_BYTES)
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
+    content = read_object(path, MOST_INDEX_BYTES)
+    stated = content.get("weight_map")
+    if not isinstance(stated, dict) or not stated or not all(isinstance(file, str) for file in stated.values()):
         raise CorruptCheckpointError(
-            f"{ref}: {path.name} has no weight_map, expected one of tensor name → file; download it again"
+            f"{path.name} has no weight_map, expected one of tensor name → file; download it again"
         )
-    for file in set(weight_map.values()):
+    for file in set(stated.values()):
         if not is_inside(file) or str(PurePosixPath(file)) != PurePosixPath(file).name:
             raise CorruptCheckpointError(
-                f"{ref}: {path.name} points to {file!r:.80}, outside its folder; expected plain file names"
+                f"{path.name} points to {file!r:.80}, outside its folder; expected plain file names"
             )
-        require_format(file, f"{ref}: {path.name}")
-    weight_map = {name: str(PurePosixPath(file)) for name, file in weight_map.items()}
-    metadata = index.get("metadata")
+        try:
+            require_format(file)
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(f"{path.name}: {error}") from None
+    weight_map = {name: str(PurePosixPath(file)) for name, file in stated.items()}
+    metadata = content.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return Index(weight_map, total if type(total) is int and 0 < total < MOST_TOTAL else None)
+    is_plausible = type(total) is int and 0 < total < MOST_TOTAL
+    return Index(weight_map, total if is_plausible else None)
 
 
 class FoundCheckpoint(NamedTuple):
-    """folder: with config.json. name: the one file of weights in it, or the index. config: the fields of config.json;
-    none beside a GGUF file.
+    """Where the weights of a checkpoint are.
+
+    folder: with config.json. name: the one file of weights in it, or the index. config: the fields of config.json; none
+    beside a GGUF file.
     """
 
     folder: Path
@@ -292,94 +313,108 @@ class FoundCheckpoint(NamedTuple):
     config: Mapping[str, Any]
 
 
-def find_checkpoint(path: Path, ref: str, config: Mapping[str, Any] | None = None) -> FoundCheckpoint:
+def find_checkpoint(path: Path, config: Mapping[str, Any] | None = None) -> FoundCheckpoint:
     """Where the weights are that a folder or a file names, and the configuration. Opens no weights.
 
-    path: a folder, a file of weights, an index, or config.json. config: the fields of a config.json that is not beside
-    the weights. Of a folder, the weights are those that transformers opens; or, if it opens none, its only ones.
-    Raises CheckpointError if it holds no checkpoint, has no config.json, or is of an unsupported format.
+    Of a folder, the weights are those that transformers opens; or, if it opens none, its only ones.
+
+    Args:
+        path: a folder, a file of weights, an index, or config.json.
+        config: the fields of a config.json that is not beside the weights.
+
+    Raises:
+        CheckpointError: It holds no checkpoint, has no config.json, or is of an unsupported format.
     """
     if path.name == "config.json" and not path.is_dir():
         path = path.parent
     if not path.is_dir():
-        check_name(path.name, ref)
+        check_name(path.name)
         if config is None and path.suffix != GGUF:
-            config = read_config(path.with_name("config.json"), ref)
+            config = read_config(path.with_name("config.json"))
         return FoundCheckpoint(path.parent, path.name, config or {})
     if config is None and not (path / "config.json").is_file():
         if any(path.glob(f"*{GGUF}")):
-            return find_checkpoint(path / find_only_weights(path, ref), ref)
-        refuse_other_folders(path, ref)
+            return find_checkpoint(path / find_only_weights(path))
+        refuse_other_folders(path)
         if (path / "model/config.json").is_file():
-            raise CorruptCheckpointError(f"{ref}: no config.json in {path}; give {path / 'model'}, which has one")
-    config = read_config(path / "config.json", ref) if config is None else config
-    name = stated_weights(config, ref)
+            raise CorruptCheckpointError(f"no config.json in {path}; give {path / 'model'}, which has one")
+    if config is None:
+        config = read_config(path / "config.json")
+    name = stated_weights(config)
     if name is not None and not (path / name).is_file():
         raise CorruptCheckpointError(
-            f"{ref}: config.json names {name} in {WEIGHTS_FIELD}, which is missing; download it, or give another file"
+            f"config.json names {name} in {WEIGHTS_FIELD}, which is missing; download it, or give another file"
         )
-    name = name or next((name for name in usual_names() if (path / name).is_file()), None)
-    name = name or find_only_weights(path, ref)
-    check_name(name, ref)
+    if name is None:
+        name = find_first(path, usual_names()) or find_only_weights(path)
+    check_name(name)
     return FoundCheckpoint(path, name, config)
 
 
-def check_name(file: str, ref: str) -> None:
+def find_first(folder: Path, names: Iterable[str]) -> str | None:
+    """The first of these names that a file in a folder has; None if there is none."""
+    return next((name for name in names if (folder / name).is_file()), None)
+
+
+def check_name(file: str) -> None:
     """Raise UnsupportedModelError or CorruptCheckpointError for a file that is no index and no whole checkpoint."""
     if not is_index(file):
-        require_format(file, ref)
-        refuse_shard(file, ref)
+        require_format(file)
+        refuse_shard(file)
 
 
-def find_only_weights(folder: Path, ref: str) -> str:
+def find_only_weights(folder: Path) -> str:
     """The one file of weights, or the one index, in a folder that has none of the usual names.
 
     Raises CorruptCheckpointError if there are several of one format, UnsupportedModelError for another format.
     """
-    for kind in FORMATS:
-        names = _list_weights(folder, kind, ref)
+    for file_format in FORMATS:
+        names = _list_weights(folder, file_format)
         if len(names) > 1:
-            require_format(names[0], ref)
-            refuse_shard(names[0], ref)
+            require_format(names[0])
+            refuse_shard(names[0])
             raise CorruptCheckpointError(
-                f"{ref}: {len(names)} files of weights in {folder} ({', '.join(names[:4])}); give one of them"
+                f"{len(names)} files of weights in {folder} ({', '.join(names[:4])}); give one of them"
             )
         if names:
             return names[0]
-    refuse_other_folders(folder, ref)
+    refuse_other_folders(folder)
     usual = ", ".join(usual_names())
-    single = " or ".join(f"*{kind.suffixes[0]}" for kind in FORMATS if kind.open)
-    raise CorruptCheckpointError(f"{ref}: no weights in {folder}, looked for {usual} and for a single {single}")
+    single = " or ".join(f"*{file_format.suffixes[0]}" for file_format in FORMATS if file_format.open)
+    raise CorruptCheckpointError(f"no weights in {folder}, looked for {usual} and for a single {single}")
 
 
-def _list_weights(folder: Path, kind: Format, ref: str) -> list[str]:
+def _list_weights(folder: Path, file_format: Format) -> list[str]:
     """The files and indices of one format in a folder, without the files that belong to one of these indices."""
-    suffix = kind.suffixes[0]
+    suffix = file_format.suffixes[0]
     indices = sorted(path.name for path in folder.glob(f"*{suffix}{INDEX_SUFFIX}") if path.is_file())
     files = sorted(path.name for path in folder.glob(f"*{suffix}") if path.is_file())
-    parts = set(kind.not_weights)
+    listed = set(file_format.not_weights)
     for index in indices:
-        parts.update(read_index(folder / index, ref).files)
-    return indices + [name for name in files if name not in parts and not LATER_PART.search(name)]
+        listed.update(read_index(folder / index).files)
+    return indices + [name for name in files if name not in listed and not LATER_PART.search(name)]
 
 
-def refuse_other_folders(folder: Path, ref: str) -> None:
+def refuse_other_folders(folder: Path) -> None:
     """Raise UnsupportedModelError for a folder that holds a checkpoint of another kind, with what converts it."""
     for name, patterns, advice in OTHER_FOLDERS:
-        if any(path for pattern in patterns for path in folder.glob(pattern)):
-            raise UnsupportedModelError(f"{ref}: folders of {name} are not supported; {advice}", "config")
+        for pattern in patterns:
+            if any(folder.glob(pattern)):
+                raise UnsupportedModelError(f"folders of {name} are not supported; {advice}", "config")
 
 
-def refuse_shard(file: str, ref: str) -> None:
+def refuse_shard(file: str) -> None:
     """Raise CorruptCheckpointError if `file` is one shard of several: alone it holds only a part of the model.
 
     The first part of a GGUF file says how many there are.
     """
-    if part := LATER_PART.search(file):
+    part = LATER_PART.search(file)
+    if part:
         first = f"{file[: part.start()]}-00001-of-{part[1]}{GGUF}"
-        raise CorruptCheckpointError(f"{ref}: {file} is a part of a model that begins in another file; give {first}")
-    if (shard := SHARD.search(file)) and int(shard[1]) > 1 and not file.endswith(GGUF):
+        raise CorruptCheckpointError(f"{file} is a part of a model that begins in another file; give {first}")
+    shard = SHARD.search(file)
+    if shard and int(shard[1]) > 1 and not file.endswith(GGUF):
         raise CorruptCheckpointError(
-            f"{ref}: {file} is one of {int(shard[1])} shards, and their index is missing; give the folder that has "
-            "every shard and the index, such as model.safetensors.index.json"
+            f"{file} is one of {int(shard[1])} shards, and their index is missing; give the folder that has every "
+            "shard and the index, such as model.safetensors.index.json"
         )

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from attngeo.checkpoints.store import ByteSource, Extent, TensorInfo
-from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, about
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 # Bytes that are read at a time, at first and at most: of the last part much may be no header. Limits that no real file
@@ -161,29 +161,35 @@ class GgufFile:
     """
 
     def __init__(self, source: ByteSource, inherited: Mapping[str, Any] = {}) -> None:
-        self._source, self.where = source, source.where
+        self._source = source
+        self.where = source.where
         try:
-            reader = _Reader(source)
-            self.own, entries = _read_header(reader)
-            self.metadata = {**inherited, **self.own}
-            name = str(self.metadata.get("general.architecture"))
-            if name not in ARCHITECTURES:
-                raise UnsupportedModelError(
-                    f"{source.where}: GGUF files of the architecture {name!r:.40} are not read, expected one of: "
-                    f"{', '.join(ARCHITECTURES)}; give the checkpoint that the file was made from"
-                )
-            self.family = ARCHITECTURES[name]
-            self._starts: dict[str, int] = {}
-            self.tensors: dict[str, TensorInfo] = {}
-            self._place(entries, reader)
-            self.layers = _count_layers(entries)
-            if self.metadata.get("split.count", 1) == 1:
-                require_layers(self, [self])
-            self.factors = self._read_factors()
-            self.config = self.build_config()
+            with about(source.where):
+                self._load(inherited)
         except BaseException:
             self.close()
             raise
+
+    def _load(self, inherited: Mapping[str, Any]) -> None:
+        """Read the header."""
+        reader = _Reader(self._source)
+        self.own, entries = _read_header(reader)
+        self.metadata = {**inherited, **self.own}
+        architecture = str(self.metadata.get("general.architecture"))
+        if architecture not in ARCHITECTURES:
+            raise UnsupportedModelError(
+                f"GGUF files of the architecture {architecture!r:.40} are not read, expected one of: "
+                f"{', '.join(ARCHITECTURES)}; give the checkpoint that the file was made from"
+            )
+        self.family = ARCHITECTURES[architecture]
+        self._starts: dict[str, int] = {}
+        self.tensors: dict[str, TensorInfo] = {}
+        self._place(entries, reader)
+        self.layers = _count_layers(entries)
+        if self.metadata.get("split.count", 1) == 1:
+            require_layers(self, [self])
+        self.factors = self._read_factors()
+        self.config = self.build_config()
 
     def build_config(self) -> dict[str, Any]:
         """The fields of config.json that layouts read."""
@@ -195,7 +201,7 @@ class GgufFile:
             value = self.metadata.get(f"{name}.{key}")
             if value is not None and not _is_count(value) and not (field == "rope_theta" and _is_positive(value)):
                 raise UnsupportedModelError(
-                    f"{self._source.where}: {name}.{key} is {value!s:.40}, expected one number for all layers; give "
+                    f"{name}.{key} is {value!s:.40}, expected one number for all layers; give "
                     "the checkpoint that the file was made from"
                 )
             config |= {} if value is None else {field: value}
@@ -224,8 +230,7 @@ class GgufFile:
         if value is None or (type(value) in (int, float) and 0 <= value < math.inf):
             return value
         raise CorruptCheckpointError(
-            f"{self._source.where}: states {key} = {value!s:.40}, expected one finite number that is not below 0; "
-            "download it again"
+            f"states {key} = {value!s:.40}, expected one finite number that is not below 0; download it again"
         )
 
     def _require_rotated(self, rotated: Any, width: int) -> None:
@@ -234,7 +239,7 @@ class GgufFile:
         if not _is_count(rotated) or rotated % 2 or rotated > width or (rotate_all and rotated != width):
             expected = "all of them" if rotate_all else "an even number of them"
             raise CorruptCheckpointError(
-                f"{self._source.where}: {rotated!s:.20} dimensions of a head's {width} are stated to rotate, expected "
+                f"{rotated!s:.20} dimensions of a head's {width} are stated to rotate, expected "
                 f"{expected}; download it again"
             )
 
@@ -247,7 +252,7 @@ class GgufFile:
         if not all(map(_is_positive, factors)):
             wrong = next(factor for factor in factors if not _is_positive(factor))
             raise CorruptCheckpointError(
-                f"{self._source.where}: {info.name} has the factor {wrong}, expected numbers above 0; download it again"
+                f"{info.name} has the factor {wrong}, expected numbers above 0; download it again"
             )
         return factors
 
@@ -294,7 +299,7 @@ class GgufFile:
             end = entry.offset + info.nbytes
             if end > room:
                 raise CorruptCheckpointError(
-                    f"{self._source.where}: tensor {entry.name!r:.80} ({info.dtype} {list(entry.shape)!s:.60}) at byte "
+                    f"tensor {entry.name!r:.80} ({info.dtype} {list(entry.shape)!s:.60}) at byte "
                     f"{entry.offset:,} does not fit into {max(room, 0):,} bytes of data; download it again"
                 )
             expected = _pad(end, alignment) if entry.dtype in DTYPES else None  # of other types, sizes are unknown
@@ -312,7 +317,7 @@ class GgufFile:
         columns = shape[-1] if shape else 1
         if columns % numbers:
             raise CorruptCheckpointError(
-                f"{self._source.where}: tensor {entry.name!r:.80} has rows of {columns:,} numbers, expected blocks of "
+                f"tensor {entry.name!r:.80} has rows of {columns:,} numbers, expected blocks of "
                 f"{numbers} ({dtype}); download it again"
             )
         size = math.prod(shape) // numbers * nbytes
@@ -334,20 +339,41 @@ class GgufFile:
         return f"{self.family.block.format(*place)}.{inner}.{match[4]}"
 
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """Rows of a tensor: of plain numbers in their dtype, of others their bytes, uint8 [rows, bytes of a row]."""
-        info, heads = self.tensors[name], self._permuted_heads(name)
-        wanted = slice(None) if heads else rows
-        first, last, _ = wanted.indices(info.shape[0]) if info.shape else (0, 1, 1)
-        raw = self._source.read(*self._locate(name, wanted), name).view(max(last - first, 0), -1)
-        if heads:  # neighbours (2i, 2i + 1) become (i, i + half) again
-            if len(raw) % (2 * heads):
-                raise CorruptCheckpointError(f"{self._source.where}: {name} has {len(raw)} rows for {heads} heads")
-            raw = raw.view(heads, len(raw) // heads // 2, 2, -1).transpose(1, 2).reshape(raw.shape)[rows]
+        """One tensor, or rows of its first dimension, in new memory.
+
+        Args:
+            name: the tensor.
+            rows: rows of its first dimension.
+
+        Returns:
+            [rows, ...] in the dtype of plain numbers; of others their bytes, uint8 [rows, bytes of a row].
+
+        Raises:
+            CorruptCheckpointError: The file was truncated after it was opened, or its rows belong to no whole heads.
+        """
+        info = self.tensors[name]
+        heads = self._permuted_heads(name)
+        with about(self.where):
+            if heads:
+                raw = self._read_rows(name, slice(None))
+                if len(raw) % (2 * heads):
+                    raise CorruptCheckpointError(f"{name} has {len(raw)} rows for {heads} heads")
+                # Neighbours (2i, 2i + 1) become (i, i + half) again.
+                pairs = raw.view(heads, len(raw) // heads // 2, 2, -1)
+                raw = pairs.transpose(1, 2).reshape(raw.shape)[rows]
+            else:
+                raw = self._read_rows(name, rows)
         if info.dtype not in PLAIN:
             return raw
         plain = raw.contiguous().view(PLAIN[info.dtype]).view(len(raw), *info.shape[1:])
         is_gain = name.endswith("norm.weight") and self.family.gain_offset != 0
         return plain - self.family.gain_offset if is_gain else plain
+
+    def _read_rows(self, name: str, rows: slice) -> Tensor:
+        """Rows as they are stored, uint8 [rows, bytes of a row]."""
+        shape = self.tensors[name].shape
+        first, last, _ = rows.indices(shape[0]) if shape else (0, 1, 1)
+        return self._source.read(*self._locate(name, rows), name).view(max(last - first, 0), -1)
 
     def _permuted_heads(self, name: str) -> int:
         """The heads whose rows llama.cpp has permuted; 0 for a tensor that it leaves as it is."""
@@ -388,7 +414,7 @@ class _Reader:
         self.size, self._texts = source.size, 0
 
     def broken(self, problem: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(f"{self._source.where}: the GGUF header {problem}; download it again")
+        return CorruptCheckpointError(f"the GGUF header {problem}; download it again")
 
     def take(self, count: int) -> bytes:
         """The next bytes."""
@@ -462,7 +488,9 @@ class _Reader:
 
 def read_vocabulary(source: ByteSource) -> dict[str, Any]:
     """The values of a header, as `GgufFile.metadata`, and the list of tokens and the one of their types."""
-    return _read_header(_Reader(source), (TOKENS, TYPES))[0]
+    with about(source.where):
+        metadata, _ = _read_header(_Reader(source), (TOKENS, TYPES))
+    return metadata
 
 
 def _read_header(reader: _Reader, wanted: Collection[str] = ()) -> tuple[dict[str, Any], list[_Entry]]:
@@ -502,9 +530,10 @@ def open_splits(
     count = first.metadata.get("split.count", 1)
     match = re.fullmatch(r"(.+)-00001-of-(\d{5})(\.gguf)", name)
     if not _is_count(count) or count > 10_000 or match is None or int(match[2]) != count:
-        raise CorruptCheckpointError(
-            f"{first.where}: states {count!s:.20} parts, expected a name of the first of them, …-00001-of-….gguf"
-        )
+        with about(first.where):
+            raise CorruptCheckpointError(
+                f"states {count!s:.20} parts, expected a name of the first of them, …-00001-of-….gguf"
+            )
     opened: dict[str, tuple[ByteSource, GgufFile]] = {}
     try:
         for number in range(2, count + 1):
@@ -530,16 +559,19 @@ def _require_parts(files: Sequence[GgufFile]) -> None:
             expected = {"split.no": number, "split.count": len(files)}.get(key, total)
             stated = file.own.get(key)
             if type(stated) is not int or stated != expected:
-                raise CorruptCheckpointError(
-                    f"{file.where}: states {key} = {stated!s:.20}, expected {expected}: it is part {number + 1} of "
-                    f"{len(files)} by its name, with {total:,} tensors in all parts; download it again"
-                )
+                with about(file.where):
+                    raise CorruptCheckpointError(
+                        f"states {key} = {stated!s:.20}, expected {expected}: it is part {number + 1} of {len(files)} "
+                        f"by its name, with {total:,} tensors in all parts; download it again"
+                    )
     seen: set[str] = set()
     for file in files:
-        if twice := seen & file.tensors.keys():
-            raise CorruptCheckpointError(
-                f"{file.where}: the tensor {min(twice)!r:.80} is in an earlier part, too; download it again"
-            )
+        twice = seen & file.tensors.keys()
+        if twice:
+            with about(file.where):
+                raise CorruptCheckpointError(
+                    f"the tensor {min(twice)!r:.80} is in an earlier part, too; download it again"
+                )
         seen |= file.tensors.keys()
     require_layers(files[0], files)
 
@@ -557,10 +589,11 @@ def require_layers(first: GgufFile, files: Iterable[GgufFile]) -> None:
             count = first.metadata.get(f"{name}.decoder_block_count", count)
         if count is None or (_is_count(count) and numbers == set(range(min(count, len(numbers) + 1)))):
             continue
-        raise CorruptCheckpointError(
-            f"{first.where}: states {count!s:.20} layers, and holds queries and keys of {len(numbers)} of them, {stack}"
-            f"blk.{min(numbers)} to {stack}blk.{max(numbers)}; download it again"
-        )
+        with about(first.where):
+            raise CorruptCheckpointError(
+                f"states {count!s:.20} layers, and holds queries and keys of {len(numbers)} of them, "
+                f"{stack}blk.{min(numbers)} to {stack}blk.{max(numbers)}; download it again"
+            )
 
 
 def _count_layers(entries: Iterable[_Entry]) -> dict[str, set[int]]:

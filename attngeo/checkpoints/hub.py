@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,9 @@ from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.files import ADAPTER, GGUF, Index, is_index, read_index, usual_names
+from attngeo.checkpoints.patience import ServerRules, require_answers
 from attngeo.checkpoints.reference import ModelRef
-from attngeo.checkpoints.remote import CONNECTIONS, Address, RemoteFile, ServerRules, require_answers
+from attngeo.checkpoints.remote import CONNECTIONS, Address, RemoteFile
 from attngeo.checkpoints.suggestions import did_you_mean
 from attngeo.errors import (
     AccessError,
@@ -41,6 +42,7 @@ from attngeo.errors import (
     NetworkError,
     UnsupportedModelError,
     UsageError,
+    about,
     first_line,
 )
 
@@ -49,7 +51,11 @@ REFUSALS = (401, 403)
 
 
 class Repository:
-    """One repository at one revision. Turns huggingface_hub's errors into attngeo's.
+    """One repository at one revision. Turns huggingface_hub's errors into attngeo's, about this model.
+
+    Args:
+        ref: a model on the Hub.
+        access: whether only the cache is used, or each file of weights that is needed is downloaded into it.
 
     at_once: how many files are opened at a time. path: the folder of its files in the cache, once it is pinned.
     """
@@ -57,71 +63,93 @@ class Repository:
     path: Path
 
     def __init__(self, ref: ModelRef, access: HubAccess) -> None:
-        self.ref, self.revision, self.access = ref, ref.revision, access
-        self.endpoint, self.offline = constants.ENDPOINT, access.offline or constants.is_offline_mode()
+        self.ref = ref
+        self.revision = ref.revision
+        self.access = access
+        self.endpoint = constants.ENDPOINT
+        self.offline = access.offline or constants.is_offline_mode()
         self.at_once = 1 if self.offline or access.download else CONNECTIONS
         self._pinned_in: str | None = None
 
     def pin(self, *names: str) -> Path:
-        """Take all files from one commit from now on, that of config.json. Returns the path of that file in the cache.
+        """Take all files from one commit from now on, that of config.json.
 
         An adapter has a configuration of its own, and a GGUF file needs none: any small file that repositories have
-        will do. Weights in a folder have their config.json beside them, or else that of the repository. names: of the
-        file, if it is another one. Raises CorruptCheckpointError if the repository has none.
+        will do. Weights in a folder have their config.json beside them, or else that of the repository.
+
+        Args:
+            names: names of the file, in the order in which they are tried, if it is another one.
+
+        Returns:
+            The path of that file in the cache.
+
+        Raises:
+            CorruptCheckpointError: The repository has no such file.
+            ModelUnavailableError: The Hub has no such model, refuses access, or cannot be reached.
         """
         names = names or self._list_configs()
         for name in names:
             path = self.download(name)
             if path is not None:
                 self._pinned_in = folder_of(name)
-                self.path, self.revision = path.parent, path.parents[name.count("/")].name
+                self.path = path.parent
+                self.revision = path.parents[name.count("/")].name
                 return path
-        if self.offline:
-            raise self._explain_offline(f"no {names[0]} of it")
-        raise CorruptCheckpointError(f"{self.ref.text}: the repository has no {names[0]}")
+        with about(self.ref.text):
+            if self.offline:
+                raise self._explain_offline(f"no {names[0]} of it")
+            raise CorruptCheckpointError(f"the repository has no {names[0]}")
 
     def _list_configs(self) -> tuple[str, ...]:
         """Names of the file that `pin` looks for, in this order."""
         weights = self.ref.file or ""
         if weights.endswith(GGUF):
             return "config.json", ".gitattributes", "README.md"
-        if folder := folder_of(weights):
+        folder = folder_of(weights)
+        if folder:
             return f"{folder}config.json", "config.json"
         return "config.json", ADAPTER
 
     def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
-        """The file of weights, or the index of several with what it says. Raises if there are none.
+        """The file of weights, or the index of several with what it says.
 
-        names: to look for, instead of the usual ones.
+        Args:
+            names: names to look for, instead of the usual ones.
+
+        Raises:
+            UnsupportedModelError: The repository has no such file.
+            NetworkError: In offline mode, the cache has none.
         """
         names = names or (usual_names() if self.ref.file is None else (self.ref.file,))
-        for name in names:
-            if is_index(name):
-                if (path := self.download(name)) is not None:
-                    return name, read_index(path, self.ref.text).move(folder_of(self.ref.file or ""))
-            elif self.has(name):
-                return name, None
-        if self.offline:
-            problem = f"no weights in the cache, and {self._why_offline}"
-            raise NetworkError(f"{self.ref.text}: {problem}; run once without it")
-        raise UnsupportedModelError(
-            f"{self.ref.text}: no weights, looked for {', '.join(names)}; give another revision, or a folder"
-        )
+        with about(self.ref.text):
+            for name in names:
+                if not is_index(name):
+                    if self.has(name):
+                        return name, None
+                    continue
+                path = self.download(name)
+                if path is not None:
+                    return name, read_index(path).move(folder_of(self.ref.file or ""))
+            if self.offline:
+                raise NetworkError(f"no weights in the cache, and {self._why_offline}; run once without it")
+            raise UnsupportedModelError(
+                f"no weights, looked for {', '.join(names)}; give another revision, or a folder"
+            )
 
     def open(self, file: str) -> Path | RemoteFile:
         """The path of a file of weights in the cache, or else ranges of it. Raises NetworkError or CheckpointError."""
         if not (self.is_cached(file) or self.offline or self.access.download):
-            return RemoteFile(self.ref.text, file, partial(self._look_up, file), self.access.retries)
+            return RemoteFile(f"{self.ref.text}: {file}", partial(self._look_up, file), self.access.retries)
         path = self.download(file)
-        if path is None and self.offline:
+        if path is not None:
+            return path
+        with about(self.ref.text):
+            if not self.offline:
+                raise self._explain_missing(file)
             raise NetworkError(
-                f"{self.ref.text}: {file} is not in the cache, and {self._why_offline}; run once without it and "
-                "with $download",
+                f"{file} is not in the cache, and {self._why_offline}; run once without it and with $download",
                 "download",
             )
-        if path is None:
-            raise self._missing(file)
-        return path
 
     def _look_up(self, file: str) -> Address:
         """Where the server that has the file serves it now. Raises NetworkError if it has another revision of it."""
@@ -130,10 +158,10 @@ class Repository:
             try:
                 stated = get_hf_file_metadata(url, library_name="attngeo", retry_on_errors=True)
             except errors.EntryNotFoundError:
-                raise self._missing(file) from None
-        self._require_revision(file, stated.commit_hash)
-        if stated.size is None or stated.size < 0:
-            raise NetworkError(f"{self.ref.text}: {self.endpoint} does not state the size of {file}; try again")
+                raise self._explain_missing(file) from None
+            self._require_revision(file, stated.commit_hash)
+            if stated.size is None or stated.size < 0:
+                raise NetworkError(f"{self.endpoint} does not state the size of {file}; try again")
         location = urljoin(url, stated.location)
         headers = build_hf_headers(token=None if origin(location) == origin(url) else False, library_name="attngeo")
         return Address(location, stated.size, stated.etag or "", headers)
@@ -145,41 +173,44 @@ class Repository:
     def download(self, file: str) -> Path | None:
         """The path of `file` in the cache, downloaded and verified if needed; None if the repository lacks it.
 
-        Raises CorruptCheckpointError for a small file that is longer than any, NetworkError if the server has another
-        revision of it.
+        Raises:
+            CorruptCheckpointError: A small file is longer than any.
+            NetworkError: The server has another revision of the file, or another file than it has announced.
         """
-        with self._explain_errors() as rules, self._note_unverified(file) as unverified:
-            try:
-                path = hf_hub_download(
-                    self.ref.name, file, revision=self.revision, local_files_only=self.offline,
-                    library_name="attngeo",
-                )  # fmt: skip
-            except errors.RemoteEntryNotFoundError:
-                return None
-            except errors.LocalEntryNotFoundError:
-                if self.offline and file != "config.json":
+        with self._explain_errors() as rules:
+            with self._note_unverified(file) as unverified:
+                try:
+                    downloaded = hf_hub_download(
+                        self.ref.name,
+                        file,
+                        revision=self.revision,
+                        local_files_only=self.offline,
+                        library_name="attngeo",
+                    )
+                except errors.RemoteEntryNotFoundError:
                     return None
-                raise
-            if unverified:
-                verify_download(Path(path), self.ref.text, rules.announced if rules else None)
-        if self._pinned_in is not None:
-            self._require_revision(file, Path(path).parents[file.count("/")].name)
-        return Path(path)
+                except errors.LocalEntryNotFoundError:
+                    if self.offline and file != "config.json":
+                        return None
+                    raise
+                path = Path(downloaded)
+                if unverified:
+                    verify_download(path, rules.announced if rules else None)
+            if self._pinned_in is not None:
+                self._require_revision(file, path.parents[file.count("/")].name)
+        return path
 
     def _require_revision(self, file: str, commit: str | None) -> None:
         if commit != self.revision:
             raise NetworkError(
-                f"{self.ref.text}: {file} is of commit {commit!r:.60}, expected {self.revision}, which config.json is "
-                "of; try again"
+                f"{file} is of commit {commit!r:.60}, expected {self.revision}, which config.json is of; try again"
             )
 
     def list_revisions(self) -> list[str]:
         """Its branches, then its tags. Raises NetworkError in offline mode, and errors of the Hub."""
-        if self.offline:
-            raise NetworkError(
-                f"{self.ref.text}: the revisions of a model are not in the cache, and {self._why_offline}"
-            )
         with self._explain_errors():
+            if self.offline:
+                raise NetworkError(f"the revisions of a model are not in the cache, and {self._why_offline}")
             refs = list_repo_refs(self.ref.name)
         return list(dict.fromkeys(ref.name for ref in (*refs.branches, *refs.tags)))
 
@@ -210,8 +241,8 @@ class Repository:
             note.parent.mkdir(parents=True, exist_ok=True)
             note.touch()
 
-    def _missing(self, file: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(f"{self.ref.text}: the index names {file}, which is not in the repository")
+    def _explain_missing(self, file: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(f"the index names {file}, which is not in the repository")
 
     @property
     def _why_offline(self) -> str:
@@ -220,29 +251,28 @@ class Repository:
     def _explain_offline(self, missing: str) -> NetworkError:
         """The error for what would have to be asked for. missing: what the cache lacks."""
         return NetworkError(
-            f"{self.ref.text}: no such file or folder here, and {missing} in the cache of the Hub, while "
-            f"{self._why_offline}; run once without it{did_you_mean(self.ref.text)}"
+            f"no such file or folder here, and {missing} in the cache of the Hub, while {self._why_offline}; run once "
+            f"without it{did_you_mean(self.ref.text)}"
         )
 
     def _explain_absence(self, cause: BaseException) -> AttnGeoError:
         """The error for what is not in the cache, while the Hub gives no answer or refuses access."""
-        ref, endpoint = self.ref.text, constants.ENDPOINT
         if self.offline:
             return self._explain_offline("nothing")
         if _status_of(cause) in REFUSALS:
             return self._explain_refusal(cause)
         return NetworkError(
-            f"{ref}: no such file or folder here, not in the cache of the Hub, and {endpoint} cannot be reached "
+            f"no such file or folder here, not in the cache of the Hub, and {constants.ENDPOINT} cannot be reached "
             f"({first_line(cause)}); check the connection, HF_ENDPOINT and proxies, or give a folder"
-            f"{did_you_mean(ref)}"
+            f"{did_you_mean(self.ref.text)}"
         )
 
     def _explain_refusal(self, error: BaseException) -> AttnGeoError:
         """The error for an answer of the Hub that is none of a missing model or file."""
-        ref, endpoint, status = self.ref.text, constants.ENDPOINT, _status_of(error)
+        status = _status_of(error)
         if status in REFUSALS:
-            return AccessError(f"{ref}: {endpoint} refuses access ({status}); check HF_TOKEN")
-        return NetworkError(f"{ref}: download from {endpoint} failed ({first_line(error)}); try again")
+            return AccessError(f"{constants.ENDPOINT} refuses access ({status}); check HF_TOKEN")
+        return NetworkError(f"download from {constants.ENDPOINT} failed ({first_line(error)}); try again")
 
     @contextmanager
     def _note_unverified(self, file: str) -> Iterator[bool]:
@@ -266,33 +296,33 @@ class Repository:
 
     @contextmanager
     def _explain_errors(self) -> Iterator[ServerRules | None]:
-        """Turn errors into attngeo's. Gives what the server has announced, unless offline."""
-        ref, endpoint = self.ref.text, constants.ENDPOINT
-        try:
-            with nullcontext() if self.offline else require_answers(ref) as rules:
-                yield rules
-        except errors.GatedRepoError:
-            raise AccessError(
-                f"{ref}: the model is gated; accept its terms at {endpoint}/{self.ref.name} "
-                "and set HF_TOKEN to a token of that account"
-            ) from None
-        except errors.RepositoryNotFoundError:
-            raise ModelNotFoundError(
-                f"{ref}: no such file or folder here, and no such model at {endpoint}; a private model needs HF_TOKEN"
-                f"{did_you_mean(ref)}"
-            ) from None
-        except errors.RevisionNotFoundError:
-            raise ModelNotFoundError(f"{ref}: the model has no revision {self.revision!r}") from None
-        except errors.HFValidationError as error:
-            raise UsageError(f"{ref}: not a Hub id, expected org/name ({first_line(error)})") from None
-        except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
-            raise self._explain_absence(error.__cause__ or error) from None
-        except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # re-exported from httpx
-            raise self._explain_refusal(error) from None
-        except ValueError as error:  # for example a commit that leads out of the cache
-            raise NetworkError(
-                f"{ref}: {endpoint} does not answer as the Hub does ({first_line(error)}); check HF_ENDPOINT"
-            ) from None
+        """Turn errors into attngeo's, about this model. Gives what the server has announced, unless offline."""
+        with about(self.ref.text):
+            try:
+                with nullcontext() if self.offline else require_answers(self.ref.text) as rules:
+                    yield rules
+            except errors.GatedRepoError:
+                raise AccessError(
+                    f"the model is gated; accept its terms at {constants.ENDPOINT}/{self.ref.name} and set HF_TOKEN to "
+                    "a token of that account"
+                ) from None
+            except errors.RepositoryNotFoundError:
+                raise ModelNotFoundError(
+                    f"no such file or folder here, and no such model at {constants.ENDPOINT}; a private model needs "
+                    f"HF_TOKEN{did_you_mean(self.ref.text)}"
+                ) from None
+            except errors.RevisionNotFoundError:
+                raise ModelNotFoundError(f"the model has no revision {self.revision!r}") from None
+            except errors.HFValidationError as error:
+                raise UsageError(f"{self.ref.text}: not a Hub id, expected org/name ({first_line(error)})") from None
+            except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+                raise self._explain_absence(error.__cause__ or error) from None
+            except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # re-exported from httpx
+                raise self._explain_refusal(error) from None
+            except ValueError as error:  # for example a commit that leads out of the cache
+                raise NetworkError(
+                    f"{constants.ENDPOINT} does not answer as the Hub does ({first_line(error)}); check HF_ENDPOINT"
+                ) from None
 
 
 def folder_of(file: str) -> str:
@@ -306,48 +336,52 @@ def _status_of(error: BaseException) -> int | None:
     return status
 
 
-def verify_download(path: Path, ref: str, announced: str | None) -> None:
+def verify_download(path: Path, announced: str | None) -> None:
     """Compare a file that was downloaded into the cache with the hash that the server announced.
 
-    That is the name of its blob, or `announced` in a cache without links. It is the SHA-256 of a large file and the
-    hash of git of a small one; other servers may announce the SHA-1, or what is no hash, which is not checked. A file
-    that differs, or whose check is interrupted, is removed from the cache. Raises NetworkError.
+    The hash is the SHA-256 of a large file and the hash of git of a small one; other servers may announce the SHA-1, or
+    what is no hash, which is not checked. A file that differs, or whose check is interrupted, is removed.
+
+    Args:
+        path: the file, or in a cache with links the link to its blob, whose name is the hash.
+        announced: the hash in a cache without links.
+
+    Raises:
+        NetworkError: The file has another hash.
     """
-    blob = path.parent / path.readlink() if path.is_symlink() else path
-    announced = blob.name if path.is_symlink() else announced or ""
+    blob = path
+    if path.is_symlink():
+        blob = path.parent / path.readlink()
+        announced = blob.name
+    is_intact = False
     try:
-        hashes = _hash_file(path, announced)
-        if announced in hashes or not hashes:
-            return
-    except BaseException:
-        _remove(path, blob)
-        raise
-    _remove(path, blob)
-    raise NetworkError(
-        f"{ref}: {path.name} is damaged: its hash is {hashes[0]}, expected {announced}, which {constants.ENDPOINT} "
-        "announced; it is removed from the cache; try again"
-    )
+        hashes = _hash_file(path, announced or "")
+        is_intact = announced in hashes or not hashes
+    finally:
+        if not is_intact:
+            path.unlink(missing_ok=True)
+            blob.unlink(missing_ok=True)
+    if not is_intact:
+        raise NetworkError(
+            f"{path.name} is damaged: its hash is {hashes[0]}, expected {announced}, which {constants.ENDPOINT} "
+            "announced; it is removed from the cache; try again"
+        )
 
 
 def _hash_file(path: Path, announced: str) -> list[str]:
     """The hashes of a file of the kinds that an announced hash may be; none if it is no hash."""
     if re.fullmatch("[0-9a-f]{64}", announced):
-        kinds: list[Callable[[], hashlib._Hash]] = [hashlib.sha256]
-    elif re.fullmatch("[0-9a-f]{40}", announced):
-        size = path.stat().st_size
-        kinds = [lambda: hashlib.sha1(b"blob %d\0" % size), hashlib.sha1]
-    else:
-        return []
-    hashes = []
-    for kind in kinds:
-        with path.open("rb") as file:
-            hashes.append(hashlib.file_digest(file, kind).hexdigest())
-    return hashes
+        return [_digest(path, hashlib.sha256())]
+    if re.fullmatch("[0-9a-f]{40}", announced):
+        git_header = b"blob %d\0" % path.stat().st_size
+        return [_digest(path, hashlib.sha1(git_header)), _digest(path, hashlib.sha1())]
+    return []
 
 
-def _remove(*paths: Path) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
+def _digest(path: Path, digest: hashlib._Hash) -> str:
+    """The hash of a file, after what a hash has seen already."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: digest).hexdigest()
 
 
 def origin(url: str) -> tuple[str, str]:

@@ -15,9 +15,10 @@ from attngeo.checkpoints.reference import ModelRef
 
 
 class Identity(NamedTuple):
-    """ref: the model; on the Hub, at one commit. content: equal for equal contents, of names, texts and numbers.
+    """What identifies the content of a model.
 
-    is_whole: whether all files of it can be reached. Offline, other weights of a commit may be read than online.
+    ref: the model; on the Hub, at one commit. content: equal for equal contents, of names, texts and numbers. is_whole:
+    whether all files of it can be reached. Offline, other weights of a commit may be read than online.
     """
 
     ref: ModelRef
@@ -32,10 +33,18 @@ class Identity(NamedTuple):
 def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
     """The identity of a reference: the commit of a model on the Hub; name, size and times of each file of another one.
 
-    Reads no weights. A change of a file changes it, even one that keeps size and time of modification: the system notes
-    the time of each write. Only a write through a memory map changes no time, and is not noticed. None for a model in
-    memory, and for what is missing or no checkpoint: opening it says what is wrong.
-    Raises ModelUnavailableError if a model on the Hub cannot be found or reached, and as `ModelRef.parse`.
+    A change of a file changes it, even one that keeps size and time of modification: the system notes the time of each
+    write. Only a write through a memory map changes no time, and is not noticed.
+
+    Args:
+        model: a reference, or a model in memory.
+        hub: how the Hub is asked.
+
+    Returns:
+        None for a model in memory, and for what is missing or no checkpoint: opening it says what is wrong.
+
+    Raises:
+        ModelUnavailableError: A model on the Hub cannot be found or reached; also as `ModelRef.parse`.
     """
     if not isinstance(model, str | Path | ModelRef):
         return None
@@ -74,4 +83,7 @@ def _list_files(folder: Path) -> list[list[Any]] | None:
         states = [(str(path.relative_to(folder)), path.stat()) for path in sorted(set(paths))]
     except OSError:
         return None
-    return [[name, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_dev, at.st_ino] for name, at in states]
+    return [
+        [name, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_dev, state.st_ino]
+        for name, state in states
+    ]

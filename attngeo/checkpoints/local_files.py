@@ -12,23 +12,23 @@ from attngeo.checkpoints.files import (
     ADAPTER_FILES,
     GGUF,
     find_checkpoint,
+    find_first,
     read_config,
     stated_weights,
     usual_names,
 )
 from attngeo.checkpoints.reference import ModelRef, local_path, split_weight
-from attngeo.errors import CheckpointError, CorruptCheckpointError, UsageError
+from attngeo.errors import CheckpointError, CorruptCheckpointError, UsageError, about
 
 
-def find_adapter(ref: ModelRef) -> Path:
+def find_adapter(folder: Path) -> Path:
     """The file of the weights of an adapter of PEFT in a folder. Raises CorruptCheckpointError."""
-    folder = Path(ref.name)
     if not (folder / ADAPTER).is_file():
-        raise CorruptCheckpointError(f"{ref.text}: no {ADAPTER} in it; give a folder that PEFT wrote, or a Hub id")
-    present = _find_first(folder, ADAPTER_FILES)
-    if present is None:
-        raise CorruptCheckpointError(f"{ref.text}: no weights of the adapter, looked for {' and '.join(ADAPTER_FILES)}")
-    return folder / present
+        raise CorruptCheckpointError(f"no {ADAPTER} in it; give a folder that PEFT wrote, or a Hub id")
+    name = find_first(folder, ADAPTER_FILES)
+    if name is None:
+        raise CorruptCheckpointError(f"no weights of the adapter, looked for {' and '.join(ADAPTER_FILES)}")
+    return folder / name
 
 
 def find_config(config: str | Path) -> Path | None:
@@ -53,40 +53,48 @@ def require_model(model: Any, adapters: Sequence[str] = (), config: str | Path |
     if not isinstance(model, str | Path):
         return
     ref = ModelRef.parse(model)
-    fields = None
     if config is not None and ref.text.endswith(GGUF):
         raise refuse_config()
-    if config is not None:
-        path = find_config(config)
-        fields = {} if path is None else read_config(path, str(config))
-        if path is None:
-            ModelRef.parse(config)
-    if ref.kind == "folder" and is_adapter(Path(ref.name)):
-        find_adapter(ref)
-    elif ref.kind != "hub":
-        find_checkpoint(require_demo(ref.name) if ref.kind == "demo" else Path(ref.name), ref.text, fields)
+    fields = None if config is None else _require_config(config)
+    with about(ref.text):
+        if ref.kind == "folder" and is_adapter(Path(ref.name)):
+            find_adapter(Path(ref.name))
+        elif ref.kind == "demo":
+            find_checkpoint(require_demo(ref.name), fields)
+        elif ref.kind != "hub":
+            find_checkpoint(Path(ref.name), fields)
     for text in adapters:
-        adapter = ModelRef.parse(split_weight(text)[0])
+        name, _ = split_weight(text)
+        adapter = ModelRef.parse(name)
         if adapter.kind != "hub":
-            find_adapter(adapter)
+            with about(adapter.text):
+                find_adapter(Path(adapter.name))
+
+
+def _require_config(config: str | Path) -> dict[str, Any]:
+    """The configuration that is given beside a model; empty if it is on the Hub."""
+    path = find_config(config)
+    if path is None:
+        ModelRef.parse(config)
+        return {}
+    with about(str(config)):
+        return read_config(path)
 
 
 def is_adapter(folder: Path) -> bool:
     """Whether a folder holds an adapter of PEFT, and no model. It may have the configuration of its base."""
     if not (folder / ADAPTER).is_file():
         return False
+    if not (folder / "config.json").is_file():
+        return True
     weights = [*(folder / name for name in usual_names()), *list_stated_weights(folder)]
-    return not (folder / "config.json").is_file() or not any(path.is_file() for path in weights)
-
-
-def _find_first(folder: Path, names: Sequence[str]) -> str | None:
-    return next((name for name in names if (folder / name).is_file()), None)
+    return not any(path.is_file() for path in weights)
 
 
 def list_stated_weights(folder: Path) -> list[Path]:
     """The file of weights that config.json names: it may be in a folder of its own."""
     try:
-        stated = stated_weights(read_config(folder / "config.json", ""), "")
+        stated = stated_weights(read_config(folder / "config.json"))
     except CheckpointError:  # which is said when the model is opened
         return []
     return [] if stated is None else [folder / stated]

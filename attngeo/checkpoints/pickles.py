@@ -92,16 +92,16 @@ class _Opcodes(dict[int, Callable[[Any], None]]):
 class TorchUnpickler(pickle._Unpickler):
     """Makes SavedTensors, and records of everything else. The state of an object is left out.
 
-    file: with `read` and `readline`. where: its name, for errors. storages: those that were read, by their records.
+    file: with `read` and `readline`. storages: those that were read, by their records.
     """
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = _Opcodes()
     stack: list[Any]
 
-    def __init__(self, file: Any, where: str) -> None:
+    def __init__(self, file: Any) -> None:
         super().__init__(file, encoding="utf-8")
         self.storages: dict[str, SavedStorage] = {}
-        self._where, self._values = where, 0
+        self._values = 0
 
     def load_safely(self) -> Any:
         """The next object. Raises UnsafeCheckpointError or CorruptCheckpointError, and errors of the file itself."""
@@ -109,13 +109,13 @@ class TorchUnpickler(pickle._Unpickler):
             return self.load()
         except UnsafeCheckpointError as error:
             raise UnsafeCheckpointError(
-                f"{self._where}: refused: it names {str(error)[:80]!r}, which is not part of a plain state dict, and "
+                f"refused: it names {str(error)[:80]!r}, which is not part of a plain state dict, and "
                 "loading it could run code; use safetensors weights"
             ) from None
         except AttnGeoError:  # of the file
             raise
         except Exception as error:  # a forged pickle can raise anything
-            raise broken(self._where, f"{type(error).__name__}: {first_line(error)}") from None
+            raise broken(f"{type(error).__name__}: {first_line(error)}") from None
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: D102
         path = f"{module}.{name}"
@@ -168,9 +168,9 @@ for _opcode in pickletools.opcodes:
         TorchUnpickler.dispatch[ord(_opcode.code)] = getattr(TorchUnpickler, _method.__name__)
 
 
-def broken(where: str, why: str) -> CorruptCheckpointError:
+def broken(why: str) -> CorruptCheckpointError:
     """The error for a file that is not as torch.save writes it."""
-    return CorruptCheckpointError(f"{where}: not a readable PyTorch file ({why}); download it again")
+    return CorruptCheckpointError(f"not a readable PyTorch file ({why}); download it again")
 
 
 def _check_keys(keys: list[Any]) -> None:

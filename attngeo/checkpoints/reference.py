@@ -33,8 +33,9 @@ WEIGHT = re.compile(r"[+-]?\d{1,9}(?:\.\d{0,15})?(?:e[+-]?\d{1,2})?", re.ASCII)
 class ModelRef:
     """One model: `text` as the user wrote it, and what it means.
 
-    name: a Hub id, a path or a demo name, as `kind` says. revision: a branch, tag or commit of the Hub, or None. file:
-    the file of weights in a repository of the Hub, or None for the usual one.
+    kind: where the model is: on the Hub, in a folder, in a file, or in a Python package. name: a Hub id, a path or a
+    demo name. revision: a branch, tag or commit of the Hub, or None. file: the file of weights in a repository of the
+    Hub, or None for the usual one.
     """
 
     text: str
@@ -47,8 +48,11 @@ class ModelRef:
     def parse(cls, text: str | Path) -> ModelRef:
         """Parse `org/name`, `org/name@revision`, `name`, `org/name/file`, a folder, a file, or `demo:NAME`.
 
-        A path that exists comes before a Hub id. Raises ModelNotFoundError if `text` can only be a path and does not
-        exist, or is no demo, UsageError if it is none of these.
+        A path that exists comes before a Hub id.
+
+        Raises:
+            ModelNotFoundError: `text` can only be a path and does not exist, or is no demo.
+            UsageError: `text` is none of these.
         """
         text = str(text)
         if text.startswith("demo:"):
@@ -60,12 +64,14 @@ class ModelRef:
         path = local_path(text)
         if text and path.exists():
             return cls(text, "folder" if path.is_dir() else "file", str(path))
-        if address := HUB_ADDRESS.fullmatch(text):
+        address = HUB_ADDRESS.fullmatch(text)
+        if address:
             raise UsageError(f"{text:.200}: expected a model, not its address; give {_name_address(address)}")
         name, at, revision = text.partition("@")
         file = None
-        if (inside := HUB_FILE.fullmatch(name)) and is_weights(name):
-            name, file = inside.groups()
+        file_in_repository = HUB_FILE.fullmatch(name)
+        if file_in_repository and is_weights(name):
+            name, file = file_in_repository.groups()
         elif is_path(name):
             raise ModelNotFoundError(
                 f"{text}: no such file or folder; give a folder with config.json and weights, a file of weights, "
@@ -82,7 +88,8 @@ def _name_address(address: re.Match[str]) -> str:
     """The reference to the model at an address of the Hub."""
     name, revision, file = address.group("name", "revision", "file")
     weights = f"/{file}" if file and is_weights(file) else ""
-    return f"{name}{weights}{f'@{revision}' if revision not in (None, 'main') else ''}"
+    at_revision = "" if revision in (None, "main") else f"@{revision}"
+    return f"{name}{weights}{at_revision}"
 
 
 def local_path(text: str | Path) -> Path:

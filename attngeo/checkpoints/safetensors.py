@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from attngeo.checkpoints.store import DTYPE_BITS, DTYPES, MOST_DIMENSIONS, ByteSource, Extent, TensorInfo
-from attngeo.errors import CorruptCheckpointError
+from attngeo.errors import CorruptCheckpointError, about
 
 # The library's limit in bytes, so that a forged length cannot exhaust memory.
 LONGEST_HEADER = 100_000_000
@@ -32,41 +32,58 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class SafetensorsFile:
-    """An open .safetensors file; `tensors` is its table of contents. Raises CorruptCheckpointError if it is broken."""
+    """An open .safetensors file; `tensors` is its table of contents. Errors are about the file.
+
+    Args:
+        source: the open file.
+
+    Raises:
+        CorruptCheckpointError: The file is broken.
+    """
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         try:
-            with source.hold([Extent(0, min(USUAL_HEADER, source.size))]):
-                self.data_start, header = self._read_header()
-            self.tensors = check_header(header, source.size - self.data_start, source.where)
+            with about(source.where):
+                with source.hold([Extent(0, min(USUAL_HEADER, source.size))]):
+                    self.data_start, header = self._read_header()
+                self.tensors = check_header(header, source.size - self.data_start)
         except BaseException:
             self.close()
             raise
 
     def _read_header(self) -> tuple[int, Any]:
-        where, size = self._source.where, self._source.size
+        size = self._source.size
         length = int.from_bytes(bytes(self._source.read(0, min(8, size), "header").numpy()), "little")
         if size < 8 or length > LONGEST_HEADER or 8 + length > size:
             raise CorruptCheckpointError(
-                f"{where}: not a complete safetensors file: its first 8 bytes announce a header of {length:,} "
+                f"not a complete safetensors file: its first 8 bytes announce a header of {length:,} "
                 f"bytes, but the file has {size:,}; download it again"
             )
         try:
             return 8 + length, parse_header(bytes(self._source.read(8, length, "header").numpy()))
         except (ValueError, RecursionError) as error:
             raise CorruptCheckpointError(
-                f"{where}: the safetensors header is not readable JSON ({error}); download it again"
+                f"the safetensors header is not readable JSON ({error}); download it again"
             ) from None
 
     def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
-        """The tensor, or the given rows of its first dimension, in the file's dtype and in new memory.
+        """One tensor, or rows of its first dimension, in the file's dtype and in new memory.
 
-        Raises CorruptCheckpointError if the file was truncated after it was opened, CheckpointError if the tensor is
-        larger than memory.
+        Args:
+            name: the tensor.
+            rows: rows of its first dimension.
+
+        Returns:
+            [rows, ...]; the whole tensor if it has no dimensions.
+
+        Raises:
+            CorruptCheckpointError: The file was truncated after it was opened.
+            NotEnoughMemoryError: The rows are larger than memory.
         """
         info = self.tensors[name]
-        buffer = self._source.read(*self._locate(name, rows), name)
+        with about(self._source.where):
+            buffer = self._source.read(*self._locate(name, rows), name)
         shape = (len(range(info.shape[0])[rows]), *info.shape[1:]) if info.shape else ()
         return buffer.view(DTYPES[info.dtype]).reshape(shape)
 
@@ -78,7 +95,8 @@ class SafetensorsFile:
         """The bytes of rows of a tensor."""
         info = self.tensors[name]
         first, last, _ = rows.indices(info.shape[0]) if info.shape else (0, 1, 1)
-        return Extent(self.data_start + info.offset + first * info.row_nbytes, max(last - first, 0) * info.row_nbytes)
+        offset = self.data_start + info.offset + first * info.row_nbytes
+        return Extent(offset, max(last - first, 0) * info.row_nbytes)
 
     def close(self) -> None:
         """Close the file. A later `read` fails."""
@@ -101,38 +119,35 @@ def parse_header(text: bytes) -> Any:
     return header
 
 
-def check_header(header: Any, data_size: int, where: str) -> dict[str, TensorInfo]:
+def check_header(header: Any, data_size: int) -> dict[str, TensorInfo]:
     """The table of contents of a parsed header. Raises CorruptCheckpointError if an entry is wrong.
 
-    The tensors must fill the data without gaps or overlaps. data_size: bytes of the file after the header. where: the
-    file, for errors.
+    The tensors must fill the data without gaps or overlaps. data_size: bytes of the file after the header.
     """
     if not isinstance(header, dict):
-        raise CorruptCheckpointError(
-            f"{where}: the safetensors header is a {type(header).__name__}, expected an object"
-        )
+        raise CorruptCheckpointError(f"the safetensors header is a {type(header).__name__}, expected an object")
     metadata = header.get("__metadata__")
     if metadata is not None and not (
         isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     ):
-        raise CorruptCheckpointError(f"{where}: its __metadata__ is {str(metadata)[:80]!r}, expected names and texts")
-    tensors = {name: check_entry(name, entry, where) for name, entry in header.items() if name != "__metadata__"}
+        raise CorruptCheckpointError(f"its __metadata__ is {str(metadata)[:80]!r}, expected names and texts")
+    tensors = {name: check_entry(name, entry) for name, entry in header.items() if name != "__metadata__"}
     end = 0
     for info in sorted(tensors.values(), key=lambda info: (info.offset, info.nbytes)):
         if info.offset != end:
             raise CorruptCheckpointError(
-                f"{where}: tensor {info.name!r} starts at byte {info.offset} of the data, expected {end}; "
+                f"tensor {info.name!r} starts at byte {info.offset} of the data, expected {end}; "
                 "download the file again"
             )
         end += info.nbytes
     if end != data_size:
         raise CorruptCheckpointError(
-            f"{where}: the header describes {end:,} bytes of tensors, the file holds {data_size:,}; download it again"
+            f"the header describes {end:,} bytes of tensors, the file holds {data_size:,}; download it again"
         )
     return tensors
 
 
-def check_entry(name: str, entry: Any, where: str) -> TensorInfo:
+def check_entry(name: str, entry: Any) -> TensorInfo:
     """One tensor, from its entry in a header. Raises CorruptCheckpointError if the entry is wrong."""
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, stop]} if (
@@ -145,11 +160,11 @@ def check_entry(name: str, entry: Any, where: str) -> TensorInfo:
             if type(start) is type(stop) is int and 0 <= start <= stop and bits == 8 * (stop - start):
                 return TensorInfo(name, dtype, tuple(shape), stop - start, start)
             raise CorruptCheckpointError(
-                f"{where}: tensor {name!r} ({dtype} {str(shape)[:80]}) has data_offsets {str([start, stop])[:80]}, "
+                f"tensor {name!r} ({dtype} {str(shape)[:80]}) has data_offsets {str([start, stop])[:80]}, "
                 f"expected {str(bits / 8 if bits % 8 else bits // 8)[:20]} bytes; download the file again"
             )
     raise CorruptCheckpointError(
-        f"{where}: the header entry of {name!r} is {str(entry)[:80]!r}, expected dtype, shape and data_offsets only"
+        f"the header entry of {name!r} is {str(entry)[:80]!r}, expected dtype, shape and data_offsets only"
     )
 
 

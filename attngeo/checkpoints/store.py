@@ -1,6 +1,6 @@
 """TensorStore: names, shapes and dtypes of a model's tensors, and reads of single tensors; the files behind it.
 
-Opening a store reads no tensor. The stores are `opening.FileStore` (files of weights) and `ModuleStore` (a model in
+Opening a store reads no tensor. The stores are `file_store.FileStore` (files of weights) and `ModuleStore` (a model in
 memory). A file of weights reads its bytes from a `ByteSource`: a `RegularFile` on a disk, or a `RemoteFile` on the Hub.
 """
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attngeo.bounds.machine import require_memory
 from attngeo.bounds.names import in_utf8
-from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, about
 
 # The safetensors names of the dtypes that torch has. A tensor of another dtype (sub-byte floats) is listed, never read.
 DTYPES: dict[str, torch.dtype] = {
@@ -194,10 +194,10 @@ class ModuleStore(TensorStore):
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
         """Rows of each of these tensors, detached. Raises CorruptCheckpointError for a meta tensor."""
-        if meta := [name for name in reads if self._state[name].is_meta]:
-            raise CorruptCheckpointError(
-                f"{self.ref}: {meta[0]} is on the meta device and has no values; load the weights"
-            )
+        meta = [name for name in reads if self._state[name].is_meta]
+        if meta:
+            with about(self.ref):
+                raise CorruptCheckpointError(f"{meta[0]} is on the meta device and has no values; load the weights")
         tensors = {}
         for name, rows in reads.items():
             tensor = _gather(self._state[name]).detach()
@@ -219,10 +219,12 @@ def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
     """
     info = store.info(name)
     if info.dtype not in FLOATS:
-        raise UnsupportedModelError(
-            f"{store.ref}: {info.name} is stored as {info.dtype} ({stated_quantisation(store.config) or 'quantised'}), "
-            f"expected {', '.join(FLOATS)}, or a weight with its scales; give the model without quantisation"
-        )
+        method = stated_quantisation(store.config) or "quantised"
+        with about(store.ref):
+            raise UnsupportedModelError(
+                f"{info.name} is stored as {info.dtype} ({method}), expected {', '.join(FLOATS)}, or a weight with its "
+                "scales; give the model without quantisation"
+            )
     return info.shape
 
 
@@ -252,7 +254,8 @@ class Extent(NamedTuple):
 class ByteSource(Protocol):
     """An open file of known size: a `RegularFile` on a disk, or a `RemoteFile` on the Hub.
 
-    where: the file, for errors. size: its bytes. lanes: how many reads at once make it faster.
+    where: the file; who reads it says that errors are `about` it. size: its bytes. lanes: how many reads at once make
+    it faster.
     """
 
     where: str
@@ -260,7 +263,7 @@ class ByteSource(Protocol):
     lanes: int
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
-        """Bytes, uint8 [count], in new memory. name: the tensor that they belong to, for errors.
+        """Bytes, uint8 [count], in new memory. name: what they belong to, such as a tensor, for errors.
 
         Raises CorruptCheckpointError if the file ends before, NotEnoughMemoryError if they do not fit into memory.
         """
@@ -303,26 +306,29 @@ class RegularFile:
 
     def __init__(self, path: Path) -> None:
         self.where = str(path)
-        if not path.is_file():
-            raise CorruptCheckpointError(f"{path}: no such file; download it again")
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))  # a flag of Windows
-        except OSError as error:
-            raise CorruptCheckpointError(f"{path}: cannot be opened ({error.strerror})") from None
-        self.size, self._position = os.fstat(self._descriptor).st_size, Lock()
+        with about(self.where):
+            if not path.is_file():
+                raise CorruptCheckpointError("no such file; download it again")
+            try:
+                self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))  # a flag of Windows
+            except OSError as error:
+                raise CorruptCheckpointError(f"cannot be opened ({error.strerror})") from None
+        self.size = os.fstat(self._descriptor).st_size
+        self._position = Lock()
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
         """Bytes, uint8 [count], in new memory; see `ByteSource`."""
         if offset < 0 or offset + count > self.size:
             raise self._cut_off(name)
-        require_memory(count, f"{self.where}: tensor {name!r}")
+        require_memory(count, f"tensor {name!r}")
         buffer = _reserve(count)
         view = memoryview(buffer.numpy().data)
         while view:
             received = self._read_into(view, offset)
             if received == 0:  # it was truncated after it was opened
                 raise self._cut_off(name)
-            view, offset = view[received:], offset + received
+            view = view[received:]
+            offset += received
         return buffer
 
     def _read_into(self, view: memoryview, offset: int) -> int:
@@ -338,7 +344,7 @@ class RegularFile:
         return nullcontext()
 
     def _cut_off(self, name: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(f"{self.where}: ends inside tensor {name!r}; download it again")
+        return CorruptCheckpointError(f"ends inside tensor {name!r}; download it again")
 
     def close(self) -> None:
         """Close the file. A later `read` fails."""

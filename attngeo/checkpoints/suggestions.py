@@ -14,25 +14,29 @@ from attngeo.checkpoints.demos import DEMOS
 # bert-tiny.
 SIMILAR = 0.8
 # Number of files and folders that are looked at next to a path.
-MOST_BESIDE = 1000
+MOST_NEIGHBOURS = 1000
 
 
 def did_you_mean(text: str) -> str:
     """The end of an error about a reference that names no model: a similar name, or "". Connects to nothing."""
     path = Path(text)
+    folder = path.parent
     try:
-        beside = [str(path.parent / entry.name) for entry in islice(path.parent.iterdir(), MOST_BESIDE)]
+        neighbours = [str(folder / entry.name) for entry in islice(folder.iterdir(), MOST_NEIGHBOURS)]
     except OSError:
-        beside = []
-    meant: dict[str, str] = {}
-    for name in (*beside, *local_names(), *hub_models()):
-        meant.setdefault(name.lower(), name)
-        meant.setdefault(name.lower().rpartition("/")[2].removeprefix("demo:"), name)
+        neighbours = []
+    candidates: dict[str, str] = {}  # in lower case, with and without what is before the last slash → the reference
+    for reference in (*neighbours, *local_names(), *hub_models()):
+        lowered = reference.lower()
+        candidates.setdefault(lowered, reference)
+        candidates.setdefault(lowered.rpartition("/")[2].removeprefix("demo:"), reference)
     name = str(path).partition("@")[0]
-    near = [meant[key] for key in get_close_matches(name.lower(), meant, 1, SIMILAR)]
-    # A name that is right, with or without its owner, is not suggested again.
-    near = [known for known in near if known != name and known.rpartition("/")[2] != name]
-    return f"; did you mean {near[0]}?" if near else ""
+    matches = get_close_matches(name.lower(), candidates, 1, SIMILAR)
+    if not matches:
+        return ""
+    suggested = candidates[matches[0]]
+    is_name_itself = name in (suggested, suggested.rpartition("/")[2])  # with or without its owner
+    return "" if is_name_itself else f"; did you mean {suggested}?"
 
 
 def hub_models() -> list[str]:

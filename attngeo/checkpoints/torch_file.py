@@ -32,6 +32,7 @@ from attngeo.errors import (
     CorruptCheckpointError,
     UnsafeCheckpointError,
     UnsupportedModelError,
+    about,
     first_line,
 )
 
@@ -68,65 +69,87 @@ class _Part(NamedTuple):
 
 
 class TorchFile:
-    """An open state dict; `tensors` is its table of contents.
+    """An open state dict; `tensors` is its table of contents. Errors are about the file.
 
-    Raises UnsafeCheckpointError for a pickle that names more than tensors and plain values, CorruptCheckpointError for
-    a file that is broken or holds no tensors.
+    Args:
+        source: the open file.
+
+    Raises:
+        UnsafeCheckpointError: A pickle names more than tensors and plain values.
+        CorruptCheckpointError: The file is broken, or holds no tensors.
     """
 
     def __init__(self, source: ByteSource) -> None:
-        self._where, self._source = source.where, source
+        self._source = source
         try:
-            tail = min(TAIL, source.size)
-            with source.hold([Extent(0, min(HEAD, source.size)), Extent(source.size - tail, tail)]):
-                is_old = bytes(source.read(0, min(len(OLD_MARKS[0]), source.size), "mark").numpy()) in OLD_MARKS
-                self._records = _OldRecords(source) if is_old else _Records(source)
-            self._saved = _find_tensors(self._records.load_state(), self._where)
-            for record, _, nbytes in {saved.storage for saved in self._saved.values() if saved.storage}:
-                size = self._records.size(record)
-                if size is None:
-                    raise broken(self._where, f"it has no record {record[:80]!r}")
-                if size != nbytes:
-                    raise broken(self._where, f"{record[:80]!r} has {size:,} bytes, expected {nbytes:,}")
+            with about(source.where):
+                self._records = _open_records(source)
+                self._saved = _find_tensors(self._records.load_state())
+                self._check_storages()
         except BaseException:
             self.close()
             raise
         self.tensors = {name: _describe(name, saved) for name, saved in self._saved.items()}
 
-    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """The tensor, or the given rows of its first dimension, in the file's dtype and in new memory.
+    def _check_storages(self) -> None:
+        """Raise CorruptCheckpointError unless each storage has a record of its size."""
+        storages = {saved.storage for saved in self._saved.values() if saved.storage}
+        for record, _, nbytes in storages:
+            size = self._records.size(record)
+            if size is None:
+                raise broken(f"it has no record {record[:80]!r}")
+            if size != nbytes:
+                raise broken(f"{record[:80]!r} has {size:,} bytes, expected {nbytes:,}")
 
-        Raises CorruptCheckpointError for a tensor without values of its own, UnsupportedModelError for a dtype that
-        torch cannot compute with.
+    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
+        """One tensor, or rows of its first dimension, in the file's dtype and in new memory.
+
+        Args:
+            name: the tensor.
+            rows: rows of its first dimension.
+
+        Returns:
+            [rows, ...]; the whole tensor if it has no dimensions.
+
+        Raises:
+            CorruptCheckpointError: The tensor has no values of its own.
+            UnsupportedModelError: Torch cannot compute with its dtype.
         """
-        part = self._find_part(name, rows)
-        if part.nbytes == 0:
-            return torch.empty(part.shape, dtype=part.dtype)
-        if math.prod(part.shape) > (numbers := part.nbytes // part.dtype.itemsize):
-            raise CorruptCheckpointError(
-                f"{self._where}: {name} is {list(part.shape)}, but has only {numbers:,} numbers, which are "
-                "repeated; save it again after .contiguous()"
-            )
-        stored = self._source.read(self._records.find(part.record) + part.start, part.nbytes, name).view(part.dtype)
+        with about(self._source.where):
+            part = self._find_part(name, rows)
+            if part.nbytes == 0:
+                return torch.empty(part.shape, dtype=part.dtype)
+            numbers = part.nbytes // part.dtype.itemsize
+            if math.prod(part.shape) > numbers:
+                raise CorruptCheckpointError(
+                    f"{name} is {list(part.shape)}, but has only {numbers:,} numbers, which are repeated; save it "
+                    "again after .contiguous()"
+                )
+            start = self._records.find(part.record) + part.start
+            stored = self._source.read(start, part.nbytes, name).view(part.dtype)
         return stored.as_strided(part.shape, part.strides).contiguous()
 
     def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
         """The bytes of the file that `read` needs for these rows of these tensors."""
-        parts = (self._find_part(name, rows) for name, rows in reads.items())
-        located = (self._records.locate(part.record, part.start, part.nbytes) for part in parts if part.nbytes)
-        return [extent for extents in located for extent in extents]
+        extents: list[Extent] = []
+        for name, rows in reads.items():
+            part = self._find_part(name, rows)
+            if part.nbytes:
+                extents += self._records.locate(part.record, part.start, part.nbytes)
+        return extents
 
     def _find_part(self, name: str, rows: slice) -> _Part:
         storage, dtype, offset, shape, strides = self._saved[name]
         if storage is None:
             raise CorruptCheckpointError(
-                f"{self._where}: {name} is on the meta device and has no values; save the model with its weights"
+                f"{name} is on the meta device and has no values; save the model with its weights"
             )
         if dtype not in DTYPE_NAMES:
-            raise UnsupportedModelError(f"{self._where}: {name} is stored as {dtype}, which cannot be read")
+            raise UnsupportedModelError(f"{name} is stored as {dtype}, which cannot be read")
         if shape:
             first, last, _ = rows.indices(shape[0])
-            offset, shape = offset + first * strides[0], (max(last - first, 0), *shape[1:])
+            offset += first * strides[0]
+            shape = (max(last - first, 0), *shape[1:])
         count = 0 if 0 in shape else count_spanned(shape, strides)
         return _Part(storage.record, dtype, offset * dtype.itemsize, count * dtype.itemsize, shape, strides)
 
@@ -135,13 +158,21 @@ class TorchFile:
         self._source.close()
 
 
-def _find_tensors(state: Any, where: str) -> dict[str, SavedTensor]:
+def _open_records(source: ByteSource) -> _Records | _OldRecords:
+    """The records of a file. Reads its start and its end."""
+    tail = min(TAIL, source.size)
+    with source.hold([Extent(0, min(HEAD, source.size)), Extent(source.size - tail, tail)]):
+        mark = bytes(source.read(0, min(len(OLD_MARKS[0]), source.size), "mark").numpy())
+        return _OldRecords(source) if mark in OLD_MARKS else _Records(source)
+
+
+def _find_tensors(state: Any) -> dict[str, SavedTensor]:
     """The tensors of a state dict, or of the one that a training has saved with its settings, by their names.
 
     Raises CorruptCheckpointError if there are none, or several state dicts.
     """
     if not isinstance(state, dict) or isinstance(state, Record):
-        raise CorruptCheckpointError(f"{where}: holds a {type(state).__name__}, expected a state dict of name → tensor")
+        raise CorruptCheckpointError(f"holds a {type(state).__name__}, expected a state dict of name → tensor")
     inside = {key: tensors for key, value in state.items() if isinstance(key, str) and (tensors := _list_saved(value))}
     known = [key for key in WRAPPERS if key in inside]
     if len(known) == 1:
@@ -152,10 +183,10 @@ def _find_tensors(state: Any, where: str) -> dict[str, SavedTensor]:
     if inside:
         keys = ", ".join(f"{key!r:.40}" for key in sorted(inside)[:5])
         raise CorruptCheckpointError(
-            f"{where}: holds tensors under {keys}, expected one state dict, alone or under one of "
+            f"holds tensors under {keys}, expected one state dict, alone or under one of "
             f"{', '.join(WRAPPERS)}; save torch.load(FILE)[KEY] as a file of its own"
         )
-    raise CorruptCheckpointError(f"{where}: holds no tensors, expected a state dict of name → tensor")
+    raise CorruptCheckpointError("holds no tensors, expected a state dict of name → tensor")
 
 
 def _list_saved(value: Any) -> dict[str, SavedTensor]:
@@ -187,15 +218,14 @@ class _Records:
 
     def load_state(self) -> Any:
         """The object that the pickle of the file describes. Raises UnsafeCheckpointError or CorruptCheckpointError."""
-        where = self._source.where
         with self._hold(SMALL_RECORDS):
             if self.size("data.pkl") is None:
-                raise broken(where, "it has no record data.pkl")
+                raise broken("it has no record data.pkl")
             if self.size("constants.pkl") is not None:
-                raise UnsafeCheckpointError(f"{where}: refused: it is a TorchScript program; use safetensors weights")
+                raise UnsafeCheckpointError("refused: it is a TorchScript program; use safetensors weights")
             if self.size("byteorder") is not None and self._read("byteorder") != b"little":
-                raise broken(where, "its numbers are not little-endian; save it again")
-            return TorchUnpickler(io.BytesIO(self._read("data.pkl")), where).load_safely()
+                raise broken("its numbers are not little-endian; save it again")
+            return TorchUnpickler(io.BytesIO(self._read("data.pkl"))).load_safely()
 
     def size(self, name: str) -> int | None:
         """The bytes of a record, None if there is no such record."""
@@ -205,7 +235,7 @@ class _Records:
         """The content of a record. Raises CorruptCheckpointError if it is longer than LONGEST."""
         size = self._records[name].file_size
         if size > LONGEST:
-            raise broken(self._source.where, f"{name} has {size:,} bytes, expected at most {LONGEST:,}")
+            raise broken(f"{name} has {size:,} bytes, expected at most {LONGEST:,}")
         return bytes(self._source.read(self.find(name), size, name).numpy())
 
     def find(self, name: str) -> int:
@@ -217,7 +247,7 @@ class _Records:
         start = record.header_offset + LOCAL_HEADER + length + extra
         stored = header[:4] == ZIP and header[8:10] == b"\0\0"
         if not stored or stated != record.orig_filename.encode() or start + record.file_size > self._source.size:
-            raise broken(self._source.where, f"record {record.orig_filename[:80]!r} differs from the list of records")
+            raise broken(f"record {record.orig_filename[:80]!r} differs from the list of records")
         return start
 
     def _hold(self, names: Collection[str]) -> AbstractContextManager[None]:
@@ -246,24 +276,23 @@ class _OldRecords:
         """The object that the pickle of the file describes. Finds the storages, too. Raises as `_Records`."""
         block = self._source.read(0, min(self._source.size, LONGEST), "list of tensors")
         content = io.BytesIO(bytes(block.numpy()))
-        where = self._source.where
         content.seek(len(OLD_MARKS[0]))
-        unpicklers = [TorchUnpickler(content, where) for _ in range(4)]
+        unpicklers = [TorchUnpickler(content) for _ in range(4)]
         version, system, state, keys = [unpickler.load_safely() for unpickler in unpicklers]
         if version != OLD_VERSION:
-            raise broken(where, f"its version of the format is {version!r:.40}, expected {OLD_VERSION}")
+            raise broken(f"its version of the format is {version!r:.40}, expected {OLD_VERSION}")
         if not isinstance(system, dict) or system.get("little_endian") is not True:
-            raise broken(where, "its numbers are not little-endian; save it again")
+            raise broken("its numbers are not little-endian; save it again")
         storages = unpicklers[2].storages
         listed = [f"data/{key}" for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
         if sorted(listed) != sorted(storages):
-            raise broken(where, "its list of storages is not that of its tensors")
+            raise broken("its list of storages is not that of its tensors")
         at = content.tell()
         for name in listed:
             self._places[name] = at + OLD_COUNT, storages[name]
             at += OLD_COUNT + storages[name].nbytes
         if at > self._source.size:
-            raise broken(where, f"it has {self._source.size:,} bytes, expected {at:,}")
+            raise broken(f"it has {self._source.size:,} bytes, expected {at:,}")
         return state
 
     def size(self, name: str) -> int | None:
@@ -276,7 +305,7 @@ class _OldRecords:
         count = int.from_bytes(bytes(self._source.read(start - OLD_COUNT, OLD_COUNT, name).numpy()), "little")
         if count * storage.dtype.itemsize != storage.nbytes:
             expected = storage.nbytes // storage.dtype.itemsize
-            raise broken(self._source.where, f"{name[:80]!r} has {count:,} numbers, not {expected:,}")
+            raise broken(f"{name[:80]!r} has {count:,} numbers, not {expected:,}")
         return start
 
     def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
@@ -287,12 +316,10 @@ class _OldRecords:
 
 def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
     """The records by name; raises as `_Records`."""
-    where = source.where
     with _SourceReader(source) as file:
         if file.read(len(ZIP)) != ZIP:
             raise CorruptCheckpointError(
-                f"{where}: not a PyTorch file: it is damaged, or was saved before PyTorch 0.1.10; save it again as "
-                "safetensors"
+                "not a PyTorch file: it is damaged, or was saved before PyTorch 0.1.10; save it again as safetensors"
             )
         try:
             with zipfile.ZipFile(file) as archive:
@@ -302,23 +329,21 @@ def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
         except AttnGeoError:  # of the source
             raise
         except Exception as error:  # a forged directory can raise anything
-            raise CorruptCheckpointError(
-                f"{where}: not a whole zip file ({first_line(error)}); download it again"
-            ) from None
+            raise CorruptCheckpointError(f"not a whole zip file ({first_line(error)}); download it again") from None
     folder = listed[0].orig_filename.partition("/")[0] + "/" if listed else ""
     records = {record.orig_filename.removeprefix(folder): record for record in listed}
     if len({name.lower() for name in records}) < len(listed):
-        raise CorruptCheckpointError(f"{where}: a record is listed twice; download it again")
+        raise CorruptCheckpointError("a record is listed twice; download it again")
     for name, record in records.items():
         if not record.orig_filename.startswith(folder):
-            raise CorruptCheckpointError(f"{where}: record {name[:80]!r} is not in {folder[:80]!r}; download it again")
+            raise CorruptCheckpointError(f"record {name[:80]!r} is not in {folder[:80]!r}; download it again")
         if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
             raise CorruptCheckpointError(
-                f"{where}: record {name[:80]!r} is compressed, expected records as torch.save stores them; read it "
+                f"record {name[:80]!r} is compressed, expected records as torch.save stores them; read it "
                 "with torch.load(weights_only=True) and save it again"
             )
         if record.flag_bits & ENCRYPTED:
-            raise CorruptCheckpointError(f"{where}: record {name[:80]!r} is encrypted; save it again")
+            raise CorruptCheckpointError(f"record {name[:80]!r} is encrypted; save it again")
     return records
 
 

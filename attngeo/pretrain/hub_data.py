@@ -16,7 +16,7 @@ from datasets.exceptions import DatasetNotFoundError
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # that of its HTTP client
 
 from attngeo.bounds.small_files import read_small_text
-from attngeo.checkpoints.remote import require_answers
+from attngeo.checkpoints.patience import require_answers
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, first_line
 from attngeo.pretrain.text_formats import TABLE_ROWS, choose_text_column
 from attngeo.pretrain.text_source import (

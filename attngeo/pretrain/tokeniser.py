@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from attngeo.checkpoints.remote import require_answers
+from attngeo.checkpoints.patience import require_answers
 from attngeo.choices import Objective
 from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 from attngeo.pretrain.references import parse_tokeniser

@@ -29,8 +29,8 @@ from attngeo.bounds.machine import available_memory
 from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.demos import require_demo
 from attngeo.checkpoints.files import ADAPTER, GGUF, stated_weights, usual_names
+from attngeo.checkpoints.patience import require_answers
 from attngeo.checkpoints.reference import ModelRef
-from attngeo.checkpoints.remote import require_answers
 from attngeo.checkpoints.store import TensorStore, stated_quantisation
 from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import (
@@ -114,7 +114,7 @@ def _find_source(ref: ModelRef, store: TensorStore) -> LoadArguments:
         raise UnsupportedModelError(
             f"{store.ref}: transformers loads a folder with config.json, which is missing here; give such a folder"
         )
-    if named is None and file in (*usual_names(), stated_weights(store.config, store.ref)):
+    if named is None and file in (*usual_names(), stated_weights(store.config)):
         return LoadArguments(place, options)
     if named is not None and "/" not in named and store.format == "safetensors":
         return LoadArguments(place, options, named)

@@ -150,14 +150,14 @@ def test_a_pattern_of_numbers_is_the_one_that_peft_takes() -> None:
 
     for shift in range(len(PATTERNS)):
         patterns = {key: number for number, key in enumerate(PATTERNS[shift:] + PATTERNS[:shift], 1)}
-        settings = LoraSettings("a", {"peft_type": "LORA", "r": 2, "lora_alpha": 50, "alpha_pattern": patterns})
+        settings = LoraSettings({"peft_type": "LORA", "r": 2, "lora_alpha": 50, "alpha_pattern": patterns})
         for module in MODULES:
             assert settings.scale(module, 2) == patterns.get(get_pattern_key(list(patterns), module), 50) / 2
 
 
 def test_a_pattern_that_python_never_ends_is_matched() -> None:
     patterns = {"(.|.)*!": 1, "(a+)+$": 2, "((((.*)*)*)*)*k_proj": 3}
-    settings = LoraSettings("a", {"peft_type": "LORA", "r": 2, "lora_alpha": 50, "alpha_pattern": patterns})
+    settings = LoraSettings({"peft_type": "LORA", "r": 2, "lora_alpha": 50, "alpha_pattern": patterns})
     assert settings.scale("model.layers.1.self_attn.k_proj", 2) == 3 / 2
     assert settings.scale("model.layers.1.self_attn.q_proj", 2) == 50 / 2
 
@@ -179,7 +179,7 @@ def test_the_targets_are_those_of_peft(fields: dict[str, Any]) -> None:
     import peft
     from peft.tuners.tuners_utils import check_target_module_exists
 
-    settings, config = LoraSettings("a", {"peft_type": "LORA"} | fields), peft.LoraConfig(**fields)
+    settings, config = LoraSettings({"peft_type": "LORA"} | fields), peft.LoraConfig(**fields)
     for module in MODULES:
         try:
             settings.require_target(module)

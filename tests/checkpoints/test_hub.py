@@ -27,7 +27,7 @@ from support.messages import assert_states, refuses
 from support.vectors import word_piece, write_questions
 
 import attngeo as library
-from attngeo.checkpoints import files, remote
+from attngeo.checkpoints import files, patience
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.hub import Repository, verify_download
 from attngeo.checkpoints.reference import ModelRef
@@ -341,7 +341,7 @@ def test_a_file_whose_check_is_interrupted_is_removed(tmp_path: Path, monkeypatc
     (tmp_path / "model.safetensors").symlink_to("0" * 64)
     monkeypatch.setattr("hashlib.file_digest", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        verify_download(tmp_path / "model.safetensors", "org/name", None)
+        verify_download(tmp_path / "model.safetensors", None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -466,7 +466,7 @@ def test_what_a_server_sends_has_a_budget(
     """
     fault, error, facts = EXCESSES[case]
     monkeypatch.setattr(files, "MOST_BYTES", 10_000)
-    monkeypatch.setattr(remote, "MOST_TIMEOUTS", 0.3)
+    monkeypatch.setattr(patience, "MOST_TIMEOUTS", 0.3)
     here.repositories["org/name"] = write_single(tmp_path / "remote")
     here.faults["config.json"] = fault
     with refuses(error, "org/name", *facts):
@@ -490,7 +490,7 @@ def test_weights_that_are_downloaded_have_their_announced_size(
 
 
 def test_a_list_of_revisions_has_a_budget(here: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "MOST_INDEX_BYTES", 10_000)
+    monkeypatch.setattr(patience, "MOST_INDEX_BYTES", 10_000)
     monkeypatch.setattr(HubHandler, "list_refs", lambda self, _: self.write_endlessly({"X-Repo-Commit": COMMIT}))
     with refuses(CorruptCheckpointError, "org/name", here.url, "10,000 bytes"):
         Repository(ModelRef.parse("org/name"), HubAccess()).list_revisions()

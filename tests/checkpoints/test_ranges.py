@@ -22,11 +22,12 @@ from support.messages import refuses
 from torch.utils.serialization import config as serialization
 
 import attngeo
-from attngeo.checkpoints import remote
+from attngeo.checkpoints import remote, speed
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.hub import origin
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.remote import merge, require_answers
+from attngeo.checkpoints.patience import require_answers
+from attngeo.checkpoints.remote import merge
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsafeCheckpointError
 from attngeo.scores.weights import sites_of
 
@@ -152,9 +153,10 @@ def test_what_stays_broken_is_an_error(misdeed: Any, fact: str, here: Hub, tmp_p
 def read_remotely(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read 4 MB in 16 parts, of a server whose connections send 2 MB in a second, and check the bytes."""
     monkeypatch.setattr(remote, "PART", 1 << 18)
-    monkeypatch.setattr(remote, "WINDOW", 0.02)
+    monkeypatch.setattr(speed, "WINDOW", 0.02)
     monkeypatch.setattr(remote, "PROGRESS", 1 << 16)
-    remote._speeds.clear()
+    monkeypatch.setattr(speed, "PROGRESS", 1 << 16)
+    speed.speeds.clear()
     tensors = {"a": torch.arange(1 << 20, dtype=torch.int32)}
     hub.repositories["org/name"] = write_single(folder / "remote", tensors, CONFIG)
     hub.bandwidth = 2e6
@@ -194,10 +196,10 @@ SPEEDS: dict[str, tuple[list[float], list[float], list[int]]] = {
 def test_a_stream_is_slow_beside_others_only(case: str) -> None:
     other, this, expected = SPEEDS[case]
     speeds: dict[int, tuple[float, float]] = {}
-    streams = [remote.Speed(speeds, lane, 0.0) for lane in (1, 2)]
+    streams = [speed.Speed(speeds, lane, 0.0) for lane in (1, 2)]
     dropped = []
     for window, nbytes in enumerate(this):
-        now = (window + 1) * remote.WINDOW
+        now = (window + 1) * speed.WINDOW
         if other:
             assert not streams[0].is_slow(int(other[window] * 1000), 10**9, now)
         if streams[1].is_slow(int(nbytes * 1000), 10**9, now):
@@ -207,10 +209,10 @@ def test_a_stream_is_slow_beside_others_only(case: str) -> None:
 
 def test_a_stream_that_is_nearly_done_or_compared_with_an_old_speed_is_kept() -> None:
     speeds = {1: (1e9, 0.0)}
-    for left, begun, slow in ((10**9, 0.0, True), (10, 0.0, False), (10**9, remote.RECENT + 1, False)):
-        stream = remote.Speed(speeds, 2, begun)
-        stream.is_slow(1000, 10**9, begun + remote.WINDOW)
-        assert stream.is_slow(1000, left, begun + 2 * remote.WINDOW) is slow
+    for left, begun, slow in ((10**9, 0.0, True), (10, 0.0, False), (10**9, speed.RECENT + 1, False)):
+        stream = speed.Speed(speeds, 2, begun)
+        stream.is_slow(1000, 10**9, begun + speed.WINDOW)
+        assert stream.is_slow(1000, left, begun + 2 * speed.WINDOW) is slow
 
 
 def test_an_address_is_renewed_whenever_it_has_expired(here: Hub, tmp_path: Path) -> None:

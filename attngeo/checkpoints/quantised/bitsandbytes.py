@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, MOST, Packed, Stated, nibbles
-from attngeo.errors import CorruptCheckpointError
 
 STATE = ".weight.quant_state.bitsandbytes__"
 # Of the numbers that are added to nested scales; those of real weights are below 1.
@@ -46,7 +45,8 @@ class Blocks(Packed):
         "state": (f"{STATE}nf4", f"{STATE}fp4"), "nested_scales": (".weight.nested_absmax",),
         "nested_table": (".weight.nested_quant_map",),
     }  # fmt: skip
-    optional, small = frozenset({"nested_scales", "nested_table"}), ("state",)
+    optional = frozenset({"nested_scales", "nested_table"})
+    small = ("state",)
     dtypes = ("U8", "F16", "BF16", "F32")  # other dtypes than U8 hold the same bytes
     numbers: ClassVar = {
         "scales": (*FLOAT_SCALES, "U8"), "table": FLOAT_SCALES, "state": ("U8",), "nested_scales": FLOAT_SCALES,
@@ -67,16 +67,19 @@ class Blocks(Packed):
         state = self._read_state()
         self.format = f"bnb-{self.format_of_state()}"
         self.shape = state.shape
-        self.block, self.nested_block, self.offset = state.block, state.nested_block, state.offset
+        self.block = state.block
+        self.nested_block = state.nested_block
+        self.offset = state.offset
         numbers = math.prod(self.shape)
-        if self.infos["codes"].nbytes != math.ceil(numbers / 2):
-            raise self.broken(f"{self.infos['codes'].nbytes} bytes hold no {numbers} numbers of 4 bits")
+        stored = self.infos["codes"].nbytes
+        if stored != math.ceil(numbers / 2):
+            raise self.broken(f"{stored} bytes hold no {numbers} numbers of 4 bits")
         blocks = math.ceil(numbers / self.block)
         self.require_shape("scales", (blocks,))
         self.require_shape("table", (16,))
         self.is_nested = self.infos["scales"].dtype == "U8"
-        nested = {"nested_scales", "nested_table"} & self.infos.keys()
-        if len(nested) != (2 if self.is_nested else 0) or self.is_nested != state.is_nested:
+        says_nested = (state.is_nested, "nested_scales" in self.infos, "nested_table" in self.infos)
+        if any(says != self.is_nested for says in says_nested):
             raise self.broken("its scales are packed or not, and what they are packed with is missing or left over")
         if self.is_nested:
             self.require_shape("nested_scales", (math.ceil(blocks / self.nested_block),))
@@ -85,35 +88,40 @@ class Blocks(Packed):
     def _read_state(self) -> State:
         """What the file states about the packing. Raises CorruptCheckpointError if it makes no sense."""
         raw = self.read("state")
+        wrong = self.broken(f"{self.infos['state'].name} is no description of a packed matrix")
+        nested_block = 1
+        offset = 0
         try:
-            state = json.loads(bytes(raw.view(torch.uint8).flatten().tolist()))
-            shape, block, kind = state["shape"], state["blocksize"], state.get("quant_type")
-            is_nested = "nested_blocksize" in state or "nested_offset" in state
-            nested, offset = (state["nested_blocksize"], state["nested_offset"]) if is_nested else (1, 0)
+            stated = json.loads(bytes(raw.view(torch.uint8).flatten().tolist()))
+            shape = stated["shape"]
+            block = stated["blocksize"]
+            quant_type = stated.get("quant_type")
+            is_nested = "nested_blocksize" in stated or "nested_offset" in stated
+            if is_nested:
+                nested_block = stated["nested_blocksize"]
+                offset = stated["nested_offset"]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise self._no_description() from None
-        if not isinstance(shape, list) or len(shape) != 2 or kind not in (None, self.format_of_state()):
-            raise self._no_description()
-        if not all(type(size) is int and 0 < size <= MOST for size in (*shape, block, nested)):
-            raise self._no_description()
+            raise wrong from None
+        if not isinstance(shape, list) or len(shape) != 2 or quant_type not in (None, self.format_of_state()):
+            raise wrong
+        if not all(type(size) is int and 0 < size <= MOST for size in (*shape, block, nested_block)):
+            raise wrong
         if type(offset) not in (int, float) or not abs(offset) < LARGEST_OFFSET:
-            raise self._no_description()
-        return State((shape[0], shape[1]), block, is_nested, nested, float(offset))
+            raise wrong
+        return State((shape[0], shape[1]), block, is_nested, nested_block, float(offset))
 
     def format_of_state(self) -> str:
         """The type of the codes, as the name of their description has it: "nf4" or "fp4"."""
         return self.infos["state"].name.rpartition("__")[2]
 
-    def _no_description(self) -> CorruptCheckpointError:
-        return self.broken(f"{self.infos['state'].name} is no description of a packed matrix")
-
     def needs(self, rows: slice) -> dict[str, slice]:
         """The bytes of the codes, and all scales."""
-        span = slice(None)
-        if self.infos["codes"].shape == (math.ceil(math.prod(self.shape) / 2), 1):
+        needs = {role: slice(None) for role in self.infos if role != "state"}
+        has_a_byte_in_each_row = self.infos["codes"].shape == (math.ceil(math.prod(self.shape) / 2), 1)
+        if has_a_byte_in_each_row:
             start, stop = self._span(rows)
-            span = slice(start // 2, math.ceil(stop / 2))
-        return {role: span if role == "codes" else slice(None) for role in self.infos if role != "state"}
+            needs["codes"] = slice(start // 2, math.ceil(stop / 2))
+        return needs
 
     def _span(self, rows: slice) -> tuple[int, int]:
         """The numbers of these rows, counted row after row."""
@@ -126,21 +134,27 @@ class Blocks(Packed):
         if self.is_nested:
             nested = tensors["nested_scales"].float().repeat_interleave(self.nested_block)[: len(scales)]
             scales = tensors["nested_table"].float()[scales.long()] * nested + self.offset
+        # Numbers are counted row after row: those of the rows, and the first one that is read.
         start, stop = self._span(rows)
-        held = 2 * (self.needs(rows)["codes"].start or 0)  # the first number that is read
-        codes = nibbles(tensors["codes"].view(torch.uint8).flatten(), high_first=True)[start - held : stop - held]
-        first, last = start // self.block, math.ceil(stop / self.block)
-        numbers = tensors["table"].float()[codes.int()]
-        padded = torch.nn.functional.pad(numbers, (start - first * self.block, last * self.block - stop))
-        whole = self.rescale(padded.view(last - first, self.block), scales[first:last].unsqueeze(1)).flatten()
-        return whole[start - first * self.block :][: stop - start].view(-1, self.shape[1])
+        first_read = 2 * (self.needs(rows)["codes"].start or 0)
+        codes = nibbles(tensors["codes"].view(torch.uint8).flatten(), high_first=True)
+        numbers = tensors["table"].float()[codes[start - first_read : stop - first_read].int()]
+        # The blocks that have these numbers; the first and the last one are filled up.
+        first_block = start // self.block
+        end_block = math.ceil(stop / self.block)
+        before = start - first_block * self.block
+        after = end_block * self.block - stop
+        blocks = torch.nn.functional.pad(numbers, (before, after)).view(-1, self.block)
+        rescaled = self.rescale(blocks, scales[first_block:end_block].unsqueeze(1)).flatten()
+        return rescaled[before:][: stop - start].view(-1, self.shape[1])
 
 
 class Int8Rows(Packed):
     """Codes of 8 bits, and for each row the number that code 127 stands for (LLM.int8)."""
 
     parts: ClassVar = {"codes": (".weight",), "largest": (".SCB",)}
-    dtypes, by_rows = ("I8",), True
+    dtypes = ("I8",)
+    by_rows = True
     numbers: ClassVar = {"largest": FLOAT_SCALES}
     bits = 8
 
@@ -150,7 +164,8 @@ class Int8Rows(Packed):
         return Stated(("I8",), 8)
 
     def _measure(self) -> None:
-        self.shape, self.format = self.matrix("codes"), "bnb-int8"
+        self.shape = self.matrix("codes")
+        self.format = "bnb-int8"
         self.require_shape("largest", (self.shape[0],))
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:  # noqa: ARG002 - it has these rows only

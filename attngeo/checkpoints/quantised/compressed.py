@@ -12,18 +12,24 @@ PLAIN = {"int-quantized": "int", "float-quantized": "float", "mxfp8-quantized": 
 PACKED_FP4 = {"nvfp4-pack-quantized": 16, "mxfp4-pack-quantized": 32}
 
 
-def state_compressed(packed: Packed, dtypes: tuple[str, ...], formats: tuple[str, ...], kind: str) -> Stated:
+def state_compressed(packed: Packed, dtypes: tuple[str, ...], formats: tuple[str, ...], number: str) -> Stated:
     """What the settings of a weight state.
 
-    dtypes: of codes. formats: the ones that have such codes. kind: of the numbers that codes stand for, "int" or
-    "float". Raises CorruptCheckpointError for settings that contradict the codes or make no sense.
+    Args:
+        packed: the weight.
+        dtypes: dtypes of its codes.
+        formats: formats that have such codes.
+        number: what codes stand for, "int" or "float".
+
+    Raises:
+        CorruptCheckpointError: The settings contradict the codes or make no sense.
     """
     form = packed.choice("format")
     if form not in (*formats, ""):
         raise packed.broken(f"the configuration states the format {form!r:.40}, expected {' or '.join(formats)}")
     stated = packed.choice("type", "int")
-    if stated != kind:
-        raise packed.broken(f"the configuration states numbers of type {stated!r:.20}, and the file holds {kind}")
+    if stated != number:
+        raise packed.broken(f"the configuration states numbers of type {stated!r:.20}, and the file holds {number}")
     bits = packed.integer("num_bits", 8)
     if not 1 <= bits <= 8:
         raise packed.unsupported(f"codes of {bits} bits")
@@ -38,8 +44,11 @@ def state_compressed(packed: Packed, dtypes: tuple[str, ...], formats: tuple[str
 
 def find_size(packed: Packed) -> int | None:
     """The inputs that share a scale: -1 for those of a row, None for all numbers, and for blocks of rows."""
-    size = packed.integer("group_size") if packed.settings.get("group_size") is not None else None
-    inferred = "tensor" if size is None else "channel" if size == -1 else "group"
+    size = None
+    inferred = "tensor"
+    if packed.settings.get("group_size") is not None:
+        size = packed.integer("group_size")
+        inferred = "channel" if size == -1 else "group"
     strategy = packed.choice("strategy", inferred)
     if strategy in ("group", "tensor_group"):
         if size is None or size < 1:

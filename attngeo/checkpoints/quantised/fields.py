@@ -137,22 +137,22 @@ TABLES: Mapping[str, Fields] = {
 }
 
 
-def require_known(stated: Mapping[str, Any], table: Fields, where: str) -> None:
+def require_known(stated: Mapping[str, Any], fields: Fields, table: str) -> None:
     """Raise UnsupportedModelError for a field that is unknown, or has a value that is not decoded.
 
-    A field that is null is as good as missing. where: the model and the table of its configuration, for errors.
+    A field that is null is as good as missing. table: what is checked, for errors, such as a table of a configuration.
     """
     for name, value in stated.items():
-        if value is None or name in table.applied or name in table.idle:
+        if value is None or name in fields.applied or name in fields.idle:
             continue
-        allowed = table.fixed.get(name)
+        allowed = fields.fixed.get(name)
         if allowed is None:
             raise UnsupportedModelError(
-                f"{where} states {name!r:.60} = {value!r:.40}, and what it changes is unknown; give the model without "
+                f"{table} states {name!r:.60} = {value!r:.40}, and what it changes is unknown; give the model without "
                 "quantisation, or remove the field if it does not change queries and keys"
             )
         if not any(type(value) is type(known) and value == known for known in allowed):
             expected = " or ".join([*map(repr, allowed), "null"])
             raise UnsupportedModelError(
-                f"{where} states {name} = {value!r:.60}, expected {expected}; give the model without quantisation"
+                f"{table} states {name} = {value!r:.60}, expected {expected}; give the model without quantisation"
             )

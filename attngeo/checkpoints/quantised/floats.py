@@ -41,10 +41,8 @@ class Scaled(Packed):
 
     def _state(self) -> Stated:
         match self.method:
-            case "compressed-tensors" if self.infos["weight"].dtype == "I8":
-                return self._state_compressed(("I8",), "int")
             case "compressed-tensors":
-                return self._state_compressed(("F8_E4M3",), "float")
+                return self._state_compressed()
             case "modelopt":
                 return state_modelopt(self, FLOAT8, "FP8")
         form = self.choice("fmt") or "float8"
@@ -52,61 +50,66 @@ class Scaled(Packed):
             raise self.unsupported(f"fp8 in the form {form!r:.40}")
         return Stated(FORMS[form], 8)
 
-    def _state_compressed(self, dtypes: tuple[str, ...], kind: str) -> Stated:
-        formats = tuple(name for name, known in PLAIN.items() if known in (kind, None))
-        stated = state_compressed(self, dtypes, formats, kind)
-        if stated.bits is None or (stated.bits != 8 if kind == "float" else stated.bits > 8):
-            raise self.broken(f"the configuration states codes of {stated.bits} bits, and the file holds {dtypes[0]}")
+    def _state_compressed(self) -> Stated:
+        is_integer = self.infos["weight"].dtype == "I8"
+        dtype, number = ("I8", "int") if is_integer else ("F8_E4M3", "float")
+        formats = tuple(name for name, stored in PLAIN.items() if stored in (number, None))
+        stated = state_compressed(self, (dtype,), formats, number)
+        fits = stated.bits is not None and (stated.bits <= 8 if is_integer else stated.bits == 8)
+        if not fits:
+            raise self.broken(f"the configuration states codes of {stated.bits} bits, and the file holds {dtype}")
         return stated
 
     def _measure(self) -> None:
-        self.shape = rows, columns = self.matrix("weight")
-        scale, is_integer = self.infos["scale"], self.infos["weight"].dtype == "I8"
-        self.format = "int8" if is_integer else "fp8"
+        rows, columns = self.matrix("weight")
+        self.shape = (rows, columns)
+        self.format = "int8" if self.infos["weight"].dtype == "I8" else "fp8"
         self._require_exponents()
         self.block = self._find_block(rows, columns)
-        self.grid = math.ceil(rows / self.block[0]), math.ceil(columns / self.block[1])
-        self.require_shape("zeros", self.grid, scale.shape)
+        height, width = self.block
+        self.grid = (math.ceil(rows / height), math.ceil(columns / width))
+        self.require_shape("zeros", self.grid, self.infos["scale"].shape)
 
     def _require_exponents(self) -> None:
         """Raise CorruptCheckpointError if scales are stored as exponents, and numbers are stated, or the reverse."""
-        stored = self.infos["scale"].dtype in EXPONENTS
+        scale = self.infos["scale"]
+        are_exponents = scale.dtype in EXPONENTS
         stated: bool | None = None
         if self.method == "compressed-tensors":
             stated = self.choice("format") == "mxfp8-quantized" or self.choice("scale_dtype") == "torch.uint8"
         elif self.choice("scale_fmt") == "float":
             stated = False
-        if stated is not None and stated != stored:
-            form = "exponents" if stated else "numbers"
-            raise self.broken(f"{self.infos['scale'].name} is {self.infos['scale'].dtype}, and {form} are stated")
+        if stated is not None and stated != are_exponents:
+            raise self.broken(f"{scale.name} is {scale.dtype}, and {'exponents' if stated else 'numbers'} are stated")
 
     def _find_block(self, rows: int, columns: int) -> tuple[int, int]:
         """Rows and columns that share a scale, as config.json states them, or as the shape of the scales tells."""
         if self.method == "compressed-tensors":
             return self._find_compressed_block(rows, columns)
-        shape, dtype = self.infos["scale"].shape, self.infos["scale"].dtype
-        stated = self.settings.get("weight_block_size")
-        if stated is not None:
-            sides = self._read_sides("weight_block_size")
-            if math.prod(shape) != 1 and dtype in EXPONENTS and sides == [1, 32]:
+        shape = self.infos["scale"].shape
+        are_exponents = self.infos["scale"].dtype in EXPONENTS
+        if self.settings.get("weight_block_size") is not None:
+            height, width = self._read_sides("weight_block_size")
+            if are_exponents and (height, width) == (1, 32) and math.prod(shape) != 1:
                 self.format = "mxfp8"
-            self.require_shape("scale", (math.ceil(rows / sides[0]), math.ceil(columns / sides[1])))
-            return sides[0], sides[1]
+            self.require_shape("scale", (math.ceil(rows / height), math.ceil(columns / width)))
+            return height, width
         if math.prod(shape) == 1:
             return rows, columns
         if shape in ((rows,), (rows, 1)):
             return 1, columns
-        if dtype in EXPONENTS and shape == (rows, math.ceil(columns / 32)):
+        if are_exponents and shape == (rows, math.ceil(columns / 32)):
             self.format = "mxfp8"
             return 1, 32
-        self.require_shape("scale", (math.ceil(rows / BLOCK), math.ceil(columns / BLOCK)), (rows, 1), (1,))
+        grid = (math.ceil(rows / BLOCK), math.ceil(columns / BLOCK))
+        self.require_shape("scale", grid, (rows, 1), (1,))
         return BLOCK, BLOCK
 
     def _find_compressed_block(self, rows: int, columns: int) -> tuple[int, int]:
         if self.choice("strategy") == "block":
-            sides = self._read_sides("block_structure")
-            self.require_shape("scale", (math.ceil(rows / sides[0]), math.ceil(columns / sides[1])))
-            return sides[0], sides[1]
+            height, width = self._read_sides("block_structure")
+            self.require_shape("scale", (math.ceil(rows / height), math.ceil(columns / width)))
+            return height, width
         if self.stated.size is None:
             self.require_shape("scale", (1,), (1, 1), ())
             return rows, columns
@@ -115,33 +118,44 @@ class Scaled(Packed):
         self.require_shape("scale", (rows, self.count_groups(columns)))
         return 1, columns if self.stated.size == -1 else self.stated.size
 
-    def _read_sides(self, name: str) -> list[int]:
-        """The two sides of a block. Raises CorruptCheckpointError for anything else."""
+    def _read_sides(self, name: str) -> tuple[int, int]:
+        """The height and width of a block. Raises CorruptCheckpointError for anything else."""
         sides = self.settings.get(name)
-        if isinstance(sides, list) and len(sides) == 2 and all(type(x) is int and 0 < x <= MOST for x in sides):
-            return sides
+        if isinstance(sides, list) and len(sides) == 2:
+            height, width = sides
+            if all(type(side) is int and 0 < side <= MOST for side in sides):
+                return height, width
         raise self.broken(f"the configuration states {name} = {sides!r:.40}, expected two sides")
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The rows of the codes, and of the scales that their blocks have."""
         start, stop, _ = rows.indices(self.shape[0])
-        blocks = slice(start // self.block[0], math.ceil(stop / self.block[0]))
-        first = {role: info.shape[:1] for role, info in self.infos.items()}
-        needs = {role: blocks if count == self.grid[:1] else slice(None) for role, count in first.items()}
-        return needs | {"weight": rows}
+        height, _ = self.block
+        blocks = slice(start // height, math.ceil(stop / height))
+        needs = {}
+        for role, info in self.infos.items():
+            has_blocks = info.shape[:1] == self.grid[:1]
+            needs[role] = blocks if has_blocks else slice(None)
+        needs["weight"] = rows
+        return needs
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
+        zeros: Tensor | float = 0.0
+        if "zeros" in tensors:
+            zeros = self._spread(tensors["zeros"].float(), rows)
+        scales = self._spread(exponents(tensors["scale"]), rows)
+        return self.rescale(tensors["weight"], scales, zeros, size=self.block[1])
+
+    def _spread(self, values: Tensor, rows: slice) -> Tensor:
+        """Numbers of blocks as numbers of rows: those of the blocks that rows are in → [rows, groups]."""
+        height, _ = self.block
+        by_block = values.reshape(-1, self.grid[1])
+        if height == 1:
+            return by_block
         start, stop, _ = rows.indices(self.shape[0])
-        height, first = self.block[0], start % self.block[0]
-
-        def spread(values: Tensor) -> Tensor:
-            """[blocks of rows, groups] → [rows, groups]."""
-            table = values.reshape(-1, self.grid[1])
-            return table.repeat_interleave(height, 0)[first : first + stop - start] if height > 1 else table
-
-        zeros = spread(tensors["zeros"].float()) if "zeros" in tensors else 0.0
-        return self.rescale(tensors["weight"], spread(exponents(tensors["scale"])), zeros, size=self.block[1])
+        first = start % height
+        return by_block.repeat_interleave(height, 0)[first : first + stop - start]
 
 
 class PackedFp4(Packed):
@@ -168,17 +182,19 @@ class PackedFp4(Packed):
         return stated
 
     def _measure(self) -> None:
-        rows, width = self.matrix("weight")
-        self.shape = rows, 2 * width
-        self.format = "mxfp4" if self.infos["scale"].dtype in EXPONENTS else "nvfp4"
-        size = 32 if self.format == "mxfp4" else 16
-        self.require_shape("scale", (rows, math.ceil(2 * width / size)))
+        rows, nbytes = self.matrix("weight")
+        columns = 2 * nbytes
+        self.shape = (rows, columns)
+        is_mxfp4 = self.infos["scale"].dtype in EXPONENTS
+        self.format = "mxfp4" if is_mxfp4 else "nvfp4"
+        self.size = 32 if is_mxfp4 else 16
+        self.require_shape("scale", (rows, math.ceil(columns / self.size)))
         self.require_shape("overall", (1,), ())
-        if self.stated.size not in (None, size):
+        if self.stated.size not in (None, self.size):
             raise self.broken(
                 f"the configuration states groups of {self.stated.size}, and the scales are of {self.format}"
             )
-        if (self.format == "nvfp4") != ("overall" in self.infos):
+        if is_mxfp4 == ("overall" in self.infos):
             raise self.broken(f"{self.format}, whose scale of all numbers is missing, or one too many")
 
     def needs(self, rows: slice) -> dict[str, slice]:
@@ -191,7 +207,8 @@ class PackedFp4(Packed):
         if "overall" in tensors:
             overall = tensors["overall"].float().reshape(())
             scales = scales / overall if self.divides else scales * overall
-        return self.rescale(fp4(nibbles(tensors["weight"])), scales, size=32 if self.format == "mxfp4" else 16)
+        numbers = fp4(nibbles(tensors["weight"]))
+        return self.rescale(numbers, scales, size=self.size)
 
 
 class ModeloptFp4(PackedFp4):

@@ -28,15 +28,16 @@ class Ggml(Packed):
         return Stated()
 
     def _measure(self) -> None:
-        self.shape, self.format = self.matrix("codes"), self.infos["codes"].dtype
+        self.shape = self.matrix("codes")
+        self.format = self.infos["codes"].dtype
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:  # noqa: ARG002 - it has these rows only
         """Rows of the weight; see `Packed`. Raises MissingPackageError without the gguf package."""
         with require_extra():
             import gguf
-        kind = gguf.GGMLQuantizationType[self.format]
+        codes = tensors["codes"].contiguous().numpy()
         with np.errstate(all="ignore"):
-            numbers = torch.from_numpy(gguf.dequantize(tensors["codes"].contiguous().numpy(), kind))
+            numbers = torch.from_numpy(gguf.dequantize(codes, gguf.GGMLQuantizationType[self.format]))
         if not math.isfinite(float(numbers.sum())):
             raise self.broken("a scale is no finite number")
         return numbers

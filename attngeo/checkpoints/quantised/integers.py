@@ -41,7 +41,7 @@ class Gptq(Packed):
             raise self.unsupported(f"GPTQ in the format {self.version!r:.40}")
         self.is_symmetric = self.settings.get("sym")
         if self.is_symmetric is not None:
-            self.flag("sym", default=True)
+            self.flag("sym", default=True)  # raises for what is no flag
         is_ordered = self.flag("desc_act", default=False) or None  # some have the order that inputs have anyway
         self.width = bits
         return Stated(WORDS, bits, self.group_size(128), has_zeros=True, is_ordered=is_ordered)
@@ -49,35 +49,39 @@ class Gptq(Packed):
     def _measure(self) -> None:
         words, outputs = self.matrix("codes")
         inputs = words * 32 // self.width
-        self.shape, self.format = (outputs, inputs), f"gptq-{self.width}bit"
+        self.shape = (outputs, inputs)
+        self.format = f"gptq-{self.width}bit"
         groups = self.count_groups(inputs)
+        words_of_zeros = math.ceil(outputs * self.width / 32)
         self.require_shape("scales", (groups, outputs))
-        self.require_shape("zeros", (groups, math.ceil(outputs * self.width / 32)))
+        self.require_shape("zeros", (groups, words_of_zeros))
         self.require_shape("groups", (inputs,))
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
-        codes = unpack(tensors["codes"][:, rows].T.contiguous(), self.width)
-        stored = unpack(tensors["zeros"], self.width)[:, : self.shape[0]]
-        zeros = stored[:, rows].T.float()
-        if self._is_less_one(stored):
+        outputs, _ = self.shape
+        codes = unpack(tensors["codes"][:, rows].T.contiguous(), self.width)  # [rows, inputs]
+        stored_zeros = unpack(tensors["zeros"], self.width)[:, :outputs]  # [groups, outputs]
+        zeros = stored_zeros[:, rows].T.float()
+        if self._is_less_one(stored_zeros):
             zeros = (zeros + 1) % 2**self.width
-        scales, groups = tensors["scales"][:, rows].T, tensors.get("groups")
-        return self.rescale(codes, scales, zeros, groups=groups)
+        scales = tensors["scales"][:, rows].T  # [rows, groups]
+        return self.rescale(codes, scales, zeros, groups=tensors.get("groups"))
 
     def _is_less_one(self, stored: Tensor) -> bool:
         """Whether zeros are stored less one. Some files state version 1 and are of version 2: symmetric ones tell.
 
         Raises CorruptCheckpointError if zeros are stated in the middle of all codes, and others are stored.
         """
-        middle = 2 ** (self.width - 1)
-        least, most = (int(x) for x in stored.aminmax())
-        is_plain = least == most and most in (middle - 1, middle)
-        if self.is_symmetric and not is_plain:
+        middle = 1 << (self.width - 1)
+        least = int(stored.min())
+        most = int(stored.max())
+        is_middle = least == most and most in (middle - 1, middle)
+        if self.is_symmetric and not is_middle:
             raise self.broken(f"the configuration states sym = true, and zero points are {least} to {most}")
-        if self.is_symmetric is not False and is_plain:
-            return bool(most == middle - 1)
-        return bool(self.version == "gptq")
+        if self.is_symmetric is not False and is_middle:
+            return most == middle - 1
+        return self.version == "gptq"
 
 
 class Awq(Packed):
@@ -101,35 +105,46 @@ class Awq(Packed):
 
     def _measure(self) -> None:
         self.format = "awq-4bit"
-        first, words = self.matrix("codes")
-        self.shape = (8 * words, first) if self.is_gemm else (first, 8 * words)
-        self.groups = self.count_groups(self.shape[1])
         if self.is_gemm:
-            self.require_shape("scales", (self.groups, self.shape[0]))
+            inputs, words = self.matrix("codes")
+            outputs = 8 * words
+            self.shape = (outputs, inputs)
+            self.groups = self.count_groups(inputs)
+            self.require_shape("scales", (self.groups, outputs))
             self.require_shape("zeros", (self.groups, words))
             return
-        # Padded to what the kernel reads at once: words of 8 groups, more of them if groups are small.
-        size = self.shape[1] if self.stated.size in (None, -1) else self.stated.size
+        outputs, words = self.matrix("codes")
+        inputs = 8 * words
+        self.shape = (outputs, inputs)
+        self.groups = self.count_groups(inputs)
+        size = inputs if self.stated.size in (None, -1) else self.stated.size
         if size not in (32, 64) and size < 128:
             raise self.unsupported(f"AWQ in groups of {size} in the format 'gemv'")
-        at_once = {32: 4, 64: 2}.get(size, 1)
-        width = math.ceil(math.ceil(self.groups / 8) / at_once) * at_once
-        self.require_shape("zeros", (first, width))
-        self.require_shape("scales", (first, 8 * width))
+        # Padded to what the kernel reads at once: words of 8 groups, more of them if groups are small.
+        words_at_once = {32: 4, 64: 2}.get(size, 1)
+        reads = math.ceil(math.ceil(self.groups / 8) / words_at_once)
+        padded_words = reads * words_at_once
+        self.require_shape("zeros", (outputs, padded_words))
+        self.require_shape("scales", (outputs, 8 * padded_words))
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
-        if not self.is_gemm:
-            codes, zeros = unpack(tensors["codes"], 4), unpack(tensors["zeros"], 4)[:, : self.groups]
-            return self.rescale(codes, tensors["scales"][:, : self.groups], zeros.float())
+        if self.is_gemm:
+            codes = _unpack_outputs(tensors["codes"], rows)
+            zeros = _unpack_outputs(tensors["zeros"], rows)
+            scales = tensors["scales"][:, rows].T
+        else:
+            codes = unpack(tensors["codes"], 4)
+            zeros = unpack(tensors["zeros"], 4)[:, : self.groups]
+            scales = tensors["scales"][:, : self.groups]
+        return self.rescale(codes, scales, zeros.float())
 
-        def transpose(words: Tensor) -> Tensor:
-            """The numbers of the wanted outputs, [outputs, ...]."""
-            by_word = unpack(words, 4).view(len(words), -1, 8)[..., list(AWQ_ORDER)]
-            return by_word.flatten(-2)[:, rows].T.contiguous()
 
-        zeros = transpose(tensors["zeros"]).float()
-        return self.rescale(transpose(tensors["codes"]), tensors["scales"][:, rows].T, zeros)
+def _unpack_outputs(words: Tensor, rows: slice) -> Tensor:
+    """The numbers of some outputs from words of AWQ's kernel for matrices, [inputs, words] → [outputs, inputs]."""
+    by_word = unpack(words, 4).view(len(words), -1, 8)
+    outputs = by_word[..., list(AWQ_ORDER)].flatten(-2)
+    return outputs[:, rows].T.contiguous()
 
 
 class CompressedIntegers(Packed):
@@ -139,8 +154,10 @@ class CompressedIntegers(Packed):
         "codes": (".weight_packed",), "scales": (".weight_scale",), "shape": (".weight_shape",),
         "zeros": (".weight_zero_point",), "groups": (".weight_g_idx",),
     }  # fmt: skip
-    optional, small = frozenset({"zeros", "groups"}), ("shape",)
-    dtypes, bits_field = WORDS, "num_bits"
+    optional = frozenset({"zeros", "groups"})
+    small = ("shape",)
+    dtypes = WORDS
+    bits_field = "num_bits"
     numbers: ClassVar = {"zeros": WORDS, "scales": FLOAT_SCALES, "groups": INTEGERS, "shape": INTEGERS}
 
     def _state(self) -> Stated:
@@ -154,17 +171,19 @@ class CompressedIntegers(Packed):
         shape = self.read("shape").flatten().tolist()
         if len(shape) != 2 or shape[0] != rows or not 0 < shape[1] <= 32 * words:
             raise self.broken(f"its stated shape is {shape!r:.60}, and {rows} rows of {words} words are stored")
-        self.shape = rows, int(shape[1])
-        self.padded = self._is_padded(words, self.shape[1])
+        columns = int(shape[1])
+        self.shape = (rows, columns)
+        self.padded = self._is_padded(words, columns)
         self.format = f"int{self.width}"
         scales = self.infos["scales"].shape
         if self.stated.size is None:
             self.require_shape("scales", (1,), (1, 1), ())
         else:
-            self.require_shape("scales", (rows, self.count_groups(self.shape[1])))
+            self.require_shape("scales", (rows, self.count_groups(columns)))
         if "zeros" in self.infos:
             in_word = 32 // self.width if self.padded else 32 / self.width
-            self.require_shape("zeros", (math.ceil(rows / in_word), scales[-1] if scales else 1))
+            groups = scales[-1] if scales else 1
+            self.require_shape("zeros", (math.ceil(rows / in_word), groups))
 
     def _is_padded(self, words: int, columns: int) -> bool:
         """Whether words are padded, which the width of rows tells."""
@@ -176,33 +195,42 @@ class CompressedIntegers(Packed):
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The same rows of codes and scales."""
-        first = len(self.infos["scales"].shape) == 2 and self.infos["scales"].shape[0] == self.shape[0]
-        cut = {"codes": rows} | ({"scales": rows} if first else {})
-        return {role: cut.get(role, slice(None)) for role in self.infos}
+        outputs, _ = self.shape
+        scales = self.infos["scales"].shape
+        needs = dict.fromkeys(self.infos, slice(None))
+        needs["codes"] = rows
+        if len(scales) == 2 and scales[0] == outputs:
+            needs["scales"] = rows
+        return needs
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
-        codes = unpack(tensors["codes"], self.width, padded=self.padded)[:, : self.shape[1]]
+        outputs, inputs = self.shape
+        codes = unpack(tensors["codes"], self.width, padded=self.padded)[:, :inputs]
         scales = tensors["scales"]
-        scales = scales.expand(len(codes), 1) if scales.numel() == 1 else scales
+        if scales.numel() == 1:
+            scales = scales.expand(len(codes), 1)
         zeros: Tensor | float = float(2 ** (self.width - 1))
         if "zeros" in tensors:  # packed along the outputs
-            zeros = unpack(tensors["zeros"].T.contiguous(), self.width, padded=self.padded).T
-            zeros = zeros[: self.shape[0]][rows].float()
+            unpacked = unpack(tensors["zeros"].T.contiguous(), self.width, padded=self.padded).T
+            zeros = unpacked[:outputs][rows].float()
         groups = tensors.get("groups")
-        ordered = groups is not None and int(groups.min()) >= 0  # -1 stands for groups after one another
-        return self.rescale(codes, scales, zeros, groups=groups if ordered else None)
+        if groups is not None and int(groups.min()) < 0:  # -1 stands for groups after one another
+            groups = None
+        return self.rescale(codes, scales, zeros, groups=groups)
 
 
 class Mlx(Packed):
     """Words of inputs, [outputs, words], and a scale and an offset for each group of a row: code · scale + offset."""
 
     parts: ClassVar = {"codes": (".weight",), "scales": (".scales",), "offsets": (".biases",)}
-    dtypes, by_rows = ("U32",), True
+    dtypes = ("U32",)
+    by_rows = True
     numbers: ClassVar = {"scales": FLOAT_SCALES, "offsets": FLOAT_SCALES}
 
     def _state(self) -> Stated:
-        bits, size = self.integer("bits"), self.integer("group_size")
+        bits = self.integer("bits")
+        size = self.integer("group_size")
         mode = self.choice("mode", "affine")
         if mode != "affine" or bits not in (2, 3, 4, 5, 6, 8) or size < 1:
             raise self.unsupported(f"MLX with {bits} bits and groups of {size} in the mode {mode!r:.40}")
@@ -211,13 +239,15 @@ class Mlx(Packed):
 
     def _measure(self) -> None:
         rows, words = self.matrix("codes")
-        self.shape, self.format = (rows, words * 32 // self.width), f"mlx-{self.width}bit"
-        groups = self.count_groups(self.shape[1])
+        columns = words * 32 // self.width
+        self.shape = (rows, columns)
+        self.format = f"mlx-{self.width}bit"
         for role in ("scales", "offsets"):
-            self.require_shape(role, (rows, groups))
+            self.require_shape(role, (rows, self.count_groups(columns)))
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:  # noqa: ARG002 - it has these rows only
         """Rows of the weight; see `Packed`."""
-        codes, offsets = unpack(tensors["codes"], self.width), tensors["offsets"].float()
-        by_group = self.rescale(codes, tensors["scales"]).view(*offsets.shape, -1)
+        codes = unpack(tensors["codes"], self.width)
+        offsets = tensors["offsets"].float()  # [rows, groups]
+        by_group = self.rescale(codes, tensors["scales"]).view(*offsets.shape, -1)  # [rows, groups, inputs of a group]
         return (by_group + offsets.unsqueeze(-1)).flatten(1)

@@ -18,12 +18,13 @@ from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 WORDS = ("I32", "U32")
 FLOAT_SCALES = ("F32", "F16", "BF16")
 INTEGERS = ("I32", "I64")
-# The numbers of E2M1 by their code; four more bits of sign and magnitude make 16.
-FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-
+# The numbers of E2M1 by their codes: those above zero, then the same below.
+POSITIVE_FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+FP4 = (*POSITIVE_FP4, *(-number for number in POSITIVE_FP4))
 
 # The least and the most that a number of a configuration may be.
-LEAST, MOST = -1, 1 << 31
+LEAST = -1
+MOST = 1 << 31
 
 
 class Stated(NamedTuple):
@@ -43,10 +44,16 @@ class Stated(NamedTuple):
 class Packed:
     """One weight in packed form, [outputs, inputs]: the tensors that make it, and what config.json states about them.
 
-    name: of the weight. settings: of its quantisation. infos: role → the stored tensor. read_stored: the numbers of a
-    small tensor by its name. where: the model, for errors. method: as config.json states it.
-    Raises CorruptCheckpointError for tensors that contradict one another or the settings, UnsupportedModelError for
-    settings that are not decoded.
+    Args:
+        name: the weight.
+        settings: the settings of its quantisation.
+        infos: role → the stored tensor.
+        read_stored: reads the numbers of a small tensor by its name.
+        method: the quantisation, as config.json states it.
+
+    Raises:
+        CorruptCheckpointError: The tensors contradict one another or the settings.
+        UnsupportedModelError: The settings are not decoded.
 
     parts: role → the ends of the names that it may have; the first role is the one that has codes. optional: roles that
     may be missing. small: roles that are read to learn the shape. dtypes: of the codes. numbers: role → the dtypes that
@@ -72,11 +79,13 @@ class Packed:
         settings: Mapping[str, Any],
         infos: Mapping[str, TensorInfo],
         read_stored: Callable[[str], Tensor],
-        where: str,
         method: str,
     ) -> None:
-        self.name, self.settings, self.infos, self._read_stored, self.where = name, settings, infos, read_stored, where
+        self.name = name
+        self.settings = settings
+        self.infos = infos
         self.method = method
+        self._read_stored = read_stored
         self.stated = self._state()
         self._require_parts()
         self._measure()
@@ -92,29 +101,31 @@ class Packed:
 
     def _require_parts(self) -> None:
         """Raise CorruptCheckpointError for a tensor that contradicts what is stated, or that is stated and missing."""
-        codes = next(iter(self.parts))
-        for role, dtypes in {**self.numbers, codes: self.stated.dtypes or self.dtypes}.items():
+        code_dtypes = self.stated.dtypes or self.dtypes
+        for role, dtypes in {**self.numbers, self.codes_role(): code_dtypes}.items():
             info = self.infos.get(role)
             if info is not None and info.dtype not in dtypes:
                 raise self.broken(f"{info.name} is {info.dtype}, expected {' or '.join(dtypes)}")
-        for role, is_stated, what in (
-            ("zeros", self.stated.has_zeros, "zero points"),
-            ("groups", self.stated.is_ordered, "an order of inputs"),
-        ):
-            info = self.infos.get(role)
-            if is_stated and info is None:
-                missing = self.parts[role][0] if role in self.parts else "that has them"
-                raise self.broken(f"the configuration states {what}, and the tensor {missing} is missing")
-            if is_stated is False and info is not None:
-                raise self.broken(f"the configuration states no {what}, and the tensor {info.name} has some")
+        self._require_stated("zeros", self.stated.has_zeros, "zero points")
+        self._require_stated("groups", self.stated.is_ordered, "an order of inputs")
+
+    def _require_stated(self, role: str, is_stated: bool | None, what: str) -> None:
+        """Raise CorruptCheckpointError if a tensor is missing although it is stated, or the reverse."""
+        info = self.infos.get(role)
+        if is_stated and info is None:
+            missing = self.parts[role][0] if role in self.parts else "that has them"
+            raise self.broken(f"the configuration states {what}, and the tensor {missing} is missing")
+        if is_stated is False and info is not None:
+            raise self.broken(f"the configuration states no {what}, and the tensor {info.name} has some")
 
     def _require_groups(self) -> None:
         """Raise CorruptCheckpointError if the stated size of groups does not divide the inputs of the weight."""
+        _, inputs = self.shape
         size = self.stated.size
         if size in (None, -1) or "groups" in self.infos:  # each input names its group, of which the last may be small
             return
-        if self.shape[1] % size:
-            raise self.broken(f"the configuration states groups of {size}, which do not divide {self.shape[1]} inputs")
+        if inputs % size:
+            raise self.broken(f"the configuration states groups of {size}, which do not divide {inputs} inputs")
 
     def _measure(self) -> None:
         """Find the shape and the format.
@@ -124,24 +135,30 @@ class Packed:
         """
         raise NotImplementedError
 
+    @classmethod
+    def codes_role(cls) -> str:
+        """The role of the tensor that has the codes."""
+        return next(iter(cls.parts))
+
     def read(self, role: str) -> Tensor:
         """The numbers of a small tensor, which tell the shape."""
         return self._read_stored(self.infos[role].name)
 
     def broken(self, problem: str) -> CorruptCheckpointError:
         """The error about tensors that contradict one another."""
-        return CorruptCheckpointError(f"{self.where}: {self.name}: {problem}; download it again")
+        return CorruptCheckpointError(f"{self.name}: {problem}; download it again")
 
     def unsupported(self, problem: str) -> UnsupportedModelError:
         """The error about a form that is not decoded."""
         return UnsupportedModelError(
-            f"{self.where}: {self.name}: {problem}, which is not supported; give the model without quantisation"
+            f"{self.name}: {problem}, which is not supported; give the model without quantisation"
         )
 
     def integer(self, name: str, default: int | None = None) -> int:
         """A setting that is a whole number. Raises CorruptCheckpointError for any other value."""
         value = self.settings.get(name)
-        value = default if value is None else value
+        if value is None:
+            value = default
         if type(value) is not int or not LEAST <= value <= MOST:
             raise self.broken(f"the configuration states {name} = {value!r:.40}, expected a whole number")
         return value
@@ -178,13 +195,14 @@ class Packed:
         """Raise CorruptCheckpointError if a tensor has none of these shapes. A role without a tensor passes."""
         info = self.infos.get(role)
         if info is not None and info.shape not in expected:
-            raise self.broken(
-                f"{info.name} has shape {list(info.shape)}, expected {' or '.join(str(list(x)) for x in expected)}"
-            )
+            shapes = " or ".join(str(list(shape)) for shape in expected)
+            raise self.broken(f"{info.name} has shape {list(info.shape)}, expected {shapes}")
 
     def count_groups(self, columns: int) -> int:
         """Groups of the stated size in so many columns."""
-        return 1 if self.stated.size in (None, -1) else math.ceil(columns / self.stated.size)
+        if self.stated.size in (None, -1):
+            return 1
+        return math.ceil(columns / self.stated.size)
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """Role → the rows of its tensor that these rows of the weight need."""
@@ -201,20 +219,34 @@ class Packed:
     def count(cls, info: TensorInfo, settings: Mapping[str, Any]) -> int:
         """The weights that codes stand for, as their bits tell."""
         bits = cls.bits or settings.get(cls.bits_field)
-        return info.nbytes * 8 // (bits if type(bits) is int and bits > 0 else 4)
+        if type(bits) is not int or bits < 1:
+            bits = 4
+        return info.nbytes * 8 // bits
 
     def rescale(
         self, codes: Tensor, scales: Tensor, zeros: Tensor | float = 0.0, *, groups: Tensor | None = None, size: int = 0
     ) -> Tensor:
-        """(codes - zeros) · scales, float32 [rows, inputs].
+        """(codes - zeros) · scales.
 
-        codes: [rows, inputs]. scales: [rows, groups], and zeros a tensor like it, or one number. groups: the group of
-        each input; by default `size` inputs after one another make a group, and without a size all groups have as many.
+        Args:
+            codes: [rows, inputs].
+            scales: [rows, groups].
+            zeros: [rows, groups], or one number.
+            groups: the group of each input, [inputs]. By default `size` inputs after one another make a group, and
+                without a size all groups have as many.
+            size: inputs of a group.
+
+        Returns:
+            float32 [rows, inputs].
+
+        Raises:
+            CorruptCheckpointError: A scale is no finite number, or an input is in a group that does not exist.
         """
         scales = scales.float()
         if not bool(scales.isfinite().all()):
             raise self.broken("a scale is no finite number")
-        columns, count = codes.shape[1], scales.shape[1]
+        columns = codes.shape[1]
+        count = scales.shape[1]
         if groups is None and columns % count == 0 and size in (-1, 0, columns // count):
             by_group = codes.reshape(len(codes), count, columns // count).float()
             if isinstance(zeros, Tensor):
@@ -227,13 +259,21 @@ class Packed:
         groups = groups.long()
         if len(groups) != columns or int(groups.min()) < 0 or int(groups.max()) >= count:
             raise self.broken(f"its inputs are in groups that do not exist, expected groups 0 to {count - 1}")
-        return (codes.float() - (zeros[:, groups] if isinstance(zeros, Tensor) else zeros)) * scales[:, groups]
+        if isinstance(zeros, Tensor):
+            zeros = zeros[:, groups]
+        return (codes.float() - zeros) * scales[:, groups]
 
 
 def unpack(words: Tensor, bits: int, *, padded: bool = False) -> Tensor:
-    """The unsigned numbers of `bits` bits in 32-bit words [..., words], lowest bits first: [..., numbers].
+    """The unsigned numbers in words of 32 bits, lowest bits first.
 
-    They follow one another across the borders of words; padded: each word has 32 // bits of them, and unused bits.
+    Args:
+        words: [..., words].
+        bits: bits of a number.
+        padded: whether each word has 32 // bits numbers, and unused bits; else they cross the borders of words.
+
+    Returns:
+        [..., numbers].
     """
     if 8 % bits == 0:  # no number crosses the border of a byte
         shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
@@ -242,24 +282,29 @@ def unpack(words: Tensor, bits: int, *, padded: bool = False) -> Tensor:
         shifts = torch.arange(0, 32 - bits + 1, bits, dtype=torch.int32)
         shifted = words.view(torch.int32).unsqueeze(-1).bitwise_right_shift(shifts)
     else:  # 32 numbers fill as many words as they have bits
-        runs = torch.nn.functional.pad(words.view(torch.int32).long() & 0xFFFFFFFF, (0, -words.shape[-1] % bits))
-        runs = runs.view(*runs.shape[:-1], -1, bits)
-        first = torch.arange(32) * bits
-        at, shifts = first // 32, first % 32
-        high = runs[..., (at + 1).clamp(max=bits - 1)].bitwise_left_shift(32 - shifts)
-        shifted = runs[..., at].bitwise_right_shift(shifts).bitwise_or(high)
+        unsigned = words.view(torch.int32).long() & 0xFFFFFFFF
+        padded_words = torch.nn.functional.pad(unsigned, (0, -words.shape[-1] % bits))
+        runs = padded_words.view(*padded_words.shape[:-1], -1, bits)  # [..., runs of 32 numbers, words of a run]
+        first_bits = torch.arange(32) * bits
+        low_words = first_bits // 32
+        high_words = (low_words + 1).clamp(max=bits - 1)
+        shifts = first_bits % 32
+        low = runs[..., low_words].bitwise_right_shift(shifts)
+        high = runs[..., high_words].bitwise_left_shift(32 - shifts)
+        shifted = low.bitwise_or(high)
     return shifted.bitwise_and(2**bits - 1).flatten(-2)
 
 
 def nibbles(packed: Tensor, *, high_first: bool = False) -> Tensor:
     """The two numbers of 4 bits in each byte, uint8 [..., bytes] → [..., 2 · bytes]."""
-    parts = (packed >> 4, packed & 15) if high_first else (packed & 15, packed >> 4)
-    return torch.stack(parts, -1).flatten(-2)
+    high = packed >> 4
+    low = packed & 15
+    return torch.stack((high, low) if high_first else (low, high), -1).flatten(-2)
 
 
 def fp4(codes: Tensor) -> Tensor:
     """The numbers of E2M1 (a sign, two bits of exponent, one of fraction) by their codes."""
-    return torch.tensor([*FP4, *(-number for number in FP4)])[codes.long()]
+    return torch.tensor(FP4)[codes.long()]
 
 
 def exponents(scales: Tensor) -> Tensor:

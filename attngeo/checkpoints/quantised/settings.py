@@ -33,28 +33,32 @@ DYNAMIC = Fields(
 )
 
 
-def resolve_settings(method: str, stated: Mapping[str, Any], module: str, where: str) -> list[Mapping[str, Any]]:
+def resolve_settings(method: str, stated: Mapping[str, Any], module: str) -> list[Mapping[str, Any]]:
     """The settings of one weight: more than one if several groups may be its own.
 
-    method, stated: the quantisation of a model. module: the name of the weight without its ending. where: the model,
-    for errors. Raises UnsupportedModelError for fields that are unknown or not decoded, CorruptCheckpointError if the
-    weight is stated as one that is not quantised.
+    Args:
+        method: the quantisation of the model.
+        stated: its settings, as config.json states them.
+        module: the name of the weight without its ending.
+
+    Raises:
+        UnsupportedModelError: A field is unknown or not decoded.
+        CorruptCheckpointError: The weight is stated as one that is not quantised.
     """
-    place = f"{where}: the configuration of {method}"
-    own = stated
+    of_model = stated
     if method == "mlx":  # modules have entries of their own
-        own = {name: value for name, value in stated.items() if not isinstance(value, Mapping | bool)}
-    require_known(own, TABLES[method], place)
+        of_model = {name: value for name, value in stated.items() if not isinstance(value, Mapping | bool)}
+    require_known(of_model, TABLES[method], f"the configuration of {method}")
     for name in SKIPPED:
         if is_listed(module, stated.get(name)):
-            raise _refuse_skipped(module, name, where)
+            raise _refuse_skipped(module, name)
     match method:
         case "mlx":
-            return [_resolve_mlx(stated, own, module, where)]
+            return [_resolve_mlx(stated, of_model, module)]
         case "gptq":
-            return [_resolve_dynamic(stated, module, where)]
+            return [_resolve_dynamic(stated, module)]
         case "compressed-tensors":
-            return _resolve_groups(stated, module, where)
+            return _resolve_groups(stated, module)
     return [stated]
 
 
@@ -65,12 +69,15 @@ def estimate_settings(method: str, stated: Mapping[str, Any], module: str) -> Ma
         return entry if isinstance(entry, Mapping) else stated
     if method == "gptq" and stated.get("dynamic"):
         with suppress(CheckpointError):
-            return _resolve_dynamic(stated, module, "")
+            return _resolve_dynamic(stated, module)
     if method == "compressed-tensors":
         groups = stated.get("config_groups")
-        tables = groups.values() if isinstance(groups, Mapping) else []
-        weights = [table.get("weights") for table in tables if isinstance(table, Mapping)]
-        return next((table for table in weights if isinstance(table, Mapping)), stated)
+        if not isinstance(groups, Mapping):
+            return stated
+        for group in groups.values():
+            weights = group.get("weights") if isinstance(group, Mapping) else None
+            if isinstance(weights, Mapping):
+                return weights
     return stated
 
 
@@ -82,26 +89,26 @@ def is_listed(module: str, skipped: Any) -> bool:
     return any(module == name or module.startswith(f"{name}.") or module.endswith(name) for name in names)
 
 
-def _refuse_skipped(module: str, field: str, where: str) -> CorruptCheckpointError:
+def _refuse_skipped(module: str, field: str) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        f"{where}: {module} is packed, and the configuration states that it is not ({field}); download it again"
+        f"{module} is packed, and the configuration states that it is not ({field}); download it again"
     )
 
 
-def _resolve_mlx(stated: Mapping[str, Any], own: Mapping[str, Any], module: str, where: str) -> Mapping[str, Any]:
+def _resolve_mlx(stated: Mapping[str, Any], of_model: Mapping[str, Any], module: str) -> Mapping[str, Any]:
     """The entry of a module in place of all that is stated for the model, its mode included."""
     entry = stated.get(module)
     if entry is False:
-        raise _refuse_skipped(module, module, where)
+        raise _refuse_skipped(module, module)
     if not isinstance(entry, Mapping):
-        return own
-    require_known(entry, MLX, f"{where}: the entry of {module}")
+        return of_model
+    require_known(entry, MLX, f"the entry of {module}")
     mode = entry.get("mode") or "affine"
     size, bits = MLX_MODES.get(str(mode), (None, None))
     return {"mode": mode, "group_size": entry.get("group_size") or size, "bits": entry.get("bits") or bits}
 
 
-def _resolve_dynamic(stated: Mapping[str, Any], module: str, where: str) -> Mapping[str, Any]:
+def _resolve_dynamic(stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
     """The first entry of `dynamic` whose pattern matches a module, over what is stated for the model.
 
     Patterns with "-:" come first: their modules are not quantised.
@@ -110,73 +117,76 @@ def _resolve_dynamic(stated: Mapping[str, Any], module: str, where: str) -> Mapp
     if not entries:
         return stated
     if not isinstance(entries, Mapping):
-        raise CorruptCheckpointError(f"{where}: the configuration states dynamic = {entries!r:.40}, expected a table")
+        raise CorruptCheckpointError(f"the configuration states dynamic = {entries!r:.40}, expected a table")
     for pattern in sorted(entries, key=lambda pattern: not pattern.startswith("-")):
         plain = pattern[2:] if pattern.startswith(("-:", "+:")) else pattern
         try:
             matched = matches_start(plain, module)
         except PatternError as error:
             raise UnsupportedModelError(
-                f"{where}: the pattern {pattern!r:.60} of dynamic {error}; give the model without quantisation"
+                f"the pattern {pattern!r:.60} of dynamic {error}; give the model without quantisation"
             ) from None
         if not matched:
             continue
         if pattern.startswith("-:"):
-            raise _refuse_skipped(module, f"dynamic, {pattern!r:.60}", where)
+            raise _refuse_skipped(module, f"dynamic, {pattern!r:.60}")
         entry = entries[pattern]
         if not isinstance(entry, Mapping):
             raise CorruptCheckpointError(
-                f"{where}: dynamic states {pattern!r:.60} = {entry!r:.40}, expected a table; download it again"
+                f"dynamic states {pattern!r:.60} = {entry!r:.40}, expected a table; download it again"
             )
-        require_known(entry, DYNAMIC, f"{where}: the entry {pattern!r:.60} of dynamic")
+        require_known(entry, DYNAMIC, f"the entry {pattern!r:.60} of dynamic")
         return {**stated, **entry}
     return stated
 
 
-def _resolve_groups(stated: Mapping[str, Any], module: str, where: str) -> list[Mapping[str, Any]]:
+def _resolve_groups(stated: Mapping[str, Any], module: str) -> list[Mapping[str, Any]]:
     """The groups of compressed-tensors that a module may be in, each with the fields of its weights."""
     sparse = stated.get("sparsity_config")
     form = sparse.get("format", "dense") if isinstance(sparse, Mapping) else sparse
     if form not in (None, "dense"):
         raise UnsupportedModelError(
-            f"{where}: weights are stored in the sparse format {form!r:.40}, which is not supported; give the model "
+            f"weights are stored in the sparse format {form!r:.40}, which is not supported; give the model "
             "without quantisation"
         )
     ignored = stated.get("ignore") or []
     if not isinstance(ignored, Sequence) or isinstance(ignored, str):
         raise CorruptCheckpointError(
-            f"{where}: the configuration states ignore = {ignored!r:.40}, expected a list; download it again"
+            f"the configuration states ignore = {ignored!r:.40}, expected a list; download it again"
         )
     if any(_rank_target(target, module) in (EXACT, PATTERNED) for target in ignored):
-        raise _refuse_skipped(module, "ignore", where)
-    ranked = [(_rank_group(group, module), group) for group in _read_groups(stated, where)]
-    known = [rank for rank, _ in ranked if rank is not UNKNOWN]
-    best = min(known, default=OTHER)
-    chosen = [group for rank, group in ranked if rank in (best, UNKNOWN)]  # all, if modules have other names there
-    return [{**stated, **group["weights"], "format": group.get("format") or stated.get("format")} for group in chosen]
+        raise _refuse_skipped(module, "ignore")
+    ranked = [(_rank_group(group, module), group) for group in _read_groups(stated)]
+    best = min((rank for rank, _ in ranked if rank is not UNKNOWN), default=OTHER)
+    settings: list[Mapping[str, Any]] = []
+    for rank, group in ranked:
+        if rank in (best, UNKNOWN):  # all, if modules have other names there
+            file_format = group.get("format") or stated.get("format")
+            settings.append({**stated, **group["weights"], "format": file_format})
+    return settings
 
 
-def _read_groups(stated: Mapping[str, Any], where: str) -> Iterator[Mapping[str, Any]]:
+def _read_groups(stated: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The groups with weights. Raises CorruptCheckpointError for what is no group."""
     groups = stated.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise CorruptCheckpointError(
-            f"{where}: the configuration states config_groups = {groups!r:.40}, expected a table of groups"
+            f"the configuration states config_groups = {groups!r:.40}, expected a table of groups"
         )
-    is_empty = True
+    has_weights = False
     for name, group in groups.items():
-        place = f"{where}: the group {name!r:.40} of config_groups"
-        weights = group.get("weights") if isinstance(group, Mapping) else None
-        targets = group.get("targets") if isinstance(group, Mapping) else None
-        if not isinstance(group, Mapping) or not isinstance(targets, list) or not isinstance(weights, Mapping | None):
-            raise CorruptCheckpointError(f"{place} is {group!r:.60}, expected a table with targets and weights")
-        require_known(group, SCHEME, place)
+        table = f"the group {name!r:.40} of config_groups"
+        is_group = isinstance(group, Mapping) and isinstance(group.get("targets"), list)
+        if not is_group or not isinstance(group.get("weights"), Mapping | None):
+            raise CorruptCheckpointError(f"{table} is {group!r:.60}, expected a table with targets and weights")
+        require_known(group, SCHEME, table)
+        weights = group.get("weights")
         if weights is not None:
-            require_known(weights, WEIGHTS, place)
+            require_known(weights, WEIGHTS, table)
+            has_weights = True
             yield group
-            is_empty = False
-    if is_empty:
-        raise CorruptCheckpointError(f"{where}: no group of config_groups states its weights; download it again")
+    if not has_weights:
+        raise CorruptCheckpointError("no group of config_groups states its weights; download it again")
 
 
 # How well a target fits: by its name, by a pattern, as one of all linear layers, not, or not known.
@@ -184,6 +194,7 @@ EXACT, PATTERNED, BY_CLASS, OTHER, UNKNOWN = 0, 1, 2, 3, None
 
 
 def _rank_target(target: Any, module: str) -> int | None:
+    """How well a target fits a module."""
     if not isinstance(target, str):
         return OTHER
     if target.startswith("re:"):
@@ -197,7 +208,7 @@ def _rank_target(target: Any, module: str) -> int | None:
 
 
 def _rank_group(group: Mapping[str, Any], module: str) -> int | None:
+    """How well the best target of a group fits a module."""
     ranks = [_rank_target(target, module) for target in group["targets"]]
-    known = [rank for rank in ranks if rank is not None]
-    best = min(known, default=OTHER)
+    best = min((rank for rank in ranks if rank is not None), default=OTHER)
     return UNKNOWN if UNKNOWN in ranks and best > PATTERNED else best

@@ -1,0 +1,327 @@
+"""FileStore: the tensors in one file of weights, or in several with an index, in a folder or on the Hub."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import cached_property, partial
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from attngeo.bounds.names import in_utf8
+from attngeo.checkpoints.files import (
+    ADVICE_FOR_POINTERS,
+    GGUF,
+    LONGEST_POINTER,
+    POINTER,
+    THREADS,
+    Index,
+    find_checkpoint,
+    is_index,
+    read_index,
+    require_format,
+)
+from attngeo.checkpoints.gguf import GgufFile, open_splits
+from attngeo.checkpoints.store import ByteSource, RegularFile, TensorFile, TensorInfo, TensorStore
+from attngeo.errors import CorruptCheckpointError, about
+
+if TYPE_CHECKING:
+    from attngeo.checkpoints.hub import Repository
+
+log = logging.getLogger(__name__)
+
+NUMBER = re.compile(r"\d+")
+
+
+class Folder:
+    """A folder with the files of a checkpoint. Its attributes and methods are those of a `Repository`."""
+
+    revision = None
+    offline = False
+    at_once = 1
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def open(self, file: str) -> Path:
+        """The path of a file of weights."""
+        return self.path / file
+
+    def find(self, file: str) -> Path | None:
+        """The path of another file; None if there is no such file."""
+        path = self.path / file
+        return path if path.is_file() else None
+
+    download = find  # nothing has to be fetched
+
+
+class FileStore(TensorStore):
+    """A TensorStore over one file of weights, or over several with an index. A file is opened when it is first needed.
+
+    Args:
+        ref: the model's name; errors begin with it.
+        config: the parsed config.json.
+        folder: where its files are.
+        main_file: the name of the one file, or of the index.
+        index: which file holds which tensor; None for one file.
+        opened: files that are open already, by name.
+        opener: what opens the others, if it is not that of their format.
+    """
+
+    def __init__(
+        self,
+        ref: str,
+        config: Mapping[str, Any],
+        folder: Folder | Repository,
+        main_file: str,
+        index: Index | None = None,
+        opened: Mapping[str, tuple[ByteSource, TensorFile]] | None = None,
+        opener: Callable[[ByteSource], TensorFile] | None = None,
+    ) -> None:
+        self.ref = in_utf8(ref)
+        self.config = config
+        self.revision = folder.revision
+        self.offline = folder.offline
+        self.folder = folder.path
+        self.main_file = main_file
+        self._file_names = [main_file] if index is None else index.files
+        self.format = require_format(self._file_names[0]).name
+        self._source_folder = folder
+        self._index = index
+        self._opener = opener
+        self._open = dict(opened or {})
+        self._lanes = max((source.lanes for source, _ in self._open.values()), default=1)
+        self._repeated: dict[str, str] = {}  # tensor → a file that holds it, too, after the one that the index names
+        self._lock = Lock()
+        self._closed = False
+        self._opening: defaultdict[str, Lock] = defaultdict(Lock)
+
+    @property
+    def lanes(self) -> int:
+        """How many reads at once make it faster."""
+        return self._lanes
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all tensors."""
+        return self._weight_map.keys()
+
+    @property
+    def total_nbytes(self) -> int | None:
+        """Bytes of all tensors: from the index, which may not state them, or from the header of the one file."""
+        if self._index is not None:
+            return self._index.total_nbytes
+        return sum(info.nbytes for info in self._file(self.main_file).tensors.values())
+
+    @property
+    def parameters(self) -> int | None:
+        """Number of floating-point elements, in files that are not open by the bytes that the index states."""
+        return self.count(lambda info: math.prod(info.shape) if info.dtype.startswith(("F", "BF")) else 0)
+
+    def count(self, weights: Callable[[TensorInfo], int]) -> int | None:
+        """The sum of a number for each tensor, in files that are not open by the bytes that the index states.
+
+        None if the index does not state them.
+        """
+        count = 0
+        nbytes = 0
+        for _, file in self._open.values():
+            for info in file.tensors.values():
+                count += weights(info)
+                nbytes += info.nbytes
+        total = self.total_nbytes
+        if len(self._open) >= len(self._file_names):  # the first of several may hold no tensor
+            return count
+        if not nbytes or total is None or total < nbytes:
+            return None
+        return count + (total - nbytes) * count // nbytes
+
+    @cached_property
+    def _weight_map(self) -> Mapping[str, str]:
+        """Name → the file that holds the tensor."""
+        if self._index is None:
+            return dict.fromkeys(self._file(self.main_file).tensors, self.main_file)
+        return self._index.weight_map
+
+    def info(self, name: str) -> TensorInfo:
+        """Shape, dtype and bytes of one tensor. Raises CorruptCheckpointError if the file of the index lacks it."""
+        file = self._weight_map[name]
+        info = self._file(file).tensors.get(name)
+        if info is not None and name not in self._repeated:
+            return info
+        with about(self.ref):
+            if info is None:
+                raise CorruptCheckpointError(
+                    f"the index places tensor {name!r} in {file}, which does not hold it; download it again"
+                )
+            raise CorruptCheckpointError(
+                f"the index places tensor {name!r} in {file}, and {self._repeated[name]}, which transformers reads "
+                "later, holds it, too; save the model again"
+            )
+
+    def _file(self, file: str) -> TensorFile:
+        return self._open_file(file)[1]
+
+    def _open_file(self, file: str) -> tuple[ByteSource, TensorFile]:
+        """A file and its bytes, opened once; several threads may open several files."""
+        with self._lock:
+            opening = self._opening[file]
+        with opening:
+            self._require_not_closed(file)
+            if file in self._open:
+                return self._open[file]
+            with about(self.ref):
+                opener = self._opener or require_format(file).open
+                assert opener is not None  # require_format has refused the others
+                source = _open_source(self._source_folder, file)
+            opened = opener(source)
+            with about(self.ref):
+                repeated = _find_repeated(self._index, file, opened.tensors) if self._index else {}
+            with self._lock:
+                self._repeated |= repeated
+                if self._closed:
+                    opened.close()
+                self._require_not_closed(file)
+                self._open[file] = (source, opened)
+                self._lanes = max(self._lanes, source.lanes)
+            return source, opened
+
+    def _require_not_closed(self, file: str) -> None:
+        if self._closed:
+            with about(self.ref):
+                raise CorruptCheckpointError(f"{file} is read after the checkpoint was closed")
+
+    def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
+        """Open every file that holds one of `names`. Calls `progress` with each file's name.
+
+        After an error or Ctrl-C, nobody waits for files that are being opened: a server may be silent.
+        """
+        files = sorted({self._weight_map[name] for name in names})
+        with ExitStack() as stack:
+            openings: list[Callable[[], TensorFile]] = [partial(self._file, file) for file in files]
+            if self._source_folder.at_once > 1 and len(files) > 1:
+                threads = ThreadPoolExecutor(self._source_folder.at_once, thread_name_prefix=THREADS)
+                stack.callback(threads.shutdown, wait=False, cancel_futures=True)
+                openings = [threads.submit(opening).result for opening in openings]
+            for file, wait in zip(files, openings, strict=True):
+                if progress is not None:
+                    progress(file)
+                wait()
+
+    def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
+        """Rows of each of these tensors; at once from each file that is remote."""
+        by_file: dict[str, dict[str, slice]] = defaultdict(dict)
+        for name, rows in reads.items():
+            self.info(name)  # raises if the tensor is not in the file that the index names
+            by_file[self._weight_map[name]][name] = rows
+        tensors = {}
+        for file_name, reads_of_file in by_file.items():
+            source, file = self._open_file(file_name)
+            with about(source.where), source.hold(file.extents(reads_of_file)):
+                for name, rows in reads_of_file.items():
+                    tensors[name] = file.read(name, rows)
+        return {name: tensors[name] for name in reads}
+
+    def file(self, name: str) -> Path | None:
+        """The path of another file of the model, downloaded if needed; None if it is missing."""
+        return self._source_folder.find(name)
+
+    def download(self, progress: Callable[[str], None]) -> None:
+        """Make every file of weights a whole file on this machine. Calls `progress` with each file's name."""
+        for file in self._file_names:
+            progress(file)
+            self._source_folder.download(file)
+        self._close_files()  # what was remote is opened again as a file on this machine
+
+    def close(self) -> None:
+        """Close all open files. A later `read` fails."""
+        with self._lock:
+            self._closed = True
+        self._close_files()
+
+    def _close_files(self) -> None:
+        with self._lock:
+            files = [file for _, file in self._open.values()]
+            self._open.clear()
+        for file in files:
+            file.close()
+
+
+def _find_repeated(index: Index, file: str, tensors: Collection[str]) -> dict[str, str]:
+    """The tensors of a file for which its index names a file before it, name → this file: transformers reads it last.
+
+    Raises CorruptCheckpointError if the index lacks a tensor whose name differs from a listed one by its numbers only:
+    it belongs to other files, and transformers loads what the files hold.
+    """
+    others = [name for name in tensors if index.weight_map.get(name) != file]
+    unlisted = [name for name in others if name not in index.weight_map]
+    if unlisted:
+        listed_patterns = {NUMBER.sub("#", name) for name in index.weight_map}
+        for name in unlisted:
+            if NUMBER.sub("#", name) in listed_patterns:
+                raise CorruptCheckpointError(
+                    f"{file} holds {name!r:.80}, which is not in the index; it is that of other files: download it "
+                    "again, or save the model again"
+                )
+    return {name: file for name in others if index.weight_map.get(name, file) < file}
+
+
+def open_local(path: Path, ref: str, config: Mapping[str, Any] | None = None) -> FileStore:
+    """Open the checkpoint in a folder, in one file, or behind one index.
+
+    Args:
+        path: see `find_checkpoint`.
+        ref: the model's name.
+        config: see `find_checkpoint`.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or it cannot be read.
+    """
+    checkpoint = find_checkpoint(path, config)
+    index = read_index(checkpoint.folder / checkpoint.name) if is_index(checkpoint.name) else None
+    return open_files(ref, Folder(checkpoint.folder), checkpoint.name, checkpoint.config, index)
+
+
+def open_files(
+    ref: str, folder: Folder | Repository, name: str, config: Mapping[str, Any], index: Index | None
+) -> FileStore:
+    """Open a file of weights, or an index. A GGUF file, or the first file of several, has its own configuration.
+
+    Raises CheckpointError if it is broken.
+    """
+    log.info("%s: %s in %s, %d files of weights", ref, name, folder.path, 1 if index is None else len(index.files))
+    if not name.endswith(GGUF):
+        return FileStore(ref, config, folder, name, index)
+    source = _open_source(folder, name)
+    first = GgufFile(source)
+    opened = {name: (source, first)}
+    if first.metadata.get("split.count", 1) != 1:
+        opened |= open_splits(first, name, partial(_open_source, folder))
+        weight_map: dict[str, str] = {}
+        total = 0
+        for split, (_, file) in opened.items():
+            weight_map |= dict.fromkeys(file.tensors, split)
+            total += sum(info.nbytes for info in file.tensors.values())
+        index = Index(weight_map, total)
+    return FileStore(ref, first.config, folder, name, index, opened, partial(GgufFile, inherited=first.metadata))
+
+
+def _open_source(folder: Folder | Repository, file: str) -> ByteSource:
+    """A file of weights: on this machine, or ranges of it. Raises CorruptCheckpointError for a pointer of git-lfs."""
+    opened = folder.open(file)
+    source = RegularFile(opened) if isinstance(opened, Path) else opened
+    if len(POINTER) <= source.size <= LONGEST_POINTER:
+        with about(source.where):
+            start = bytes(source.read(0, len(POINTER), "header").numpy())
+            if start == POINTER.encode():
+                source.close()
+                raise CorruptCheckpointError(ADVICE_FOR_POINTERS)
+    return source

@@ -1,0 +1,394 @@
+"""Patience with servers of the Hub: how long they are waited for, and how many bytes they may send.
+
+huggingface_hub reads until a server ends its answer, and waits as long as one asks it to. The hooks and streams here
+give every request a time-out, every answer a pace and a limit of bytes. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from huggingface_hub import constants, set_client_factory
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from huggingface_hub.utils import _http as hub_http, httpx, parse_ratelimit_headers  # type: ignore[attr-defined]  # re-exported
+
+from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES
+from attngeo.checkpoints.files import limit_of
+from attngeo.errors import CorruptCheckpointError, NetworkError, about, hide_secrets
+
+log = logging.getLogger(__name__)
+
+# Seconds that a server may ask to wait, in total before it answers; the Hub counts requests over five minutes.
+LONGEST_WAIT = 300
+# Stands for a number of seconds that is none.
+NEVER = 10**9
+# A server that has answered nothing for so many time-outs in a row is given up, and so is one that then has sent less
+# than so many bytes for each second of them.
+MOST_TIMEOUTS = 6
+SLOWEST = 1000
+# So many connections that fail at once, one after another with longer and longer waits: there is no network.
+MOST_CONNECTIONS = 3
+# The statuses for which huggingface_hub tries again.
+TOO_MANY_REQUESTS = 429
+BUSY = (408, TOO_MANY_REQUESTS, 500, 502, 503, 504)
+COMMIT = re.compile("[0-9a-f]{40}")
+# The path of the address of a file of a model; data sets have files of any length.
+FILE = re.compile(r"(?!.*/datasets/)/.+/resolve/[^/]+/(?P<file>.+)")
+# A hash becomes the name of a file in the cache.
+ETAG = re.compile(r'(?:W/)?"?[\w.:+=-]{1,200}"?', re.ASCII)
+
+
+@contextmanager
+def require_answers(subject: str) -> Iterator[ServerRules]:
+    """Inside the block, huggingface_hub waits for no server for long, and takes no more bytes than a file may have.
+
+    Logs a warning for each wait that a server asks for. If the file is in the cache, huggingface_hub takes that instead
+    of what a server refuses.
+
+    Args:
+        subject: what is read, such as the reference of a model; errors and warnings begin with it.
+
+    Raises:
+        NetworkError: A server asks for more than LONGEST_WAIT seconds, does not answer, sends almost nothing or more
+            than it has announced, or names a commit or hash that is none.
+        CorruptCheckpointError: A file is longer than `limit_of` allows.
+    """
+    watch_clients()
+    rules = ServerRules(subject)
+    with about(subject):
+        _active.append(rules)
+        try:
+            with apply_rules([*(getattr(_thread, "rules", None) or []), rules]):
+                yield rules
+        except (HfHubHTTPError, OSError) as error:
+            if rules.refusal is not None:
+                raise NetworkError(rules.refusal) from error
+            raise
+        finally:
+            _active.remove(rules)
+
+
+def longest_timeout() -> float:
+    """The time-out that the user has set, in seconds."""
+    return max(constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT)
+
+
+def longest_silence() -> float:
+    """The seconds after which a server that sends almost nothing is given up."""
+    return MOST_TIMEOUTS * longest_timeout()
+
+
+# The rules of the blocks that are running in all threads, and in this one. Those of all are for threads of libraries.
+_active: list[ServerRules] = []
+_thread = threading.local()
+
+
+@contextmanager
+def apply_rules(rules: list[ServerRules]) -> Iterator[None]:
+    """Inside the block, the requests of this thread follow these rules and no others."""
+    outer = getattr(_thread, "rules", None)
+    _thread.rules = rules
+    try:
+        yield
+    finally:
+        _thread.rules = outer
+
+
+def _current_rules() -> list[ServerRules]:
+    rules = getattr(_thread, "rules", None)
+    return [*_active] if rules is None else rules
+
+
+@dataclass(frozen=True)
+class _WatchedFactory:
+    """Makes the HTTP clients of huggingface_hub, which makes a new one after each connection that has failed."""
+
+    factory: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        client = self.factory()
+        checks: dict[str, Callable[..., None]] = {"request": _check_request, "response": _check_response}
+        client.event_hooks = {name: [*hooks, checks[name]] for name, hooks in client.event_hooks.items()}
+        for transport in (client._transport, *client._mounts.values()):
+            # There is no public way to see what comes before the end of the headers. Other transports have no pool.
+            if (pool := getattr(transport, "_pool", None)) is not None:
+                pool._network_backend = _PacedConnections(pool._network_backend)
+        return client
+
+
+def watch_clients() -> None:
+    """Let every HTTP client of huggingface_hub follow the rules; once for a process."""
+    factory = hub_http._GLOBAL_CLIENT_FACTORY  # there is no public way to keep the one that a user has set
+    if not isinstance(factory, _WatchedFactory):
+        set_client_factory(_WatchedFactory(factory))
+        logging.getLogger("huggingface_hub.file_download").addFilter(_hide_secrets)
+
+
+def _hide_secrets(record: logging.LogRecord) -> bool:
+    """Let a record of the log through, without signatures in addresses."""
+    record.msg = hide_secrets(record.getMessage())
+    record.args = ()
+    return True
+
+
+def _check_request(request: Any) -> None:
+    for rules in _current_rules():
+        rules.check_request(request)
+
+
+def _check_response(response: Any) -> None:
+    for rules in _current_rules():
+        rules.check_response(response)
+
+
+class Limit(NamedTuple):
+    """How many bytes the content of an answer may have.
+
+    what: the file or the answer, for errors; "" for an answer without limits. most: bytes that such a file may have.
+    announced: bytes of weights, as the Hub has stated them.
+    """
+
+    what: str = ""
+    most: int | None = None
+    announced: int | None = None
+
+    def check(self, received: int) -> None:
+        """Raise CorruptCheckpointError or NetworkError if so many bytes are too many."""
+        if self.most is not None and received > self.most:
+            raise CorruptCheckpointError(
+                f"{self.what} has more than {self.most:,} bytes; give another revision, or a folder"
+            )
+        if self.announced is not None and received > self.announced:
+            raise NetworkError(
+                f"{self.what} has more than the {self.announced:,} bytes that the Hub has stated; try again"
+            )
+
+
+def _read_size(response: Any) -> int | None:
+    """The bytes of a file that an answer states; None if it states none."""
+    stated = response.headers.get("X-Linked-Size") or response.headers.get("Content-Length") or ""
+    return int(stated[:20]) if stated.isascii() and stated.isdigit() else None
+
+
+class ServerRules:
+    """The hooks of huggingface_hub's HTTP client, and what they have seen.
+
+    subject: what is read; warnings begin with it. counts_failures: whether the caller itself gives up after some
+    failures, and counts the bytes. refusal: why the server is given up, if it is. announced: the hash of the last file
+    that the Hub answered about.
+    """
+
+    def __init__(self, subject: str, *, counts_failures: bool = False) -> None:
+        self.refusal: str | None = None
+        self.announced: str | None = None
+        # Address, that of a file or another one to which the Hub redirects from it → the limit of the content.
+        self._limits: dict[str, Limit] = {}
+        self._subject = subject
+        self._counts_failures = counts_failures
+        self._waited = 0  # seconds
+        self._unanswered_since: float | None = None
+        self._unanswered = 0
+
+    def check_request(self, request: Any) -> None:
+        """Give every request a time-out.
+
+        Raises NetworkError if the server has answered nothing for long; OfflineModeIsEnabled, after which other
+        libraries look into their caches, if connections fail at once, so that another one would, too.
+        """
+        limit = longest_timeout()
+        if FILE.fullmatch(request.url.path):
+            request.headers["Accept-Encoding"] = "identity"  # the bytes that are counted are those that are written
+        if not self._counts_failures:
+            self._check_silence(time.monotonic(), limit)
+        stated = request.extensions.get("timeout") or {}
+        request.extensions["timeout"] = {
+            name: min(stated.get(name) or limit, limit) for name in ("connect", "read", "write", "pool")
+        }
+
+    def _check_silence(self, now: float, limit: float) -> None:
+        self._unanswered_since = self._unanswered_since or now
+        self._unanswered += 1
+        silence = now - self._unanswered_since
+        if self._unanswered > MOST_CONNECTIONS and silence < limit:
+            raise OfflineModeIsEnabled(f"{MOST_CONNECTIONS} connections have failed")
+        if silence > MOST_TIMEOUTS * limit:
+            raise NetworkError(
+                f"{constants.ENDPOINT} has not answered for {silence:.0f} seconds; check the connection, HF_ENDPOINT "
+                "and proxies, or give a folder"
+            )
+
+    def check_response(self, response: Any) -> None:
+        """Announce a wait, and let the content come in time.
+
+        Raises HfHubHTTPError for a wait that is too long, NetworkError for a name that is none.
+        """
+        self._unanswered_since = None
+        self._unanswered = 0
+        server = str(response.url.join("/")).rstrip("/")  # the Hub, or one that has its files
+        limit = self._find_limit(response, server)
+        response.stream = _PacedStream(response.stream, Pace(longest_silence(), server), limit)
+        if response.status_code in BUSY:
+            self._check_wait(response, server)
+        else:
+            self._waited = 0
+            self.refusal = None
+        commit = response.headers.get("X-Repo-Commit")
+        if commit is None:  # no server of a Hub, but of its files
+            return
+        etag = response.headers.get("ETag")
+        linked = response.headers.get("X-Linked-Etag")
+        for name, value, form in (("commit", commit, COMMIT), ("hash", etag, ETAG), ("hash", linked, ETAG)):
+            if value is not None and not form.fullmatch(value):
+                raise NetworkError(
+                    f"{constants.ENDPOINT} answers with the {name} {value!r:.100}, which is none; check HF_ENDPOINT"
+                )
+        if etag or linked:
+            self.announced = (linked or etag).removeprefix("W/").strip('"')
+
+    def _find_limit(self, response: Any, server: str) -> Limit:
+        """What the content of an answer may have. Raises if the answer states that it has more, or is compressed."""
+        if self._counts_failures:
+            return Limit()
+        if response.is_error:
+            return Limit(f"the refusal of {server}", MOST_BYTES)
+        url = response.request.url
+        size = _read_size(response)
+        limit = self._limits.get(str(url), Limit())
+        address = FILE.fullmatch(url.path)
+        if address:
+            limit = limit._replace(what=address["file"], most=limit_of(address["file"]))
+        elif "/api/" in url.path:
+            limit = Limit(f"the answer of {server}", MOST_INDEX_BYTES)
+        is_head = response.request.method == "HEAD"
+        if is_head or response.is_redirect:
+            if is_head and address and limit.most is None:
+                limit = limit._replace(announced=size)
+            with suppress(httpx.InvalidURL):  # which huggingface_hub will say
+                target = url.join(response.headers.get("Location", ""))
+                self._limits[str(url)] = limit
+                self._limits[str(target)] = limit
+            return Limit()
+        if address and response.headers.get("Content-Encoding", "identity") != "identity":
+            raise NetworkError(f"{limit.what} comes compressed from {server}, expected plain bytes; check HF_ENDPOINT")
+        limit.check(size or 0)
+        return limit
+
+    def _check_wait(self, response: Any, server: str) -> None:
+        seconds = read_wait(response)
+        if seconds is None:
+            return
+        self._waited += seconds
+        if self._waited <= LONGEST_WAIT:
+            log.warning("%s: %s asks to wait %d s", self._subject, server, seconds)
+            return
+        self.refusal = (
+            f"{server} asks to wait {seconds:,} seconds, expected at most {LONGEST_WAIT} in total; try again later"
+        )
+        raise HfHubHTTPError(self.refusal, response=response)  # which lets huggingface_hub look into its cache
+
+
+class _PacedStream(httpx.SyncByteStream):
+    """The content of an answer, whose bytes have a pace and a limit."""
+
+    def __init__(self, stream: Any, pace: Pace, limit: Limit) -> None:
+        self._stream = stream
+        self._pace = pace
+        self._limit = limit
+
+    def __iter__(self) -> Iterator[bytes]:
+        received = 0
+        for block in self._stream:
+            received += len(block)
+            self._limit.check(received)
+            yield block
+            self._pace.count(len(block))
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class Pace:
+    """The bytes that a server sends. Raises NetworkError if, in `seconds` seconds, almost none have come."""
+
+    def __init__(self, seconds: float, server: str) -> None:
+        self._seconds = seconds
+        self._server = server
+        self._since = time.monotonic()
+        self._received = 0
+
+    def count(self, nbytes: int) -> None:
+        """Count bytes that have come now."""
+        self._received += nbytes
+        elapsed = time.monotonic() - self._since
+        if elapsed <= self._seconds:
+            return
+        if self._received < SLOWEST * elapsed:
+            raise NetworkError(
+                f"{self._server} has sent {self._received:,} bytes in {elapsed:.0f} seconds; "
+                "check the connection, or try again later"
+            )
+        self._since = time.monotonic()
+        self._received = 0
+
+
+class _PacedConnections:
+    """The network of an HTTP client. What a server sends before the content of its answer has a pace, too.
+
+    A time-out is that of one read: headers that come byte by byte would never end.
+    """
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    def connect_tcp(self, host: str, port: int, **options: Any) -> Any:
+        return _PacedConnection(self._network.connect_tcp(host, port, **options), f"{host}:{port}")
+
+
+class _PacedConnection:
+    """One connection. The time of a request begins with the first read after it was written."""
+
+    def __init__(self, stream: Any, server: str, scheme: str = "http") -> None:
+        self._stream = stream
+        self._server = server
+        self._scheme = scheme
+        self._pace: Pace | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def start_tls(self, *arguments: Any, **options: Any) -> Any:
+        return _PacedConnection(self._stream.start_tls(*arguments, **options), self._server, "https")
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._pace = None
+        self._stream.write(buffer, timeout)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._pace is None:
+            self._pace = Pace(longest_silence(), f"{self._scheme}://{self._server}")
+        block: bytes = self._stream.read(max_bytes, timeout)
+        self._pace.count(len(block))
+        return block
+
+
+def read_wait(response: Any) -> int | None:
+    """The seconds that a busy server asks to wait, as huggingface_hub reads them; None if it does not say."""
+    stated = response.headers.get("Retry-After", "").strip()
+    try:
+        if response.status_code == TOO_MANY_REQUESTS:
+            limits = parse_ratelimit_headers(response.headers)
+            if limits is not None and limits.remaining == 0:
+                return limits.reset_in_seconds
+        return int(stated[:20]) if stated.isdigit() else None
+    except ValueError:  # thousands of digits, or such as ²: huggingface_hub would fail
+        return NEVER
