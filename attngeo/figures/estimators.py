@@ -177,7 +177,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
     """The query, key and value of each item in the first layer, as maps of items × numbers; a line of panels for each
     head.
 
-    rows: of `attngeo.estimators.efa.prediction.tabulate_vectors`.
+    rows: of `attngeo.estimators.efa.tabulate_vectors`.
     """
     heads, vectors = sorted(rows["head"].unique()), [name for name in VECTORS if name in set(rows["vector"])]
     if not vectors:
