@@ -1,4 +1,4 @@
-"""The device to compute on, how tensors get there, and what is said if they do not fit."""
+"""Devices: the one to compute on, copies of tensors to it, and the error if they do not fit."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ def pick_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device(next(kind for kind in FASTEST_FIRST if _count_devices(kind)))
     kind, colon, number = device.partition(":")
-    is_numbered = number.isdecimal()
-    if (colon and not is_numbered) or (int(number) if is_numbered else 0) >= _count_devices(kind):
+    index = int(number) if number.isdecimal() else 0
+    is_malformed = bool(colon) and not number.isdecimal()
+    if is_malformed or index >= _count_devices(kind):
         available = ", ".join(name for name in reversed(FASTEST_FIRST) if _count_devices(name))
         raise UsageError(f"$device is {device!r}, which is not available; expected one of: auto, {available}", "device")
-    return torch.device(kind, int(number)) if colon else torch.device(kind)
+    return torch.device(kind, index) if colon else torch.device(kind)
 
 
 def usable_device(device: str) -> str:

@@ -1,4 +1,4 @@
-"""What a value from outside may be, checked by pydantic: strict tables, and its errors in our words."""
+"""Strict tables of values from outside, checked by pydantic, and its errors in our words."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Table(BaseModel):
 
 
 def as_value_error(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """The function's result; its UsageError as a ValueError, to which pydantic adds the place."""
+    """The function's result; its UsageError as a ValueError, to which pydantic adds the path of the key."""
     try:
         return function(*args, **named)
     except UsageError as error:
@@ -43,7 +43,7 @@ def as_value_error(function: Callable[..., Any], *args: Any, **named: Any) -> An
 
 
 def describe_error(problem: ErrorDetails) -> str:
-    """The place of an error of pydantic, and what is wrong there: one line of bounded length."""
+    """An error of pydantic as one line of bounded length: the path of the key, and what is wrong there."""
     match problem["type"]:
         case "extra_forbidden":
             text = "unknown key"
@@ -55,13 +55,17 @@ def describe_error(problem: ErrorDetails) -> str:
             text = str(problem["ctx"]["error"])
         case _:
             text = f"expected {expected_of(problem)}, got {problem['input']!r:.60}"
-    place = ".".join(str(part) for part in problem["loc"])
-    parts = ((place, LONGEST_KEY), (text, LONGEST_TEXT))
-    return ": ".join(printable(part if len(part) <= most else f"{part[: most - 2]} …") for part, most in parts if part)
+    path = ".".join(str(key) for key in problem["loc"])
+    described = printable(_shorten(text, LONGEST_TEXT))
+    return f"{printable(_shorten(path, LONGEST_KEY))}: {described}" if path else described
+
+
+def _shorten(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 2]} …"
 
 
 def expected_of(problem: ErrorDetails) -> str:
-    """What a value should be, by an error of pydantic about it."""
+    """The value that is expected where pydantic found an error."""
     details = problem.get("ctx", {})
     match problem["type"]:
         case "greater_than_equal":
@@ -71,5 +75,7 @@ def expected_of(problem: ErrorDetails) -> str:
         case kind if kind in EXPECTED:
             return EXPECTED[kind]
     match = SHOULD_BE.match(problem["msg"])
-    expected = "".join(filter(None, match.groups())) if match else problem["msg"]
+    expected = problem["msg"]
+    if match is not None:
+        expected = "".join(group for group in match.groups() if group)
     return expected.partition(" after validation")[0]  # of a list: and the length that it has

@@ -21,7 +21,6 @@ from attngeo.papers.wibisono2023.summaries import (
     summarise_methods,
 )
 from attngeo.session import ResultOptions, Session, StudyOptions
-from attngeo.tables.write import AS_WRITTEN
 
 from .declare import with_options
 from .help import Command, Group
@@ -145,13 +144,12 @@ def impute(
 
 def _print_cells(filled: pd.DataFrame) -> None:
     """Print the cells that are filled in, in the order of the rows."""
-    added = [name for name in filled.columns if name not in filled.attrs[AS_WRITTEN]]
+    probabilities = models.find_probabilities(filled)
     cells = []
-    for row, cell in enumerate(filled.to_dict("records"), 1):
-        for name in filled.columns:
-            chances = [cell[other] for other in added if other.endswith(f"p({name})")]
-            if chances and not is_missing(chances[0]):
-                cells.append({"row": row, "column": name, "value": cell[name], "probability": chances[0]})
+    for row, values in enumerate(filled.to_dict("records"), 1):
+        for name, probability in probabilities.items():
+            if not is_missing(values[probability]):
+                cells.append({"row": row, "column": name, "value": values[name], "probability": values[probability]})
     columns = {"row": show_number("row", "d"), "column": show_text("column"), "value": show_text("value"),
                "probability": show_number("probability")}  # fmt: skip
     if cells:

@@ -244,7 +244,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
     """The query, key and value of each item in the first layer, as maps of items × numbers.
 
     Args:
-        rows: rows of `attngeo.estimators.efa.prediction.tabulate_vectors`: item, vector, head, number, value.
+        rows: rows of `attngeo.estimators.efa.tabulate_vectors`: item, vector, head, number, value.
         options: unused; every kind takes them.
 
     Returns:

@@ -82,9 +82,9 @@ SOURCES = {
     "gradients": "attngeo gradients -o FILE", "pairs": "attngeo gradients --pairs-output FILE",
     "analogy": "attngeo analogy -o FILE", "explain": "attngeo analogy --explain CORPUS -o FILE",
     "simulate": "attngeo tabular simulate -o FILE", "cells": "attngeo tabular predict --attention-output FILE",
-    "encodings": "attngeo.estimators.tabular.files.tabulate_encodings, or a folder of tabular fit --save",
+    "encodings": "attngeo.estimators.tabular.tabulate_encodings, or a folder of tabular fit --save",
     "efa": "attngeo efa run -o FILE", "weights": "attngeo efa attention -o FILE",
-    "vectors": "attngeo.estimators.efa.prediction.tabulate_vectors, or a folder of efa fit --save",
+    "vectors": "attngeo.estimators.efa.tabulate_vectors, or a folder of efa fit --save",
     "places": "attngeo efa attention --places-output FILE",
 }  # fmt: skip
 

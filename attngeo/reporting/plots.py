@@ -212,9 +212,9 @@ def _read_saved(place: Any, spec: FigureSpec) -> pd.DataFrame:
     """The rows of a saved model, the only input of its figure."""
     if spec.source == "encodings":
         from attngeo.estimators.tabular.classifier import TableModel
-        from attngeo.estimators.tabular.files import tabulate_encodings
+        from attngeo.estimators.tabular.views import tabulate_encodings
 
         return tabulate_encodings(TableModel.load(place))
-    from attngeo.estimators.efa.prediction import tabulate_vectors
+    from attngeo.estimators.efa.views import tabulate_vectors
 
     return tabulate_vectors(estimators.ExponentialFamilyAttention.load(place))

@@ -1,10 +1,10 @@
-"""The loop: epochs of seeded batches, Adam, early stopping, and a state from which a training resumes."""
+"""The training loop: epochs of seeded batches, Adam, early stopping, and a state from which a training resumes."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +25,11 @@ FILE = "training.pt"
 
 # The state is saved after an epoch if 50 times the seconds of the last saving have passed: it takes 2% of the time.
 PAUSE = 50
-# What to do if a batch needs too much memory.
+# The advice if a batch needs too much memory.
 SMALLER = "lower the batch size, the number of layers, or the length of the longest sequence"
 # Options that do not change the numbers.
 FREE = ("device",)
-# What a state is of, for messages.
+# The keys by which a state is recognised, as messages name them.
 NAMES = {"identity": "model or data", "options": "options", "shapes": "shapes"}
 
 Batch = tuple[Tensor, ...]
@@ -61,29 +61,10 @@ def limited_threads(*, is_small: bool) -> Iterator[None]:
 
 
 class Batches(Protocol):
-    """What the loop reads: the batches of an epoch, which are the same when it is started again."""
+    """Training data in batches, which are the same when an epoch is started again."""
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of an epoch, from 0."""
-
-
-class TensorBatches:
-    """Batches of tensors in memory that have the same first dimension: that of the examples.
-
-    tensors: [examples, ...] each. size: examples in a batch; the last one may be smaller. seed: of the order, which is
-    another one in each epoch; None keeps the examples in their order, as for validation.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor], size: int, seed: int | None = None) -> None:
-        self.tensors, self.size, self.seed = tuple(tensors), size, seed
-
-    def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of an epoch, from 0."""
-        total = len(self.tensors[0])
-        order = None if self.seed is None else torch.randperm(total, generator=draw_generator(self.seed, number))
-        for start in range(0, total, self.size):
-            rows = slice(start, start + self.size)
-            yield tuple(tensor[rows if order is None else order[rows]] for tensor in self.tensors)
 
 
 class BestWeights:
@@ -94,7 +75,8 @@ class BestWeights:
     """
 
     def __init__(self, model: nn.Module, models: int | None, patience: int | None) -> None:
-        self._model, self._models = model, models
+        self._model = model
+        self._models = models
         self._patience = math.inf if patience is None else patience
         self.lowest = torch.full((models or 1,), math.inf, dtype=torch.float64)
         self.epochs = torch.full((models or 1,), -1)
@@ -102,18 +84,18 @@ class BestWeights:
         self.weights: dict[str, Tensor] = {}
 
     def update(self, epoch: int, losses: Tensor) -> None:
-        """Take the validation losses ([models]) after an epoch."""
+        """Keep the weights of each model whose validation loss after an epoch is its lowest one. losses: [models]."""
         losses = losses.detach().to("cpu", torch.float64).reshape(-1)
-        better = losses.isfinite() & (losses < self.lowest) & ~self.stopped
-        self.lowest = torch.where(better, losses, self.lowest)
-        self.epochs = torch.where(better, epoch, self.epochs)
+        is_better = losses.isfinite() & (losses < self.lowest) & ~self.stopped
+        self.lowest = torch.where(is_better, losses, self.lowest)
+        self.epochs = torch.where(is_better, epoch, self.epochs)
         self.stopped |= epoch - self.epochs >= self._patience
         for name, weight in self._model.state_dict().items():
             best = self.weights.setdefault(name, weight.clone())
-            chosen = better.to(weight.device)
             if self._models is not None:
+                chosen = is_better.to(weight.device)
                 best[chosen] = weight[chosen]
-            elif bool(better):
+            elif bool(is_better):
                 best.copy_(weight)
 
     def restore(self) -> None:
@@ -122,12 +104,14 @@ class BestWeights:
             self._model.load_state_dict(self.weights)
 
     def state(self) -> dict[str, Any]:
-        """What a saved state keeps."""
+        """The tensors that a saved state keeps."""
         return {name: getattr(self, name) for name in ("lowest", "epochs", "stopped", "weights")}
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from what `state` gave."""
-        self.lowest, self.epochs, self.stopped = state["lowest"], state["epochs"], state["stopped"]
+        self.lowest = state["lowest"]
+        self.epochs = state["epochs"]
+        self.stopped = state["stopped"]
         self.weights = {
             name: state["weights"][name].to(weight.device) for name, weight in self._model.state_dict().items()
         }
@@ -135,7 +119,7 @@ class BestWeights:
 
 @dataclass(frozen=True)
 class History:
-    """What a training did.
+    """The losses of a training.
 
     train: mean training loss of each epoch, [epochs] or [epochs, models]. validation: the same after each epoch; empty
     without validation data. best_epoch: from 0, of each model; the last one without validation data.
@@ -158,24 +142,39 @@ def train(
 ) -> History:
     """Train a model in place. It ends with the weights of the lowest validation loss, or the last ones without one.
 
-    model: `model(*batch)` is (sum of the losses, number of terms), each a scalar, or [models] for a batch of models,
-        whose parameters and buffers all have that first dimension. They are trained independently.
-    batches: the training data.
-    validation: data whose mean loss is measured after each epoch.
-    folder: for the state of an unfinished training. It is saved after epochs, at most 2% of the time, and a training
-        that finds it resumes: it ends with the same numbers as one that was not interrupted.
-    identity: names data and model. The state of another training is refused.
-    progress: called after each epoch.
+    Args:
+        model: `model(*batch)` is (sum of the losses, number of terms), each a scalar, or [models] for a batch of
+            models, whose parameters and buffers all have that first dimension. They are trained independently.
+        batches: the training data.
+        options: of the loop.
+        validation: data whose mean loss is measured after each epoch.
+        folder: for the state of an unfinished training. It is saved after epochs, at most 2% of the time, and a
+            training that finds it resumes: it ends with the same numbers as one that was not interrupted.
+        identity: names data and model. The state of another training is refused.
+        progress: called after each epoch.
 
-    Raises TrainingError if a loss is not finite (it names the epoch and the batch), if the weights are not at the end,
-    if no validation loss is finite, or if the state is of another training; InterruptedTrainingError at Ctrl-C, and
-    KeyboardInterrupt if there is no `folder` for the state.
+    Returns:
+        The losses of each epoch.
+
+    Raises:
+        TrainingError: a loss is not finite (the error names the epoch and the batch), or the weights at the end, or all
+            validation losses; or the state is of another training.
+        InterruptedTrainingError: at Ctrl-C; KeyboardInterrupt if there is no `folder` for the state.
     """
-    place, device = None if folder is None else Path(folder), pick_device(options.device)
+    device = pick_device(options.device)
     optimizer = torch.optim.AdamW(  # which is Adam without a weight decay
         model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
     )
-    training = _Training(model.to(device), batches, options, validation, place, identity, optimizer, device)
+    training = _Training(
+        model=model.to(device),
+        batches=batches,
+        options=options,
+        validation=validation,
+        folder=None if folder is None else Path(folder),
+        identity=identity,
+        optimizer=optimizer,
+        device=device,
+    )
     try:
         return training.run(progress)
     except KeyboardInterrupt:
@@ -211,17 +210,17 @@ class _Training:
     next_save: float = 0.0
 
     def identify(self) -> dict[str, Any]:
-        """What the state of a training is of."""
+        """The keys by which the state of a training is recognised."""
         shapes = {name: list(weight.shape) for name, weight in self.model.named_parameters()}
-        kept = {name: value for name, value in self.options if name not in FREE}
-        return {"identity": self.identity, "options": kept, "shapes": shapes}
+        options = {name: value for name, value in self.options if name not in FREE}
+        return {"identity": self.identity, "options": options, "shapes": shapes}
 
     def run(self, progress: ProgressCallback) -> History:
         """Train, from the saved state if there is one."""
         devices = [self.device.index or 0] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             self._resume()
-            while self.epoch < self.options.epochs and not (self.best is not None and bool(self.best.stopped.all())):
+            while self.epoch < self.options.epochs and not self._has_stopped():
                 torch.manual_seed(draw_generator(self.options.seed, self.epoch, 1).initial_seed())
                 self._run_epoch()
                 self.epoch += 1
@@ -229,7 +228,12 @@ class _Training:
                 progress(Progress("fit", self._describe(), self.epoch, self.options.epochs, "steps"))
         return self._finish()
 
+    def _has_stopped(self) -> bool:
+        """Whether the patience with all models is at an end."""
+        return self.best is not None and bool(self.best.stopped.all())
+
     def _run_epoch(self) -> None:
+        """Train for an epoch, and measure the loss of the validation data."""
         with explain_memory(SMALLER):
             self.model.train()
             losses = torch.stack([self._take_step(batch) for batch in self.batches.epoch(self.epoch)]).cpu().double()
@@ -269,10 +273,10 @@ class _Training:
         """
         finite = losses.isfinite()
         if not finite.all():
-            at = int((~finite).reshape(len(losses), -1).any(1).nonzero()[0])
-            value = losses[at][~finite[at]].reshape(-1)[0]
+            batch = int((~finite).reshape(len(losses), -1).any(1).nonzero()[0])
+            loss = losses[batch][~finite[batch]].reshape(-1)[0]
             raise TrainingError(
-                f"the loss became {_name_value(value)} in epoch {self.epoch + 1}, batch {at + 1}; {self._advise()}"
+                f"the loss became {_name_value(loss)} in epoch {self.epoch + 1}, batch {batch + 1}; {self._advise()}"
             )
 
     def _advise(self) -> str:
@@ -288,11 +292,14 @@ class _Training:
                 )
 
     def _describe(self) -> str:
+        """The last losses, for progress."""
         text = f"loss {float(self.train_losses[-1].mean()):.4f}"
-        return text + (f"  validation {float(self.held_out_losses[-1].mean()):.4f}" if self.held_out_losses else "")
+        if self.held_out_losses:
+            text += f"  validation {float(self.held_out_losses[-1].mean()):.4f}"
+        return text
 
     def _save_if_due(self) -> None:
-        """Save what the epochs so far have given, if there is a folder for it."""
+        """Save the state after the epochs so far, if there is a folder for it."""
         start = time.monotonic()
         if self.folder is None or start < self.next_save:
             return
@@ -312,7 +319,10 @@ class _Training:
 
     def _resume(self) -> None:
         """Load the saved state, if there is one."""
-        if self.folder is None or not (path := self.folder / FILE).is_file():
+        if self.folder is None:
+            return
+        path = self.folder / FILE
+        if not path.is_file():
             return
         try:
             state = dict(torch.load(path, "cpu", weights_only=True))
@@ -320,13 +330,15 @@ class _Training:
             raise TrainingError(
                 f"{path} cannot be read ({first_line(error)}); remove it to train from the start"
             ) from None
-        for what, wanted in self.identify().items():
-            if state.get(what) != wanted:
+        for key, expected in self.identify().items():
+            if state.get(key) != expected:
                 raise TrainingError(
-                    f"{self.folder}: its unfinished training has another {NAMES[what]}; choose another folder, or "
+                    f"{self.folder}: its unfinished training has another {NAMES[key]}; choose another folder, or "
                     "remove it to train from the start"
                 )
-        self.epoch, self.train_losses, self.held_out_losses = state["epoch"], state["train"], state["validation"]
+        self.epoch = state["epoch"]
+        self.train_losses = state["train"]
+        self.held_out_losses = state["validation"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if state["best"] is not None:
@@ -335,9 +347,9 @@ class _Training:
 
     def _check_validation(self, best: BestWeights) -> None:
         """Raise TrainingError for a model without a best epoch: after none was its validation loss finite."""
-        without = best.epochs < 0
-        if without.any():
-            last = self.held_out_losses[-1].reshape(-1)[without][0]
+        has_none = best.epochs < 0
+        if has_none.any():
+            last = self.held_out_losses[-1].reshape(-1)[has_none][0]
             raise TrainingError(
                 f"no validation loss of {len(self.held_out_losses)} epochs is finite (the last one is "
                 f"{_name_value(last)}); {self._advise()}, or leave extreme values out of the validation data"
@@ -349,10 +361,16 @@ class _Training:
             self.best.restore()
         self._check_weights()
         self.model.eval()
-        empty = np.empty(0)
-        train = torch.stack(self.train_losses).numpy() if self.train_losses else empty
-        best = np.full(train.shape[1:] or 1, len(train) - 1) if self.best is None else self.best.epochs.numpy()
-        return History(train, torch.stack(self.held_out_losses).numpy() if self.held_out_losses else empty, best)
+        train = _stack(self.train_losses)
+        best_epoch = np.full(train.shape[1:] or 1, len(train) - 1)
+        if self.best is not None:
+            best_epoch = self.best.epochs.numpy()
+        return History(train, _stack(self.held_out_losses), best_epoch)
+
+
+def _stack(losses: list[Tensor]) -> np.ndarray:
+    """The losses of epochs, [epochs] or [epochs, models]; empty if none was measured."""
+    return torch.stack(losses).numpy() if losses else np.empty(0)
 
 
 def _average(sums: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from torch import Tensor
 
 from attngeo.estimators.efa.attention import find_seen
-from attngeo.estimators.efa.model import PartModel, make_families, make_model
+from attngeo.estimators.efa.making import make_families, make_model
+from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.sequences import DataShape, ValueColumn
 from attngeo.papers.wibisono2025.options import RunOptions, list_settings

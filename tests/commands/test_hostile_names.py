@@ -19,7 +19,7 @@ from support.checkpoints import CONFIG, write_single
 import attngeo as library
 from attngeo.bounds.names import in_utf8
 from attngeo.estimators import AttentionClassifier
-from attngeo.estimators.tabular.files import tabulate_encodings
+from attngeo.estimators.tabular.views import tabulate_encodings
 from attngeo.reporting.report import build_report
 from attngeo.tables.write import SUFFIXES, to_markdown, write_table
 

@@ -17,7 +17,7 @@ from support.messages import assert_fails, assert_states
 
 from attngeo.estimators import AttentionClassifier
 from attngeo.estimators.tabular.baselines import BASELINES
-from attngeo.estimators.tabular.files import tabulate_encodings
+from attngeo.estimators.tabular.views import tabulate_encodings
 from attngeo.papers.wibisono2023 import data as data_sets
 from attngeo.papers.wibisono2023.summaries import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
 

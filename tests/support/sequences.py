@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from attngeo.estimators import ExponentialFamilyAttention
+from attngeo.estimators.efa.measuring import Measured
 from attngeo.estimators.efa.options import Architecture
-from attngeo.estimators.efa.prediction import Measured
 from attngeo.options import options_of
 
 NAMES = options_of(Architecture)

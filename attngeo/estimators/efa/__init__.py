@@ -1,6 +1,6 @@
 """Exponential family attention: attention for sequences, baskets, ratings and space–time (Wibisono and Wang 2025).
 
-What reads a user's own files, and tables of a fitted model. Names are imported when they are first used.
+Functions that read a user's own files, and tables of a fitted model. Names are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
         read_like as read_like,
         sample_file as sample_file,
     )
-    from attngeo.estimators.efa.prediction import (
-        rank_similar as rank_similar,
-        tabulate_places as tabulate_places,
-        tabulate_vectors as tabulate_vectors,
-    )
+    from attngeo.estimators.efa.vectors import rank_similar as rank_similar
+    from attngeo.estimators.efa.views import tabulate_places as tabulate_places, tabulate_vectors as tabulate_vectors
 else:
     __getattr__, __dir__ = import_when_used(__name__)

@@ -34,9 +34,10 @@ from attngeo.choices import whole
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.options import Scale
 
-# Sequences are computed together if the shortest has this share of the longest one, or if apart they would save fewer
-# numbers of tokens of copies than this.
-SIMILAR, SPLIT = 0.75, 2**17
+# Sequences are computed together if the shortest has this share of the longest one,
+SIMILAR = 0.75
+# or if apart they would save fewer numbers of tokens of copies than this.
+SPLIT = 2**17
 # The most numbers of tokens of copies that are computed together on a CPU: its cache holds them.
 LARGEST_GROUP = 2**20
 # Rows of logits from here on are as long as the vectors of a processor.
@@ -84,7 +85,7 @@ class AttentionShape:
 
     @property
     def factor(self) -> float:
-        """What products of queries and keys are multiplied by."""
+        """The factor of products of queries and keys."""
         return 1 / self.width if self.scale == "width" else self.size**-0.5
 
 
@@ -102,17 +103,16 @@ class MaskedLayer(nn.Module):
         super().__init__()
         self.shape = shape
         inner = shape.heads * shape.size
-        self.query, self.key, self.value = (nn.Linear(shape.width, inner, bias=shape.bias) for _ in range(3))
+        self.query = nn.Linear(shape.width, inner, bias=shape.bias)
+        self.key = nn.Linear(shape.width, inner, bias=shape.bias)
+        self.value = nn.Linear(shape.width, inner, bias=shape.bias)
         self.output = nn.Linear(inner, shape.width, bias=shape.bias) if shape.output else None
         self.norm1 = nn.LayerNorm(shape.width) if shape.norm else nn.Identity()
         self.norm2 = nn.LayerNorm(shape.width) if shape.norm and shape.feed_forward else nn.Identity()
-        self.feed_forward = (
-            nn.Sequential(
-                nn.Linear(shape.width, shape.feed_forward), nn.ReLU(), nn.Linear(shape.feed_forward, shape.width)
-            )
-            if shape.feed_forward
-            else None
-        )
+        self.feed_forward: nn.Module | None = None
+        if shape.feed_forward:
+            up = nn.Linear(shape.width, shape.feed_forward)
+            self.feed_forward = nn.Sequential(up, nn.ReLU(), nn.Linear(shape.feed_forward, shape.width))
 
     def queries(self, x: Tensor) -> Tensor:
         """Queries of tokens, scaled: [..., H, N, c]."""
@@ -129,7 +129,7 @@ class MaskedLayer(nn.Module):
         return _softmax(logits.masked_fill(~seen, torch.finfo(logits.dtype).min))
 
     def add(self, mixed: Tensor) -> Tensor:
-        """What the heads' values, [..., H, N, c], add to the tokens: [..., N, d]."""
+        """The vectors that the heads' values, [..., H, N, c], add to the tokens: [..., N, d]."""
         joined = mixed.transpose(-2, -3).flatten(-2)
         return joined if self.output is None else self.output(joined)
 
@@ -140,10 +140,13 @@ class MaskedLayer(nn.Module):
     def finish(self, x: Tensor) -> Tensor:
         """The tokens after the layer from those after its attention."""
         x = self.norm1(x)
-        if self.feed_forward is not None:
-            hidden = self.feed_forward(x)
-            x = self.norm2(x + hidden if self.shape.residual else hidden)
-        return x
+        if self.feed_forward is None:
+            return x
+        hidden = self.feed_forward(x)
+        if self.shape.residual:
+            hidden = x + hidden
+        finished: Tensor = self.norm2(hidden)
+        return finished
 
     def _split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.shape.heads, self.shape.size).transpose(-2, -3)
@@ -171,9 +174,9 @@ class MaskedAttention(nn.Module):
             return self._read_all(tokens, masked, known, causal=causal)
         vectors = torch.zeros_like(masked)
         for rows, length in _group_by_length(known if present is None else present, tokens.shape[2]):
-            parts = (part[rows, :length] for part in (tokens, masked, known))
-            group = self._read_all(*parts, causal=False)
-            vectors.index_put_((rows[:, None], torch.arange(length, device=rows.device)), group.to(vectors.dtype))
+            group = self._read_all(tokens[rows, :length], masked[rows, :length], known[rows, :length], causal=False)
+            positions = torch.arange(length, device=rows.device)
+            vectors.index_put_((rows[:, None], positions), group.to(vectors.dtype))
         return vectors
 
     def read_one(self, tokens: Tensor, masked: Tensor, known: Tensor, position: int, *, causal: bool) -> Tensor:
@@ -186,7 +189,7 @@ class MaskedAttention(nn.Module):
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """After each layer of the copy with a masked position: all tokens, [B, J, d], and the weights, [B, H, J, J]."""
         total = tokens.shape[1]
-        visible = known | mark_place(masked, total)[position]
+        visible = known | mark_position(masked, total)[position]
         seen = find_seen(masked.shape[1], total, causal=causal, device=tokens.device) & visible[:, None]
         seen = seen | torch.eye(total, dtype=torch.bool, device=tokens.device)
         copy = tokens.clone()
@@ -205,9 +208,10 @@ class MaskedAttention(nn.Module):
             seen = _see_known(known, masked.shape[1], causal=causal)
             for layer in layers[:-1]:
                 keys = layer.keys(tokens)
-                tokens, masked = _step(layer, tokens, keys, seen), _read(layer, masked, keys, layer.keys(masked), seen)
+                tokens = _step(layer, tokens, keys, seen)
+                masked = _read(layer, masked, keys, layer.keys(masked), seen)
             return _read(layers[-1], masked, layers[-1].keys(tokens), layers[-1].keys(masked), seen)
-        visible = known[:, None] | mark_place(masked, tokens.shape[1])  # in each copy, [B, I, J]
+        visible = known[:, None] | mark_position(masked, tokens.shape[1])  # in each copy, [B, I, J]
         started = _start_copies(layers[0], tokens, masked, visible)
         if len(layers) == 2 and not self.shape.norm and not self.shape.feed_forward:
             return _read_copies(layers[1], started, visible)
@@ -234,10 +238,12 @@ def _group_by_length(known: Tensor, width: int) -> Iterator[tuple[Tensor, int]]:
     lengths, order = measure_lengths(known).sort(descending=True, stable=True)
     start = 0
     while start < len(order):
-        shorter = lengths < SIMILAR * lengths[start]
-        length, end = int(lengths[start]), int((~shorter).sum())
-        if end < len(order) and (len(order) - end) * (length**2 - int(lengths[end]) ** 2) * width < SPLIT:
-            end = len(order)
+        length = int(lengths[start])
+        end = int((lengths >= SIMILAR * length).sum())
+        if end < len(order):
+            saved = (len(order) - end) * (length**2 - int(lengths[end]) ** 2) * width
+            if saved < SPLIT:
+                end = len(order)
         end = int(min(end, start + max(1, most // (length**2 * width))))
         yield order[start:end], length
         start = end
@@ -267,8 +273,9 @@ def _see_known(known: Tensor, positions: int, *, causal: bool) -> Tensor:
     total = known.shape[1]
     seen = find_seen(positions, total, causal=causal, device=known.device) & known[:, None]
     if total > positions:
-        place = torch.arange(total, device=known.device)
-        seen = seen | ((place % positions == (place % positions)[:, None]) & (place >= positions))
+        token = torch.arange(total, device=known.device)
+        position = token % positions
+        seen = seen | ((position == position[:, None]) & (token >= positions))
     return seen
 
 
@@ -284,12 +291,14 @@ def _read(layer: MaskedLayer, masked: Tensor, keys: Keys, masked_keys: Keys, see
     keys: of the tokens. masked_keys: of the masked ones. seen: [B, I or more, J].
     """
     query = layer.queries(masked)
-    is_own = mark_own(masked, seen.shape[-1])
-    logits = torch.where(is_own, (query * masked_keys.key).sum(-1, keepdim=True), query @ keys.key.transpose(-1, -2))
+    is_own = mark_masked(masked, seen.shape[-1])
+    own_logits = (query * masked_keys.key).sum(-1, keepdim=True)
+    logits = torch.where(is_own, own_logits, query @ keys.key.transpose(-1, -2))
     weights = layer.weigh(logits, (seen[:, : masked.shape[1]] | is_own)[:, None])  # [B, H, I, J]
     others = weights.masked_fill(is_own, 0)
-    mixed = others @ keys.value + (weights - others).sum(-1, keepdim=True) * masked_keys.value
-    return layer.join(masked, layer.add(mixed))
+    mixed = others @ keys.value
+    own = (weights - others).sum(-1, keepdim=True)  # [B, H, I, 1]
+    return layer.join(masked, layer.add(mixed + own * masked_keys.value))
 
 
 def _start_copies(layer: MaskedLayer, tokens: Tensor, masked: Tensor, visible: Tensor) -> MixedCopies:
@@ -298,34 +307,40 @@ def _start_copies(layer: MaskedLayer, tokens: Tensor, masked: Tensor, visible: T
     The copies have the queries, keys and values of the sequence, but for those of the masked token. visible: which
     tokens those of each copy see, [B, I, J].
     """
-    keys, masked_keys, query = layer.keys(tokens), layer.keys(masked), layer.queries(tokens)
-    is_own = mark_own(masked, tokens.shape[1]).unsqueeze(1)  # [I, 1, J]
+    keys = layer.keys(tokens)
+    masked_keys = layer.keys(masked)
+    query = layer.queries(tokens)
+    is_own = mark_masked(masked, tokens.shape[1]).unsqueeze(1)  # [I, 1, J]
     logits = (query @ keys.key.transpose(-1, -2)).unsqueeze(2)
     # Each token's logit for the mask, [B, H, I, J, 1].
     masks = (masked_keys.key @ query.transpose(-1, -2)).unsqueeze(-1)
     weights = layer.weigh(torch.where(is_own, masks, logits), visible[:, None, :, None])  # [B, H, I, J, J]
     others = weights.masked_fill(is_own, 0)
     mixed = (others.flatten(2, 3) @ keys.value).view(*others.shape[:4], -1)
-    mixed = mixed + (weights - others).sum(-1, keepdim=True) * masked_keys.value.unsqueeze(3)
+    own = (weights - others).sum(-1, keepdim=True)  # [B, H, I, J, 1]
+    mixed = mixed + own * masked_keys.value.unsqueeze(3)
     once = tokens if layer.shape.residual else torch.zeros_like(tokens)
     if layer.output is None:
         output = torch.eye(layer.shape.width).to(tokens)
     else:
-        once, output = (once + layer.output.bias if layer.shape.bias else once), layer.output.weight
-    after = _read(layer, masked, keys, masked_keys, visible)
-    return MixedCopies(once, mixed.permute(0, 2, 3, 1, 4).flatten(3), output, after)
+        output = layer.output.weight
+        if layer.shape.bias:
+            once = once + layer.output.bias
+    masked = _read(layer, masked, keys, masked_keys, visible)
+    return MixedCopies(once, mixed.permute(0, 2, 3, 1, 4).flatten(3), output, masked)
 
 
 def _expand(layer: MaskedLayer, copies: MixedCopies) -> Tensor:
     """All tokens of all copies after the first layer, [B, I, J, d]."""
     others = layer.finish(copies.expand())
-    return torch.where(mark_own(copies.own, others.shape[2])[..., None], copies.own.unsqueeze(2), others)
+    is_masked = mark_masked(copies.masked, others.shape[2])[..., None]
+    return torch.where(is_masked, copies.masked.unsqueeze(2), others)
 
 
 def _read_copies(layer: MaskedLayer, copies: WholeCopies | MixedCopies, visible: Tensor) -> Tensor:
     """The masked token of each copy after a layer, [B, I, d]."""
     shape = layer.shape
-    query = layer.queries(copies.own)  # [B, H, I, c]
+    query = layer.queries(copies.masked)  # [B, H, I, c]
     by_head = (shape.heads, shape.size, shape.width)
     logits = copies.dot(torch.einsum("bhic,hcd->bihd", query, layer.key.weight.view(by_head)))
     if shape.bias:
@@ -335,7 +350,7 @@ def _read_copies(layer: MaskedLayer, copies: WholeCopies | MixedCopies, visible:
     mixed = torch.einsum("bihd,hcd->bihc", copies.mix(weights), layer.value.weight.view(by_head))
     if shape.bias:
         mixed = mixed + weights.sum(-1, keepdim=True) * layer.value.bias.view(shape.heads, shape.size)
-    return layer.join(copies.own, layer.add(mixed.transpose(1, 2)))
+    return layer.join(copies.masked, layer.add(mixed.transpose(1, 2)))
 
 
 @dataclass(frozen=True)
@@ -345,13 +360,13 @@ class WholeCopies:
     tokens: Tensor
 
     @property
-    def own(self) -> Tensor:
+    def masked(self) -> Tensor:
         """The masked token of each copy, [B, I, d]."""
         return self.tokens.diagonal(dim1=1, dim2=2).transpose(-1, -2)
 
-    def dot(self, asked: Tensor) -> Tensor:
+    def dot(self, vectors: Tensor) -> Tensor:
         """Products of vectors of each copy, [B, I, H, d], with its tokens: [B, I, H, J]."""
-        return asked @ self.tokens.transpose(-1, -2)
+        return vectors @ self.tokens.transpose(-1, -2)
 
     def mix(self, weights: Tensor) -> Tensor:
         """Sums of the tokens of each copy with weights [B, I, H, J]: [B, I, H, d]."""
@@ -360,43 +375,45 @@ class WholeCopies:
 
 @dataclass(frozen=True)
 class MixedCopies:
-    """Token j of copy i is once[j] + output·mixed[i, j], and own[i] for j = i.
+    """Token j of copy i is once[j] + output·mixed[i, j], and masked[i] for j = i.
 
-    once: [B, J, d]. mixed: what the heads' values give together, [B, I, J, n]. output: [d, n]. own: [B, I, d].
+    once: [B, J, d]. mixed: what the heads' values give together, [B, I, J, n]. output: [d, n]. masked: [B, I, d].
     """
 
     once: Tensor
     mixed: Tensor
     output: Tensor
-    own: Tensor
+    masked: Tensor
 
-    def dot(self, asked: Tensor) -> Tensor:
-        """Products of vectors of each copy with its tokens."""
-        with_once = asked.flatten(1, 2) @ self.once.transpose(-1, -2)
-        others = with_once.view(*asked.shape[:3], -1) + (asked @ self.output) @ self.mixed.transpose(-1, -2)
-        return torch.where(self._is_own, (asked * self.own.unsqueeze(2)).sum(-1, keepdim=True), others)
+    def dot(self, vectors: Tensor) -> Tensor:
+        """Products of vectors of each copy, [B, I, H, d], with its tokens: [B, I, H, J]."""
+        with_once = (vectors.flatten(1, 2) @ self.once.transpose(-1, -2)).view(*vectors.shape[:3], -1)
+        with_mixed = (vectors @ self.output) @ self.mixed.transpose(-1, -2)
+        with_masked = (vectors * self.masked.unsqueeze(2)).sum(-1, keepdim=True)
+        return torch.where(self._is_masked, with_masked, with_once + with_mixed)
 
     def mix(self, weights: Tensor) -> Tensor:
-        """Sums of the tokens of each copy."""
-        others = weights.masked_fill(self._is_own, 0)
+        """Sums of the tokens of each copy with weights [B, I, H, J]: [B, I, H, d]."""
+        others = weights.masked_fill(self._is_masked, 0)
         of_once = (others.flatten(1, 2) @ self.once).view(*weights.shape[:3], -1)
-        of_own = (weights - others).sum(-1, keepdim=True) * self.own.unsqueeze(2)
-        return of_once + (others @ self.mixed) @ self.output.T + of_own
+        of_masked = (weights - others).sum(-1, keepdim=True) * self.masked.unsqueeze(2)
+        return of_once + (others @ self.mixed) @ self.output.T + of_masked
 
     def expand(self) -> Tensor:
         """All tokens but the masked ones, [B, I, J, d]."""
         return self.once.unsqueeze(1) + self.mixed @ self.output.T
 
     @property
-    def _is_own(self) -> Tensor:
-        return mark_own(self.own, self.mixed.shape[2]).unsqueeze(1)
+    def _is_masked(self) -> Tensor:
+        """Which token of each copy is the masked one, [I, 1, J]."""
+        return mark_masked(self.masked, self.mixed.shape[2]).unsqueeze(1)
 
 
-def mark_own(masked: Tensor, total: int) -> Tensor:
+def mark_masked(masked: Tensor, total: int) -> Tensor:
     """Which of all tokens is the masked one of each copy, [I, total]. masked: [B, I, d]."""
     return torch.eye(masked.shape[1], total, dtype=torch.bool, device=masked.device)
 
 
-def mark_place(masked: Tensor, total: int) -> Tensor:
+def mark_position(masked: Tensor, total: int) -> Tensor:
     """Which of all tokens are of the position of each copy: the masked one, and context-only ones, [I, total]."""
-    return mark_own(masked, masked.shape[1]).repeat(1, total // masked.shape[1])
+    return mark_masked(masked, masked.shape[1]).repeat(1, total // masked.shape[1])

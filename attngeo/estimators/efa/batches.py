@@ -1,10 +1,11 @@
-"""Sequences that are read together, and the training of a model on them."""
+"""Batches of sequences of similar length, and the training of a model on batches in a random order."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from attngeo.errors import TableError
 from attngeo.estimators.efa.model import JointModel, PartModel
 from attngeo.estimators.efa.options import Architecture, EfaOptions
 from attngeo.estimators.efa.sequences import Sequences
+from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training.loop import History, draw_generator, limited_threads, train
 
 # Sequences that are read at once, and the numbers that their copies may have in a layer, or their logits.
-CHUNK, LARGEST = 256, 2**25
+CHUNK = 256
+MOST_NUMBERS = 2**25
 # Numbers in the tokens of a batch below which one thread is about as fast as two (`tests/benchmarks/test_busy.py`).
 UNDIVIDED = 2**13
 
@@ -26,23 +29,23 @@ def group_similar(model: PartModel, sequences: Sequences, options: EfaOptions) -
     """Numbers of sequences that are read at once; long ones first, together with those at least half as long."""
     lengths = sequences.lengths
     order = np.argsort(-lengths, kind="stable")
-    at = 0
-    while at < len(order):
-        longest = int(lengths[order[at]])
-        some = order[at : at + _count_together(longest, model.shape.items, options)]
-        some = some[2 * lengths[some] >= longest]
-        yield some
-        at += len(some)
+    start = 0
+    while start < len(order):
+        longest = int(lengths[order[start]])
+        group = order[start : start + _count_together(longest, model.shape.items, options)]
+        group = group[2 * lengths[group] >= longest]
+        yield group
+        start += len(group)
 
 
 def _count_together(length: int, items: int, options: EfaOptions) -> int:
     """How many sequences of this length are read at once: copies of a long one are large, and so are many logits."""
     is_copied = options.model == "efa" and not options.causal and options.n_layers > 1
-    largest = length * max(items, options.n_heads * length ** (2 if is_copied else 1))
-    return max(1, min(CHUNK, LARGEST // largest))
+    weights = options.n_heads * length ** (2 if is_copied else 1)
+    return max(1, min(CHUNK, MOST_NUMBERS // (length * max(items, weights))))
 
 
-def hold_out(sequences: Sequences, options: EfaOptions) -> list[Sequences]:
+def hold_out(sequences: Sequences, options: EfaOptions) -> tuple[Sequences, Sequences]:
     """Training sequences, and a random fraction that is held out. Raises TableError if one of them has none."""
     total = len(sequences)
     count = round(options.validation_fraction * total)
@@ -52,7 +55,7 @@ def hold_out(sequences: Sequences, options: EfaOptions) -> list[Sequences]:
             "give more, or a validation table, or set validation_fraction to 0"
         )
     order = torch.randperm(total, generator=draw_generator(options.random_state, 2)).numpy()
-    return [sequences.take(np.sort(some)) for some in (order[count:], order[:count])]
+    return sequences.take(np.sort(order[count:])), sequences.take(np.sort(order[:count]))
 
 
 @dataclass(frozen=True)
@@ -74,34 +77,53 @@ class SequenceBatches:
             groups = group_similar(self.model.parts[0], self.parts[0], self.options)
         else:
             order = torch.randperm(len(self.parts[0]), generator=draw_generator(self.options.random_state, number))
-            groups = (some.numpy() for some in torch.split(order, self.options.batch_size))
-        for some in groups:
+            groups = (group.numpy() for group in torch.split(order, self.options.batch_size))
+        for group in groups:
             pairs = zip(self.model.parts, self.parts, strict=True)
-            yield tuple(part.batch(sequences.take(some)) for part, sequences in pairs)
+            yield tuple(model.batch(sequences.take(group)) for model, sequences in pairs)
 
 
 def train_model(
-    model: PartModel | JointModel, tables: Sequence[Sequence[Sequences]], options: EfaOptions,
-    architecture: Architecture, **about: Any,
-) -> History:  # fmt: skip
+    model: PartModel | JointModel,
+    tables: Sequence[Sequence[Sequences]],
+    options: EfaOptions,
+    architecture: Architecture,
+    *,
+    folder: str | Path | None = None,
+    progress: ProgressCallback = ignore_progress,
+) -> History:
     """Train on the first table, and end with the weights of the lowest loss on the second one, if there is one.
 
-    tables: each as the parts of the model read it. about: folder and progress of `training.loop.train`, which raises as
-    there.
+    tables: each as the parts of the model read it. folder, progress: of `training.loop.train`, which raises as there.
     """
-    digest = hashlib.sha256(f"{options.replace(device='cpu')!r} {architecture!r}".encode())
-    for sequences in (part for table in tables for part in table):
-        digest.update(sequences.starts.tobytes())
-        for name, tensor in sequences.tensors():
-            digest.update(name.encode() + tensor.numpy().tobytes())
-    batches = [SequenceBatches(model, table, options, at > 0) for at, table in enumerate(tables)]
+    train_batches, *others = (
+        SequenceBatches(model, parts, options, are_held_out=number > 0) for number, parts in enumerate(tables)
+    )
     training = options.training(
-        weight_decay=options.weight_decay, patience=options.patience or None, seed=options.random_state,
+        weight_decay=options.weight_decay,
+        patience=options.patience or None,
+        seed=options.random_state,
         precision=options.precision,
-    )  # fmt: skip
+    )
     numbers = options.batch_size * options.width * tables[0][0].lengths.mean()
     with limited_threads(is_small=numbers < UNDIVIDED):
         return train(
-            model, batches[0], options=training, validation=batches[1] if len(tables) > 1 else None,
-            identity=digest.hexdigest(), **about,
-        )  # fmt: skip
+            model,
+            train_batches,
+            options=training,
+            validation=others[0] if others else None,
+            folder=folder,
+            identity=_identify(tables, options, architecture),
+            progress=progress,
+        )
+
+
+def _identify(tables: Sequence[Sequence[Sequences]], options: EfaOptions, architecture: Architecture) -> str:
+    """A digest of the model and its data, by which an unfinished training is recognised."""
+    digest = hashlib.sha256(f"{options.replace(device='cpu')!r} {architecture!r}".encode())
+    for parts in tables:
+        for sequences in parts:
+            digest.update(sequences.starts.tobytes())
+            for name, tensor in sequences.tensors():
+                digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()

@@ -28,8 +28,10 @@ from attngeo.estimators.efa.options import FAMILY_FORMS, check_family, describe_
 
 # Squares of numbers up to this one are finite in single precision, and so are sums of many of them.
 LARGEST = 1e18
-# Numbers of a network for a mean are looked for up to this one, in so many steps that double precision has no more.
-FARTHEST, HALVES = 4 * LARGEST, 160
+# Numbers of a network for a mean are searched up to this one by this number of halvings, which exhaust the digits of
+# double precision.
+LARGEST_RAW = 4 * LARGEST
+HALVES = 160
 # The smallest distance from 0 of a natural parameter that must be negative.
 LEAST = 1e-30
 # The most levels of an ordinal family: each value has a logit for each.
@@ -43,15 +45,16 @@ class ExponentialFamily(nn.Module):
     not those below.
     """
 
-    # What the values are, for messages; and torch's constraint of them.
+    # A name of the values for messages.
     values = "numbers"
+    # Torch's constraint of the values.
     support: Any = constraints.real
     # Whether log p is computed in double precision: η·t(y) and A(η) of large counts nearly cancel.
     needs_double = False
 
     def __init__(self) -> None:
         super().__init__()
-        # What options and saved models call the family: a text that `parse_family` reads, or the name of its class.
+        # The name in options and saved models: a text that `parse_family` reads, or the name of the class.
         self.text = type(self).__name__
 
     def log_partition(self, natural: Tensor) -> Tensor:
@@ -98,13 +101,16 @@ class ExponentialFamily(nn.Module):
         return natural * self.sufficient(value) - self.log_partition(natural) + self.log_base(value)
 
     def find_raw(self, means: Tensor) -> Tensor:
-        """The number of a network for each mean of t(y), which is A'(η); ±`FARTHEST` if none has that mean."""
-        low, high = torch.full_like(means, -FARTHEST), torch.full_like(means, FARTHEST)
+        """The number of a network for each mean of t(y), which is A'(η); ±`LARGEST_RAW` if none has that mean."""
+        low = torch.full_like(means, -LARGEST_RAW)
+        high = torch.full_like(means, LARGEST_RAW)
         for _ in range(HALVES):
             middle = (low + high) / 2
             natural = self.natural(middle).detach().requires_grad_()
-            below = torch.autograd.grad(self.log_partition(natural).sum(), natural)[0] < means
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+            (mean,) = torch.autograd.grad(self.log_partition(natural).sum(), natural)
+            is_below = mean < means
+            low = torch.where(is_below, middle, low)
+            high = torch.where(is_below, high, middle)
         return high
 
 
@@ -139,7 +145,7 @@ class Gaussian(ExponentialFamily):
         return self._log_density(value - self.mean(natural))
 
     def _log_density(self, distance: Tensor) -> Tensor:
-        """Of a number at a distance from the mean."""
+        """The logarithm of the density at a distance from the mean."""
         variance = self.variance_as(distance)
         return -(distance.square() / variance + math.log(2 * math.pi) + variance.log()) / 2
 
@@ -161,13 +167,17 @@ class Poisson(ExponentialFamily):
     parameterisation there.
     """
 
-    support, needs_double = constraints.nonnegative_integer, True
+    support = constraints.nonnegative_integer
+    needs_double = True
 
     def __init__(self, least: float = 0.0, first: int = 0) -> None:
         super().__init__()
-        self.least, self.first = real("least", least, 0, LARGEST), whole("first", first, 0, 1)
+        self.least = real("least", least, 0, LARGEST)
+        self.first = whole("first", first, 0, 1)
         self.values = f"whole numbers from {first}"
-        self.text = ("poisson-from-1" if first else "poisson") + (f":{self.least!r}" if self.least else "")
+        self.text = "poisson-from-1" if first else "poisson"
+        if self.least:
+            self.text += f":{self.least!r}"
 
     def sufficient(self, value: Tensor) -> Tensor:
         """Y − first."""
@@ -182,12 +192,14 @@ class Poisson(ExponentialFamily):
         return natural.exp()
 
     def log_base(self, value: Tensor) -> Tensor:
-        """−log (y − first)!"""
+        """The logarithm of 1 / (y − first)!."""
         return -(value - self.first + 1).lgamma()
 
     def natural(self, raw: Tensor) -> Tensor:
         """log(least + exp(raw))."""
-        return raw if not self.least else torch.logaddexp(raw, torch.full_like(raw, math.log(self.least)))
+        if not self.least:
+            return raw
+        return torch.logaddexp(raw, torch.full_like(raw, math.log(self.least)))
 
     def mean(self, natural: Tensor) -> Tensor:
         """The rate + first."""
@@ -241,7 +253,9 @@ class NegativeBinomial(ExponentialFamily):
     total_count: the number of successes; positive, not necessarily whole.
     """
 
-    values, support, needs_double = "whole numbers from 0", constraints.nonnegative_integer, True
+    values = "whole numbers from 0"
+    support = constraints.nonnegative_integer
+    needs_double = True
 
     def __init__(self, total_count: float) -> None:
         super().__init__()
@@ -277,7 +291,9 @@ class Gamma(ExponentialFamily):
     concentration: positive.
     """
 
-    values, support, needs_double = "positive numbers", constraints.positive, True
+    values = "positive numbers"
+    support = constraints.positive
+    needs_double = True
 
     def __init__(self, concentration: float) -> None:
         super().__init__()
@@ -304,7 +320,8 @@ class Gamma(ExponentialFamily):
 class Categorical(ExponentialFamily):
     """One of D categories, numbered from 0; η are D logits, the last dimension of `natural`."""
 
-    values, support = "numbers of categories from 0", constraints.nonnegative_integer
+    values = "numbers of categories from 0"
+    support = constraints.nonnegative_integer
 
     def log_prob(self, natural: Tensor, value: Tensor) -> Tensor:
         """The logarithm of the probability of each value's category."""
@@ -347,7 +364,8 @@ class Ordinal(ExponentialFamily):
 
     def mean(self, natural: Tensor) -> Tensor:
         """The mean level."""
-        return self._logits(natural).softmax(-1) @ torch.arange(self.levels, dtype=natural.dtype, device=natural.device)
+        levels = torch.arange(self.levels, dtype=natural.dtype, device=natural.device)
+        return self._logits(natural).softmax(-1) @ levels
 
     def sample(self, natural: Tensor) -> Tensor:
         """Levels, as numbers of the kind of the natural parameter."""
@@ -358,6 +376,7 @@ class Ordinal(ExponentialFamily):
         return distributions.Categorical(logits=self._logits(natural), validate_args=False)
 
     def _logits(self, natural: Tensor) -> Tensor:
+        """η·k + b_k of each level k, [..., levels]."""
         levels = torch.arange(self.levels, dtype=natural.dtype, device=natural.device)
         return natural[..., None] * levels + self.weights.to(natural.dtype)
 
@@ -393,14 +412,16 @@ def parse_family(text: str, option: str = "family") -> ExponentialFamily:
     """
     check_family(str(text), option)
     name, colon, number = str(text).partition(":")
-    family, form, said = FAMILIES[name], FAMILY_FORMS[name], describe_family(text, option)
+    family = FAMILIES[name]
+    form = FAMILY_FORMS[name]
+    problem = describe_family(text, option)
     if not colon and not form.startswith(":"):
         return family.make()
     if not number or not form:
-        raise UsageError(f"{said}, expected {name}{form}", option)
+        raise UsageError(f"{problem}, expected {name}{form}", option)
     try:
         parameter = family.convert(number)
     except ValueError:
         kind = "whole number" if family.convert is int else "number"
-        raise UsageError(f"{said}, expected a {kind} after the colon", option) from None
+        raise UsageError(f"{problem}, expected a {kind} after the colon", option) from None
     return family.make(parameter)

@@ -1,4 +1,4 @@
-"""A user's own files: a model is fitted to one, saved and measured; a saved model predicts the rows of another."""
+"""Exponential family attention fitted to tables in a user's own files, and their rows predicted by a saved model."""
 
 from __future__ import annotations
 
@@ -33,9 +33,19 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.write import AS_WRITTEN
 
 COLUMNS = (
-    "data", "part", "value", "model", "direction", "family", "seed", "sequences", "rows", "log_prob", "without_context",
+    "data",
+    "part",
+    "value",
+    "model",
+    "direction",
+    "family",
+    "seed",
+    "sequences",
+    "rows",
+    "log_prob",
+    "without_context",
     "without_repeats",
-)  # fmt: skip
+)
 AS_FITTED = EfaPredictOptions()
 
 
@@ -61,21 +71,40 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
     model = ExponentialFamilyAttention(**parameters)
     with naming(paths):
         model.fit(
-            frames[TRAINING], validation=frames.get(HELD_OUT), test=frames.get(TEST), folder=options.resume,
+            frames[TRAINING],
+            validation=frames.get(HELD_OUT),
+            test=frames.get(TEST),
+            folder=options.resume,
             progress=progress,
-        )  # fmt: skip
+        )
     if options.save is not None:
         model.save(options.save)
-        scored = f"{options.save}/values" if model.part_ == "both" else options.save
-        scores = f", and attngeo score {scored} scores its attention" if options.model == "efa" else ""
-        uses = f"attngeo efa predict {options.save} DATA uses it{scores}"
-        progress(Progress("note", f"{options.save}: saved; {uses}"))
-    about = {"model": options.model, "direction": options.direction, "seed": options.random_state}
+        note = f"{options.save}: saved; attngeo efa predict {options.save} DATA uses it"
+        if options.model == "efa":
+            scored = f"{options.save}/values" if model.part_ == "both" else options.save
+            note += f", and attngeo score {scored} scores its attention"
+        progress(Progress("note", note))
+    return _tabulate_measures(model)
+
+
+def _tabulate_measures(model: ExponentialFamilyAttention) -> pd.DataFrame:
+    """A row for each table, part and column of values of a fitted model, with `COLUMNS`."""
+    options = model.options_
     rows = []
-    for name, measured in model.measure_columns().items():
-        for (part, column), found in measured.items():
-            family = {"items": "categorical", "values": options.families.get(column), "all": ""}[part]
-            rows.append({"data": name, "part": part, "value": column, **about, "family": family, **found._asdict()})
+    for data, columns in model.measure_columns().items():
+        for (part, column), measured in columns.items():
+            rows.append(
+                {
+                    "data": data,
+                    "part": part,
+                    "value": column,
+                    "model": options.model,
+                    "direction": options.direction,
+                    "family": {"items": "categorical", "values": options.families.get(column), "all": ""}[part],
+                    "seed": options.random_state,
+                    **measured._asdict(),
+                }
+            )
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -96,8 +125,7 @@ def _list_codes(options: EfaOptions) -> list[str]:
 def predict_file(folder: str | Path, path: str, options: EfaPredictOptions = AS_FITTED) -> pd.DataFrame:
     """`predict_own_rows` of a saved model and a file. Raises as they and their readers do."""
     model = ExponentialFamilyAttention.load(folder)
-    short = options.short or model.options_.short
-    model.options_ = model.options_.replace(device=options.device, short=short)
+    model.options_ = model.options_.replace(device=options.device, short=options.short or model.options_.short)
     with naming({TABLE: path}):
         frame = read_like(model, path, options.missing)
         return predict_own_rows(model, frame, read_written(path))
@@ -106,14 +134,16 @@ def predict_file(folder: str | Path, path: str, options: EfaPredictOptions = AS_
 def predict_own_rows(
     model: ExponentialFamilyAttention, frame: pd.DataFrame, written: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """The rows, with log_prob, and predicted_mean (or predicted_mean_COLUMN for each of several values) for values,
-    predicted_item and probability for items.
+    """The rows, with their log p and predictions.
 
-    written: the rows as their file has them, which stay as they are; without it, those of the frame do. Rows whose
-    values or item are missing are predicted from the others, and have no log_prob. If the rows have a column of such a
-    name, the new one has "predicted_" before it.
+    Further columns: log_prob, predicted_mean (or predicted_mean_COLUMN for each of several values) for values,
+    predicted_item and probability for items. If the rows have a column of such a name, the new one has "predicted_"
+    before it. Rows whose values or item are missing are predicted from the others, and have no log_prob.
+
+    written: the rows as their file has them, which stay as they are; without it, those of the frame do.
     """
-    table, item = frame.reset_index(drop=True), model.options_.item
+    table = frame.reset_index(drop=True)
+    item = model.options_.item
     if model.items_ and item in table:
         table = table.assign(**{item: keep_whole(table[item])})
     predicted = model.predict(table).rename(columns=lambda name: name if name == "probability" else f"predicted_{name}")
@@ -126,8 +156,10 @@ def predict_own_rows(
 
 
 def sample_file(folder: str | Path, options: EfaDrawOptions) -> pd.DataFrame:
-    """What a saved model draws, for the rows of a file if the options name one; columns that are not drawn stay as they
-    are written. Raises as `ExponentialFamilyAttention.load`, `sample` and their readers do.
+    """The items and values that a saved model draws, for the rows of a file if the options name one.
+
+    Columns that are not drawn stay as they are written. Raises as `ExponentialFamilyAttention.load`, `sample` and their
+    readers do.
     """
     model = ExponentialFamilyAttention.load(folder)
     if options.data is None:
@@ -139,16 +171,18 @@ def sample_file(folder: str | Path, options: EfaDrawOptions) -> pd.DataFrame:
         return drawn
     rows = settle_table(written)
     rows.attrs[AS_WRITTEN] = [*rows.columns]
-    items = [model.options_.item] if model.part_ != "values" else []
-    values = [*model.options_.families] if model.part_ != "items" else []
-    for name in [*items, *values]:
-        rows[name] = drawn[name]
+    if model.part_ != "values":
+        rows[model.options_.item] = drawn[model.options_.item]
+    if model.part_ != "items":
+        for name in model.options_.families:
+            rows[name] = drawn[name]
     return rows
 
 
 def compare_files(first: str | Path, second: str | Path, path: str) -> pd.DataFrame:
     """`compare_fits` of two saved models and the rows of a file. Raises as they and their readers do."""
-    model, other = (ExponentialFamilyAttention.load(folder) for folder in (first, second))
+    model = ExponentialFamilyAttention.load(first)
+    other = ExponentialFamilyAttention.load(second)
     with naming({TABLE: path}):
         return compare_fits(model, other, read_like(model, path))
 
@@ -200,8 +234,8 @@ def read_like(model: ExponentialFamilyAttention, path: str, missing: Sequence[st
     options = model.options_
     items = [options.item] if all(isinstance(item, str) for item in model.items_) else []
     if missing is None:
-        known = {*model.items_}
+        values = set(model.items_)
         for covariate in model.model_.parts[0].shape.covariates:
-            known |= {*covariate.categories}
-        missing = [text for text in MISSING_TEXTS if text not in known]
+            values.update(covariate.categories)
+        missing = [text for text in MISSING_TEXTS if text not in values]
     return read_own_table(path, missing, texts=items, codes=_list_codes(options))

@@ -1,9 +1,9 @@
-"""The networks: the two parts of exponential family attention, and the factor models that they are compared with.
+"""Networks: the two parts of exponential family attention, and the factor models that they are compared with.
 
     log p(x, y) = Σ_i log p(x_i | other items) + log p(y_i | all items, other values)
 
 Other items and values are those before position i, or, with a pseudo-likelihood, all others. The parts share nothing
-and can be trained apart. Each gives, for each position of a batch, what its family makes a natural parameter of.
+and can be trained apart. Each gives numbers for each position of a batch, which a family makes a natural parameter of.
 
 Source: Wibisono and Wang 2025 (arXiv 2501.16790), sections 2.1 and 2.2, Algorithm 1, appendix H; propositions 1 to 3,
 sections 6.2 and 6.4 for the factor models.
@@ -11,7 +11,6 @@ sections 6.2 and 6.4 for the factor models.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -31,7 +30,7 @@ EMBEDDED = 0.05
 
 @dataclass(frozen=True)
 class Batch:
-    """B sequences of up to I positions; a part that the data lack is None.
+    """B sequences of up to I positions; a tensor that the data lack is None.
 
     known: whether what is modelled is known at a position, so that others see it, [B, I]. items: their numbers, [B, I].
     values: y, [B, I, columns], NaN if a known position lacks one. coordinates: τ, [I, dimensions] or [B, I,
@@ -54,19 +53,23 @@ class Batch:
             object.__setattr__(self, "present", self.known)
 
     def apply(self, change: Callable[[str, Tensor], Tensor]) -> Batch:
-        """A batch of changed parts. change: called with the name of each part that there is, and the part."""
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        changed: dict[str, Any] = {name: change(name, part) for name, part in parts.items() if part is not None}
+        """A batch of changed tensors. change: called with the name of each tensor that there is, and the tensor."""
+        changed: dict[str, Any] = {}
+        for field in fields(self):
+            tensor = getattr(self, field.name)
+            if tensor is not None:
+                changed[field.name] = change(field.name, tensor)
         return Batch(**changed)
 
     def to(self, *arguments: Any, **named: Any) -> Batch:
         """The batch on a device; parameters are those of `Tensor.to`."""
-        return self.apply(lambda _, part: part.to(*arguments, **named))
+        return self.apply(lambda _, tensor: tensor.to(*arguments, **named))
 
 
 class Tokens(NamedTuple):
-    """The input of the layers: tokens ([B, J, d]), what replaces the first I of them, and which are known ([B, J]).
+    """The input of the layers.
 
+    tokens: [B, J, d]. masked: what replaces the first I of them, [B, I, d]. known: which tokens are known, [B, J].
     present: which of the first I positions are read, [B, I].
     """
 
@@ -91,8 +94,11 @@ class Covariates(nn.Module):
         """[B, I, size]. Raises UsageError for a batch without them."""
         if batch.categories is None or batch.numbers is None:
             raise UsageError("the model requires the covariates of the positions")
-        vectors = [] if self.category is None else [self.category(batch.categories).sum(-2)]
-        vectors += [] if self.number is None else [self.number(batch.numbers)]
+        vectors = []
+        if self.category is not None:
+            vectors.append(self.category(batch.categories).sum(-2))
+        if self.number is not None:
+            vectors.append(self.number(batch.numbers))
         return torch.stack(vectors).sum(0)
 
 
@@ -107,9 +113,14 @@ class ItemAttention(nn.Module):
     """
 
     def __init__(
-        self, items: int, shape: AttentionShape, *, positions: int = 0, causal: bool = False,
+        self,
+        items: int,
+        shape: AttentionShape,
+        *,
+        positions: int = 0,
+        causal: bool = False,
         covariates: tuple[int, int] = (0, 0),
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.causal = causal
         self.context = nn.Embedding(items + 1, shape.width)
@@ -125,7 +136,8 @@ class ItemAttention(nn.Module):
         masked = self.context.weight[-1].expand_as(tokens)
         if self.covariates is not None:
             tokens = tokens + self.covariates(batch)
-        tokens, masked = (_add_places(self.position, vectors) for vectors in (tokens, masked))
+        tokens = _add_positions(self.position, tokens)
+        masked = _add_positions(self.position, masked)
         return Tokens(tokens, masked, batch.known, batch.present)
 
     def read(self, batch: Batch) -> Tensor:
@@ -145,7 +157,7 @@ class ItemAttention(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ValueShape:
-    """What a token of the value part is made of, and how its number is read. Raises UsageError.
+    """The parts of a token of the value part, and how its number is read. Raises UsageError for a token without any.
 
     size: of each vector that is a part of it: K, and K'. items: D, with an embedding each; 0 for none. both: whether
     center and context embeddings of the item are in the token, as in the paper, or the context embedding only.
@@ -181,21 +193,23 @@ class ValueShape:
     @property
     def token(self) -> int:
         """The size of a token: 2K + K' in the paper, if it has no more parts."""
-        of_items = (2 if self.both else 1) if self.items else 0
-        is_number = self.value == "identity"
-        others = bool(self.coordinates) + any(self.covariates) + bool(self.lags)
-        return self.columns * is_number + self.size * (of_items + others + (not is_number))
+        vectors = [bool(self.coordinates), any(self.covariates), bool(self.lags), self.value != "identity"].count(True)
+        if self.items:
+            vectors += 2 if self.both else 1
+        numbers = self.columns if self.value == "identity" else 0
+        return numbers + self.size * vectors
 
     @property
     def attended(self) -> int:
-        """The size of what the layers get."""
+        """The size of the vectors that the layers get."""
         return self.size if self.join else self.token
 
 
 class ValueAttention(nn.Module):
-    """What the natural parameters of the values at each position are made of, given all items and the other values.
+    """Numbers for the values at each position, given all items and the other values: section 2.2.
 
-    All values of the position are masked, also those of other columns: those of a row do not tell each other.
+    A family makes natural parameters of them. All values of the position are masked, also those of other columns: those
+    of a row do not tell each other.
 
     shape: of the tokens. attention: of the layers; its width must be `shape.attended`. causal: whether a position sees
     only values before it.
@@ -205,7 +219,8 @@ class ValueAttention(nn.Module):
         super().__init__()
         if attention.width != shape.attended:
             raise UsageError(f"the layers have width {attention.width}, expected that of the tokens, {shape.attended}")
-        self.shape, self.causal = shape, causal
+        self.shape = shape
+        self.causal = causal
         if shape.items:
             self.context = nn.Embedding(shape.items, shape.size)
             self.center = nn.Embedding(shape.items, shape.size) if shape.both else None
@@ -228,18 +243,18 @@ class ValueAttention(nn.Module):
 
     def embed(self, batch: Batch) -> Tokens:
         """The input of the layers. Raises UsageError for missing observations."""
-        lags, values = self.shape.lags, batch.values
-        assert values is not None
+        lags = self.shape.lags
+        assert batch.values is not None
         if lags and (batch.lagged is None or batch.lagged.shape[1] != lags):
             raise UsageError(f"the model requires values of {lags} earlier times")
-        about = self._describe(batch)
-        times = [torch.where(batch.known[..., None], values, 0)]
+        vectors = self._embed_context(batch)
+        times = [torch.where(batch.known[..., None], batch.values, 0)]
         if batch.lagged is not None:
             earlier = batch.lagged[:, :lags, :, None].unbind(1)
-            times += [torch.where(batch.present[..., None], part, 0) for part in earlier]
-        tokens = torch.cat([self._join(about, self._embed(values), lag) for lag, values in enumerate(times)], 1)
-        mask = self.mask if self.shape.value != "identity" else values.new_zeros(self.shape.columns)
-        masked = self._join(about, mask.expand(*batch.known.shape, -1), 0)
+            times += [torch.where(batch.present[..., None], values, 0) for values in earlier]
+        tokens = torch.cat([self._join(vectors, self._embed(values), lag) for lag, values in enumerate(times)], 1)
+        mask = batch.values.new_zeros(self.shape.columns) if self.shape.value == "identity" else self.mask
+        masked = self._join(vectors, mask.expand(*batch.known.shape, -1), 0)
         return Tokens(tokens, masked, batch.known.repeat(1, len(times)), batch.present)
 
     def read(self, batch: Batch) -> Tensor:
@@ -256,24 +271,28 @@ class ValueAttention(nn.Module):
         """Real numbers for each position, [B, I, columns]: `family.natural` of one is the natural parameter."""
         return self.decode(self.read(batch))
 
-    def _describe(self, batch: Batch) -> list[Tensor]:
-        """The parts of a token that are no value, [B, I, n] each."""
-        parts = []
+    def _embed_context(self, batch: Batch) -> list[Tensor]:
+        """The vectors of a token beside that of its value, [B, I, n] each. Raises UsageError for missing data."""
+        vectors = []
         if self.shape.items:
             if batch.items is None:
                 raise UsageError("the model requires the items of the values")
             items = torch.where(batch.present, batch.items, 0)
-            parts.append(self.context(items))
-            parts += [self.center(items)] if self.center is not None else []
+            vectors.append(self.context(items))
+            if self.center is not None:
+                vectors.append(self.center(items))
         if self.shape.coordinates:
             if batch.coordinates is None:
                 raise UsageError("the model requires the coordinates of the values")
-            parts.append(self.place(batch.coordinates).expand(*batch.known.shape, -1))
-        return parts if self.covariates is None else [*parts, self.covariates(batch)]
+            vectors.append(self.place(batch.coordinates).expand(*batch.known.shape, -1))
+        if self.covariates is not None:
+            vectors.append(self.covariates(batch))
+        return vectors
 
     def _embed(self, values: Tensor) -> Tensor:
         """λ1(y), [..., K'], of values, [..., columns]; of NaN, 0, or no vector."""
-        shape, is_stated = self.shape, ~values.isnan()
+        shape = self.shape
+        is_stated = ~values.isnan()
         values = torch.where(is_stated, values, 0)
         if shape.value == "identity":
             return values
@@ -281,28 +300,32 @@ class ValueAttention(nn.Module):
             first = torch.arange(shape.columns, device=values.device) * shape.levels
             vectors: Tensor = self.level(values.long().clamp(0, shape.levels - 1) + first)
             return (vectors * is_stated[..., None]).sum(-2)
-        embedded: Tensor = self.level(torch.cat([values, is_stated.to(values)], -1) if shape.columns > 1 else values)
+        if shape.columns > 1:
+            values = torch.cat([values, is_stated.to(values)], -1)
+        embedded: Tensor = self.level(values)
         return embedded
 
-    def _join(self, about: Sequence[Tensor], value: Tensor, lag: int) -> Tensor:
-        """Tokens from their parts, [B, I, attended]."""
-        time = [] if self.lag is None else [self.lag.weight[lag].expand(*value.shape[:-1], -1)]
-        tokens = torch.cat([*about, *time, value], -1)
+    def _join(self, vectors: Sequence[Tensor], value: Tensor, lag: int) -> Tensor:
+        """Tokens of a time, [B, I, attended], from the vector of their values, [B, I, n], and the others."""
+        vectors = list(vectors)
+        if self.lag is not None:
+            vectors.append(self.lag.weight[lag].expand(*value.shape[:-1], -1))
+        tokens = torch.cat([*vectors, value], -1)
         if self.join is not None:
             tokens = self.join(tokens)
-        return _add_places(self.position, tokens)
+        return _add_positions(self.position, tokens)
 
 
 def make_network(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
     """Layers with ReLU units between an input and a linear output."""
-    sizes = [inputs, *hidden]
     layers: list[nn.Module] = []
-    for before, after in itertools.pairwise(sizes):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
+    for units in hidden:
+        layers += [nn.Linear(inputs, units), nn.ReLU()]
+        inputs = units
+    return nn.Sequential(*layers, nn.Linear(inputs, outputs))
 
 
-def _add_places(position: nn.Embedding | None, tokens: Tensor) -> Tensor:
+def _add_positions(position: nn.Embedding | None, tokens: Tensor) -> Tensor:
     """Tokens, [B, I, n], plus the vectors of their positions, if there are some. Raises UsageError for too many."""
     if position is None:
         return tokens
@@ -323,11 +346,19 @@ class ItemFactors(nn.Module):
     """
 
     def __init__(
-        self, items: int, size: int, *, causal: bool = False, pooling: Pooling = "mean", start: bool = False,
+        self,
+        items: int,
+        size: int,
+        *,
+        causal: bool = False,
+        pooling: Pooling = "mean",
+        start: bool = False,
         window: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
-        self.causal, self.pooling, self.window = causal, pooling, window
+        self.causal = causal
+        self.pooling = pooling
+        self.window = window
         self.context = nn.Embedding(items, size)
         self.center = nn.Linear(size, items, bias=False)
         self.start = nn.Parameter(torch.zeros(size)) if start else None
@@ -352,12 +383,21 @@ class ValueFactors(nn.Module):
     """
 
     def __init__(
-        self, items: int, size: int, *, causal: bool = False, pooling: Pooling = "mean", start: bool = False,
+        self,
+        items: int,
+        size: int,
+        *,
+        causal: bool = False,
+        pooling: Pooling = "mean",
+        start: bool = False,
         window: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
-        self.causal, self.pooling, self.window = causal, pooling, window
-        self.context, self.center = nn.Embedding(items, size), nn.Embedding(items, size)
+        self.causal = causal
+        self.pooling = pooling
+        self.window = window
+        self.context = nn.Embedding(items, size)
+        self.center = nn.Embedding(items, size)
         for table in (self.context, self.center):  # products of about 1/√K: those of torch's start overflow as counts
             nn.init.normal_(table.weight, std=size**-0.5)
         self.start = nn.Parameter(torch.zeros(size)) if start else None
@@ -368,10 +408,11 @@ class ValueFactors(nn.Module):
         assert batch.values is not None
         items = torch.where(batch.present, batch.items, 0)
         vectors = self.context(items) * torch.where(batch.known[..., None], batch.values, 0)
+        center = self.center(items)
         context = pool_others(vectors, batch.known, causal=self.causal, pooling=self.pooling, window=self.window)
-        raw: Tensor = (self.center(items) * (context if self.start is None else context + self.start)).sum(
-            -1, keepdim=True
-        )
+        if self.start is not None:
+            context = context + self.start
+        raw: Tensor = (center * context).sum(-1, keepdim=True)
         return raw
 
 
@@ -389,13 +430,14 @@ class SpatialFactors(nn.Module):
     ) -> None:
         super().__init__()
         places = len(distances)
-        wanted = places - 1 if neighbours is None else neighbours
-        if not 1 <= wanted < places:
+        if neighbours is None:
+            neighbours = places - 1
+        if not 1 <= neighbours < places:
             raise UsageError(
-                f"$neighbours is {wanted}, expected from 1 to {places - 1}, the other places", "neighbours"
+                f"$neighbours is {neighbours}, expected from 1 to {places - 1}, the other places", "neighbours"
             )
         others = distances.masked_fill(torch.eye(places, dtype=torch.bool), float("inf"))
-        nearest = others.argsort(dim=1, stable=True)[:, :wanted]
+        nearest = others.argsort(dim=1, stable=True)[:, :neighbours]
         self.register_buffer("neighbour", torch.zeros(places, places).scatter_(1, nearest, 1.0), persistent=False)
         self.place = make_network(coordinates, (hidden,), size)
 
@@ -421,20 +463,25 @@ def pool_others(vectors: Tensor, known: Tensor, *, causal: bool, pooling: Poolin
         summed = _sum_before(numbers, window)  # not a sum less the own vector, whose rounding would show it
         return summed if causal else summed + _sum_before(numbers.flip(1), window).flip(1)
 
+    total = add_up(vectors)
     if pooling == "sum":
-        return add_up(vectors)
-    others = (known.sum(1, keepdim=True) - known.long())[..., None]
+        return total
     if window is not None or (pooling == "seen" and causal):
-        others = add_up(known.long()[..., None])
-    return add_up(vectors) / others.clamp(min=1)
+        divisor = add_up(known.long()[..., None])
+    else:
+        divisor = (known.sum(1, keepdim=True) - known.long())[..., None]
+    return total / divisor.clamp(min=1)
 
 
 def _sum_before(vectors: Tensor, window: int | None) -> Tensor:
-    """The sum of the vectors before each position, [B, I, K]. window: of so many."""
+    """The sum of the vectors before each position, [B, I, K]. window: how many positions before it; None for all."""
     length = vectors.shape[1]
     if window is None or window >= length - 1:
         return torch.cat([torch.zeros_like(vectors[:, :1]), vectors[:, :-1].cumsum(1)], 1)
-    return sum(functional.pad(vectors[:, :-far], (0, 0, far, 0)) for far in range(1, window + 1))  # type: ignore[return-value]
+    total = torch.zeros_like(vectors)
+    for distance in range(1, window + 1):
+        total = total + functional.pad(vectors[:, :-distance], (0, 0, distance, 0))
+    return total
 
 
 @torch.no_grad()

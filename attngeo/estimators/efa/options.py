@@ -1,4 +1,4 @@
-"""The options of exponential family attention: the keywords of the estimator, and what its commands add to them."""
+"""The options of exponential family attention: keywords of the estimator, and further options of its commands."""
 
 from __future__ import annotations
 
@@ -35,28 +35,41 @@ Init = Literal["torch", "keras"]
 Short = Literal["error", "keep"]
 Distance = Literal["haversine", "euclidean"]
 
-# The command that saves a model, and the folders of a model of both parts, each of which is a model of one.
-MADE_BY, PARTS = "attngeo efa fit --save", ("items", "values")
+# The command that saves a model.
+MADE_BY = "attngeo efa fit --save"
+# The folders of a model of both parts, each of which is a model of one.
+PARTS = ("items", "values")
 # Family → how its number is written, if it has one.
 FAMILY_FORMS = {
-    "gaussian": "[:VARIANCE]", "poisson": "[:LEAST]", "poisson-from-1": "[:LEAST]", "bernoulli": "",
-    "binomial": ":TOTAL_COUNT", "negative-binomial": ":TOTAL_COUNT", "gamma": ":CONCENTRATION", "ordinal": ":LEVELS",
-}  # fmt: skip
+    "gaussian": "[:VARIANCE]",
+    "poisson": "[:LEAST]",
+    "poisson-from-1": "[:LEAST]",
+    "bernoulli": "",
+    "binomial": ":TOTAL_COUNT",
+    "negative-binomial": ":TOTAL_COUNT",
+    "gamma": ":CONCENTRATION",
+    "ordinal": ":LEVELS",
+}
 # How alike a mistyped name of a family is to the right one, at least: "normal" and "binomial" have 0.71.
 ALIKE = 0.75
-# COLUMN:FAMILY, where the family may have a number after a further colon; and COLUMN:KIND.
-VALUE, COVARIATE = r"(.+):([A-Za-z][\w-]*(?::[^:A-Za-z][^:]*)?)", r"(.+):([A-Za-z]+)"
+# COLUMN:FAMILY, where the family may have a number after a further colon.
+VALUE = re.compile(r"(.+):([A-Za-z][\w-]*(?::[^:A-Za-z][^:]*)?)", re.DOTALL)
+# COLUMN:KIND.
+COVARIATE = re.compile(r"(.+):([A-Za-z]+)", re.DOTALL)
 SHORT = "What to do with a sequence of one row, which no other row predicts: stop, or keep it"
 
 
 def _parse_units(units: Any) -> tuple[int, ...]:
     """Whole numbers from 1. Raises UsageError."""
-    return tuple(whole("head", count, 1) for count in (units if isinstance(units, list | tuple) else (units,)))
+    counts = units if isinstance(units, list | tuple) else [units]
+    return tuple(whole("head", count, 1) for count in counts)
 
 
 def _parse_pairs(columns: Any) -> Any:
     """Texts such as "rating:poisson"; in Python also a dictionary."""
-    return as_texts([":".join(pair) for pair in columns.items()] if isinstance(columns, dict) else columns)
+    if isinstance(columns, dict):
+        columns = [":".join(pair) for pair in columns.items()]
+    return as_texts(columns)
 
 
 class Architecture(Options):
@@ -66,70 +79,99 @@ class Architecture(Options):
     """
 
     longest: int | None = option(None, "Most positions of a sequence; as in the data", panel=MODEL, least=1)
-    head_size: int | None = option(None, "Size of a head; numbers of a token / heads, rounded down", panel=MODEL,
-                                   least=1)  # fmt: skip
+    head_size: int | None = option(
+        None, "Size of a head; numbers of a token / heads, rounded down", panel=MODEL, least=1
+    )
     scale: Scale = option("width", "Products are divided by the width, or by √(head size)", panel=MODEL)
     residual: bool = option(True, "Add the input of a layer to its output", panel=MODEL)
     norm: bool = option(False, "Normalise each layer", panel=MODEL)
-    feed_forward: int = option(0, "Hidden units of a feed-forward layer after each attention; 0 for none", panel=MODEL,
-                               least=0)  # fmt: skip
+    feed_forward: int = option(
+        0, "Hidden units of a feed-forward layer after each attention; 0 for none", panel=MODEL, least=0
+    )
     both: bool = option(True, "Give tokens of values two vectors of the item, or one", panel=MODEL)
     embedding: Embedding = option(
-        "network", "How values enter: through a network, or by a vector for each whole number from 0, without "
-        "fractions", panel=MODEL,
-    )  # fmt: skip
+        "network",
+        "How values enter: through a network, or by a vector for each whole number from 0, without fractions",
+        panel=MODEL,
+    )
     join: int = option(0, "Hidden units through which each token goes first; 0 for none", panel=MODEL, least=0)
     head: Sequence[int] = option(
         (32,), "Hidden units before the parameter of the family", panel=MODEL, parse=_parse_units, repeated=True
     )
     pooling: Pooling = option(
-        "mean", "What the factor model divides the sum of a context by: the length less 1, 1, or how many are seen",
+        "mean",
+        "What the factor model divides the sum of a context by: the length less 1, 1, or how many are seen",
         panel=MODEL,
-    )  # fmt: skip
+    )
     start: bool = option(False, "Let the factor model have a vector of its own for the start", panel=MODEL)
     init: Init = option("torch", "How parameters start: as torch's modules, or as those of Keras", panel=MODEL)
 
 
 class EfaOptions(EstimatorOptions):
-    """The columns of a table, what is modelled, and how the model is trained. Raises UsageError."""
+    """Options of the columns of a table, of the model and of its training. Raises UsageError."""
 
     sequence: str = option("sequence", "Column of the sequence: a basket, a user, a day", panel=INPUT, metavar="COLUMN")
     position: str | None = option(
-        None, "Column that orders the rows of a sequence", panel=INPUT, metavar="COLUMN",
+        None,
+        "Column that orders the rows of a sequence",
+        panel=INPUT,
+        metavar="COLUMN",
         shown_default="position, if the table has it",
-    )  # fmt: skip
+    )
     item: str = option("item", "Column of the item: a product, a movie, a city", panel=INPUT, metavar="COLUMN")
     value: Sequence[str] = option(
-        ("value",), "Column of the value, a count or a rating, and its family; may be repeated", panel=INPUT,
-        metavar="COLUMN[:FAMILY]", parse=_parse_pairs, repeated=True, shown_default="value",
-    )  # fmt: skip
+        ("value",),
+        "Column of the value, a count or a rating, and its family; may be repeated",
+        panel=INPUT,
+        metavar="COLUMN[:FAMILY]",
+        parse=_parse_pairs,
+        repeated=True,
+        shown_default="value",
+    )
     covariates: Sequence[str] = option(
-        (), "Column of what else is known of a row, and its kind: category, number or time; may be repeated",
-        panel=INPUT, metavar="COLUMN[:KIND]", parse=_parse_pairs, repeated=True,
-    )  # fmt: skip
+        (),
+        "Column of what else is known of a row, and its kind: category, number or time; may be repeated",
+        panel=INPUT,
+        metavar="COLUMN[:KIND]",
+        parse=_parse_pairs,
+        repeated=True,
+    )
     coordinates: Sequence[str] = option(
         (), "Column of a coordinate; may be repeated", panel=INPUT, metavar="COLUMN", parse=as_texts, repeated=True
     )
     lags: Sequence[str] = option(
-        (), "Column of the value at an earlier time, the latest first; not of another row of the sequence; may be "
-        "repeated", advanced=True, panel=INPUT, metavar="COLUMN", parse=as_texts, repeated=True,
-    )  # fmt: skip
+        (),
+        "Column of the value at an earlier time, the latest first; not of another row of the sequence; may be repeated",
+        advanced=True,
+        panel=INPUT,
+        metavar="COLUMN",
+        parse=as_texts,
+        repeated=True,
+    )
     short: Short = option("error", SHORT, advanced=True, panel=INPUT)
     part: Part = option(
-        "auto", "What is modelled: the items of a sequence, the values of its items, or both", panel=MODEL,
+        "auto",
+        "What is modelled: the items of a sequence, the values of its items, or both",
+        panel=MODEL,
         shown_default="values, if the table has them",
-    )  # fmt: skip
+    )
     family: str | None = option(
-        None, "Family of values that name none: gaussian, poisson (poisson:1 for rates above 1), poisson-from-1, "
+        None,
+        "Family of values that name none: gaussian, poisson (poisson:1 for rates above 1), poisson-from-1, "
         "bernoulli, binomial:N, negative-binomial:N, gamma:CONCENTRATION or ordinal:LEVELS (from 0 to LEVELS − 1)",
-        panel=MODEL, metavar="FAMILY", shown_default="gaussian, for one value",
-    )  # fmt: skip
+        panel=MODEL,
+        metavar="FAMILY",
+        shown_default="gaussian, for one value",
+    )
     model: Model = option("efa", "Exponential family attention, or the latent factor model", advanced=True, panel=MODEL)
     direction: Direction = option("bi", "What a position sees: all others, or those before it", panel=MODEL)
     order: bool | None = option(
-        None, "Give each position a vector; without it, and with direction bi, the order of rows has no effect",
-        advanced=True, panel=MODEL, shown_default="if a column orders the rows, or with direction uni",
-    )  # fmt: skip
+        None,
+        "Give each position a vector; without it, and with direction bi, the order of rows has no effect",
+        advanced=True,
+        panel=MODEL,
+        shown_default="if a column orders the rows, or with direction uni",
+    )
     width: int = option(32, "Numbers of an embedding", panel=MODEL, least=1)
     n_layers: int = option(2, "Layers of attention", panel=MODEL, flags=("--layers",), least=1, most=1000)
     n_heads: int = option(2, "Heads of attention", advanced=True, panel=MODEL, flags=("--heads",), least=1)
@@ -137,56 +179,81 @@ class EfaOptions(EstimatorOptions):
         True, "Give tokens of values a vector of their item, if there are items", advanced=True, panel=MODEL
     )
     standardise: bool = option(
-        True, "Scale values and coordinates to mean 0 and deviation 1 inside the model, and start at their mean",
-        advanced=True, panel=MODEL,
-    )  # fmt: skip
+        True,
+        "Scale values and coordinates to mean 0 and deviation 1 inside the model, and start at their mean",
+        advanced=True,
+        panel=MODEL,
+    )
     window: int | None = option(
-        None, "Positions on each side that the factor model of items or their values adds up", advanced=True,
-        panel=MODEL, least=1, shown_default="all others",
-    )  # fmt: skip
-    neighbours: int | None = option(
-        None, "Nearest places that the factor model adds up", advanced=True, panel=MODEL, least=1,
+        None,
+        "Positions on each side that the factor model of items or their values adds up",
+        advanced=True,
+        panel=MODEL,
+        least=1,
         shown_default="all others",
-    )  # fmt: skip
+    )
+    neighbours: int | None = option(
+        None,
+        "Nearest places that the factor model adds up",
+        advanced=True,
+        panel=MODEL,
+        least=1,
+        shown_default="all others",
+    )
     distance: Distance = option(
         "haversine", "Distance of places: of latitude and longitude, or straight", advanced=True, panel=MODEL
     )
     weight_decay: float = option(0.0, "Weight decay of AdamW; 0 is Adam", advanced=True, panel=OPTIMISATION, least=0)
     batch_size: int = option(32, "Sequences in a batch", advanced=True, panel=OPTIMISATION, least=1)
     patience: int | None = option(
-        10, "Stop after this number of epochs without a lower loss on held-out sequences; 0 never stops",
-        advanced=True, panel=OPTIMISATION, least=0,
-    )  # fmt: skip
+        10,
+        "Stop after this number of epochs without a lower loss on held-out sequences; 0 never stops",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+    )
     validation_fraction: float = option(
-        0.2, "Fraction of the sequences that are held out, without validation data", advanced=True, panel=OPTIMISATION,
-        least=0, most=0.9,
-    )  # fmt: skip
+        0.2,
+        "Fraction of the sequences that are held out, without validation data",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+        most=0.9,
+    )
     random_state: int = option(
-        0, "Seed of the start, the batches and the held-out sequences", panel=OPTIMISATION, flags=("--seed",), least=0,
+        0,
+        "Seed of the start, the batches and the held-out sequences",
+        panel=OPTIMISATION,
+        flags=("--seed",),
+        least=0,
         most=2**32 - 1,
-    )  # fmt: skip
+    )
     precision: Precision = option("fp32", "Precision of the products", advanced=True, panel=RUNNING)
 
     def _check(self) -> None:
         if not self.value:
             raise UsageError("$value has no column, expected one or more", "value")
-        values, others = self.families, (self.item, *filter(None, [self.position]))
-        for name, columns in {"value": [*_split(VALUE, self.value)], "coordinates": self.coordinates,
-                              "lags": self.lags, "covariates": [*self.kinds]}.items():  # fmt: skip
-            stated = tuple(getattr(self, name))
-            object.__setattr__(self, name, stated)  # a file has a list
-            if name != "value" and (predicted := values.keys() & columns):
-                column = min(predicted)
-                raise UsageError(f"${name} has {column!r}, the column that is predicted; name another one", name)
-            if len(set(columns)) < len(stated):
-                raise UsageError(f"${name} has a column twice: {', '.join(stated)}; name each once", name)
-            others = (*others, *columns)
-        for name, wrong in (("sequence", self.sequence in others), ("item", self.item in self.kinds)):
-            if wrong:
-                raise UsageError(
-                    f"${name} is {getattr(self, name)!r}, which is a column of another option, too; name another one",
-                    name,
-                )
+        predicted = self.families.keys()
+        columns_of_options: dict[str, Sequence[str]] = {
+            "value": list(_split(VALUE, self.value)),
+            "coordinates": self.coordinates,
+            "lags": self.lags,
+            "covariates": list(self.kinds),
+        }
+        others = {self.item, self.position}
+        for name, columns in columns_of_options.items():
+            texts = tuple(getattr(self, name))
+            object.__setattr__(self, name, texts)  # a file has a list
+            both = predicted & set(columns)
+            if name != "value" and both:
+                raise UsageError(f"${name} has {min(both)!r}, the column that is predicted; name another one", name)
+            if len(set(columns)) < len(texts):
+                raise UsageError(f"${name} has a column twice: {', '.join(texts)}; name each once", name)
+            others.update(columns)
+        if self.sequence in others:
+            raise _refuse_second_use("sequence", self.sequence)
+        if self.item in self.kinds:
+            raise _refuse_second_use("item", self.item)
 
     @property
     def families(self) -> dict[str, str]:
@@ -208,8 +275,8 @@ class EfaOptions(EstimatorOptions):
         kinds: dict[str, Any] = _split(COVARIATE, self.covariates)
         for column, kind in kinds.items():
             if kind not in (None, *get_args(Kind)):
-                said = f"$covariates has {column!r} of kind {kind!r}"
-                raise UsageError(f"{said}; {advise(kind, get_args(Kind))}", "covariates")
+                problem = f"$covariates has {column!r} of kind {kind!r}"
+                raise UsageError(f"{problem}; {advise(kind, get_args(Kind))}", "covariates")
         return kinds
 
     @property
@@ -231,8 +298,11 @@ class EfaOptions(EstimatorOptions):
 
         Rows that are asked for in one direction are in an order, too.
         """
-        has_order = position is not None or self.causal
-        return self.model == "efa" and (has_order if self.order is None else self.order)
+        if self.model != "efa":
+            return False
+        if self.order is not None:
+            return self.order
+        return position is not None or self.causal
 
 
 def check_family(text: str, option: str = "family") -> None:
@@ -249,14 +319,25 @@ def describe_family(text: str, option: str) -> str:
     return f"${option} {'is' if option == 'family' else 'has the family'} {text!r:.60}"
 
 
-def _split(pattern: str, texts: Sequence[str]) -> dict[str, str | None]:
-    """What each text says after its column, by column."""
-    pairs = ((re.fullmatch(pattern, text, re.DOTALL), text) for text in texts)
-    return {match[1] if match else text: match[2] if match else None for match, text in pairs}
+def _split(pattern: re.Pattern[str], texts: Sequence[str]) -> dict[str, str | None]:
+    """The family or kind that each text has after its column, by column; None for a text that is a column only."""
+    columns: dict[str, str | None] = {}
+    for text in texts:
+        match = pattern.fullmatch(text)
+        if match is None:
+            columns[text] = None
+        else:
+            columns[match[1]] = match[2]
+    return columns
+
+
+def _refuse_second_use(option: str, column: str) -> UsageError:
+    """The error for a column that another option has, too."""
+    return UsageError(f"${option} is {column!r}, which is a column of another option, too; name another one", option)
 
 
 class EfaFitOptions(EfaOptions):
-    """What is fitted to a table, how it is measured, and what is kept. Raises UsageError."""
+    """Options of fitting a model to a file, and of measuring and keeping it. Raises UsageError."""
 
     validation: str | None = option(
         None, "File of the validation rows; without it, some sequences are held out", panel=INPUT, metavar="FILE"
@@ -264,13 +345,17 @@ class EfaFitOptions(EfaOptions):
     test: str | None = option(None, "File of rows that the fitted model is measured on", panel=INPUT, metavar="FILE")
     missing: Sequence[str] | None = missing_option()
     save: str | None = option(
-        None, "Save the model to a new folder, for the other commands and for attngeo score", panel=RESULTS,
+        None,
+        "Save the model to a new folder, for the other commands and for attngeo score",
+        panel=RESULTS,
         metavar="FOLDER",
-    )  # fmt: skip
+    )
     resume: str | None = option(
-        None, "Keep the state of an unfinished training there; the same command resumes it", panel=RESULTS,
+        None,
+        "Keep the state of an unfinished training there; the same command resumes it",
+        panel=RESULTS,
         metavar="FOLDER",
-    )  # fmt: skip
+    )
 
     def _check(self) -> None:
         for family in self.families.values():
@@ -286,7 +371,7 @@ class EfaPredictOptions(Options):
 
 
 class EfaSampleOptions(Options):
-    """What is drawn from a fitted model. Raises UsageError."""
+    """Options of drawing from a fitted model. Raises UsageError."""
 
     sequences: int | None = option(None, "Sequences of items", panel=COMPUTATION, least=1, shown_default="1")
     length: int | None = option(
@@ -297,7 +382,7 @@ class EfaSampleOptions(Options):
 
 
 class EfaDrawOptions(EfaSampleOptions):
-    """What is drawn from a saved model. Raises UsageError."""
+    """Options of drawing from a saved model. Raises UsageError."""
 
     data: str | None = option(
         None,

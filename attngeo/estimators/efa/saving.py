@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import model_validator
+from torch import Tensor
 
 from attngeo.errors import CorruptCheckpointError, OutputError, UnsupportedModelError
 from attngeo.estimators.efa.families import FAMILIES, ExponentialFamily
-from attngeo.estimators.efa.model import PartModel, make_families, make_model
+from attngeo.estimators.efa.making import make_families, make_model
+from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.options import MADE_BY, PARTS, Architecture, EfaOptions
 from attngeo.estimators.efa.sequences import DataShape
 from attngeo.estimators.shared.paths import CONFIG
@@ -32,8 +34,9 @@ from attngeo.estimators.shared.saving import (
     write_model,
 )
 
-# Names in the file begin as those of a bare encoder; the rest of a model is beside its layers.
-LAYERS, IN_FILE = "network.attention.layers.", "encoder.layer."
+# The names of layers begin in the file as those of a bare encoder; the other tensors of a model are beside them.
+LAYERS = "network.attention.layers."
+LAYERS_IN_FILE = "encoder.layer."
 
 
 class SavedEfa(SavedModel):
@@ -57,7 +60,7 @@ class SavedEfa(SavedModel):
         return self
 
     def _check_items(self) -> Iterator[str]:
-        """What is wrong with the items."""
+        """The contradictions of the items."""
         if len(self.items) != self.shape.items:
             yield f"{len(self.items):,} items, expected {self.shape.items:,} as in shape"
         if len(set(self.items)) < len(self.items):
@@ -68,26 +71,24 @@ class SavedEfa(SavedModel):
             yield "neither items nor coordinates, expected items for a model of items, or one of both for values"
 
     def _check_sizes(self) -> Iterator[str]:
-        """How the shape of data contradicts the options, or itself."""
-        options, architecture, shape = self.options, self.architecture, self.shape
-        of_values = shape.part == "values"
-        columns = (options.coordinates, options.lags) if of_values else ((), ())
-        of_places = of_values and options.model == "fm" and not shape.items
-        has_levels = of_values and architecture.embedding == "truncated"
-        expected: dict[str, tuple[Any, Any]] = {
-            "part": (shape.part, shape.part if options.part in ("auto", "both") else options.part),
-            "number of values": (len(shape.values), len(options.families) if of_values else 0),
-            "number of covariates": (len(shape.covariates), len(options.kinds)),
-            "coordinates": (shape.coordinates, len(columns[0])),
-            "lags": (shape.lags, len(columns[1])),
-            "longest": (shape.longest, architecture.longest or max(shape.longest, shape.trained, 1)),
-            "levels": (shape.levels, max(shape.levels, 1) if has_levels else 0),
-            "number of place_scale": (len(shape.place_scale), shape.coordinates),
-            "number of places": (len(shape.places), shape.trained if of_places else 0),
+        """The contradictions of the shape of the data and the options, or in itself."""
+        options = self.options
+        shape = self.shape
+        stated = {
+            "part": shape.part,
+            "number of values": len(shape.values),
+            "number of covariates": len(shape.covariates),
+            "coordinates": shape.coordinates,
+            "lags": shape.lags,
+            "longest": shape.longest,
+            "levels": shape.levels,
+            "number of place_scale": len(shape.place_scale),
+            "number of places": len(shape.places),
         }
-        for name, (stated, wanted) in expected.items():
-            if stated != wanted:
-                yield f"shape: {name} is {stated}, expected {wanted} as the rest of the file says"
+        expected = self._expect_sizes()
+        for name, value in stated.items():
+            if value != expected[name]:
+                yield f"shape: {name} is {value}, expected {expected[name]} as the rest of the file says"
         for (column, kind), covariate in zip(options.kinds.items(), shape.covariates, strict=False):
             if kind not in (None, covariate.kind):
                 yield f"shape: the covariate {column!r} is a {covariate.kind}, expected a {kind} as in options"
@@ -98,55 +99,100 @@ class SavedEfa(SavedModel):
         if shape.trained > shape.longest:
             yield f"shape: trained is {shape.trained:,}, expected at most longest, {shape.longest:,}"
 
+    def _expect_sizes(self) -> dict[str, Any]:
+        """The sizes that the shape of the data has by the other keys."""
+        options = self.options
+        shape = self.shape
+        expected: dict[str, Any] = {
+            "part": shape.part if options.part in ("auto", "both") else options.part,
+            "number of values": 0,
+            "number of covariates": len(options.kinds),
+            "coordinates": 0,
+            "lags": 0,
+            "longest": self.architecture.longest or max(shape.longest, shape.trained, 1),
+            "levels": 0,
+            "number of place_scale": shape.coordinates,
+            "number of places": 0,
+        }
+        if shape.part == "values":
+            expected["number of values"] = len(options.families)
+            expected["coordinates"] = len(options.coordinates)
+            expected["lags"] = len(options.lags)
+            if self.architecture.embedding == "truncated":
+                expected["levels"] = max(shape.levels, 1)
+            if options.model == "fm" and not shape.items:
+                expected["number of places"] = shape.trained
+        return expected
+
 
 def write_efa(
-    folder: Path, options: EfaOptions, architecture: Architecture, parts: Sequence[PartModel], items: Sequence[Any], *,
+    folder: Path,
+    options: EfaOptions,
+    architecture: Architecture,
+    parts: Sequence[PartModel],
+    items: Sequence[Any],
+    *,
     epochs: int,
-) -> None:  # fmt: skip
+) -> None:
     """Write a fitted model to a folder, which is created. Raises OutputError; TableError for items JSON lacks."""
-    about = {"options": dict(options), "architecture": dict(architecture), "epochs": epochs}
     if len(parts) > 1 and (folder / CONFIG).exists():
         raise OutputError(f"{folder} has a model of one part, which would be read instead; choose another folder")
     for model in parts:
-        known = list_plain(items, "an item is a") if model.shape.items else []
-        described = {"shape": model.shape.model_dump(), "items": known, **_describe_layers(model, options)}
-        tensors = {_to_file(name): tensor for name, tensor in model.state_dict().items()}
-        write_model(folder / model.shape.part if len(parts) > 1 else folder, SavedEfa, about | described, tensors)
+        config = {
+            "options": dict(options),
+            "architecture": dict(architecture),
+            "epochs": epochs,
+            "shape": model.shape.model_dump(),
+            "items": list_plain(items, "an item is a") if model.shape.items else [],
+            **_describe_layers(model, options),
+        }
+        tensors = {_name_in_file(name): tensor for name, tensor in model.state_dict().items()}
+        part_folder = folder / model.shape.part if len(parts) > 1 else folder
+        write_model(part_folder, SavedEfa, config, tensors)
 
 
 def _describe_layers(model: PartModel, options: EfaOptions) -> dict[str, Any]:
-    """What `attngeo score` reads of a model; nothing of a factor model."""
+    """The keys of a transformer's configuration, which `attngeo score` reads; none for a factor model."""
     attention = getattr(model.network, "attention", None)
     if attention is None:
         return {}
     shape = attention.shape
     return {
-        "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "hidden_size": shape.width,
-        "head_dim": shape.size, "is_decoder": options.causal,
-    }  # fmt: skip
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "hidden_size": shape.width,
+        "head_dim": shape.size,
+        "is_decoder": options.causal,
+    }
 
 
 def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, list[PartModel]]:
-    """What `write_efa` wrote; parameters and errors are those of `ExponentialFamilyAttention.load`."""
+    """The configuration and the models of a folder; parameters and errors are those of `load`."""
     if (folder / CONFIG).exists() or not (folder / PARTS[0] / CONFIG).exists():
         about, model = _read_part(folder, family)
         return about, [model]
-    (about, first), (other, second) = (_read_part(folder / part, family) for part in PARTS)
-    for part, model in zip(PARTS, (first, second), strict=True):
+    parts = [_read_part(folder / part, family) for part in PARTS]
+    for part, (_, model) in zip(PARTS, parts, strict=True):
         if model.shape.part != part:
             raise CorruptCheckpointError(f"{folder / part / CONFIG}: a model of {model.shape.part}; {ADVICE}")
-    same = [(saved.options, saved.architecture, saved.shape.covariates) for saved in (about, other)]
-    if same[0] != same[1] or (other.items and other.items != about.items):
+    (of_items, _), (of_values, _) = parts
+    is_same = (
+        of_items.options == of_values.options
+        and of_items.architecture == of_values.architecture
+        and of_items.shape.covariates == of_values.shape.covariates
+        and of_values.items in ((), of_items.items)
+    )
+    if not is_same:
         raise CorruptCheckpointError(
             f"{folder}: items and values are of two models, expected the same options, items and covariates; {ADVICE}"
         )
-    return about, [first, second]
+    return of_items, [model for _, model in parts]
 
 
 def _read_part(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, PartModel]:
     """A model of one part."""
-    about = read_config(folder, SavedEfa)
-    options, architecture = about.options, about.architecture
+    saved = read_config(folder, SavedEfa)
+    options = saved.options
     for text in options.families.values():
         if family is None and text.partition(":")[0] not in FAMILIES:
             raise UnsupportedModelError(
@@ -154,27 +200,31 @@ def _read_part(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa
                 "that family as its argument family"
             )
     tensors = read_tensors(folder)
-    parts = options.n_layers + len(architecture.head)
-    if options.model == "efa" and parts > len(tensors):  # else it takes long to find out
+    layers = options.n_layers + len(saved.architecture.head)
+    if options.model == "efa" and layers > len(tensors):  # else it takes long to find out
         raise CorruptCheckpointError(
-            f"{folder / WEIGHTS} has {len(tensors)} tensors, expected those of {parts:,} layers; {ADVICE}"
+            f"{folder / WEIGHTS} has {len(tensors)} tensors, expected those of {layers:,} layers; {ADVICE}"
         )
 
     def make() -> PartModel:
-        return make_model(options, architecture, make_families(options, family), about.shape)
+        return make_model(options, saved.architecture, make_families(options, family), saved.shape)
 
-    check_tensors(folder, tensors, lambda: {_to_file(name): weight for name, weight in make().state_dict().items()})
+    def plan() -> dict[str, Tensor]:
+        return {_name_in_file(name): weight for name, weight in make().state_dict().items()}
+
+    check_tensors(folder, tensors, plan)
     model = make()
-    check_layers(folder, about, _describe_layers(model, options))
-    model.load_state_dict({name: tensors[_to_file(name)] for name in model.state_dict()})
-    return about, model
+    check_layers(folder, saved, _describe_layers(model, options))
+    model.load_state_dict({name: tensors[_name_in_file(name)] for name in model.state_dict()})
+    return saved, model
 
 
-def _to_file(name: str) -> str:
+def _name_in_file(name: str) -> str:
     """The name of a tensor in the file."""
     if not name.startswith(LAYERS):
         return name
-    number, _, rest = name.removeprefix(LAYERS).partition(".")
-    module, _, kind = rest.rpartition(".")
-    place = f"attention.self.{module}" if module in ("query", "key", "value") else module
-    return f"{IN_FILE}{number}.{place}.{kind}"
+    layer, _, path = name.removeprefix(LAYERS).partition(".")
+    module, _, parameter = path.rpartition(".")
+    if module in ("query", "key", "value"):
+        module = f"attention.self.{module}"
+    return f"{LAYERS_IN_FILE}{layer}.{module}.{parameter}"

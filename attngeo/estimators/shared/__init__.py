@@ -1,8 +1,9 @@
-"""What both estimators do: options and keywords; files of fitted models (`saving`) and of users (`files`)."""
+"""Options and keywords of both estimators; beside it, files of fitted models (`saving`) and of users (`files`)."""
 
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -13,6 +14,8 @@ from attngeo.keywords import build_signature, describe_options
 from attngeo.options import OPTIMISATION, Options, device_option, option
 from attngeo.training import TrainingOptions
 
+# Of the lines of a section of a docstring.
+INDENT = " " * 4
 Keywords = ParamSpec("Keywords")
 Estimator = TypeVar("Estimator")
 
@@ -26,19 +29,20 @@ class EstimatorOptions(Options):
 
     def training(self, **more: Any) -> TrainingOptions:
         """The options of the loop. more: those that have another name or default there, and further ones."""
-        same: dict[str, Any] = {"epochs": self.max_epochs, "learning_rate": self.learning_rate, "device": self.device}
-        return TrainingOptions(**same | more)
+        shared: dict[str, Any] = {"epochs": self.max_epochs, "learning_rate": self.learning_rate, "device": self.device}
+        return TrainingOptions(**shared | more)
 
 
 def takes_keywords(
-    kind: Callable[Keywords, Options],
+    keywords: Callable[Keywords, Options],
 ) -> Callable[[Callable[[Estimator], None]], Callable[Concatenate[Estimator, Keywords], None]]:
     """A decorator of `__init__`: its keywords are the fields of an options class, with their types and defaults.
 
     They are attributes of the estimator, unchecked, as scikit-learn asks; `fit` checks them. The help texts of the
-    options replace {options} in the docstring. Raises UnknownOptionError for a keyword that is no field.
+    options replace {options} in the section `Args:` of the docstring. Raises UnknownOptionError for a keyword that is
+    no field.
     """
-    options: Any = kind
+    options: Any = keywords
     defaults = {name: field.default for name, field in options.model_fields.items()}
 
     def decorate(function: Callable[[Estimator], None]) -> Any:
@@ -51,7 +55,8 @@ def takes_keywords(
             vars(self).update(defaults | values)
 
         init.__signature__ = build_signature(function, options, {})  # type: ignore[attr-defined]
-        init.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("{options}", describe_options(options))
+        described = textwrap.indent(describe_options(options), INDENT).lstrip()
+        init.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("{options}", described)
         return init
 
     return decorate

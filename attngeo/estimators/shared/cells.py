@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-# The number of a cell that is missing, or that no known value equals.
+from attngeo.choices import as_python
+
+# The code of a cell that is missing, or that no known value equals.
 UNKNOWN = -1
 # A whole number, and one that begins with 0, which may be a code.
 WHOLE = re.compile(r"[-+]?\d+")
@@ -18,31 +20,42 @@ CODE = re.compile(r"[-+]?0\d+")
 BOOLEANS = {"true": True, "false": False}
 
 
-def find_values(column: pd.Series[Any], known: Sequence[Any], *, are_codes: bool = False) -> np.ndarray:
-    """The number of each cell among the known values, int64, [rows]; UNKNOWN if it is missing or none of them.
+def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: bool = False) -> np.ndarray:
+    """The code of each cell: its number among known values, int64; UNKNOWN if it is missing or none of them.
 
     A text cell is the number or the boolean that pandas reads of it, if the text itself is unknown; the number of a
-    cell is the text of it, if the number is unknown. So a column has the same numbers, whatever kind its other cells
-    gave it. are_codes: whether 01 is another value than 1. Raises TypeError for a cell that is no single value, such as
-    a list.
+    cell is the text of it, if the number is unknown. So a column has the same codes, whatever kind its other cells
+    gave it.
+
+    Args:
+        column: cells, [rows].
+        values: the known values.
+        are_codes: whether 01 is another value than 1.
+
+    Returns:
+        [rows].
+
+    Raises:
+        TypeError: a cell is no single value, such as a list.
     """
-    numbers = {value: number for number, value in reversed([*enumerate(known)])}
-    places, index = pd.factorize(column)
-    cells = list(index)
-    found = [numbers.get(cell, UNKNOWN) for cell in cells]
-    left = [place for place, number in enumerate(found) if number == UNKNOWN]
-    texts = [place for place in left if isinstance(cells[place], str)]
-    for place, value in zip(texts, _parse([cells[place] for place in texts], are_codes=are_codes), strict=True):
-        number = numbers.get(value, UNKNOWN)
-        if number == UNKNOWN:
+    code_of = {value: code for code, value in reversed([*enumerate(values)])}
+    indices, distinct = pd.factorize(column)
+    cells = list(distinct)
+    codes = [code_of.get(cell, UNKNOWN) for cell in cells]
+    unknown = [index for index, code in enumerate(codes) if code == UNKNOWN]
+    texts = [index for index in unknown if isinstance(cells[index], str)]
+    parsed = _parse([cells[index] for index in texts], are_codes=are_codes)
+    for index, value in zip(texts, parsed, strict=True):
+        code = code_of.get(value, UNKNOWN)
+        if code == UNKNOWN:
             continue
-        if not isinstance(value, bool) or isinstance(known[number], bool):  # to Python, True is 1
-            found[place] = number
-    for place in left:
-        if not isinstance(cells[place], str):
-            found[place] = numbers.get(_write(cells[place]), UNKNOWN)
-    # A missing cell has the place -1.
-    return np.array([*found, UNKNOWN], dtype=np.int64)[places]
+        if not isinstance(value, bool) or isinstance(values[code], bool):  # to Python, True is 1
+            codes[index] = code
+    for index in unknown:
+        if not isinstance(cells[index], str):
+            codes[index] = code_of.get(_write(cells[index]), UNKNOWN)
+    # A missing cell has the index -1.
+    return np.array([*codes, UNKNOWN], dtype=np.int64)[indices]
 
 
 def read_numbers(column: pd.Series[Any]) -> np.ndarray:
@@ -67,7 +80,7 @@ def parse_numbers(column: pd.Series[Any]) -> pd.Series[Any]:
 
 
 def _parse(texts: list[str], *, are_codes: bool) -> list[Any]:
-    """What each text is in a column of numbers or of booleans; None if it is neither."""
+    """The number or the boolean that each text is in a column of such; None if it is neither."""
     numbers = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").tolist()
     values: list[Any] = []
     for text, number in zip(map(str.strip, texts), numbers, strict=True):
@@ -90,4 +103,4 @@ def _write(value: Any) -> str:
 
 def show_value(value: Any) -> str:
     """A value of a table for messages, as Python writes it."""
-    return f"{value.item() if isinstance(value, np.generic) else value!r:.60}"
+    return f"{as_python(value)!r:.60}"

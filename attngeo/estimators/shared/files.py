@@ -1,4 +1,4 @@
-"""A user's own table from a file, with the kinds of its columns as they are."""
+"""Tables in files of a user, read so that the values of each column stay numbers, booleans or texts as they are."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ from attngeo.estimators.shared.paths import SEPARATORS, read_header, require_tab
 
 # Cells of a text file that are missing. Not "None" or "n/a", which may be categories.
 MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
-# Whole numbers below these are exact in float64, and fit into int64.
-LARGEST_EXACT, LARGEST_INT = 2**53, 2**63
+# Whole numbers below this are exact in float64.
+LARGEST_EXACT = 2**53
+# Whole numbers below this fit into int64.
+LARGEST_INT = 2**63
 # A whole number that begins with 0.
 CODE = r"-?0\d+"
-# If one row of so many has a text among numbers, it may be a missing cell.
+# Texts among numbers may be missing cells if there is one in this number of rows, or fewer.
 FEW = 10
-# What pandas calls a column without a name.
+# The beginning of the name of a column that is added, while its name is taken.
+TAKEN = "predicted_"
+# The name that pandas gives a column without one.
 UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)?")
 
 
@@ -39,10 +43,17 @@ def read_own_table(
 ) -> pd.DataFrame:
     """The rows of a .csv, .tsv or .parquet file whose first line names the columns.
 
-    missing: texts that are missing cells, beside empty ones, in place of MISSING_TEXTS. texts: columns of a text file
-    that are texts, even if all look like numbers. codes: columns that are texts if a whole number in them begins with
-    0. Raises DataUnavailableError if there is no such file, UsageError for another format, TableError if it cannot be
-    read, has no rows, or names a column twice, NotEnoughMemoryError for one that does not fit.
+    Args:
+        path: the file.
+        missing: texts that are missing cells, beside empty ones, in place of MISSING_TEXTS.
+        texts: columns of a text file that are texts, even if all look like numbers.
+        codes: columns that are texts if a whole number in them begins with 0.
+
+    Raises:
+        DataUnavailableError: there is no such file.
+        UsageError: it has another format.
+        TableError: it cannot be read, has no rows, or names a column twice.
+        NotEnoughMemoryError: it does not fit.
     """
     path = require_table(path)
     with _explain(path):
@@ -51,11 +62,11 @@ def read_own_table(
             frame = _read_parquet(path)
         else:
             _check_header(path)
-            frame = _parse(
-                path, na_values=list_missing(missing), keep_default_na=False,
-                dtype=dict.fromkeys([*texts, *codes], str),
-            )  # fmt: skip
-            frame = frame.assign(**{name: _read_codes(frame[name]) for name in {*codes} - {*texts} if name in frame})
+            as_texts = dict.fromkeys([*texts, *codes], str)
+            frame = _parse(path, na_values=list_missing(missing), keep_default_na=False, dtype=as_texts)
+            for name in set(codes) - set(texts):
+                if name in frame:
+                    frame[name] = _read_codes(frame[name])
             frame = _keep_digits(path, frame)
     if not len(frame) or not frame.shape[1]:
         raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected some of each")
@@ -64,11 +75,18 @@ def read_own_table(
 
 
 def read_written(path: str | Path, names: Iterable[str] | None = None) -> pd.DataFrame | None:
-    """The cells of a file that `read_own_table` reads, as they are written: texts, of which "" is an empty cell. None
-    for a Parquet file, whose cells are read as they are.
+    """The cells of a file that `read_own_table` reads, as they are written.
 
-    Columns have the names of the first line, an empty one included. names: only these columns, under the names that
-    pandas gives them. Raises as `read_own_table`.
+    Args:
+        path: the file.
+        names: only these columns, under the names that pandas gives them; without them, columns have the names of the
+            first line, an empty one included.
+
+    Returns:
+        Texts, of which "" is an empty cell; None for a Parquet file, whose cells are read as they are.
+
+    Raises:
+        DataUnavailableError, UsageError, TableError: as `read_own_table` raises.
     """
     path = require_table(path)
     if path.suffix.lower() == ".parquet":
@@ -82,51 +100,56 @@ def read_written(path: str | Path, names: Iterable[str] | None = None) -> pd.Dat
 
 
 def settle_table(written: pd.DataFrame) -> pd.DataFrame:
-    """A table of texts as one that is written in the same way: see `_settle`."""
+    """A table of texts with numbers and booleans in place of those that are written the same: see `_settle`."""
     return pd.DataFrame({name: _settle(written[name]) for name in written.columns})
 
 
 def _settle(column: pd.Series[str]) -> pd.Series[Any]:
-    """Cells as they are written, "" for an empty one, as a column that is written in the same way.
+    """A column of texts, "" for an empty cell, as numbers or booleans if each is written as Python writes it.
 
-    They are numbers or booleans if each is written as Python writes it, so that no cell changes: not 007 and 1.10.
+    So no cell changes: not 007 and 1.10.
     """
-    known = column[column != ""]
+    texts = column[column != ""]
     values = pd.Series(None, index=column.index, dtype=object)
-    values[known.index] = known
-    if known.isin(["True", "False"]).all():
-        values[known.index] = known == "True"
+    values[texts.index] = texts
+    if texts.isin(["True", "False"]).all():
+        values[texts.index] = texts == "True"
         return values.infer_objects()
-    sizes = pd.to_numeric(known, errors="coerce").astype(float).abs()
+    sizes = pd.to_numeric(texts, errors="coerce").astype(float).abs()
     if not (sizes < LARGEST_INT).all():
         return values
-    numbers = [int(text) if WHOLE.fullmatch(text) else float(text) for text in known]
+    numbers = [int(text) if WHOLE.fullmatch(text) else float(text) for text in texts]
     is_mixed = len(set(map(type, numbers))) > 1
     if is_mixed and sizes.max() >= LARGEST_EXACT:  # Parquet makes fractions of all
         return values
-    if any(str(number) != text for number, text in zip(numbers, known, strict=True)):
+    if any(str(number) != text for number, text in zip(numbers, texts, strict=True)):
         return values
-    values[known.index] = pd.Series(numbers, index=known.index, dtype=object)
+    values[texts.index] = pd.Series(numbers, index=texts.index, dtype=object)
     return values if is_mixed else keep_whole(values)
 
 
 def name_new(name: str, columns: Iterable[Any]) -> str:
     """The name of a column that is added to these ones of a user: with "predicted_" before it while it is taken."""
-    taken = {*columns}
+    taken = set(columns)
     while name in taken:
-        name = f"predicted_{name}"
+        name = TAKEN + name
     return name
 
 
 def _parse(path: Path, **options: Any) -> pd.DataFrame:
-    """What pandas reads of a text file."""
+    """The table that pandas reads of a text file. options: of `read_csv`."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # cells that it would drop
-        # In pieces, as pandas reads by default, a text would make texts of the numbers in its piece only.
         frame: pd.DataFrame = pd.read_csv(
-            path, sep=SEPARATORS[path.suffix.lower()], encoding="utf-8-sig", skipinitialspace=True, index_col=False,
-            low_memory=False, **options,
-        )  # fmt: skip
+            path,
+            sep=SEPARATORS[path.suffix.lower()],
+            encoding="utf-8-sig",
+            skipinitialspace=True,
+            index_col=False,
+            # In pieces, as pandas reads by default, a text would make texts of the numbers in its piece only.
+            low_memory=False,
+            **options,
+        )
     return frame
 
 
@@ -143,26 +166,26 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 def _keep_digits(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with all digits of whole numbers that pandas rounds, because some cells of their column are missing."""
-    rounded = [
-        name
-        for name in frame.columns
-        if frame[name].dtype.kind == "f" and frame[name].isna().any() and (frame[name].abs() >= LARGEST_EXACT).any()
-    ]
+    rounded = [name for name in frame.columns if _may_be_rounded(frame[name])]
     if not rounded:
         return frame
     written = read_written(path, rounded)
     assert written is not None
     for name in rounded:
-        known = frame[name].notna()
-        numbers = pd.to_numeric(written.loc[known, name])
+        numbers = pd.to_numeric(written.loc[frame[name].notna(), name])
         if numbers.dtype.kind == "i":
             frame = frame.assign(**{name: numbers.astype("Int64").reindex(frame.index)})
     return frame
 
 
+def _may_be_rounded(column: pd.Series[Any]) -> bool:
+    """Whether a column of floats has missing cells, and numbers so large that whole ones lose digits."""
+    return column.dtype.kind == "f" and bool(column.isna().any()) and bool((column.abs() >= LARGEST_EXACT).any())
+
+
 @contextmanager
 def _explain(path: Path) -> Iterator[None]:
-    """Turn what pandas and Arrow raise for a file into errors that say what to do."""
+    """Turn the errors of pandas and Arrow for a file into errors that say what to do."""
     try:
         yield
     except TableError:
@@ -174,10 +197,10 @@ def _explain(path: Path) -> Iterator[None]:
             "more cells than columns; put texts with commas in quotation marks", table=str(path), row=1
         ) from None
     except UnicodeDecodeError as error:
-        byte, line = error.object[error.start], _find_undecodable(path)
+        byte = error.object[error.start]
         raise TableError(
-            f"line {line} is not UTF-8 text (byte {byte:#04x}); save the file as UTF-8, for example with "
-            f"iconv -f LATIN1 -t UTF-8 if it is Latin-1",
+            f"line {_find_undecodable(path)} is not UTF-8 text (byte {byte:#04x}); save the file as UTF-8, for example "
+            "with iconv -f LATIN1 -t UTF-8 if it is Latin-1",
             table=str(path),
         ) from None
     except (OSError, ValueError, csv.Error) as error:
@@ -205,7 +228,7 @@ def _count_bytes(path: Path) -> int:
 
 
 def list_missing(texts: Iterable[str] | None) -> list[str]:
-    """The texts of missing cells: these and the empty one; without any, MISSING_TEXTS."""
+    """The texts of missing cells, the empty one among them. texts: those in place of MISSING_TEXTS."""
     return list(dict.fromkeys(["", *(texts or MISSING_TEXTS)]))
 
 
@@ -234,20 +257,25 @@ def count_missing_texts(path: str | Path, frame: pd.DataFrame) -> dict[str, dict
     written = read_written(path, names) if names else None
     if written is None:
         return {}
-    found = {name: written[name][frame[name].isna() & (written[name] != "")].value_counts() for name in names}
-    return {name: {str(text): int(count) for text, count in counts.items()} for name, counts in found.items()}
+    counts = {}
+    for name in names:
+        texts = written[name][frame[name].isna() & (written[name] != "")]
+        counts[name] = {str(text): int(count) for text, count in texts.value_counts().items()}
+    return counts
 
 
 def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
     """Notes about columns of a text file whose cells are categories because of a few texts among numbers."""
-    names = [] if Path(path).suffix.lower() == ".parquet" else list_texts(frame)
-    for name in names:
+    if Path(path).suffix.lower() == ".parquet":
+        return
+    for name in list_texts(frame):
         numbers = read_numbers(frame[name])
-        texts = frame[name].notna().to_numpy() & np.isnan(numbers)
-        if 0 < texts.sum() <= len(frame) / FEW and np.isfinite(numbers).sum() > len(frame) / 2:
-            row = int(texts.argmax())
+        is_text = frame[name].notna().to_numpy() & np.isnan(numbers)
+        has_few_texts = 0 < is_text.sum() <= len(frame) / FEW
+        if has_few_texts and np.isfinite(numbers).sum() > len(frame) / 2:
+            row = int(is_text.argmax())
             yield (
-                f"column {name!r:.60}: all cells are categories, because {texts.sum():,} are no numbers, such as "
+                f"column {name!r:.60}: all cells are categories, because {is_text.sum():,} are no numbers, such as "
                 f"{show_value(frame[name].iloc[row])} in row {row + 1}; --missing makes missing cells of such texts"
             )
 
@@ -263,12 +291,13 @@ def sort_values(values: Iterable[Any]) -> list[Any]:
 
 def keep_whole(column: pd.Series[Any]) -> pd.Series[Any]:
     """A column of whole numbers, of which some are missing, as such; others in the kind that their values have."""
-    known = column.dropna()
+    values = column.dropna()
     if pd.api.types.is_float_dtype(column.dtype):
-        is_whole = bool(((known % 1 == 0) & (known.abs() < LARGEST_EXACT)).all())
+        is_whole = bool(((values % 1 == 0) & (values.abs() < LARGEST_EXACT)).all())
     else:
-        is_whole = column.dtype == object and all(type(item) is int and abs(item) < LARGEST_INT for item in known)
-    return column.astype("Int64") if is_whole and len(known) < len(column) else column.infer_objects()
+        is_whole = column.dtype == object and all(type(value) is int and abs(value) < LARGEST_INT for value in values)
+    has_missing = len(values) < len(column)
+    return column.astype("Int64") if is_whole and has_missing else column.infer_objects()
 
 
 def _read_codes(texts: pd.Series[str]) -> pd.Series[Any]:
@@ -289,9 +318,10 @@ def _check_header(path: Path) -> None:
 
 @contextmanager
 def naming(paths: Mapping[str, str | None], rows: pd.Index[Any] | None = None) -> Iterator[None]:
-    """Let the errors of tables in the block name files. paths: what an error calls a table → its file.
+    """Let the errors of tables in the block name files.
 
-    rows: the places of the table's rows in the file, from 0, if it has only some of them.
+    paths: the name that an error has for a table → its file. rows: the numbers of the table's rows in the file, from 0,
+    if it has only some of them.
     """
     try:
         yield

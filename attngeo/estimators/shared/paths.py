@@ -1,6 +1,6 @@
 """The paths that a user gives to an estimator: of tables, and of saved models. Imports nothing heavy.
 
-What is missing is refused here, before the libraries are loaded that read it.
+A missing file is refused here, before the libraries are loaded that read it.
 """
 
 from __future__ import annotations

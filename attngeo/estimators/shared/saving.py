@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-import numpy as np
 import torch
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError
@@ -21,6 +20,7 @@ from torch import Tensor
 from attngeo import __version__
 from attngeo.bounds.names import printable
 from attngeo.bounds.small_files import check_small, read_small_text
+from attngeo.choices import as_python
 from attngeo.errors import (
     CorruptCheckpointError,
     OutputError,
@@ -35,7 +35,7 @@ from attngeo.tables.files import atomic_write
 
 WEIGHTS = "model.safetensors"
 ADVICE = "fit and save the model again"
-# What JSON gives back as it was.
+# The types of values that JSON keeps.
 PLAIN = (str, int, float, bool)
 Plain = bool | int | float | str
 Count = Annotated[int, Field(ge=0, lt=2**31)]
@@ -65,25 +65,23 @@ def list_plain(values: Iterable[Any], where: str) -> list[Any]:
 
     where: begins a message, such as "column 'size' has a". Raises TableError for a value that JSON lacks.
     """
-    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    plain = [as_python(value) for value in values]
     for value in plain:
         if not isinstance(value, PLAIN):
             raise TableError(f"{where} {type(value).__name__}, which a saved model cannot keep; use texts or numbers")
     return plain
 
 
-def write_model(
-    folder: Path, schema: type[SavedModel], about: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> None:
+def write_model(folder: Path, schema: type[SavedModel], keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write the configuration and the tensors of a model to a folder, which is created.
 
-    about: the keys of the schema that not all models have, and epochs. Raises OutputError, and TableError for a text
+    keys: those of the schema that not all models have, and epochs. Raises OutputError, and TableError for a text
     that no file can keep. Nothing is written if JSON lacks a value of the configuration.
     """
-    about = {"model_type": schema.TYPE, "format": schema.FORMAT, "attngeo_version": __version__, **about}
-    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    config = {"model_type": schema.TYPE, "format": schema.FORMAT, "attngeo_version": __version__, **keys}
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        text = (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode()
+        text = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
     except UnicodeEncodeError as error:
         raise TableError(
             f"a text has {error.object[error.start : error.end]!r}, which is no character and a saved model cannot "
@@ -94,7 +92,7 @@ def write_model(
     except OSError as error:
         raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
     with atomic_write(folder / WEIGHTS) as path:
-        path.write_bytes(save(kept, metadata={"format": "pt"}))  # save_file makes a file that others cannot read
+        path.write_bytes(save(stored, metadata={"format": "pt"}))  # save_file makes a file that others cannot read
     with atomic_write(folder / CONFIG) as path:
         path.write_bytes(text)
 
@@ -109,15 +107,15 @@ def read_config(folder: Path, schema: type[Schema]) -> Schema:
     require_saved(folder, schema.MADE_BY)
     try:
         text = read_small_text(path)
-        about = json.loads(text)
+        config = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None
-    if not isinstance(about, dict) or about.get("model_type") != schema.TYPE:
-        stated = about.get("model_type") if isinstance(about, dict) else type(about).__name__
-        raise UnsupportedModelError(f"{path}: model_type is {stated!r:.60}, expected {schema.TYPE!r}")
-    if about.get("format") != schema.FORMAT:
+    model_type = config.get("model_type") if isinstance(config, dict) else type(config).__name__
+    if not isinstance(config, dict) or model_type != schema.TYPE:
+        raise UnsupportedModelError(f"{path}: model_type is {model_type!r:.60}, expected {schema.TYPE!r}")
+    if config.get("format") != schema.FORMAT:
         raise UnsupportedModelError(
-            f"{path}: format {about.get('format')!r:.20} of attngeo {about.get('attngeo_version')!r:.20}, expected "
+            f"{path}: format {config.get('format')!r:.20} of attngeo {config.get('attngeo_version')!r:.20}, expected "
             f"{schema.FORMAT}; fit it again, or install that version"
         )
     try:
@@ -128,12 +126,12 @@ def read_config(folder: Path, schema: type[Schema]) -> Schema:
         raise CorruptCheckpointError(f"{path}: {describe_error(problem)}; {ADVICE}") from None
 
 
-def check_layers(folder: Path, about: SavedModel, layers: Mapping[str, Any]) -> None:
+def check_layers(folder: Path, saved: SavedModel, layers: Mapping[str, Any]) -> None:
     """Raise CorruptCheckpointError unless a configuration describes these layers of attention."""
     for name, value in layers.items():
-        if getattr(about, name) != value:
+        if getattr(saved, name) != value:
             raise CorruptCheckpointError(
-                f"{folder / CONFIG}: {name} is {getattr(about, name)}, expected {value} as its other keys say; {ADVICE}"
+                f"{folder / CONFIG}: {name} is {getattr(saved, name)}, expected {value} as its other keys say; {ADVICE}"
             )
 
 
@@ -155,29 +153,26 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], plan: Callable[[]
     path = folder / WEIGHTS
     try:
         with torch.device("meta"):
-            wanted = plan()
+            planned = plan()
     except (UsageError, TableError) as error:
         raise CorruptCheckpointError(f"{folder / CONFIG}: {first_line(error)}; {ADVICE}") from None
     except (RuntimeError, TypeError, OverflowError) as error:  # torch has no class for sizes that no tensor can have
         raise CorruptCheckpointError(f"{folder / CONFIG}: too large a size ({first_line(error)}); {ADVICE}") from None
-    for name, empty in wanted.items():
+    for name, empty in planned.items():
         stored = tensors.get(name)
-        if (
-            stored is None
-            or stored.shape != empty.shape
-            or stored.dtype != empty.dtype
-            or not bool(stored.isfinite().all())
-        ):
-            got = "missing" if stored is None else f"{_show_kind(stored)}{list(stored.shape)}"
+        is_planned = stored is not None and stored.shape == empty.shape and stored.dtype == empty.dtype
+        if stored is None or not is_planned or not stored.isfinite().all():
+            got = "missing" if stored is None else _describe(stored)
             raise CorruptCheckpointError(
-                f"{path}: {name} is {got}, expected finite numbers {_show_kind(empty)}{list(empty.shape)}; {ADVICE}"
+                f"{path}: {name} is {got}, expected finite numbers {_describe(empty)}; {ADVICE}"
             )
-    for name in tensors.keys() - wanted.keys():
+    for name in tensors.keys() - planned.keys():
         raise CorruptCheckpointError(
-            f"{path}: {printable(f'{name:.60}')} is unknown, expected {len(wanted)} tensors such as "
-            f"{next(iter(wanted))}; {ADVICE}"
+            f"{path}: {printable(f'{name:.60}')} is unknown, expected {len(planned)} tensors such as "
+            f"{next(iter(planned))}; {ADVICE}"
         )
 
 
-def _show_kind(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def _describe(tensor: Tensor) -> str:
+    """The type and the shape of a tensor."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

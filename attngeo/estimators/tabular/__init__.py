@@ -1,6 +1,6 @@
 """Attention for tables of categories (Wibisono and Wang 2023), and the methods that it is compared with.
 
-What reads a user's own files. Names are imported when they are first used.
+Functions that read a user's own files, and tables of a fitted model. Names are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -11,9 +11,14 @@ from attngeo import import_when_used
 
 if TYPE_CHECKING:
     from attngeo.estimators.tabular.files import (
+        find_probabilities as find_probabilities,
         fit_own_table as fit_own_table,
         impute_own_table as impute_own_table,
         predict_own_table as predict_own_table,
+    )
+    from attngeo.estimators.tabular.views import (
+        tabulate_attention as tabulate_attention,
+        tabulate_encodings as tabulate_encodings,
     )
 else:
     __getattr__, __dir__ = import_when_used(__name__)

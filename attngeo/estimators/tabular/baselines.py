@@ -13,6 +13,7 @@ leaves open: folds are shuffled and stratified, the MLP's initial learning rate 
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,7 @@ from attngeo.errors import DataError
 FOLDS = 5
 # The number of trees; those of fewer are the first ones.
 STAGES = "n_estimators"
-# What scikit-learn warns of if classes have few rows.
+# The warnings of scikit-learn if classes have few rows.
 RARE_CLASSES = "The (least populated class|number of unique classes)"
 Grid = Mapping[str, tuple[Any, ...]]
 # Called with the fits that are finished and their total.
@@ -144,20 +145,23 @@ def _search(
 ) -> dict[str, Any]:
     """The first of the candidates with the highest mean accuracy over the folds, in the order of `ParameterGrid`."""
     folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(x, y))
-    fitted = {name: values for name, values in grid.items() if name not in baseline.without_effect}
-    counts = fitted.get(STAGES, ()) if baseline.stages is not None else ()
-    models = list(ParameterGrid(fitted | ({STAGES: (max(counts),)} if counts else {})))
-    accuracies: dict[tuple[Any, ...], list[float]] = {}
-    for done, parameters in enumerate(models, 1):
-        for fit, score in folds:
-            model = baseline.make(seed).set_params(**parameters).fit(x[fit], y[fit])
-            for changed, predicted in _predict_stages(baseline, model, x[score], counts):
-                key = _key(parameters | changed, fitted)
-                accuracies.setdefault(key, []).append(float(np.mean(predicted == y[score])))
+    searched = {name: values for name, values in grid.items() if name not in baseline.without_effect}
+    counts = searched.get(STAGES, ()) if baseline.stages is not None else ()
+    fitted = dict(searched)
+    if counts:  # the other stages are the first ones of the most
+        fitted[STAGES] = (max(counts),)
+    models = list(ParameterGrid(fitted))
+    accuracies: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for number, parameters in enumerate(models, 1):
+        for train, test in folds:
+            model = baseline.make(seed).set_params(**parameters).fit(x[train], y[train])
+            for stage, predicted in _predict_stages(baseline, model, x[test], counts):
+                key = _key(parameters | stage, searched)
+                accuracies[key].append(float(np.mean(predicted == y[test])))
         if report is not None:
-            report(done, len(models))
+            report(number, len(models))
     candidates = list(ParameterGrid(grid))
-    means = np.average(np.array([accuracies[_key(candidate, fitted)] for candidate in candidates]), axis=1)
+    means = np.average(np.array([accuracies[_key(candidate, searched)] for candidate in candidates]), axis=1)
     return dict(candidates[int(np.argmax(means))])
 
 
@@ -174,5 +178,5 @@ def _predict_stages(
 
 
 def _key(parameters: Mapping[str, Any], names: Iterable[str]) -> tuple[Any, ...]:
-    """What tells one candidate from the others: its values of the parameters that have an effect."""
+    """A key of a candidate: its values of the parameters that have an effect."""
     return tuple(parameters[name] for name in sorted(names))

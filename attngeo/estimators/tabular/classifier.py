@@ -1,10 +1,9 @@
-"""Estimators of scikit-learn's kind: attention over the cells of a row, trained to fill in any masked cell."""
+"""Estimators of scikit-learn's kind for tables: attention over the cells of a row, trained to fill in any of them."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,14 +32,13 @@ from attngeo.estimators.tabular.coding import (
     TrainingRows,
     hold_out,
     learn_table,
-    read_classifier,
     read_labels,
     read_table,
     read_training_rows,
-    write_classifier,
 )
 from attngeo.estimators.tabular.network import MISSING, CellLayout, FittedTable, FittingPlan, TableAttention, fit_plans
 from attngeo.estimators.tabular.options import ClassifierOptions
+from attngeo.estimators.tabular.saving import read_classifier, write_classifier
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
 
@@ -56,7 +54,7 @@ class ClassifierKeywords(ClassifierOptions):
 
 
 class TableModel(BaseEstimator):  # type: ignore[misc]
-    """What `AttentionClassifier` and `AttentionImputer` share: attention over the cells of a row."""
+    """Attention over the cells of a row, with or without a response: `AttentionClassifier` and `AttentionImputer`."""
 
     _has_response = True
     # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.
@@ -75,73 +73,129 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
     def __init__(self) -> None:
         """An estimator that is not fitted.
 
-        {options}
+        Args:
+            {options}
         """
 
     def __sklearn_tags__(self) -> Tags:
-        """What scikit-learn's checks may give to the estimator."""
+        """The kinds of cells that scikit-learn's checks may give to the estimator."""
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        tags.input_tags.string = True
         return tags
 
     def impute(self, X: Any, y: Any = None) -> Any:  # noqa: N803
-        """X with each missing cell replaced by its most probable value given the observed cells of its row.
+        """The rows, with each missing cell replaced by its most probable value given the observed cells of its row.
 
-        y: labels of the rows, if they are known. In a column of bins, a value is the median of its bin. A value that
-        no training row has is masked with unseen="mask" as others are predicted, and stays. Gives a DataFrame for a
-        DataFrame, otherwise an array.
+        In a column of bins, a value is the median of its bin. A value that no training row has is masked with
+        unseen="mask" as others are predicted, and stays.
+
+        Args:
+            X: cells, [rows, columns]; missing ones are NaN or None.
+            y: labels of the rows, [rows], if they are known.
+
+        Returns:
+            A DataFrame for a DataFrame, otherwise an array, [rows, columns].
+
+        Raises:
+            TableError: the table cannot be used.
         """
-        cells, frame = self.find_cells(X, y), read_table(X)
+        cells = self.find_cells(X, y)
+        frame = read_table(X)
         columns = []
-        for at, name in enumerate(self.coding_.names):
-            column, found = frame.iloc[:, at].astype(object), cells[cells["column"] == name]
-            column.iloc[found["row"].to_numpy()] = found["value"].to_numpy()
+        for number, name in enumerate(self.coding_.names):
+            column = frame.iloc[:, number].astype(object)
+            filled = cells[cells["column"] == name]
+            column.iloc[filled["row"].to_numpy()] = filled["value"].to_numpy()
             columns.append(column.infer_objects())
-        filled = pd.concat(columns, axis=1)
-        return filled if isinstance(X, pd.DataFrame) else filled.to_numpy()
+        complete = pd.concat(columns, axis=1)
+        return complete if isinstance(X, pd.DataFrame) else complete.to_numpy()
 
     def find_cells(self, X: Any, y: Any = None) -> pd.DataFrame:  # noqa: N803
-        """The missing cells of X, and of y if it is given: the most probable value of each given the observed cells of
-        its row, and the probability of that. Columns: row (from 0), column, value, probability.
+        """The missing cells of rows: the most probable value of each given the observed cells of its row.
 
         A column that had no values in training has no such cells.
+
+        Args:
+            X: cells, [rows, columns]; missing ones are NaN or None.
+            y: labels of the rows, [rows]; if it is given, its missing labels are among the cells.
+
+        Returns:
+            Columns: row (from 0), column, value, probability (of that value).
+
+        Raises:
+            TableError: the table cannot be used.
         """
-        codes, frame, network = self._code(X, y), read_table(X), self._exact_network()
-        gaps = [frame.iloc[:, at].isna().to_numpy() for at in range(len(self.coding_.names))]
-        gaps += [] if y is None else [codes[:, -1] == MISSING]
-        parts = []
-        for at, missing in enumerate(gaps):
-            coding = self.coding_.columns[at]
-            rows = np.flatnonzero(missing & bool(coding.values))  # a column that was empty in training stays so
-            chances = _read_cells(network, codes[rows], at)[1] if len(rows) else np.empty((0, coding.size))
-            values = pd.Series(coding.decode(chances.argmax(1)), dtype=object)
-            about = {"row": rows, "column": pd.Series([coding.name] * len(rows), dtype=object)}
-            parts.append(pd.DataFrame({**about, "value": values, "probability": chances.max(1)}))
-        return pd.concat(parts, ignore_index=True)
+        codes = self._code(X, y)
+        frame = read_table(X)
+        network = self._exact_network()
+        is_missing = [frame.iloc[:, number].isna().to_numpy() for number in range(len(self.coding_.names))]
+        if y is not None:
+            is_missing.append(codes[:, -1] == MISSING)
+        tables = []
+        for number, cells in enumerate(is_missing):
+            coding = self.coding_.columns[number]
+            rows = np.flatnonzero(cells) if coding.values else np.empty(0, np.int64)
+            chances = np.empty((0, coding.size))
+            if len(rows):
+                _, chances = _read_cells(network, codes[rows], number)
+            tables.append(
+                pd.DataFrame(
+                    {
+                        "row": rows,
+                        "column": pd.Series([coding.name] * len(rows), dtype=object),
+                        "value": pd.Series(coding.decode(chances.argmax(1)), dtype=object),
+                        "probability": chances.max(1),
+                    }
+                )
+            )
+        return pd.concat(tables, ignore_index=True)
 
     def predict_cell(self, X: Any, column: Hashable, y: Any = None) -> pd.DataFrame:  # noqa: N803
-        """The probability of each value of a column given the other cells, [rows, values], one column for each value.
+        """The probability of each value of a column given the other cells.
 
-        y: labels of the rows, if they are known. A column of an array is named by its number.
+        Args:
+            X: cells, [rows, columns].
+            column: its name; a column of an array is named by its number.
+            y: labels of the rows, [rows], if they are known.
+
+        Returns:
+            [rows, values], one column for each value.
+
+        Raises:
+            UsageError: there is no such column.
+            TableError: the table cannot be used.
         """
-        codes, names = self._code(X, y), self.coding_.names
+        codes = self._code(X, y)
+        names = self.coding_.names
         if column not in names:
             raise UsageError(f"$column is {column!r:.60}, expected one of: {list_names(names)}", "column")
-        at = names.index(column)
-        values = self.coding_.columns[at].decode_all()
-        return pd.DataFrame(_read_cells(self._exact_network(), codes, at)[1], columns=pd.Index(values, dtype=object))
+        number = names.index(column)
+        values = self.coding_.columns[number].decode_all()
+        _, chances = _read_cells(self._exact_network(), codes, number)
+        return pd.DataFrame(chances, columns=pd.Index(values, dtype=object))
 
     def attention(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
-        """The attention of each cell, when it is masked, on all cells: [rows, heads, K, K], the response last.
+        """The attention of each cell, when it is masked, on all cells.
 
-        Each row of a matrix has the sum 1. y: labels of the rows; without them the response is [MASK].
+        Args:
+            X: cells, [rows, columns].
+            y: labels of the rows, [rows]; without them the response is [MASK].
+
+        Returns:
+            [rows, heads, K, K], the response last. Each row of a matrix has the sum 1.
+
+        Raises:
+            TableError: the table cannot be used.
         """
-        codes, network = self._code(X, y), self._exact_network()
+        codes = self._code(X, y)
+        network = self._exact_network()
         weights = []
         with torch.no_grad():
             for column in range(codes.shape[1]):
-                parts = [network.attend(rows, masked) for rows, masked in _mask(network, codes, column)]
-                weights.append(torch.cat(parts, 1)[0].cpu())
+                chunks = [network.attend(rows, masked) for rows, masked in _mask(network, codes, column)]
+                weights.append(torch.cat(chunks, 1)[0].cpu())
         return torch.stack(weights, 1).permute(0, 3, 1, 2).contiguous().numpy()
 
     @property
@@ -158,9 +212,11 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
     @property
     def category_encodings_(self) -> pd.DataFrame:
         """The vector of each category, [categories, d]; the index is (column, value)."""
-        coding, layout = self._fitted_coding(), self.network_.layout
-        index = [(column.name, value) for column in coding.columns for value in column.decode_all()]
-        words = [layout.to_words(torch.arange(size), torch.tensor(at)) for at, size in enumerate(coding.sizes)]
+        index = []
+        words = []
+        for number, coding in enumerate(self._fitted_coding().columns):
+            index += [(coding.name, value) for value in coding.decode_all()]
+            words.append(self.network_.layout.to_words(torch.arange(coding.size), torch.tensor(number)))
         vectors = self.network_.weights["words"][0].detach().cpu()[torch.cat(words)]
         return pd.DataFrame(vectors.numpy(), index=pd.MultiIndex.from_tuples(index, names=["column", "value"]))
 
@@ -175,26 +231,39 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         return ClassifierOptions(**self.get_params() | {"random_state": seed})
 
     def _exact_network(self) -> TableAttention:
-        """The network in double precision, so that what it says of a row depends on no other row."""
+        """The network in double precision, so that its numbers of a row depend on no other row."""
         device = pick_device(self.device)
         return deepcopy(self.network_).to("cpu" if device.type == "mps" else device, torch.float64)
 
     def _code(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
         """Categories of rows to predict, [rows, K]; the response is missing without y."""
-        coding, frame = self._fitted_coding(), read_table(X)
+        coding = self._fitted_coding()
+        frame = read_table(X)
         if y is not None and not self._has_response:
             raise UsageError("the model was fitted without a target and has no labels; leave out y")
         validate_data(self, X, skip_check_array=True, reset=False)
-        return coding.encode(
-            frame, None if y is None else read_labels(y, len(frame), unlabelled=True), self._check_options().unseen
-        )
+        labels = None if y is None else read_labels(y, len(frame), unlabelled=True)
+        return coding.encode(frame, labels, self._check_options().unseen)
 
     def prepare(self, X: Any, y: Any, sample_weight: Any = None) -> FittingPlan:  # noqa: N803
-        """Learn what the categories are, and return the training that `fit` does."""
+        """The training that `fit` does; the categories are learned.
+
+        Args:
+            X: cells, [rows, columns].
+            y: labels, [rows]; None without a response.
+            sample_weight: weight of each row, [rows].
+
+        Returns:
+            The plan, for `fit_plans`.
+
+        Raises:
+            TableError: the table cannot be used.
+            UsageError: a parameter is out of range.
+        """
         options = self._check_options()
         rows = self._learn(X, y, sample_weight, options, None)
         self._data_sets = 1
-        training = options.training(patience=options.patience)
+        training = options.training(patience=options.patience or None)
         return self._plan(rows, options, training, self._seed, options.validation_fraction)
 
     def _learn(self, X: Any, y: Any, weight: Any, options: ClassifierOptions, classes: Any) -> TrainingRows:  # noqa: N803
@@ -208,50 +277,80 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         return rows
 
     def _plan(
-        self, rows: TrainingRows, options: ClassifierOptions, training: TrainingOptions, seed: int,
-        held_out: float = 0.0,
-    ) -> FittingPlan:  # fmt: skip
+        self,
+        rows: TrainingRows,
+        options: ClassifierOptions,
+        training: TrainingOptions,
+        seed: int,
+        fraction: float = 0.0,
+        start: TableAttention | None = None,
+    ) -> FittingPlan:
+        """The training on rows. fraction: of the rows that are held out. start: the network that is trained further."""
         layout = CellLayout(self.coding_.sizes, options.vocabulary == "shared")
         codes = torch.from_numpy(self.coding_.encode(rows.frame, rows.labels, options.unseen))
         weights = torch.from_numpy(rows.weights.astype(np.float32))
-        other = None
-        if held_out:
-            kept, out = hold_out(np.arange(len(codes)), held_out, seed, "validation_fraction")
-            other, codes, weights = (codes[out], weights[out]), codes[kept], weights[kept]
-        return FittingPlan(layout, codes, weights, other, options, training, seed)
+        held_out = None
+        if fraction:
+            kept, out = hold_out(np.arange(len(codes)), fraction, seed, "validation_fraction")
+            held_out = (codes[out], weights[out])
+            codes = codes[kept]
+            weights = weights[kept]
+        return FittingPlan(layout, codes, weights, held_out, options, training, seed, start)
 
     def save(self, folder: str | Path) -> None:
-        """Write the model to a folder, which is created; `load` and `attngeo score` read it.
+        """Write the model to a folder; `load` and `attngeo score` read it.
 
-        Raises OutputError, TableError for values that JSON lacks, and scikit-learn's NotFittedError.
+        Args:
+            folder: is created.
+
+        Raises:
+            OutputError: the folder cannot be written.
+            TableError: JSON lacks a value.
+            NotFittedError: of scikit-learn, for a model that is not fitted.
         """
         check_is_fitted(self, "network_")
         write_classifier(
-            Path(folder), self._check_options(), self.coding_, self.network_, seed=self._seed,
-            data_sets=self._data_sets, epochs=self.n_iter_, missing=self.missing_texts,
-        )  # fmt: skip
+            Path(folder),
+            self._check_options(),
+            self.coding_,
+            self.network_,
+            seed=self._seed,
+            data_sets=self._data_sets,
+            epochs=self.n_iter_,
+            missing=self.missing_texts,
+        )
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """The model that `save` wrote; by `TableModel`, of either kind.
 
-        Raises ModelNotFoundError if there is none, UnsupportedModelError if it is of another version or kind,
-        CorruptCheckpointError if its files are broken or contradict each other, and NotEnoughMemoryError.
+        Args:
+            folder: of the model.
+
+        Raises:
+            ModelNotFoundError: there is none.
+            UnsupportedModelError: it is of another version or kind.
+            CorruptCheckpointError: its files are broken or contradict each other.
+            NotEnoughMemoryError: it does not fit.
         """
         saved, coding, network = read_classifier(Path(folder))
         kind: type[Any] = AttentionClassifier if saved.target else AttentionImputer
         if not issubclass(kind, cls):
-            use = "predict" if saved.target else "impute"
+            command = "predict" if saved.target else "impute"
             raise UnsupportedModelError(
                 f"{folder} was fitted {'with' if saved.target else 'without'} a target, expected a model of the other "
-                f"kind; use {kind.__name__}.load, or attngeo tabular {use}"
+                f"kind; use {kind.__name__}.load, or attngeo tabular {command}"
             )
         model: Self = kind(**dict(saved.parameters))
         model.set_params(device=usable_device(model.device))
-        model.coding_, model.network_ = coding, network
-        model.n_iter_, model.missing_texts = saved.epochs, saved.missing
-        model._seed, model._data_sets = saved.seed, saved.data_sets
-        model.train_loss_ = model.validation_loss_ = np.empty(0)
+        model.coding_ = coding
+        model.network_ = network
+        model.n_iter_ = saved.epochs
+        model.missing_texts = saved.missing
+        model._seed = saved.seed
+        model._data_sets = saved.data_sets
+        model.train_loss_ = np.empty(0)
+        model.validation_loss_ = np.empty(0)
         model.n_features_in_ = len(coding.names)
         if all(isinstance(name, str) for name in coding.names):
             model.feature_names_in_ = np.array(coding.names, dtype=object)
@@ -264,9 +363,10 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         return draft
 
     def _take(self, fitted: FittedTable) -> None:
-        """Keep what a training gave."""
+        """Keep the result of a training."""
         self.network_ = fitted.network
-        self.train_loss_, self.validation_loss_ = fitted.train, fitted.validation
+        self.train_loss_ = fitted.train
+        self.validation_loss_ = fitted.validation
         self.n_iter_ = len(fitted.train)
 
 
@@ -285,20 +385,28 @@ class AttentionClassifier(
     Missing values (NaN, None) are [MASK]. A row whose label is missing is trained on without it. A numeric column with
     fractions, or more than `n_bins` values, is cut into bins by the quantiles of the training rows.
 
-    The keywords are those of `ClassifierOptions`, which `__init__` describes. With vocabulary "column", each column has
-    categories of its own; with "shared", columns share the vectors of their categories by number, as in the paper, for
-    columns that have the same levels. random_state may also be a generator of numpy.
+    Args:
+        vocabulary: with "column", each column has categories of its own; with "shared", columns share the vectors of
+            their categories by number, as in the paper, for columns that have the same levels.
+        random_state: seed, or a generator of numpy.
+        **options: the other fields of `ClassifierOptions`, which `__init__` describes.
 
     Attributes:
         classes_: labels, in the order of `predict_proba`.
-        columns_: names of the columns, the response last. coding_: their categories.
+        columns_: names of the columns, the response last.
+        coding_: the categories of the columns.
         feature_encodings_: the vector of each column, [K, d]: what positional encodings are in a sentence. Columns
             with close ones play similar roles.
         category_encodings_: the vector of each category, a DataFrame.
-        train_loss_, validation_loss_: mean cross-entropy of masked cells in each epoch. n_iter_: epochs.
-        n_features_in_, feature_names_in_: as in scikit-learn.
+        train_loss_: mean cross-entropy of masked cells in each epoch, [epochs].
+        validation_loss_: the same of held-out rows; empty without them.
+        n_iter_: epochs.
+        n_features_in_: as in scikit-learn.
+        feature_names_in_: as in scikit-learn.
 
-    Raises TableError (a ValueError) for tables that cannot be used, UsageError for arguments out of range.
+    Raises:
+        TableError: a ValueError; a table cannot be used.
+        UsageError: an argument is out of range.
 
     Source: Wibisono & Wang 2023 (arXiv 2307.04057), section 3.
 
@@ -313,22 +421,54 @@ class AttentionClassifier(
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
-        """Train on rows X ([rows, columns]) and their labels y ([rows]); missing ones are NaN or None.
+        """Train on rows and their labels.
 
-        sample_weight: weight of each row in the loss and in the edges of bins, [rows]. If the training fails or is
-        interrupted, the estimator stays as it was.
+        If the training fails or is interrupted, the estimator stays as it was.
+
+        Args:
+            X: cells, [rows, columns]; missing ones are NaN or None.
+            y: labels, [rows]; missing ones are NaN or None.
+            sample_weight: weight of each row in the loss and in the edges of bins, [rows].
+
+        Returns:
+            The estimator.
+
+        Raises:
+            TableError: the table cannot be used.
+            UsageError: a parameter is out of range.
+            TrainingError: as `training.loop.train` raises.
         """
         fit_together([self], [(X, y, sample_weight)])
         return self
 
     def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, epochs: int = 1,  # noqa: N803
-    ) -> Self:  # fmt: skip
-        """Train further, for one epoch or more, on rows with the columns, categories and classes of the first call.
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        classes: Any = None,
+        sample_weight: Any = None,
+        *,
+        epochs: int = 1,
+    ) -> Self:
+        """Train further, on rows with the columns, categories and classes of the first call.
 
-        classes: all labels, at the first call, if they are not all in y. Later rows may have no label, and values that
-        the first ones have not are errors or missing, as `unseen` says. Each call starts Adam anew, as after `load`. If
-        it fails or is interrupted, the model stays as it was.
+        Later rows may have no label, and values that the first ones have not are errors or missing, as `unseen` says.
+        Each call starts Adam anew, as after `load`. If it fails or is interrupted, the model stays as it was.
+
+        Args:
+            X: cells, [rows, columns].
+            y: labels, [rows].
+            classes: all labels, at the first call, if they are not all in y.
+            sample_weight: weight of each row, [rows].
+            epochs: passes over the rows.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            TableError: the table cannot be used.
+            UsageError: a parameter is out of range.
+            TrainingError: as `training.loop.train` raises.
         """
         draft = self._draft()
         options = draft._check_options()
@@ -336,27 +476,60 @@ class AttentionClassifier(
         if hasattr(self, "network_"):
             validate_data(draft, X, skip_check_array=True, reset=False)
             rows = read_training_rows(read_table(X), y, sample_weight, unlabelled=True)
-            network = deepcopy(self.network_)  # trained in place
+            start = deepcopy(self.network_)  # trained in place
         else:
-            rows, network = draft._learn(X, y, sample_weight, options, classes), None
-        plan = draft._plan(rows, options, training, draft._seed + draft._data_sets)
-        draft._take(fit_plans([replace(plan, start=network)])[0])
+            rows = draft._learn(X, y, sample_weight, options, classes)
+            start = None
+        plan = draft._plan(rows, options, training, draft._seed + draft._data_sets, start=start)
+        draft._take(fit_plans([plan])[0])
         draft._data_sets += 1
         self.__dict__ = draft.__dict__
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The most probable label of each row, [rows]."""
+        """The most probable label of each row.
+
+        Args:
+            X: cells, [rows, columns].
+
+        Returns:
+            [rows].
+
+        Raises:
+            TableError: the table cannot be used.
+        """
         best = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[best])
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The probability of each label given the row's cells, [rows, classes]."""
-        return self._read_response(X)[1]
+        """The probability of each label given the row's cells.
+
+        Args:
+            X: cells, [rows, columns].
+
+        Returns:
+            [rows, classes], in the order of `classes_`.
+
+        Raises:
+            TableError: the table cannot be used.
+        """
+        _, chances = self._read_response(X)
+        return chances
 
     def transform(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The vector of each row's masked response, from which its label is predicted, [rows, d]."""
-        return self._read_response(X)[0]
+        """The vector of each row's masked response, from which its label is predicted.
+
+        Args:
+            X: cells, [rows, columns].
+
+        Returns:
+            [rows, d].
+
+        Raises:
+            TableError: the table cannot be used.
+        """
+        vectors, _ = self._read_response(X)
+        return vectors
 
     @property
     def classes_(self) -> np.ndarray:
@@ -368,6 +541,7 @@ class AttentionClassifier(
         return int(self.network_.width)
 
     def _read_response(self, X: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
+        """The vector of each row's masked response, [rows, d], and the probability of each label, [rows, classes]."""
         codes = self._code(X)
         return _read_cells(self._exact_network(), codes, codes.shape[1] - 1)
 
@@ -377,7 +551,7 @@ class AttentionImputer(
     TransformerMixin,  # type: ignore[misc]
     TableModel,
 ):
-    """The same for a table without a response: each cell is predicted from the others, and missing ones are filled.
+    """Bidirectional attention for tables without a response: missing cells are filled in from the others.
 
     Parameters, kinds of columns and errors are those of `AttentionClassifier`, and so are the attributes, but classes_.
     Rows of several tables, of which each has some of the columns, are one table whose other cells are missing.
@@ -393,15 +567,38 @@ class AttentionImputer(
     _has_response = False
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803
-        """Train on rows X, [rows, columns]; missing cells are NaN or None. y: for scikit-learn; not read.
+        """Train on rows.
 
-        sample_weight: as in `AttentionClassifier.fit`, and so is what happens if the training fails.
+        If the training fails or is interrupted, the estimator stays as it was.
+
+        Args:
+            X: cells, [rows, columns]; missing ones are NaN or None.
+            y: for scikit-learn; not read.
+            sample_weight: weight of each row in the loss and in the edges of bins, [rows].
+
+        Returns:
+            The estimator.
+
+        Raises:
+            TableError: the table cannot be used.
+            UsageError: a parameter is out of range.
+            TrainingError: as `training.loop.train` raises.
         """
         fit_together([self], [(X, y, sample_weight)])
         return self
 
     def transform(self, X: Any) -> Any:  # noqa: N803
-        """`impute`: X with each missing cell replaced by its most probable value."""
+        """The rows, with each missing cell replaced by its most probable value, as of `impute`.
+
+        Args:
+            X: cells, [rows, columns]; missing ones are NaN or None.
+
+        Returns:
+            A DataFrame for a DataFrame, otherwise an array, [rows, columns].
+
+        Raises:
+            TableError: the table cannot be used.
+        """
         return self.impute(X)
 
 
@@ -410,11 +607,24 @@ def fit_together(
     tables: Sequence[tuple[Any, ...]],
     progress: ProgressCallback = ignore_progress,
 ) -> list[TableModel]:
-    """Fit each estimator to its table, (X, y) or (X, y, sample_weight). Returns the estimators.
+    """Fit each estimator to its table.
 
     Tables of one shape, with equal parameters but for random_state, are trained as one batch of models, which is
     faster. Each model is the one that `fit` gives, but for the last digits of sums. If the training fails or is
     interrupted, all stay as they were.
+
+    Args:
+        estimators: not fitted, or fitted before.
+        tables: (X, y) or (X, y, sample_weight) of each.
+        progress: called after each epoch.
+
+    Returns:
+        The estimators.
+
+    Raises:
+        TableError: a table cannot be used.
+        UsageError: a parameter is out of range.
+        TrainingError: as `training.loop.train` raises.
     """
     drafts = [estimator._draft() for estimator in estimators]
     plans = [draft.prepare(*table) for draft, table in zip(drafts, tables, strict=True)]
@@ -440,7 +650,8 @@ def _read_cells(network: TableAttention, codes: np.ndarray, column: int) -> tupl
     codes: categories, [rows, K]; those of `column` are ignored. The probabilities are [rows, categories].
     """
     words = network.layout.to_words(torch.arange(network.layout.sizes[column]), torch.tensor(column))
-    vectors, chances = [], []
+    vectors = []
+    chances = []
     for rows, masked in _mask(network, codes, column):
         vector, logits = network.read(rows, masked)
         vectors.append(vector[0].cpu())

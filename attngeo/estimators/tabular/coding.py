@@ -1,76 +1,33 @@
-"""A caller's table as categories: which they are is learned from the training rows; and the files of a classifier.
-
-A fitted classifier is a folder with `config.json` and `model.safetensors`; nothing in it can run code. The tensors are
-named and laid out as those of a transformer's layer, so that `attngeo score` reads them, too.
-"""
+"""The cells of a table as categories, which are learned from the training rows."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
 from statistics import median_low
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
-from pydantic import Field, model_validator
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from torch import Tensor
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, first_line
 from attngeo.estimators.shared.cells import UNKNOWN, find_values, read_numbers, show_value
 from attngeo.estimators.shared.files import sort_values
-from attngeo.estimators.shared.saving import (
-    Count,
-    Finite,
-    Plain,
-    SavedModel,
-    check_layers,
-    check_tensors,
-    list_plain,
-    read_config,
-    read_tensors,
-    write_model,
-)
-from attngeo.estimators.tabular.network import MISSING, CellLayout, TableAttention, draw_start
-from attngeo.estimators.tabular.options import MADE_BY, ClassifierOptions, Unseen
-from attngeo.schemas import Table
+from attngeo.estimators.tabular.network import MISSING
+from attngeo.estimators.tabular.options import Unseen
 
 # The name of the response if the labels have none.
 RESPONSE = "response"
-# What to do about values that no training row has.
+# The advice of errors about values that no training row has.
 UNSEEN_CELL = 'leave the row out, or treat such values as missing with unseen="mask" (--unseen mask)'
 UNSEEN_LABEL = "these are labels; leave their rows out, or give training rows that have them"
-LAYER = "encoder.layer.0"
-# Tensor in the file → weight of the network. A matrix is saved as that of a Linear: [out, in].
-NAMES = {
-    "embeddings.word_embeddings.weight": "words",
-    "embeddings.position_embeddings.weight": "positions",
-    **{
-        f"{LAYER}.{module}.{kind}": weight + suffix
-        for module, weight in (
-            ("attention.self.query", "query"), ("attention.self.key", "key"), ("attention.self.value", "value"),
-            ("attention.output.dense", "out"), ("intermediate.dense", "up"), ("output.dense", "down"),
-        )
-        for kind, suffix in (("weight", ""), ("bias", "_bias"))
-    },
-    f"{LAYER}.attention.output.LayerNorm.weight": "gain1",
-    f"{LAYER}.attention.output.LayerNorm.bias": "bias1",
-    f"{LAYER}.output.LayerNorm.weight": "gain2",
-    f"{LAYER}.output.LayerNorm.bias": "bias2",
-    "classifier.weight": "word",
-    "classifier.bias": "word_bias",
-}  # fmt: skip
-TRANSPOSED = {"query", "key", "value", "out", "up", "down", "word"}
 
 
 class TrainingRows(NamedTuple):
@@ -114,8 +71,10 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
     """
     if labels is None:
         raise TableError("requires y to be passed, but the target y is None")
-    is_series = isinstance(labels, pd.Series)
-    series: pd.Series[Any] = labels if is_series else pd.Series(column_or_1d(np.asarray(_as_array(labels)), warn=True))
+    if isinstance(labels, pd.Series):
+        series: pd.Series[Any] = labels
+    else:
+        series = pd.Series(column_or_1d(np.asarray(_as_array(labels)), warn=True))
     if len(series) != rows:
         raise TableError(f"y has {len(series)} labels, expected one for each of the {rows} rows")
     series = series.reset_index(drop=True)
@@ -145,8 +104,10 @@ def read_training_rows(
     """The rows of a frame whose weight is not zero, with their labels. Raises as `read_labels` and `read_weights`."""
     series = read_labels(labels, len(frame), unlabelled=unlabelled) if has_response else None
     numbers = read_weights(weights, len(frame))
-    kept = numbers > 0
-    return TrainingRows(frame[kept], None if series is None else series[kept], numbers[kept])
+    is_kept = numbers > 0
+    if series is not None:
+        series = series[is_kept]
+    return TrainingRows(frame[is_kept], series, numbers[is_kept])
 
 
 def hold_out(
@@ -157,8 +118,12 @@ def hold_out(
     option: the fraction is its value.
     """
     if len(rows) - math.ceil(fraction * len(rows)) < 1:
-        what = f"{len(rows)} usable rows, of which a fraction of {fraction:g} cannot be held out"
-        raise TableError(f"{what}; give more, or a smaller ${option}", option, table=table)
+        raise TableError(
+            f"{len(rows)} usable rows, of which a fraction of {fraction:g} cannot be held out; give more, or a smaller "
+            f"${option}",
+            option,
+            table=table,
+        )
     train, held_out = train_test_split(rows, test_size=fraction, random_state=seed)
     return train, held_out
 
@@ -193,6 +158,11 @@ class ColumnCoding:
         """The number of categories; 1 if no training row has a value, so that the column can be masked."""
         return max(len(self.values), 1)
 
+    @property
+    def is_of_texts(self) -> bool:
+        """Whether all values are texts."""
+        return all(isinstance(value, str) for value in self.values)
+
     def encode(self, column: pd.Series[Any], unseen: Unseen, advice: str = UNSEEN_CELL) -> np.ndarray:
         """Categories of values, [rows]; MISSING for a missing one, and for an unseen one if it is to be masked.
 
@@ -214,11 +184,15 @@ class ColumnCoding:
             expected = f"one of: {list_names(self.values)}" if self.values else "an empty cell"
         unseen_rows = np.flatnonzero((codes == UNKNOWN) & ~missing)
         if unseen == "error" and len(unseen_rows):
-            value = show_value(column.iloc[int(unseen_rows[0])])
-            more = len(unseen_rows) - 1
-            others = f", like those of {more:,} other row{'s' if more > 1 else ''}" if more else ""
+            row = int(unseen_rows[0])
+            others = ""
+            if len(unseen_rows) == 2:
+                others = ", like those of 1 other row"
+            elif len(unseen_rows) > 2:
+                others = f", like those of {len(unseen_rows) - 1:,} other rows"
+            value = show_value(column.iloc[row])
             problem = f"{value} is in no training row{others}; expected {expected}; {advice}"
-            raise TableError(problem, row=int(unseen_rows[0]) + 1, column=self.name)
+            raise TableError(problem, row=row + 1, column=self.name)
         return np.where(codes == UNKNOWN, MISSING, codes)
 
     def decode_all(self) -> list[Any]:
@@ -243,16 +217,7 @@ def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bi
         used = set(column.dropna().unique())
         return ColumnCoding(name, tuple(value for value in column.dtype.categories if value in used))
     if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
-        numbers, known = _to_numbers(column), column.notna().to_numpy()
-        numbers, weights = numbers[known], weights[known]
-        values = numbers
-        if pd.api.types.is_integer_dtype(column.dtype):  # float64 has whole numbers up to 2**53 only
-            values = column.dropna().to_numpy()
-        distinct = np.unique(values)
-        is_whole = bool((distinct == np.floor(distinct)).all())
-        if len(distinct) > bins or not is_whole:
-            return _cut(name, numbers, weights, bins, values.astype(object) if is_whole else None)
-        return ColumnCoding(name, tuple(map(int, distinct)))
+        return _learn_numbers(name, column, weights, bins)
     if pd.api.types.is_datetime64_any_dtype(column.dtype) or pd.api.types.is_timedelta64_dtype(column.dtype):
         raise TableError("has dates, expected categories or numbers; convert it to numbers first", column=name)
     try:
@@ -261,20 +226,35 @@ def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bi
         raise TableError("has values that cannot be compared, expected texts or numbers", column=name) from None
 
 
-def _cut(name: Hashable, numbers: np.ndarray, weights: np.ndarray, bins: int, whole: np.ndarray | None) -> ColumnCoding:
-    """Bins whose edges are quantiles of the training values. Equal values are in one bin, so there may be fewer.
+def _learn_numbers(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bins: int) -> ColumnCoding:
+    """The coding of a column of numbers. Raises TableError for infinite ones."""
+    is_known = column.notna().to_numpy()
+    numbers = _to_numbers(column)[is_known]
+    values = numbers
+    if pd.api.types.is_integer_dtype(column.dtype):  # float64 has whole numbers up to 2**53 only
+        values = column.dropna().to_numpy()
+    distinct = np.unique(values)
+    is_whole = bool((distinct == np.floor(distinct)).all())
+    if is_whole and len(distinct) <= bins:
+        return ColumnCoding(name, tuple(int(value) for value in distinct))
+    edges = _find_edges(numbers, weights[is_known], bins)
+    codes = np.searchsorted(edges, numbers, side="left")
+    in_bins = [values[codes == code] for code in range(len(edges) + 1)]
+    medians: list[float] = [float(np.median(some)) for some in in_bins]
+    if is_whole:
+        medians = [int(median_low(some.astype(object))) for some in in_bins]  # with all digits
+    return ColumnCoding(name, tuple(medians), tuple(edges.tolist()))
 
-    whole: the numbers as whole ones with all their digits, if all are; the median of a bin is one of them then.
+
+def _find_edges(numbers: np.ndarray, weights: np.ndarray, bins: int) -> np.ndarray:
+    """The upper ends of all bins but the last one: quantiles of the training values.
+
+    Equal values are in one bin, so there may be fewer bins.
     """
     shares = np.arange(1, bins) / bins
     edges = np.unique(np.quantile(numbers, shares, weights=weights, method="inverted_cdf"))
-    edges = edges[edges < numbers.max()]  # the last bin has values
-    codes = np.searchsorted(edges, numbers, side="left")
-    medians: list[float] = []
-    for code in range(len(edges) + 1):
-        inside = codes == code
-        medians.append(float(np.median(numbers[inside])) if whole is None else int(median_low(whole[inside])))
-    return ColumnCoding(name, tuple(medians), tuple(edges.tolist()))
+    inner: np.ndarray = edges[edges < numbers.max()]  # the last bin has values
+    return inner
 
 
 def _to_numbers(column: pd.Series[Any]) -> np.ndarray:
@@ -317,8 +297,8 @@ class TableCoding:
     def encode(self, frame: pd.DataFrame, labels: pd.Series[Any] | None, unseen: Unseen) -> np.ndarray:
         """Categories of cells and labels, [rows, K], of a table with these columns. Raises TableError."""
         codes = np.full((len(frame), len(self.columns)), MISSING, dtype=np.int64)
-        for at, column in enumerate(self.features):
-            codes[:, at] = column.encode(frame.iloc[:, at], unseen)
+        for number, column in enumerate(self.features):
+            codes[:, number] = column.encode(frame.iloc[:, number], unseen)
         if labels is not None:
             codes[:, -1] = self.response.encode(labels, "error", UNSEEN_LABEL)
         return codes
@@ -331,24 +311,41 @@ def learn_table(
     bins: int,
     classes: Sequence[Any] | None = None,
 ) -> TableCoding:
-    """The coding of a table's training rows. labels: None without a response. classes: all labels, if they may not all
-    be there. Raises TableError.
+    """The coding of a table's training rows.
+
+    Args:
+        frame: features, [rows, columns].
+        labels: [rows]; None without a response.
+        weights: of the rows, [rows].
+        bins: the number of bins of a numeric column.
+        classes: all labels, if they may not all be in `labels`.
+
+    Raises:
+        TableError: there is nothing to learn, or values have no categories.
     """
-    features = [learn_coding(name, frame.iloc[:, at], weights, bins) for at, name in enumerate(frame.columns)]
-    if labels is None:
-        what = "without a response, expected"
-        if len(features) < 2:
-            raise TableError(f"the table has {len(features)} feature(s) {what} two or more, which predict each other")
-        if all(column.size < 2 for column in features):
-            raise TableError(f"{len(frame)} sample(s) {what} two values in a column or more; give rows that differ")
-        return TableCoding(tuple(features), has_response=False)
-    response = ColumnCoding(RESPONSE if labels.name is None else labels.name, _learn_classes(labels.dropna(), classes))
-    return TableCoding((*features, response))
+    features = []
+    for number, name in enumerate(frame.columns):
+        features.append(learn_coding(name, frame.iloc[:, number], weights, bins))
+    if labels is not None:
+        values = _learn_classes(labels.dropna(), classes)
+        response = ColumnCoding(RESPONSE if labels.name is None else labels.name, values)
+        return TableCoding((*features, response))
+    if len(features) < 2:
+        raise TableError(
+            f"the table has {len(features)} feature(s) without a response, expected two or more, which predict each "
+            "other"
+        )
+    if all(column.size < 2 for column in features):
+        raise TableError(
+            f"{len(frame)} sample(s) without a response, expected two values in a column or more; give rows that differ"
+        )
+    return TableCoding(tuple(features), has_response=False)
 
 
 def _learn_classes(labels: pd.Series[Any], classes: Sequence[Any] | None) -> tuple[Any, ...]:
-    """The labels as `numpy.unique` sorts them, which is the order that scikit-learn's scorers expect, whatever order a
-    dtype has. Raises TableError if there is nothing to learn, or for labels that cannot be sorted.
+    """The labels as `numpy.unique` sorts them, whatever order a dtype has: scikit-learn's scorers expect that order.
+
+    Raises TableError if there is nothing to learn, or for labels that cannot be sorted.
     """
     try:
         values = np.unique(np.asarray(labels if classes is None else classes)).tolist()
@@ -364,116 +361,3 @@ def _learn_classes(labels: pd.Series[Any], classes: Sequence[Any] | None) -> tup
             "labels occur several times, or cut it into classes"
         )
     return tuple(values)
-
-
-class SavedColumn(Table):
-    """A `ColumnCoding`."""
-
-    name: Plain
-    values: tuple[Plain, ...]
-    edges: tuple[Finite, ...] | None = None
-
-    @model_validator(mode="after")
-    def _refuse_contradictions(self) -> SavedColumn:
-        for problem in self._list_problems():
-            raise ValueError(f"column {self.name!r:.40} {problem}")
-        return self
-
-    def _list_problems(self) -> Iterator[str]:
-        if any(isinstance(value, float) and math.isnan(value) for value in (self.name, *self.values)):
-            yield "has NaN, expected texts or numbers"
-        if self.edges is None:
-            if len(set(self.values)) < len(self.values):
-                yield "has a value twice, expected each once"
-        elif len(self.edges) != len(self.values) - 1 or not all(low < high for low, high in pairwise(self.edges)):
-            yield f"has {len(self.values)} bins, and edges that do not part them"
-        elif not all(not isinstance(value, bool | str) and math.isfinite(value) for value in self.values):
-            yield "has bins whose values are no numbers"
-
-
-class SavedClassifier(SavedModel):
-    """The configuration of a classifier, or of a model without a target."""
-
-    TYPE, FORMAT, MADE_BY = "attngeo_tabular", 1, MADE_BY
-    parameters: ClassifierOptions
-    seed: Count
-    data_sets: Annotated[Count, Field(ge=1)]
-    columns: Annotated[tuple[SavedColumn, ...], Field(min_length=2)]
-    missing: tuple[str, ...] | None
-    target: bool = True
-    num_hidden_layers: Literal[1]
-    num_attention_heads: Count
-    hidden_size: Count
-    intermediate_size: Count
-
-    @model_validator(mode="after")
-    def _refuse_contradictions(self) -> SavedClassifier:
-        features, response = self.columns[:-1] if self.target else self.columns, self.columns[-1]
-        if len({column.name for column in features}) < len(features):
-            raise ValueError("columns has a name twice, expected each once")
-        if not self.target:
-            return self
-        if response.edges is not None or len(response.values) < 2:
-            raise ValueError("columns: the last one, the response, has bins or fewer than 2 values, expected 2 or more")
-        return self
-
-
-def write_classifier(
-    folder: Path, options: ClassifierOptions, coding: TableCoding, network: TableAttention, **state: Any
-) -> None:
-    """Write the files of a fitted classifier.
-
-    state: seed, data_sets, epochs and missing. Raises OutputError, and TableError for values that JSON lacks.
-    """
-    about = {
-        **_describe_layers(options), "parameters": dict(options), **state, "columns": describe_columns(coding),
-        **({} if coding.has_response else {"target": False}),
-    }  # fmt: skip
-    tensors = {name: _to_file(weight, network.weights[weight][0]) for name, weight in NAMES.items()}
-    write_model(folder, SavedClassifier, about, tensors)
-
-
-def _describe_layers(options: ClassifierOptions) -> dict[str, int]:
-    """What `attngeo score` reads of a model."""
-    return {
-        "num_hidden_layers": 1, "num_attention_heads": options.n_heads,
-        "hidden_size": options.n_heads * options.head_size, "intermediate_size": options.feed_forward,
-    }  # fmt: skip
-
-
-def _to_file(name: str, weight: Tensor) -> Tensor:
-    """A weight as it is in the file. name: of the weight in the network."""
-    if name in TRANSPOSED:
-        return weight.T
-    return weight[0] if "bias" in name or "gain" in name else weight
-
-
-def describe_columns(coding: TableCoding) -> list[dict[str, Any]]:
-    """The columns as a saved model keeps them. Raises TableError for a value that JSON lacks."""
-    described = []
-    for column in coding.columns:
-        name, *values = list_plain((column.name, *column.values), f"column {column.name!r} has a")
-        described.append({"name": name, "values": values, "edges": None if column.edges is None else [*column.edges]})
-    return described
-
-
-def read_classifier(folder: Path) -> tuple[SavedClassifier, TableCoding, TableAttention]:
-    """The configuration, the coding and the network of a folder that `write_classifier` wrote. Raises as `load`."""
-    saved = read_config(folder, SavedClassifier)
-    options = saved.parameters
-    check_layers(folder, saved, _describe_layers(options))
-    coding = TableCoding(tuple(ColumnCoding(**dict(column)) for column in saved.columns), saved.target)
-    layout = CellLayout(coding.sizes, options.vocabulary == "shared")
-    tensors = read_tensors(folder)
-
-    def plan() -> dict[str, Tensor]:
-        weights = draw_start(layout, options.n_heads, options.head_size, options.feed_forward)
-        return {name: _to_file(weight, weights[weight]) for name, weight in NAMES.items()}
-
-    check_tensors(folder, tensors, plan)
-    network = TableAttention(layout, **options.sizes, generators=[torch.Generator()])
-    with torch.no_grad():
-        for name, weight in NAMES.items():
-            target = network.weights[weight]
-            target.copy_((tensors[name].T if weight in TRANSPOSED else tensors[name]).reshape(target.shape))
-    return saved, coding, network

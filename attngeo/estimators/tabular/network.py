@@ -131,20 +131,20 @@ class TableAttention(nn.Module):
         generators: Iterable[torch.Generator],
     ) -> None:
         super().__init__()
-        self.layout, self.heads, self.head_size = layout, heads, head_size
+        self.layout = layout
+        self.heads = heads
+        self.head_size = head_size
         self.shape = {"heads": heads, "head_size": head_size, "feed_forward": feed_forward}
         self.width = heads * head_size
         starts = [draw_start(layout, heads, head_size, feed_forward, generator) for generator in generators]
-        self.weights = nn.ParameterDict(
-            {name: nn.Parameter(torch.stack([start[name] for start in starts])) for name in starts[0]}
-        )
-        index = {
-            "slots": layout.word_of_slot(), "columns": layout.column_of_slot(), "masks": layout.mask_slots(),
-            "allowed": layout.allowed_words(), "spread": torch.eye(heads).repeat_interleave(head_size, 1),
-        }  # fmt: skip
-        for name, tensor in index.items():
-            self.register_buffer(name, tensor, persistent=False)
-        self.all_allowed = bool((index["allowed"] == 0).all())
+        weights = {name: nn.Parameter(torch.stack([start[name] for start in starts])) for name in starts[0]}
+        self.weights = nn.ParameterDict(weights)
+        self.register_buffer("slots", layout.word_of_slot(), persistent=False)
+        self.register_buffer("columns", layout.column_of_slot(), persistent=False)
+        self.register_buffer("masks", layout.mask_slots(), persistent=False)
+        self.register_buffer("allowed", layout.allowed_words(), persistent=False)
+        self.register_buffer("spread", torch.eye(heads).repeat_interleave(head_size, 1), persistent=False)
+        self.all_allowed = bool((self.allowed == 0).all())
 
     def forward(
         self, rows: Tensor, column: Tensor, target: Tensor, weight: Tensor, noise: Tensor
@@ -170,7 +170,10 @@ class TableAttention(nn.Module):
     def _read_cell(self, rows: Tensor, column: Tensor, noise: Tensor | None) -> Tensor:
         """The vector of the masked cell, [M, B, d]."""
         w = self.weights
-        first, second = noise.chunk(2, -1) if noise is not None and noise.shape[-1] else (None, None)
+        first: Tensor | None = None
+        second: Tensor | None = None
+        if noise is not None and noise.shape[-1]:
+            first, second = noise.chunk(2, -1)
         attention, values, masked = self._attend(rows, column)
         # A product spreads the weight of a head over its numbers: faster than broadcasting over so few.
         spread = (attention.flatten(0, -2) @ self.spread).view_as(values)
@@ -181,8 +184,9 @@ class TableAttention(nn.Module):
 
     def _read_words(self, x: Tensor, column: Tensor) -> Tensor:
         """The logits of all words for masked cells, [M, words, B]: a softmax over few words is faster so."""
-        w = {name: self.weights[name].transpose(1, 2) for name in ("word", "word_bias")}
-        logits = torch.baddbmm(w["word_bias"], w["word"], x.transpose(1, 2))
+        weight = self.weights["word"].transpose(1, 2)
+        bias = self.weights["word_bias"].transpose(1, 2)
+        logits = torch.baddbmm(bias, weight, x.transpose(1, 2))
         return logits if self.all_allowed else logits + self.allowed[column].transpose(1, 2)
 
     def _attend(self, rows: Tensor, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -208,14 +212,17 @@ class TableAttention(nn.Module):
 
     def _norm(self, x: Tensor, added: Tensor, noise: Tensor | None, gain: Tensor, bias: Tensor) -> Tensor:
         """Residual connection with dropout, then layer normalisation."""
-        x = x + (added if noise is None else added * noise)
+        if noise is not None:
+            added = added * noise
+        x = x + added
         return torch.addcmul(bias, functional.layer_norm(x, x.shape[-1:], eps=EPS), gain)
 
     def select(self, model: int) -> TableAttention:
         """One model of the batch, as a batch of one."""
-        one = TableAttention(self.layout, **self.shape, generators=[torch.Generator()])
-        one.load_state_dict({name: part[model : model + 1].clone() for name, part in self.state_dict().items()})
-        return one
+        weights = {name: weight[model : model + 1].clone() for name, weight in self.state_dict().items()}
+        selected = TableAttention(self.layout, **self.shape, generators=[torch.Generator()])
+        selected.load_state_dict(weights)
+        return selected
 
 
 def _pick(tables: Tensor, index: Tensor) -> Tensor:
@@ -248,16 +255,27 @@ def draw_start(
         return glorot(d, d, d * heads, d * head_size)
 
     return {
-        "words": uniform(layout.words + 1, d, EMBEDDING_RANGE), "positions": glorot(layout.columns, d),
-        "query": project(), "query_bias": torch.zeros(1, d), "key": project(), "key_bias": torch.zeros(1, d),
-        "value": project(), "value_bias": torch.zeros(1, d),
-        "out": glorot(d, d, d, heads * d), "out_bias": torch.zeros(1, d),
-        "gain1": torch.ones(1, d), "bias1": torch.zeros(1, d),
-        "up": glorot(d, feed_forward), "up_bias": torch.zeros(1, feed_forward),
-        "down": glorot(feed_forward, d), "down_bias": torch.zeros(1, d),
-        "gain2": torch.ones(1, d), "bias2": torch.zeros(1, d),
-        "word": glorot(d, layout.words), "word_bias": torch.zeros(1, layout.words),
-    }  # fmt: skip
+        "words": uniform(layout.words + 1, d, EMBEDDING_RANGE),
+        "positions": glorot(layout.columns, d),
+        "query": project(),
+        "query_bias": torch.zeros(1, d),
+        "key": project(),
+        "key_bias": torch.zeros(1, d),
+        "value": project(),
+        "value_bias": torch.zeros(1, d),
+        "out": glorot(d, d, d, heads * d),
+        "out_bias": torch.zeros(1, d),
+        "gain1": torch.ones(1, d),
+        "bias1": torch.zeros(1, d),
+        "up": glorot(d, feed_forward),
+        "up_bias": torch.zeros(1, feed_forward),
+        "down": glorot(feed_forward, d),
+        "down_bias": torch.zeros(1, d),
+        "gain2": torch.ones(1, d),
+        "bias2": torch.zeros(1, d),
+        "word": glorot(d, layout.words),
+        "word_bias": torch.zeros(1, layout.words),
+    }
 
 
 class MaskedRows:
@@ -280,8 +298,12 @@ class MaskedRows:
         dropout: float = 0.0,
         device: torch.device | str = "cpu",
     ) -> None:
-        self._layout, self._size, self._seeds = layout, size, seeds
-        self._noise, self._keep = (noise, 1 - dropout) if seeds is not None and dropout else (0, 1.0)
+        self._layout = layout
+        self._size = size
+        self._seeds = seeds
+        self._has_dropout = seeds is not None and dropout > 0 and noise > 0
+        self._noise = noise
+        self._keep = 1 - dropout
         self._device = device
         models, rows, columns = codes.shape
         observed = (codes >= 0).reshape(models, -1)
@@ -301,10 +323,10 @@ class MaskedRows:
             shuffled = [torch.randperm(self._copies, generator=draw_generator(seed, number)) for seed in self._seeds]
             order = order.gather(1, torch.stack(shuffled))
         for chunk, first in enumerate(range(0, self._copies, CHUNK * self._size)):
-            parts = self._mask(order[:, first : first + CHUNK * self._size], number, chunk)
-            moved = [part.to(self._device) for part in parts]
-            for at in range(0, parts[0].shape[1], self._size):
-                yield tuple(part[:, at : at + self._size] for part in moved)
+            cells = order[:, first : first + CHUNK * self._size]
+            tensors = [tensor.to(self._device) for tensor in self._mask(cells, number, chunk)]
+            for start in range(0, cells.shape[1], self._size):
+                yield tuple(tensor[:, start : start + self._size] for tensor in tensors)
 
     def _mask(self, cells: Tensor, epoch: int, chunk: int) -> Batch:
         """The copies of these cells ([M, n]): slots, masked column, its word, weight and noise."""
@@ -313,18 +335,19 @@ class MaskedRows:
         column = cells - row * columns
         rows = self._slots.gather(1, row[..., None].expand(-1, -1, columns))
         rows = rows.scatter(2, column[..., None], self._masks[column][..., None])
-        drawn = self._draw_noise(cells.shape[1], epoch, chunk, len(cells))
-        return rows, column, self._targets.gather(1, cells), self._weights.gather(1, row), drawn
+        noise = self._draw_noise(cells.shape[1], epoch, chunk, len(cells))
+        return rows, column, self._targets.gather(1, cells), self._weights.gather(1, row), noise
 
     def _draw_noise(self, copies: int, epoch: int, chunk: int, models: int) -> Tensor:
-        if not self._noise or self._seeds is None:
+        """0 or 1/(1 − dropout) for each number that dropout may drop, [models, copies, numbers]."""
+        if not self._has_dropout or self._seeds is None:
             return torch.empty(models, copies, 0)
         noise = torch.empty(models, copies * self._noise)
         bits = torch.empty(-(-noise.shape[1] // 4), dtype=torch.int64)
         least = round(LEVELS * (1 - self._keep)) - LEVELS // 2
-        for one, seed in zip(noise, self._seeds, strict=True):
+        for model_noise, seed in zip(noise, self._seeds, strict=True):
             bits.random_(-(2**63), None, generator=draw_generator(seed, epoch, chunk, 1))
-            one.copy_(bits.view(torch.int16)[: len(one)] >= least)
+            model_noise.copy_(bits.view(torch.int16)[: len(model_noise)] >= least)
         return noise.div_(self._keep).view(models, copies, self._noise)
 
 
@@ -347,11 +370,14 @@ class FittingPlan:
     start: TableAttention | None = None
 
     @property
-    def kind(self) -> tuple[object, ...]:
-        """Plans with an equal one can be trained together."""
-        shapes = [(codes.shape, int((codes >= 0).sum())) for codes in (self.codes, *(self.held_out or ())[:1])]
+    def group_key(self) -> tuple[object, ...]:
+        """A key: plans with an equal one can be trained together."""
+        tables = [self.codes]
+        if self.held_out is not None:
+            tables.append(self.held_out[0])
+        shapes = tuple((codes.shape, int((codes >= 0).sum())) for codes in tables)
         options = self.options.replace(random_state=None)
-        return self.layout, tuple(shapes), options, self.training, id(self.start) if self.start else None
+        return self.layout, shapes, options, self.training, None if self.start is None else id(self.start)
 
 
 class FittedTable(NamedTuple):
@@ -363,43 +389,55 @@ class FittedTable(NamedTuple):
 
 
 def fit_plans(plans: Sequence[FittingPlan], progress: ProgressCallback = ignore_progress) -> list[FittedTable]:
-    """Train each plan: those of one kind together. Raises TrainingError as `training.loop.train` does."""
+    """Train each plan: those with one key together. Raises TrainingError as `training.loop.train` does."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, plan in enumerate(plans):
-        groups[plan.kind].append(number)
+        groups[plan.group_key].append(number)
     fitted: dict[int, FittedTable] = {}
     for numbers in groups.values():
-        for at in range(0, len(numbers), MOST_MODELS):
-            part = numbers[at : at + MOST_MODELS]
-            fitted |= zip(part, _fit_group([plans[number] for number in part], progress), strict=True)
+        for start in range(0, len(numbers), MOST_MODELS):
+            batch = numbers[start : start + MOST_MODELS]
+            fitted |= zip(batch, _fit_group([plans[number] for number in batch], progress), strict=True)
     return [fitted[number] for number in range(len(plans))]
 
 
 def _fit_group(plans: Sequence[FittingPlan], progress: ProgressCallback) -> list[FittedTable]:
-    first, options = plans[0], plans[0].options
+    """Train plans with one key as a batch of models."""
+    first = plans[0]
+    options = first.options
     device = pick_device(options.device)
-    network = first.start or TableAttention(
-        first.layout, **options.sizes, generators=[draw_generator(plan.seed) for plan in plans]
-    )
+    network = first.start
+    if network is None:
+        generators = [draw_generator(plan.seed) for plan in plans]
+        network = TableAttention(first.layout, **options.sizes, generators=generators)
     codes = torch.stack([plan.codes for plan in plans])
     batches = MaskedRows(
-        first.layout, codes, torch.stack([plan.weights for plan in plans]), options.batch_size,
-        seeds=[plan.seed for plan in plans], noise=2 * network.width, dropout=options.dropout, device=device,
-    )  # fmt: skip
-    held_out = None
-    if first.held_out is not None:
-        pairs = [plan.held_out for plan in plans if plan.held_out is not None]
-        stacked = [torch.stack(tensors) for tensors in zip(*pairs, strict=True)]
-        held_out = MaskedRows(first.layout, stacked[0], stacked[1], max(options.batch_size, 1024), device=device)
+        first.layout,
+        codes,
+        torch.stack([plan.weights for plan in plans]),
+        options.batch_size,
+        seeds=[plan.seed for plan in plans],
+        noise=2 * network.width,
+        dropout=options.dropout,
+        device=device,
+    )
     numbers = codes.numel() // codes.shape[1] * options.batch_size * network.width
     with limited_threads(is_small=numbers < UNDIVIDED):
-        history = train(network, batches, first.training, validation=held_out, progress=progress)
+        history = train(network, batches, first.training, validation=_hold_out(plans, device), progress=progress)
     network.cpu()
-    alone = len(plans) == 1
-    return [
-        FittedTable(
-            network if alone else network.select(number), history.train[:, number],
-            history.validation[:, number] if history.validation.size else history.validation,
-        )
-        for number in range(len(plans))
-    ]  # fmt: skip
+    fitted = []
+    for number in range(len(plans)):
+        validation = history.validation[:, number] if history.validation.size else history.validation
+        model = network if len(plans) == 1 else network.select(number)
+        fitted.append(FittedTable(model, history.train[:, number], validation))
+    return fitted
+
+
+def _hold_out(plans: Sequence[FittingPlan], device: torch.device) -> MaskedRows | None:
+    """The held-out rows of plans with one key, in a fixed order; None without them."""
+    held_out = [plan.held_out for plan in plans if plan.held_out is not None]
+    if not held_out:
+        return None
+    codes = torch.stack([codes for codes, _ in held_out])
+    weights = torch.stack([weights for _, weights in held_out])
+    return MaskedRows(plans[0].layout, codes, weights, max(plans[0].options.batch_size, 1024), device=device)

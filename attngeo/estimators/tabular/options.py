@@ -38,22 +38,31 @@ class ClassifierOptions(EstimatorOptions):
     feed_forward: int = option(5, "Hidden units of the feed-forward layer", advanced=True, panel=MODEL, least=1)
     dropout: float = option(0.1, "Probability of dropout", panel=MODEL, least=0, most=0.99)
     vocabulary: Vocabulary = option(
-        "column", "Vectors of categories: one set for each column, or one that columns share by number", advanced=True,
+        "column",
+        "Vectors of categories: one set for each column, or one that columns share by number",
+        advanced=True,
         panel=MODEL,
-    )  # fmt: skip
+    )
     n_bins: int = option(
         10, "Bins of a numeric column with fractions or with more values", panel=COMPUTATION, flags=("--bins",), least=2
     )
     unseen: Unseen = option("error", UNSEEN, panel=COMPUTATION)
     batch_size: int = option(128, "Masked copies of rows in a batch", advanced=True, panel=OPTIMISATION, least=1)
     validation_fraction: float = option(
-        0.0, "Fraction of the training rows that are held out for early stopping", advanced=True, panel=OPTIMISATION,
-        least=0, most=0.9,
-    )  # fmt: skip
+        0.0,
+        "Fraction of the training rows that are held out for early stopping",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+        most=0.9,
+    )
     patience: int | None = option(
-        None, "Stop after this number of epochs without a lower loss on held-out rows", advanced=True,
-        panel=OPTIMISATION, least=1,
-    )  # fmt: skip
+        None,
+        "Stop after this number of epochs without a lower loss on held-out rows; 0 never stops",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+    )
     random_state: int | None = option(
         None, "Seed of everything that is random", panel=OPTIMISATION, flags=("--seed",), least=0, most=2**32 - 1
     )
@@ -64,7 +73,7 @@ class ClassifierOptions(EstimatorOptions):
         return {"heads": self.n_heads, "head_size": self.head_size, "feed_forward": self.feed_forward}
 
     def _check(self) -> None:
-        if self.patience is not None and not self.validation_fraction:
+        if self.patience and not self.validation_fraction:
             raise UsageError(
                 "$patience requires held-out rows; set $validation_fraction, for example to 0.1",
                 "patience",
@@ -74,13 +83,14 @@ class ClassifierOptions(EstimatorOptions):
 
 def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
     """The names of a list such as "lr,rf", each once. Raises UsageError with the nearest name for an unknown one."""
-    listed = names.split(",") if isinstance(names, str) else names
-    chosen = tuple(dict.fromkeys(str(name).strip().lower() for name in listed))
-    for name in chosen:
-        if name not in METHOD_LABELS:
-            advice = advise(name, METHOD_LABELS)
-            raise UsageError(f"$methods has {name!r:.60}, which is no method; {advice}", "methods")
-    return chosen
+    if isinstance(names, str):
+        names = names.split(",")
+    methods = tuple(dict.fromkeys(str(name).strip().lower() for name in names))
+    for method in methods:
+        if method not in METHOD_LABELS:
+            advice = advise(method, METHOD_LABELS)
+            raise UsageError(f"$methods has {method!r:.60}, which is no method; {advice}", "methods")
+    return methods
 
 
 def _split_names(names: Any) -> Any:
@@ -95,30 +105,35 @@ def methods_option(example: str) -> Any:
 
 
 class RowsOptions(Options):
-    """How the rows of a file are read for a saved model. Raises UsageError."""
+    """Options of reading the rows of a file for a saved model. Raises UsageError."""
 
     missing: Sequence[str] | None = missing_option("as fitted")
     unseen: Unseen | None = option(None, UNSEEN, panel=COMPUTATION, shown_default="as fitted")
 
 
 class PredictOptions(RowsOptions):
-    """The same, and what is kept beside the predictions. Raises UsageError."""
+    """Options of predicting the rows of a file by a saved model. Raises UsageError."""
 
     attention_output: str | None = option(
-        None, "Write the attention of each row's cells on each other, for attngeo plot row-attention", panel=RESULTS,
+        None,
+        "Write the attention of each row's cells on each other, for attngeo plot row-attention",
+        panel=RESULTS,
         metavar="FILE",
-    )  # fmt: skip
+    )
 
 
 class FitOptions(ClassifierOptions):
-    """What is fitted to a table, how it is measured, and what is kept. Raises UsageError."""
+    """Options of fitting methods to a table, and of measuring and keeping them. Raises UsageError."""
 
     target: str | None = option(
-        None, "Column that is predicted; without it, attention predicts each column from the others", panel=INPUT,
+        None,
+        "Column that is predicted; without it, attention predicts each column from the others",
+        panel=INPUT,
         metavar="COLUMN",
-    )  # fmt: skip
-    test: str | None = option(None, "File of the test rows; without it, some rows are held out", panel=INPUT,
-                              metavar="FILE")  # fmt: skip
+    )
+    test: str | None = option(
+        None, "File of the test rows; without it, some rows are held out", panel=INPUT, metavar="FILE"
+    )
     test_size: float = option(
         0.25, "Fraction of the rows that are held out to test, without --test", panel=INPUT, least=0.01, most=0.99
     )
@@ -146,4 +161,6 @@ class FitOptions(ClassifierOptions):
     @property
     def method_names(self) -> tuple[str, ...]:
         """The methods, each once."""
-        return check_methods(self.methods or (METHOD_LABELS if self.target is not None else (OURS,)))
+        if self.methods:
+            return check_methods(self.methods)
+        return (OURS,) if self.target is None else tuple(METHOD_LABELS)

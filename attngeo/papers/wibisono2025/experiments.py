@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -125,7 +127,9 @@ class EfaRun:
         model = ExponentialFamilyAttention(**{**dict(self.options), "architecture": architecture})
         model.fit(split.train, validation=split.validation, folder=state, progress=progress)
         if self.folder is not None:
-            model.with_item_names(names).save(self.folder)
+            named = copy(model)
+            named.items_ = rename_items(model.items_, names)
+            named.save(self.folder)
         return _measure(model, split.test, self.setting) | {"epochs": float(len(model.history_.train))}
 
     def _find_record(self, split: Split) -> KeptResult | None:
@@ -142,6 +146,16 @@ class EfaRun:
             "options": options, "version": version,
         }  # fmt: skip
         return find_record(KIND, depends_on, about={"version": version})
+
+
+def rename_items(items: Sequence[Any], names: Mapping[Any, str]) -> list[Any]:
+    """The items under these names; those without one, and those that would share a text with another, stay."""
+    pairs = [(item, names.get(item, item)) for item in items]
+    # Items are also found by their texts, so no name may be the text of another item.
+    texts: Counter[str] = Counter()
+    for item, name in pairs:
+        texts.update({str(item), str(name)})
+    return [item if texts[str(name)] > 1 else name for item, name in pairs]
 
 
 def _measure(model: ExponentialFamilyAttention, test: pd.DataFrame, setting: str) -> dict[str, float]:

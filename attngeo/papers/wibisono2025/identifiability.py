@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -24,16 +25,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from attngeo.estimators.efa.attention import AttentionShape, MaskedLayer
-from attngeo.estimators.efa.comparison import Relation, relate
 from attngeo.estimators.efa.families import Categorical
 from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
 from attngeo.estimators.efa.prediction import draw_items
+from attngeo.estimators.efa.relations import Relation, relate
 from attngeo.estimators.efa.sequences import DataShape
 from attngeo.papers.residuals import Residuals, difference
 from attngeo.papers.wibisono2025.propositions import randomise
 from attngeo.training import TrainingOptions
-from attngeo.training.loop import TensorBatches, seeded, train
+from attngeo.training.loop import draw_generator, seeded, train
 
 ITEMS = 9
 SIZE = 3
@@ -251,12 +252,18 @@ def know_all(items: Tensor) -> Batch:
     return Batch(torch.ones_like(items, dtype=torch.bool), items)
 
 
-class ItemBatches(TensorBatches):
-    """Batches of items, [F, I], all of them known."""
+@dataclass(frozen=True)
+class ItemBatches:
+    """Batches of items, [F, I], all of them known, in an order that follows from the seed and the epoch."""
+
+    items: Tensor
+    seed: int
 
     def epoch(self, number: int) -> Iterator[tuple[Any, ...]]:
         """The batches of an epoch, from 0."""
-        return ((know_all(items),) for (items,) in super().epoch(number))
+        order = torch.randperm(len(self.items), generator=draw_generator(self.seed, number))
+        for rows in torch.split(order, BATCH):
+            yield (know_all(self.items[rows]),)
 
 
 def fit_items(
@@ -268,7 +275,7 @@ def fit_items(
     items: [F, I]. number: D. enough: no further start goes on after a loss that is not above this one. A fit of
     simulated data whose loss is far above that of the true model is at a local maximum of the likelihood.
     """
-    batches = ItemBatches([items], BATCH, seed)
+    batches = ItemBatches(items, seed)
     started = []
     for start in range(starts):
         with seeded(seed * starts + start):

@@ -19,7 +19,7 @@ from support.messages import assert_fails, refuses
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa import compare_fits
-from attngeo.estimators.efa.comparison import relate
+from attngeo.estimators.efa.relations import relate
 
 SMALL = {"width": 4, "max_epochs": 3, "validation_fraction": 0, "learning_rate": 0.05}
 TRUE_MAP = torch.eye(4) + torch.tensor([0.0, 1.0, -1.0, 2.0])

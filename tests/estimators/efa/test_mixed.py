@@ -18,8 +18,9 @@ from support.sequences import make_efa, measure_fit
 
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, OutputError, TableError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.estimators.efa.columns import TRAINING, Covariate, learn_covariates, read_covariates
-from attngeo.estimators.efa.prediction import rank_similar
+from attngeo.estimators.efa.columns import TRAINING
+from attngeo.estimators.efa.covariates import Covariate, learn_covariates, read_covariates
+from attngeo.estimators.efa.vectors import rank_similar
 from attngeo.estimators.shared.paths import CONFIG
 
 SMALL: dict[str, Any] = {"width": 4, "max_epochs": 2, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}
@@ -455,7 +456,7 @@ def test_a_known_distribution_of_items_and_values_is_found_again() -> None:
     train["rating"], train["minutes"] = (train[name].mask(hidden[:, at]) for at, name in enumerate(means))
     options: dict[str, Any] = {"value": VALUES, "part": "both", "covariates": "genre", "direction": "uni"}
     options |= {"width": 16, "max_epochs": 40, "learning_rate": 0.006, "batch_size": 64, "device": "cpu"}
-    model = make_efa(**options).fit(train)
+    model = make_efa(**options).fit(train, test=test)
     found = model.predict(test)
     for name in means:
         of_item = test["item"].map(train.groupby("item")[name].mean())
@@ -468,4 +469,4 @@ def test_a_known_distribution_of_items_and_values_is_found_again() -> None:
     truth = truth + stats.poisson.logpmf(test["rating"], means["rating"])
     truth = truth + stats.norm.logpdf(test["minutes"], means["minutes"], DEVIATION)
     assert truth.mean() - 0.25 < model.score(test) < truth.mean() + 0.03
-    assert model.score(test) > model.measure(test, train).without_context + 0.5
+    assert model.score(test) > measure_fit(model)["test"].without_context + 0.5

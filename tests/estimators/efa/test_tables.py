@@ -23,7 +23,7 @@ from attngeo.estimators.efa.files import fit_own_sequences, predict_file, predic
 from attngeo.estimators.efa.model import PartModel, split_lengths
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import EfaFitOptions
-from attngeo.estimators.efa.sequences import TableReader
+from attngeo.estimators.efa.reading import TableReader
 from attngeo.estimators.shared.files import read_own_table
 from attngeo.estimators.shared.paths import CONFIG
 
@@ -100,7 +100,7 @@ def test_a_long_sequence_does_not_change_the_numbers_of_the_others(kind: str, mo
     model = fit(rows, **KINDS[kind])
     expected = pd.concat([model.log_prob(ROWS), model.log_prob(long)], ignore_index=True)
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr("attngeo.estimators.efa.batches.LARGEST", 1)
+    monkeypatch.setattr("attngeo.estimators.efa.batches.MOST_NUMBERS", 1)
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -363,7 +363,7 @@ def test_a_model_that_is_not_fitted_says_so() -> None:
     model = ExponentialFamilyAttention()
     asked = [
         lambda: model.part_, model.embeddings, model.sample, model.measure_columns, lambda: model.save("none"),
-        lambda: model.predict_proba(ROWS), lambda: model.score(ROWS), lambda: model.measure(ROWS, ROWS),
+        lambda: model.predict_proba(ROWS), lambda: model.score(ROWS),
     ]  # fmt: skip
     for ask in asked:
         with refuses(UsageError, "fit"):
@@ -514,7 +514,8 @@ def test_items_that_do_not_come_again_are_known_without_repeats(direction: str) 
     """Each item of the context is left out, and the other frequencies are divided by their sum."""
     train = pd.DataFrame({"sequence": [1, 1, 1, 2, 2], "item": ["tea", "jam", "milk", "tea", "bread"]})
     shown = pd.DataFrame({"sequence": [1, 1, 2, 2, 2], "item": ["jam", "tea", "bread", "milk", "jam"]})
-    model = make_efa(**SMALL | {"part": "items", "direction": direction}).fit(train, validation=shown)
+    repeated = shown.assign(item="tea")
+    model = make_efa(**SMALL | {"part": "items", "direction": direction}).fit(train, validation=shown, test=repeated)
     counts = {item: 1 + int((train["item"] == item).sum()) for item in ITEMS}
     expected = []
     for _, part in shown.groupby("sequence"):
@@ -525,23 +526,9 @@ def test_items_that_do_not_come_again_are_known_without_repeats(direction: str) 
             expected.append(np.log(counts[item] / sum(left)))
     measured = measure_fit(model)
     assert measured["validation"].without_repeats == pytest.approx(np.mean(expected))
-    assert np.isnan(model.measure(shown.assign(item="tea"), train).without_repeats)
+    assert np.isnan(measured["test"].without_repeats)
     values = make_efa(**SMALL).fit(ROWS)
-    assert np.isnan(values.measure(ROWS, ROWS).without_repeats)
-
-
-def test_a_copy_with_other_names_of_items_gives_the_same_numbers() -> None:
-    model = fit(part="items")
-    named = model.with_item_names({"tea": "Tee", "milk": "Milch", "jam": "Tee"})
-    assert named.items_ == ["bread", "jam", "Milch", "tea"]
-    assert model.items_ == ITEMS
-    renamed = ROWS.assign(item=ROWS["item"].replace("milk", "Milch"))
-    assert named.log_prob(renamed).equals(model.log_prob(ROWS))
-    assert model.with_item_names({"tea": "jam", "jam": "milk"}).items_ == ITEMS
-    with refuses(UsageError, "training rows"):
-        named.measure_columns()
-    with refuses(UsageError, "call fit"):
-        ExponentialFamilyAttention().with_item_names({})
+    assert np.isnan(measure_fit(values)["train"].without_repeats)
 
 
 def test_the_table_that_lacks_an_item_is_named() -> None:
@@ -673,7 +660,7 @@ def test_few_long_validation_sequences_are_read_at_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(PartModel, "forward", count)
     for largest, expected in ((2**25, {5}), (1, {1})):
-        monkeypatch.setattr("attngeo.estimators.efa.batches.LARGEST", largest)
+        monkeypatch.setattr("attngeo.estimators.efa.batches.MOST_NUMBERS", largest)
         sizes.clear()
         make_efa(**SMALL).fit(ROWS, validation=ROWS)
         assert set(sizes) == expected

@@ -14,7 +14,8 @@ from support.messages import assert_fails, refuses
 import attngeo
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.estimators.efa.prediction import BLOCK, rank_similar, tabulate_places, tabulate_vectors
+from attngeo.estimators.efa.vectors import rank_similar
+from attngeo.estimators.efa.views import BLOCK, tabulate_places, tabulate_vectors
 
 CITIES = {"Boise": (43.6, -116.2), "Boston": (42.4, -71.0), "Fresno": (36.8, -119.7)}
 

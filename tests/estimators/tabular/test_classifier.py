@@ -225,6 +225,13 @@ def test_tables_that_are_fitted_together_end_as_each_alone() -> None:
         np.testing.assert_allclose(model.validation_loss_[:epochs], alone.validation_loss_, rtol=1e-5)
 
 
+def test_a_patience_of_0_never_stops() -> None:
+    frame, labels = draw_table()
+    options = {"max_epochs": 5, "validation_fraction": 0.2, "learning_rate": 1.0}
+    always, stopped = (small(patience=patience, **options).fit(frame, labels) for patience in (0, 1))
+    assert stopped.n_iter_ < always.n_iter_ == 5
+
+
 @pytest.mark.parametrize(("batch_size", "threads"), [(32, 1), (1000, 2)])
 def test_only_large_batches_are_divided_between_threads(batch_size: int, threads: int) -> None:
     """The number of threads is as before afterwards."""

@@ -17,17 +17,10 @@ from support.messages import assert_states, refuses
 from attngeo.errors import DataUnavailableError, TableError, UsageError
 from attngeo.estimators import AttentionClassifier, AttentionImputer
 from attngeo.estimators.shared.files import read_own_table
-from attngeo.estimators.tabular.files import (
-    MASK,
-    fit_own_table,
-    fit_table,
-    impute_rows,
-    measure_chances,
-    read_tables,
-    tabulate_attention,
-    tabulate_encodings,
-)
+from attngeo.estimators.tabular.files import fit_own_table, impute_rows, read_tables
+from attngeo.estimators.tabular.measuring import fit_table, measure_chances
 from attngeo.estimators.tabular.options import FitOptions
+from attngeo.estimators.tabular.views import MASK, tabulate_attention, tabulate_encodings
 from attngeo.progress import Progress, ProgressCallback
 
 

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 from sklearn.linear_model import LinearRegression
 from support.data import DATA, needs
+from support.sequences import measure_fit
 
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.papers.wibisono2025.baselines import (
@@ -107,8 +108,8 @@ def test_without_a_context_the_best_parameter_of_each_item_is_found(family: str)
     }  # fmt: skip
     frame = pd.DataFrame({"sequence": np.repeat(range(50), 4), "item": item, "value": values[family].astype(float)})
     options = {"part": "items"} if family == "items" else {"family": family}
-    model = ExponentialFamilyAttention(max_epochs=1, width=4, **options).fit(frame)
-    measured = model.measure(frame, frame)
+    model = ExponentialFamilyAttention(max_epochs=1, width=4, validation_fraction=0, **options).fit(frame)
+    measured = measure_fit(model)["train"]
     assert (measured.sequences, measured.rows) == (50, 200)
     assert measured.log_prob == pytest.approx(model.score(frame))
     value, mean = frame["value"], frame.groupby("item")["value"].transform("mean")

@@ -17,13 +17,14 @@ from support.messages import refuses
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.estimators.efa.prediction import rank_similar
+from attngeo.estimators.efa.vectors import rank_similar
 from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2025.experiments import (
     build_frame,
     load_split,
     plan_runs,
     published_results,
+    rename_items,
 )
 from attngeo.papers.wibisono2025.options import COLUMNS, SETTINGS, RunOptions
 from attngeo.papers.wibisono2025.synthetic import synthetic_ratings
@@ -218,3 +219,9 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
     assert isinstance(perform_runs(runs)[0].failure, DataUnavailableError)
     with refuses(DataUnavailableError, "none"):
         run("instacart", data=str(tmp_path / "none"))
+
+
+def test_names_of_items_that_are_no_other_item_replace_them() -> None:
+    items = ["bread", "jam", "milk", "tea"]
+    assert rename_items(items, {"tea": "Tee", "milk": "Milch", "jam": "Tee"}) == ["bread", "jam", "Milch", "tea"]
+    assert rename_items(items, {"tea": "jam", "jam": "milk"}) == items

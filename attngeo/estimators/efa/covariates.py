@@ -1,0 +1,154 @@
+"""Covariates: what a table states of a row beside its item, as categories and as numbers near 1.
+
+A time is seven numbers: how late it is, and where it is in a day, a week and a year (cosine and sine of each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+from pydantic import Field
+
+from attngeo.errors import TableError
+from attngeo.estimators.efa.columns import (
+    TRAINING,
+    check_columns,
+    code_values,
+    learn_items,
+    measure_scale,
+    refuse_kind,
+    require_all_numbers,
+    require_values,
+)
+from attngeo.estimators.efa.families import LARGEST
+from attngeo.estimators.efa.options import Kind
+from attngeo.estimators.shared.cells import parse_numbers, show_value
+from attngeo.estimators.shared.saving import Plain, list_plain
+from attngeo.schemas import Table
+
+# Days of a day, a week and a year.
+PERIODS = (1.0, 7.0, 365.2425)
+# Seconds of a day.
+DAY = 86_400
+# Seconds from 1970 to the last time that 64 bits of nanoseconds have. Milliseconds since 1970 are more from April 1970.
+MOST_SECONDS = 2**63 / 10**9
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+MeanAndDeviation = tuple[Number, Annotated[float, Field(ge=1 / LARGEST, le=LARGEST, allow_inf_nan=False)]]
+
+
+class Covariate(Table):
+    """A column of covariates as a model knows it.
+
+    categories: in the order of their numbers, if its kind is category. scale: mean and deviation of its numbers; of a
+    time, of its days since 1970.
+    """
+
+    kind: Kind
+    categories: tuple[Plain, ...] = ()
+    scale: MeanAndDeviation = (0.0, 1.0)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a row has of it."""
+        return {"category": 0, "number": 1, "time": 1 + 2 * len(PERIODS)}[self.kind]
+
+
+def learn_covariates(tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Kind | None]) -> tuple[Covariate, ...]:
+    """The covariates of tables: categories of all of them, the scales of the training table. Raises TableError.
+
+    tables: by their names in messages. kinds: of the columns; None for number, time or category as the column has
+    numbers, dates or others.
+    """
+    for source, table in tables.items():
+        check_columns(table, kinds, source)
+    train = tables[TRAINING]
+    covariates = []
+    for name, stated in kinds.items():
+        kind = stated or _guess_kind(train[name])
+        if kind == "category":
+            categories = list_plain(learn_items(tables, name), "a category is a")
+            covariates.append(Covariate(kind=kind, categories=tuple(categories)))
+        else:
+            mean, deviation = measure_scale(_read_column(train, name, kind, TRAINING))
+            covariates.append(Covariate(kind=kind, scale=(mean, deviation or 1.0)))
+    return tuple(covariates)
+
+
+def read_covariates(
+    frame: pd.DataFrame, covariates: Mapping[str, Covariate], source: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """The categories of rows, [rows, columns of categories], and their numbers, [rows, numbers].
+
+    Categories of all columns are numbered one after the other. covariates: by column. Raises TableError for a cell that
+    is empty, a category that no training row has, and what is no number or time.
+    """
+    every = np.arange(len(frame))
+    categories = [np.zeros((len(frame), 0), np.int64)]
+    numbers = [np.zeros((len(frame), 0))]
+    first = 0
+    for name, covariate in covariates.items():
+        if covariate.kind == "category":
+            codes = code_values(frame[name], covariate.categories, kept=every, source=source, noun="categories")
+            categories.append(codes + first)
+            first += len(covariate.categories)
+            continue
+        column = _read_column(frame, name, covariate.kind, source)
+        mean, deviation = covariate.scale
+        numbers.append((column - mean) / deviation)
+        if covariate.kind == "time":
+            for period in PERIODS:
+                angle = 2 * np.pi * column / period
+                numbers += [np.cos(angle), np.sin(angle)]
+    return np.column_stack(categories), np.column_stack(numbers)
+
+
+def _guess_kind(column: pd.Series[Any]) -> Kind:
+    if pd.api.types.infer_dtype(column) in ("datetime64", "datetime", "date", "period"):
+        return "time"
+    is_number = pd.api.types.is_numeric_dtype(column.dtype) and column.dtype.kind != "b"
+    return "number" if is_number else "category"
+
+
+def _read_column(frame: pd.DataFrame, name: str, kind: Kind, source: str) -> np.ndarray:
+    """The numbers of a column, or the days since 1970 of times, [rows]. Raises TableError."""
+    return _read_days(frame[name], source) if kind == "time" else require_all_numbers(frame, name, source=source)
+
+
+def _read_days(column: pd.Series[Any], source: str) -> np.ndarray:
+    """Days since 1970 of dates, or of numbers, which are seconds. Raises TableError."""
+    require_values(column, source)
+    if column.dtype.kind == "m":
+        raise refuse_kind(column.name, column.iloc[0], source)
+    if pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.infer_dtype(column) == "integer":
+        return _read_seconds(column, source) / DAY
+    values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
+    times = pd.to_datetime(values, errors="coerce", utc=True, format="ISO8601")
+    if times.isna().any():
+        numbers = parse_numbers(column)
+        if numbers.notna().sum() > times.notna().sum():  # of a file, with a text among them
+            return _read_seconds(column, source) / DAY
+        row = int(times.isna().to_numpy().argmax())
+        value = show_value(column.iloc[row])
+        problem = f"{value}, expected a date (2020-01-31) or seconds since 1970; leave the row out"
+        raise TableError(problem, table=source, row=row + 1, column=column.name)
+    days: np.ndarray = ((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)
+    return days
+
+
+def _read_seconds(column: pd.Series[Any], source: str) -> np.ndarray:
+    """Seconds since 1970. Raises TableError for what is no number, or too many seconds to be meant as such."""
+    seconds = require_all_numbers(column.to_frame(), str(column.name), source=source)
+    far = np.abs(seconds) > MOST_SECONDS
+    if far.any():
+        row = int(far.argmax())
+        raise TableError(
+            f"{show_value(column.iloc[row])}, expected seconds since 1970 of a time from 1677 to 2262; divide "
+            "milliseconds by 1,000, or give dates (2020-01-31)",
+            table=source,
+            row=row + 1,
+            column=column.name,
+        )
+    return seconds

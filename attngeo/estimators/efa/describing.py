@@ -1,0 +1,124 @@
+"""The shape of training data: sizes, scales and places that a model is made for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from attngeo.errors import TableError, UsageError
+from attngeo.estimators.efa.columns import TRAINING, measure_scale
+from attngeo.estimators.efa.families import ExponentialFamily, Gaussian
+from attngeo.estimators.efa.options import Architecture, EfaOptions
+from attngeo.estimators.efa.reading import check_places
+from attngeo.estimators.efa.sequences import LARGEST_LEVEL, LARGEST_RAW_START, DataShape, Sequences, ValueColumn
+
+# The deviation, as a share of their mean, of numbers whose differences single precision rounds by a hundredth or more.
+TOO_CLOSE = 2.0**-17
+
+
+def describe_data(
+    options: EfaOptions,
+    architecture: Architecture,
+    families: Sequence[ExponentialFamily],
+    columns: DataShape,
+    tables: Sequence[Sequences],
+) -> DataShape:
+    """The shape of training data (the first table) and validation data. Raises TableError, UsageError.
+
+    columns: the shape that follows from the columns: part, number of items, covariates and the column of positions.
+    """
+    train = tables[0]
+    trained = max(int(table.lengths.max()) for table in tables)
+    if architecture.longest is not None and trained > architecture.longest:
+        raise UsageError(f"$longest is {architecture.longest}, but a sequence has {trained} positions", "longest")
+    sizes: dict[str, Any] = {"trained": trained, "longest": architecture.longest or trained}
+    if columns.part == "items":
+        return columns.model_copy(update=sizes)
+    if options.model == "fm" and not columns.items:
+        sizes["places"] = _list_places(train)
+        for table in tables:
+            check_places(table, sizes["places"])
+    has_levels = architecture.embedding == "truncated"
+    if has_levels:
+        sizes["levels"] = _count_levels(tables)
+    assert train.values is not None
+    values = []
+    for numbers, name, family in zip(train.values[train.known].T, options.families, families, strict=True):
+        values.append(_describe_values(numbers, name, family, options, has_levels=has_levels))
+    names = options.coordinates
+    place_scale = [(0.0, 1.0)] * len(names)
+    if options.standardise and train.coordinates is not None:
+        place_scale = _measure_scales(train.coordinates[train.known], names)
+    sizes |= {
+        "values": tuple(values),
+        "place_scale": tuple(place_scale),
+        "coordinates": len(names),
+        "lags": len(options.lags),
+    }
+    return columns.model_copy(update=sizes)
+
+
+def _count_levels(tables: Sequence[Sequences]) -> int:
+    """The number of whole numbers from 0 to the largest value. Raises UsageError for more than may have a vector."""
+    largest = 0
+    for table in tables:
+        if table.values is not None:
+            largest = max(largest, int(table.values.nan_to_num().max().clamp(min=0)))
+    if largest > LARGEST_LEVEL:
+        raise UsageError(
+            f"$embedding is truncated, one vector for each whole number, but values go up to {largest:,}, expected "
+            f"at most {LARGEST_LEVEL:,}; choose network",
+            "embedding",
+        )
+    return largest + 1
+
+
+def _describe_values(
+    values: Tensor, name: str, family: ExponentialFamily, options: EfaOptions, *, has_levels: bool
+) -> ValueColumn:
+    """The scale of a column of values of training rows. Raises TableError if no row has one.
+
+    values: [rows], NaN if a row lacks one. has_levels: whether each whole number has a vector.
+    """
+    values = values[~values.isnan()]
+    if not len(values):
+        raise TableError("has no values, expected some in training rows", table=TRAINING, column=name)
+    scale = _measure_scales(values[:, None], [name])[0]
+    column: dict[str, Any] = {"variance": scale[1] ** 2}
+    is_scaled = options.standardise and options.model == "efa"
+    if is_scaled and not has_levels:
+        column["scale"] = scale
+    if is_scaled and not isinstance(family, Gaussian):  # which has units
+        raw = float(family.find_raw(family.sufficient(values.double()).double().mean()))
+        if abs(raw) < LARGEST_RAW_START:
+            column["raw_start"] = raw
+    return ValueColumn(**column)
+
+
+def _list_places(sequences: Sequences) -> tuple[tuple[float, ...], ...]:
+    """The coordinates of the positions of the first sequence."""
+    if sequences.coordinates is None:
+        raise UsageError("a factor model of values requires items or coordinates; name their columns")
+    first = sequences.coordinates[: sequences.starts[1]]
+    return tuple(tuple(place) for place in first.tolist())
+
+
+def _measure_scales(numbers: Tensor, columns: Sequence[str]) -> list[tuple[float, float]]:
+    """Mean and deviation of each of n numbers, [rows, n]; a deviation of 0 counts as 1.
+
+    Raises TableError for numbers that are too close to each other for single precision, in which models compute.
+    """
+    scales = []
+    for name, column in zip(columns, numbers.double().numpy().T, strict=True):
+        center, deviation = measure_scale(column)
+        if 0 < deviation < TOO_CLOSE * abs(center):
+            raise TableError(
+                f"column {name!r} has a mean of {center:g} and a deviation of {deviation:g}, which single "
+                "precision cannot tell apart; subtract a constant from the column, in all tables",
+                table=TRAINING,
+                column=name,
+            )
+        scales.append((center, deviation or 1.0))
+    return scales

@@ -1,0 +1,186 @@
+"""The mean log p of the rows of a table: by a fitted model, and by the best distribution without a context.
+
+Without a context, items have their frequencies, and each item's values have one distribution of their family.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from attngeo.estimators.efa.families import ExponentialFamily, Gaussian
+from attngeo.estimators.efa.model import PartModel
+from attngeo.estimators.efa.options import EfaOptions
+from attngeo.estimators.efa.prediction import read_all
+from attngeo.estimators.efa.sequences import Sequences
+
+# Steps of the optimizer; one suffices for most families. Smaller gradients and changes end it.
+STEPS = 20
+TOLERANCE = 1e-12
+# Rows of data whose log p is computed at once.
+ROWS = 2**16
+# The smallest variance, of values that are all equal.
+LEAST = 1e-12
+# The rows of an item with the mean of all, so that none has an infinite parameter.
+PRIOR = 1e-6
+# Weight of the deviation between the parameters of items, which keeps those finite that would be infinite.
+SHRINKAGE = 1e-6
+
+
+class Measured(NamedTuple):
+    """The size of a table, and the mean log p of its rows.
+
+    log_prob: by the model. without_context: by the best distribution without one. without_repeats: by the frequencies
+    of items that are not in the context; NaN for values, and if an item occurs twice in a sequence.
+    """
+
+    sequences: int
+    rows: int
+    log_prob: float
+    without_context: float
+    without_repeats: float
+
+
+def measure_rows(
+    model: PartModel, data: Sequences, train: Sequences, options: EfaOptions
+) -> dict[tuple[str, str], Measured]:
+    """The rows of a table by part and column of values; train: those that the baselines learn from.
+
+    Without a context: for items, their frequencies, one added to each count;
+    for values, a parameter of the family for each item, or one for all if there are no items. Without repeats: the same
+    frequencies, but items of the context have probability 0, and the rest sum to 1.
+    """
+    log_prob = read_all(model, data, model.log_prob, options).double()
+    if model.is_of_items:
+        rows = int(data.known.sum())
+        without_context, without_repeats = _measure_items(model.shape.items, train, data, causal=options.causal)
+        mean = float(log_prob.sum()) / rows
+        return {("items", ""): Measured(len(data), rows, mean, without_context, without_repeats)}
+    measured = {}
+    for number, column in enumerate(options.families):
+        train_values, train_items = _select_known(train, number)
+        values, items = _select_known(data, number)
+        mean = without_context = math.nan
+        if len(values):
+            mean = float(log_prob[:, number].sum()) / len(values)
+            family = copy.deepcopy(model.families[number]).cpu().double()
+            natural = _fit_family(family, train_values, train_items, max(model.shape.items, 1))
+            without_context = _average_log_prob(family, natural, values, items)
+        measured["values", column] = Measured(len(data), len(values), mean, without_context, math.nan)
+    return measured
+
+
+def add_up(measured: Mapping[tuple[str, str], Measured], rows: int) -> Measured:
+    """Log p of whole rows, from that of parts and columns. rows: their number."""
+    columns = [column for column in measured.values() if column.rows]
+    log_prob = sum(column.log_prob * column.rows for column in columns) / rows
+    without_context = sum(column.without_context * column.rows for column in columns) / rows
+    return Measured(columns[0].sequences, rows, log_prob, without_context, math.nan)
+
+
+def _measure_items(items: int, train: Sequences, data: Sequences, *, causal: bool) -> tuple[float, float]:
+    """The mean log frequency of the items of a table: among all items, and among those that the context lacks."""
+    assert train.items is not None
+    assert data.items is not None
+    counts = torch.bincount(train.items[train.known], minlength=items).double() + 1
+    chances = (counts / counts.sum())[data.items] * data.known
+    without_context = float(chances[data.known].log().mean())
+    if _has_repeats(train) or _has_repeats(data):
+        return without_context, math.nan
+    sequence, _ = data.index
+    starts = torch.as_tensor(data.starts[:-1])
+    if causal:
+        before = chances.cumsum(0) - chances
+        in_context = before - before[starts][sequence]
+    else:
+        totals = torch.zeros(len(data), dtype=torch.float64).index_add(0, sequence, chances)
+        in_context = totals[sequence] - chances
+    return without_context, float((chances / (1 - in_context))[data.known].log().mean())
+
+
+def _has_repeats(table: Sequences) -> bool:
+    """Whether a sequence has an item twice."""
+    assert table.items is not None
+    sequence, _ = table.index
+    pairs = (sequence * (table.items.max() + 1) + table.items)[table.known]
+    return len(torch.unique(pairs)) < len(pairs)
+
+
+def _select_known(table: Sequences, column: int) -> tuple[Tensor, Tensor]:
+    """Known values of a column, and the numbers of their items; 0 for all if there are none."""
+    assert table.values is not None
+    values = table.values[:, column].float().double()  # as the model reads them
+    known = table.known & ~values.isnan()
+    items = torch.zeros_like(values, dtype=torch.long) if table.items is None else table.items
+    return values[known], items[known]
+
+
+def _fit_family(family: ExponentialFamily, values: Tensor, items: Tensor, count: int) -> Tensor:
+    """The natural parameter of each item, [count], that fits training values best; the family's own are set.
+
+    values, items: of rows, [rows] each.
+    """
+    counts = torch.bincount(items, minlength=count).double()
+    if list(family.parameters()) and not isinstance(family, Gaussian):
+        return _climb_to_parameters(family, values, items, counts)
+    # The best parameter is that with the mean of t(y); an item without rows has that of all.
+    sufficient = family.sufficient(values).double()
+    common = sufficient.mean()  # of large numbers, differences are added
+    sums = torch.zeros_like(counts).index_add(0, items, sufficient - common)
+    raw = family.find_raw(common + sums / (counts + PRIOR))
+    if isinstance(family, Gaussian) and family.log_variance is not None:
+        variance = (values - raw[items]).square().mean()
+        nn.init.constant_(family.log_variance, float(variance.clamp(LEAST).log()))
+    return family.natural(raw)
+
+
+@torch.no_grad()
+def _average_log_prob(family: ExponentialFamily, natural: Tensor, values: Tensor, items: Tensor) -> float:
+    """The mean log p of values, [rows], by the natural parameters of their items."""
+    total = 0.0
+    for some_values, some_items in zip(torch.split(values, ROWS), torch.split(items, ROWS), strict=True):
+        total += float(family.log_prob(natural[some_items], some_values).sum())
+    return total / len(values)
+
+
+def _climb_to_parameters(family: ExponentialFamily, values: Tensor, items: Tensor, rows: Tensor) -> Tensor:
+    """`_fit_family` of a family with parameters of its own, by an optimizer. rows: of each item."""
+    pairs, counts = torch.unique(torch.stack([values, items.double()], 1), dim=0, return_counts=True)
+    values = pairs[:, 0]
+    items = pairs[:, 1].long()
+
+    def log_prob(natural: Tensor) -> Tensor:
+        mean: Tensor = (counts * family.log_prob(natural.expand(len(rows))[items], values)).sum() / counts.sum()
+        return mean
+
+    common = _maximise(family, log_prob, torch.zeros(1))
+    raw = _maximise(family, log_prob, common.expand(len(rows)))
+    return family.natural(torch.where(rows > 0, raw, common)).detach()
+
+
+def _maximise(family: ExponentialFamily, log_prob: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """The network's numbers, and parameters of the family, of the largest log p of natural parameters."""
+    raw = start.double().clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [raw, *family.parameters()],
+        max_iter=STEPS,
+        tolerance_grad=TOLERANCE,
+        tolerance_change=TOLERANCE,
+        line_search_fn="strong_wolfe",
+    )
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        deviation = (raw - raw.mean()).square().mean()
+        total: Tensor = -log_prob(family.natural(raw)) + SHRINKAGE * deviation
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    for _ in range(STEPS):
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return raw.detach()

@@ -1,0 +1,95 @@
+"""The parts of a model, items and values, that options and a table ask for; options without an effect are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from attngeo.errors import TableError, UsageError
+from attngeo.estimators.efa.columns import TRAINING, require_columns
+from attngeo.estimators.efa.options import EfaOptions
+
+ModelledPart = Literal["items", "values"]
+DEFAULT = EfaOptions()
+# Options that only attention, factor models, factor models of places, or models of values have.
+OF_ATTENTION = ("n_layers", "n_heads")
+OF_FACTORS = ("neighbours", "distance", "window")
+OF_PLACES = ("coordinates", "neighbours", "distance")
+OF_VALUES = ("value", "coordinates", "lags", "item_vectors")
+
+
+def choose_parts(options: EfaOptions, columns: list[Any]) -> tuple[tuple[ModelledPart, ...], bool]:
+    """The parts that are asked for, or else the one of which the table has a column; and whether values have items.
+
+    columns: of the training table. Raises TableError if it lacks one, or one that the options name, and UsageError for
+    an option without an effect.
+    """
+    parts = _list_parts(options, columns)
+    items = [options.item] if "items" in parts else []
+    values = list(options.families) if "values" in parts else []
+    has_items = options.item_vectors and options.item in columns
+    require_columns(columns, [*items, *values], TRAINING)
+    _refuse_predicted("position", options.position, [*items, *values])
+    if values and (has_items or options.part == "both"):
+        _refuse_predicted("item", options.item, values)
+    _refuse_without_effect(options, values, has_items=has_items)
+    if values and not has_items and not options.coordinates:
+        raise TableError(
+            f"has neither the column {options.item!r} nor coordinates, expected one of them for a model of values; "
+            "name the columns by options such as $item",
+            "item",
+            table=TRAINING,
+        )
+    if values and options.item_vectors and options.item != DEFAULT.item:
+        require_columns(columns, [options.item], TRAINING)
+    return parts, has_items
+
+
+def _list_parts(options: EfaOptions, columns: list[Any]) -> tuple[ModelledPart, ...]:
+    if options.part == "both":
+        return ("items", "values")
+    if options.part != "auto":
+        return (options.part,)
+    has_values = any(name in columns and name != options.item for name in options.families)
+    return ("values",) if has_values or options.value != DEFAULT.value else ("items",)
+
+
+def _refuse_predicted(name: str, column: str | None, predicted: Sequence[str]) -> None:
+    """Raise UsageError if the column of an option is one that is predicted."""
+    if column in predicted:
+        raise UsageError(f"${name} is {column!r}, which is the column that is predicted; name another one", name)
+
+
+def _refuse_without_effect(options: EfaOptions, values: Sequence[str], *, has_items: bool) -> None:
+    """Raise UsageError for an option that changes nothing. values: columns that are modelled."""
+    if not values:
+        _refuse_given(options, "a model of items", OF_VALUES)
+        if options.family is not None:
+            raise UsageError(
+                f"$family is {options.family}, which values have, but the model is of items; name the column of values "
+                "by $value",
+                "family",
+                "value",
+            )
+    if options.model == "efa":
+        _refuse_given(options, "attention", OF_FACTORS)
+    else:
+        _refuse_given(options, "a factor model", ("lags", "covariates", *OF_ATTENTION))
+        if has_items:
+            _refuse_given(options, "a factor model of items", OF_PLACES, "turn item_vectors off for a model of places")
+        elif values:
+            _refuse_given(options, "a factor model of places", ("window",), "set neighbours")
+    if len(values) > 1 and (options.model == "fm" or options.lags):
+        subject = "a factor model has" if options.model == "fm" else "$lags are of"
+        raise UsageError(
+            f"$value names {len(values)} columns, but {subject} one value; name one, or fit a model for each",
+            "value",
+            "lags",
+        )
+
+
+def _refuse_given(options: EfaOptions, subject: str, names: Sequence[str], advice: str = "leave it out") -> None:
+    """Raise UsageError if one of these options is given, which change nothing about the subject."""
+    for name in names:
+        if getattr(options, name) != getattr(DEFAULT, name):
+            raise UsageError(f"${name} has no effect on {subject}; {advice}", name)

@@ -1,0 +1,218 @@
+"""Attention and the baselines fitted to the training rows of a table, and measured on its test rows."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import log_loss
+
+from attngeo.errors import TableError
+from attngeo.estimators.shared.files import list_missing, naming
+from attngeo.estimators.tabular.baselines import fit_baseline
+from attngeo.estimators.tabular.classifier import AttentionClassifier, AttentionImputer, TableModel, fit_together
+from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, ClassifierOptions, FitOptions
+from attngeo.estimators.tabular.saving import describe_columns
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
+
+CALIBRATION_BINS = 10
+# Whole numbers that occur so often, on average, may be codes.
+OFTEN = 5
+# The baseline of each column: its values as often as in the training rows.
+FREQUENCIES = "frequencies"
+
+
+class SplitTable(NamedTuple):
+    """Features and responses of the training rows and of the test rows; None without a target."""
+
+    train_x: pd.DataFrame
+    train_y: pd.Series[Any] | None
+    test_x: pd.DataFrame
+    test_y: pd.Series[Any] | None
+
+
+def fit_table(
+    tables: SplitTable, options: FitOptions, progress: ProgressCallback = ignore_progress
+) -> tuple[pd.DataFrame, AttentionClassifier]:
+    """Fit each method to the training rows, and measure it on the test rows that have a label.
+
+    Baselines see the same categories, one-hot; a missing cell is a category of its own there.
+
+    Args:
+        tables: the rows, with labels.
+        options: the methods and how they are fitted.
+        progress: called with notes and epochs.
+
+    Returns:
+        A row for each method: method, seed, train_rows, test_rows, accuracy, mse (of labels that are numbers or
+        ordered), log_loss, and calibration_error, the mean difference of confidence and accuracy in ten bins of
+        confidence. Beside the rows, the attention model, which is fitted if it is among the methods.
+
+    Raises:
+        TableError: a table cannot be used, or has what a saved model cannot keep if it is to be saved.
+    """
+    assert tables.train_y is not None
+    assert tables.test_y is not None
+    model = AttentionClassifier(**_list_parameters(options))
+    _prepare(model, tables, options, progress)
+    numbers = _number_classes(model.classes_, tables.train_y.dtype)
+    has_label = tables.test_y.notna()
+    test_x = tables.test_x[has_label]
+    test_y = tables.test_y[has_label]
+    if not len(test_y):
+        raise TableError("no test row has a label, expected some that training rows have; give labelled test rows")
+    train_codes = model.coding_.encode(tables.train_x, tables.train_y, "mask")
+    with naming({"": options.test or "the test rows"}, test_x.index):
+        test_codes = model.coding_.encode(test_x, test_y, options.unseen)
+    rows = []
+    for name in options.method_names:
+        if name == OURS:
+            fit_together([model], [(tables.train_x, tables.train_y)], progress)
+            chances = model.predict_proba(test_x)
+        else:
+            chances = _predict_baseline(name, train_codes, test_codes, model, options.random_state, progress)
+        rows.append(
+            {
+                "method": name,
+                "seed": options.random_state,
+                "train_rows": len(tables.train_y),
+                "test_rows": len(test_y),
+                **measure_chances(numbers, test_codes[:, -1], chances),
+            }
+        )
+    return pd.DataFrame(rows), model
+
+
+def fit_columns(
+    tables: SplitTable, options: FitOptions, progress: ProgressCallback = ignore_progress
+) -> tuple[pd.DataFrame, TableModel]:
+    """Fit attention to the training rows without a target, and measure it on each cell of the test rows.
+
+    Args:
+        tables: the rows, without labels.
+        options: how attention is fitted.
+        progress: called with notes and epochs.
+
+    Returns:
+        Two rows for each column: column, method (atn, or frequencies: those of the training rows, one added to each
+        count), seed, train_rows, test_rows (with a value in the column), and accuracy to calibration_error as of
+        `fit_table`. Columns with one value, or none in the test rows, are left out. Beside the rows, the model.
+
+    Raises:
+        TableError: as `fit_table` raises, or no test row has a value of a column that varies.
+    """
+    model = AttentionImputer(**_list_parameters(options))
+    _prepare(model, tables, options, progress)
+    measured = copy(model).set_params(unseen="mask" if options.test is None else options.unseen)
+    with naming({"": options.test or "the test rows"}, tables.test_x.index):
+        train_codes = measured.coding_.encode(tables.train_x, None, measured.unseen)
+        test_codes = measured.coding_.encode(tables.test_x, None, measured.unseen)
+    fit_together([model], [(tables.train_x, None)], progress)
+    measured.network_ = model.network_
+    rows = []
+    for number, coding in enumerate(model.coding_.columns):
+        is_known = test_codes[:, number] >= 0
+        if coding.size < 2 or not is_known.any():
+            continue
+        known_train = train_codes[train_codes[:, number] >= 0, number]
+        counts = np.bincount(known_train, minlength=coding.size) + 1
+        chances = {
+            OURS: measured.predict_cell(tables.test_x[is_known], coding.name).to_numpy(),
+            FREQUENCIES: np.tile(counts / counts.sum(), (int(is_known.sum()), 1)),
+        }
+        numbers = _number_classes(np.array(coding.decode_all()))
+        for method, method_chances in chances.items():
+            rows.append(
+                {
+                    "column": coding.name,
+                    "method": method,
+                    "seed": options.random_state,
+                    "train_rows": len(train_codes),
+                    "test_rows": int(is_known.sum()),
+                    **measure_chances(numbers, test_codes[is_known, number], method_chances),
+                }
+            )
+    if not rows:
+        raise TableError("no test row has a value of a column that varies, expected some; give other test rows")
+    return pd.DataFrame(rows), model
+
+
+def _list_parameters(options: FitOptions) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in ClassifierOptions.model_fields}
+
+
+def _prepare(model: TableModel, tables: SplitTable, options: FitOptions, progress: ProgressCallback) -> None:
+    """Learn the categories, so that bad rows are refused at once. Raises TableError."""
+    with naming({}, tables.train_x.index):
+        model.prepare(tables.train_x, tables.train_y)
+    _note_bins(model, tables.train_x, progress)
+    model.missing_texts = tuple(list_missing(options.missing))
+    if options.save is not None:
+        describe_columns(model.coding_)
+
+
+def _note_bins(model: TableModel, train: pd.DataFrame, progress: ProgressCallback) -> None:
+    """Note the columns of whole numbers in bins whose values occur often, as those of codes do."""
+    counts = {}
+    for name, coding in zip(model.coding_.names, model.coding_.features, strict=True):
+        if coding.edges is not None and isinstance(coding.values[0], int):
+            count = train[name].nunique()
+            if count * OFTEN <= len(train):
+                counts[name] = count
+    if counts:
+        listed = ", ".join(f"{name!s:.60} ({count} values)" for name, count in counts.items())
+        advice = f"--bins {max(counts.values())} keeps each value, which codes need"
+        progress(Progress("note", f"whole numbers are cut into bins: {listed}; {advice}"))
+
+
+def _predict_baseline(
+    name: str, train: np.ndarray, test: np.ndarray, model: AttentionClassifier, seed: int, progress: ProgressCallback
+) -> np.ndarray:
+    """The chances of all classes, [rows, classes]. A baseline learns from labelled rows only."""
+
+    def report(fits: int, total: int) -> None:
+        progress(Progress("fit", METHOD_LABELS[name], fits, total, "steps"))
+
+    labelled = train[train[:, -1] >= 0]
+    fitted = fit_baseline(name, labelled[:, :-1], labelled[:, -1], seed=seed, report=report)
+    chances = np.zeros((len(test), len(model.classes_)))
+    chances[:, fitted.classifier.classes_] = fitted.predict_proba(test[:, :-1])
+    return chances
+
+
+def _number_classes(classes: np.ndarray, dtype: Any = None) -> np.ndarray:
+    """The number of each class in a squared error: its rank in an ordered dtype, or itself; NaN for other classes."""
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
+        used = set(classes.tolist())
+        order = [value for value in dtype.categories if value in used]
+        return np.array([order.index(value) for value in classes], dtype=float)
+    if np.issubdtype(classes.dtype, np.number):
+        return classes.astype(float)
+    return np.full(len(classes), np.nan)
+
+
+def measure_chances(numbers: np.ndarray, truth: np.ndarray, chances: np.ndarray) -> dict[str, float]:
+    """Accuracy, mse, log_loss and calibration_error of the chances of classes.
+
+    Args:
+        numbers: of the classes, [classes], whose squared error mse is; NaN if they have none.
+        truth: the number of the right class of each row, from 0, [rows].
+        chances: [rows, classes].
+
+    Returns:
+        The measures by name. calibration_error is the mean over rows of |accuracy − mean confidence| in bins of the
+        confidence, of equal width (Guo et al. 2017, https://arxiv.org/abs/1706.04599, equation 3).
+    """
+    best = chances.argmax(1)
+    is_right = best == truth
+    confidence = chances[np.arange(len(best)), best]
+    bins = np.minimum((confidence * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    gaps = np.bincount(bins, is_right - confidence, CALIBRATION_BINS)
+    return {
+        "accuracy": float(is_right.mean()),
+        "mse": float(np.mean((numbers[best] - numbers[truth]) ** 2)),
+        "log_loss": float(log_loss(truth, chances, labels=np.arange(len(numbers)))),
+        "calibration_error": float(np.abs(gaps).sum() / len(best)),
+    }

@@ -1,0 +1,181 @@
+"""The files of a fitted classifier: a folder with `config.json` and `model.safetensors`; nothing in it can run code.
+
+The tensors are named and laid out as those of a transformer's layer, so that `attngeo score` reads them, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from attngeo.estimators.shared.saving import (
+    Count,
+    Finite,
+    Plain,
+    SavedModel,
+    check_layers,
+    check_tensors,
+    list_plain,
+    read_config,
+    read_tensors,
+    write_model,
+)
+from attngeo.estimators.tabular.coding import ColumnCoding, TableCoding
+from attngeo.estimators.tabular.network import CellLayout, TableAttention, draw_start
+from attngeo.estimators.tabular.options import MADE_BY, ClassifierOptions
+from attngeo.schemas import Table
+
+LAYER = "encoder.layer.0"
+# Tensor in the file → weight of the network. A matrix is saved as that of a Linear: [out, in].
+NAMES = {
+    "embeddings.word_embeddings.weight": "words",
+    "embeddings.position_embeddings.weight": "positions",
+    f"{LAYER}.attention.self.query.weight": "query",
+    f"{LAYER}.attention.self.query.bias": "query_bias",
+    f"{LAYER}.attention.self.key.weight": "key",
+    f"{LAYER}.attention.self.key.bias": "key_bias",
+    f"{LAYER}.attention.self.value.weight": "value",
+    f"{LAYER}.attention.self.value.bias": "value_bias",
+    f"{LAYER}.attention.output.dense.weight": "out",
+    f"{LAYER}.attention.output.dense.bias": "out_bias",
+    f"{LAYER}.intermediate.dense.weight": "up",
+    f"{LAYER}.intermediate.dense.bias": "up_bias",
+    f"{LAYER}.output.dense.weight": "down",
+    f"{LAYER}.output.dense.bias": "down_bias",
+    f"{LAYER}.attention.output.LayerNorm.weight": "gain1",
+    f"{LAYER}.attention.output.LayerNorm.bias": "bias1",
+    f"{LAYER}.output.LayerNorm.weight": "gain2",
+    f"{LAYER}.output.LayerNorm.bias": "bias2",
+    "classifier.weight": "word",
+    "classifier.bias": "word_bias",
+}
+TRANSPOSED = {"query", "key", "value", "out", "up", "down", "word"}
+
+
+class SavedColumn(Table):
+    """A `ColumnCoding` in the configuration."""
+
+    name: Plain
+    values: tuple[Plain, ...]
+    edges: tuple[Finite, ...] | None = None
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> SavedColumn:
+        for problem in self._list_problems():
+            raise ValueError(f"column {self.name!r:.40} {problem}")
+        return self
+
+    def _list_problems(self) -> Iterator[str]:
+        if any(isinstance(value, float) and math.isnan(value) for value in (self.name, *self.values)):
+            yield "has NaN, expected texts or numbers"
+        if self.edges is None:
+            if len(set(self.values)) < len(self.values):
+                yield "has a value twice, expected each once"
+        elif len(self.edges) != len(self.values) - 1 or not all(low < high for low, high in pairwise(self.edges)):
+            yield f"has {len(self.values)} bins, and edges that do not part them"
+        elif not all(not isinstance(value, bool | str) and math.isfinite(value) for value in self.values):
+            yield "has bins whose values are no numbers"
+
+
+class SavedClassifier(SavedModel):
+    """The configuration of a classifier, or of a model without a target."""
+
+    TYPE, FORMAT, MADE_BY = "attngeo_tabular", 1, MADE_BY
+    parameters: ClassifierOptions
+    seed: Count
+    data_sets: Annotated[Count, Field(ge=1)]
+    columns: Annotated[tuple[SavedColumn, ...], Field(min_length=2)]
+    missing: tuple[str, ...] | None
+    target: bool = True
+    num_hidden_layers: Literal[1]
+    num_attention_heads: Count
+    hidden_size: Count
+    intermediate_size: Count
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> SavedClassifier:
+        features = self.columns[:-1] if self.target else self.columns
+        response = self.columns[-1]
+        if len({column.name for column in features}) < len(features):
+            raise ValueError("columns has a name twice, expected each once")
+        if not self.target:
+            return self
+        if response.edges is not None or len(response.values) < 2:
+            raise ValueError("columns: the last one, the response, has bins or fewer than 2 values, expected 2 or more")
+        return self
+
+
+def write_classifier(
+    folder: Path, options: ClassifierOptions, coding: TableCoding, network: TableAttention, **state: Any
+) -> None:
+    """Write the files of a fitted classifier.
+
+    state: seed, data_sets, epochs and missing. Raises OutputError, and TableError for values that JSON lacks.
+    """
+    config: dict[str, Any] = {
+        **_describe_layers(options),
+        "parameters": dict(options),
+        **state,
+        "columns": describe_columns(coding),
+    }
+    if not coding.has_response:
+        config["target"] = False
+    tensors = {name: _to_file(weight, network.weights[weight][0]) for name, weight in NAMES.items()}
+    write_model(folder, SavedClassifier, config, tensors)
+
+
+def _describe_layers(options: ClassifierOptions) -> dict[str, int]:
+    """The keys of a transformer's configuration, which `attngeo score` reads."""
+    return {
+        "num_hidden_layers": 1,
+        "num_attention_heads": options.n_heads,
+        "hidden_size": options.n_heads * options.head_size,
+        "intermediate_size": options.feed_forward,
+    }
+
+
+def _to_file(name: str, weight: Tensor) -> Tensor:
+    """A weight as it is in the file. name: of the weight in the network."""
+    if name in TRANSPOSED:
+        return weight.T
+    return weight[0] if "bias" in name or "gain" in name else weight
+
+
+def describe_columns(coding: TableCoding) -> list[dict[str, Any]]:
+    """The columns as a saved model keeps them. Raises TableError for a value that JSON lacks."""
+    described = []
+    for column in coding.columns:
+        name, *values = list_plain((column.name, *column.values), f"column {column.name!r} has a")
+        edges = None if column.edges is None else list(column.edges)
+        described.append({"name": name, "values": values, "edges": edges})
+    return described
+
+
+def read_classifier(folder: Path) -> tuple[SavedClassifier, TableCoding, TableAttention]:
+    """The configuration, the coding and the network of a folder that `write_classifier` wrote. Raises as `load`."""
+    saved = read_config(folder, SavedClassifier)
+    options = saved.parameters
+    check_layers(folder, saved, _describe_layers(options))
+    coding = TableCoding(tuple(ColumnCoding(**dict(column)) for column in saved.columns), saved.target)
+    layout = CellLayout(coding.sizes, options.vocabulary == "shared")
+    tensors = read_tensors(folder)
+
+    def plan() -> dict[str, Tensor]:
+        weights = draw_start(layout, options.n_heads, options.head_size, options.feed_forward)
+        return {name: _to_file(weight, weights[weight]) for name, weight in NAMES.items()}
+
+    check_tensors(folder, tensors, plan)
+    network = TableAttention(layout, **options.sizes, generators=[torch.Generator()])
+    with torch.no_grad():
+        for name, weight in NAMES.items():
+            target = network.weights[weight]
+            tensor = tensors[name].T if weight in TRANSPOSED else tensors[name]
+            target.copy_(tensor.reshape(target.shape))
+    return saved, coding, network

@@ -1,0 +1,79 @@
+"""Rows that pictures of a fitted model are drawn from: the attention between cells, and the encodings of categories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.decomposition import PCA
+
+from attngeo.estimators.tabular.classifier import TableModel
+from attngeo.estimators.tabular.coding import read_table
+from attngeo.estimators.tabular.network import MISSING
+
+MASK = "[MASK]"
+
+
+def tabulate_attention(model: TableModel, table: Any) -> pd.DataFrame:
+    """The attention of each cell of each row, when it is masked, on the cells of its row.
+
+    Args:
+        model: fitted.
+        table: rows without the response, with the columns of the training rows.
+
+    Returns:
+        Columns: row (from 1), cell (that attends), on (the cell that it attends to), value (of that cell, as text;
+        [MASK] for one that is masked), head, attention.
+
+    Raises:
+        TableError: as `model.predict` raises.
+    """
+    frame = read_table(table)
+    weights = model.attention(table)  # [rows, heads, K, K]
+    names = np.array([str(name) for name in model.columns_], dtype=object)
+    codes = model.coding_.encode(frame, None, "mask")
+    values = np.full(codes.shape, MASK, dtype=object)
+    for number in range(frame.shape[1]):
+        is_known = codes[:, number] != MISSING
+        values[is_known, number] = frame.iloc[:, number][is_known].astype(str)
+    row, head, cell, on = np.indices(weights.shape).reshape(4, -1)
+    return pd.DataFrame(
+        {
+            "row": row + 1,
+            "cell": names[cell],
+            "on": names[on],
+            "value": values[row, on],
+            "head": head,
+            "attention": weights.reshape(-1),
+        }
+    )
+
+
+def tabulate_encodings(model: TableModel) -> pd.DataFrame:
+    """The encoding of each category, projected on its two principal components; one row for each category.
+
+    Encodings are the vectors that attention sees: of the category plus of its column.
+
+    Args:
+        model: fitted.
+
+    Returns:
+        Columns: column, value (of a bin, the median of its training values), x, y.
+    """
+    columns = []
+    values = []
+    for coding in model.coding_.columns:
+        columns += [str(coding.name)] * coding.size
+        values += [_write_category(value) for value in coding.decode_all()]
+    sizes = [coding.size for coding in model.coding_.columns]
+    points = model.category_encodings_.to_numpy() + np.repeat(model.feature_encodings_, sizes, axis=0)
+    if points.shape[1] == 1:  # one head of size 1: all lie on a line
+        points = np.pad(points, ((0, 0), (0, 1)))
+    x, y = PCA(2, svd_solver="full").fit_transform(points).T  # with the largest number of each axis positive
+    return pd.DataFrame({"column": columns, "value": values, "x": x, "y": y})
+
+
+def _write_category(value: Any) -> str:
+    """A category as text. A median of whole numbers has no fraction."""
+    return format(value, ".10g") if isinstance(value, float) else str(value)
