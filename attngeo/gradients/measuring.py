@@ -32,7 +32,7 @@ from attngeo.pretrain.tokeniser import load_tokeniser
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 from attngeo.scores.score import INTEGERS
-from attngeo.verification.running import borrow_model, load_model, silence_libraries
+from attngeo.verification.loading import borrow_model, load_model, silence_libraries
 
 # Tokens of one run of the model, about.
 TOKENS_AT_ONCE = 1024

@@ -41,7 +41,7 @@ from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_
 from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.text import NO_LABEL
 from attngeo.scores.weights import sites_of
-from attngeo.verification.running import evaluate
+from attngeo.verification.loading import evaluate
 
 # The name of our attention function in transformers, and that of each model's own one in its modeling file.
 FUNCTION, OWN = "attngeo_gradients", "eager_attention_forward"

@@ -1,0 +1,288 @@
+"""Models that run: loaded by transformers from an open checkpoint, without code of the Hub, or borrowed from memory."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from huggingface_hub import constants
+from torch import nn
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from attngeo.bounds import available_memory
+from attngeo.checkpoints.adapters import AdapterStore
+from attngeo.checkpoints.files import GGUF, stated_weights, usual_names
+from attngeo.checkpoints.reference import ADAPTER, ModelRef, require_demo
+from attngeo.checkpoints.remote import require_answers
+from attngeo.checkpoints.store import TensorStore, stated_quantisation
+from attngeo.embeddings.tokeniser import silence_transformers
+from attngeo.errors import (
+    AttnGeoError,
+    CorruptCheckpointError,
+    NotEnoughMemoryError,
+    UnsupportedModelError,
+    first_line,
+    require_extra,
+)
+from attngeo.progress import Progress, ProgressCallback
+
+FLOAT32 = 4  # bytes
+ROOM = 2**30  # bytes, for what the model computes while it runs
+
+
+class LoadArguments(NamedTuple):
+    """Arguments for transformers to load a model: as much as the reference says, and nothing that attngeo has found.
+
+    source: a folder, or the name of a repository on the Hub. options: further arguments of `from_pretrained`. weights:
+    the file of weights that the reference itself names, for `transformers_weights`.
+    """
+
+    source: str | Path
+    options: Mapping[str, Any]
+    weights: str | None = None
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether the reference names a GGUF file."""
+        return "gguf_file" in self.options
+
+
+def load_model(
+    model: str | Path | ModelRef, store: TensorStore, report: ProgressCallback
+) -> tuple[nn.Module, frozenset[str]]:
+    """The model of a reference as transformers loads it, of the class that its config.json names.
+
+    store: the same model, opened. Also returns the names of the tensors that the files lack: they have random values.
+
+    Everything that can be refused is refused before a file of weights is downloaded. Raises UnsupportedModelError if
+    transformers has no class for the model, does not load the file or its weights are quantised; NotEnoughMemoryError;
+    CorruptCheckpointError if the weights do not fit the class; MissingPackageError for a GGUF file without the package.
+    """
+    ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
+    arguments = _find_arguments(ref, store)
+    _refuse_foreign(store, arguments)
+    with _reach_hub(store):
+        config = _read_config(arguments, store.ref)
+        model_class = _choose_class(config, store.ref)
+        _require_room(_float32_nbytes(model_class, config, store), store.ref)
+        store.download(lambda file: report(Progress("download", file)))
+        store.open(store.names)  # raises for a broken file, with its name
+        report(Progress("load", f"{model_class.__name__} in float32"))
+        return _load(model_class, config, arguments, store)
+
+
+def _find_arguments(ref: ModelRef, store: TensorStore) -> LoadArguments:
+    """The arguments for a reference. Raises UnsupportedModelError for a file that transformers does not load."""
+    options: dict[str, Any] = {"local_files_only": store.offline or ref.kind != "hub", "trust_remote_code": False}
+    if ref.kind == "hub":
+        source: str | Path = ref.name
+        options |= {"revision": store.revision, "cache_dir": constants.HF_HUB_CACHE}
+        named = ref.file
+    else:
+        path = require_demo(ref.name) if ref.kind == "demo" else Path(ref.name)
+        source = path if path.is_dir() else path.parent
+        named = None if source == path or path.name == "config.json" else path.name
+    file = store.main_file if named is None else named
+    if file.endswith(GGUF) and named is not None:
+        return LoadArguments(source, options | {"gguf_file": named})
+    if store.file("config.json") is None:
+        raise UnsupportedModelError(
+            f"{store.ref}: transformers loads a folder with config.json, which is missing here; give such a folder"
+        )
+    if named is None and file in (*usual_names(), stated_weights(store.config, store.ref)):
+        return LoadArguments(source, options)
+    if named is not None and "/" not in named and store.format == "safetensors":
+        return LoadArguments(source, options, named)
+    if named == "pytorch_model.bin":  # perhaps beside another format, which would come first
+        return LoadArguments(source, options | {"use_safetensors": False})
+    raise UnsupportedModelError(
+        f"{store.ref}: transformers does not load {file} by itself, expected one of: {', '.join(usual_names())}; "
+        "rename it, or score it without running it"
+    )
+
+
+@contextmanager
+def _reach_hub(store: TensorStore) -> Iterator[None]:
+    """Inside, transformers may ask the Hub for files, and does not ask it to convert a pickle, as it would."""
+    if store.revision is None or store.offline:
+        yield
+        return
+    name = "DISABLE_SAFETENSORS_CONVERSION"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        with require_answers(store.ref):
+            yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@contextmanager
+def borrow_model(model: nn.Module, ref: str) -> Iterator[nn.Module]:
+    """Inside, a model in memory in evaluation mode, float32 and on the CPU: itself, or else a copy of it.
+
+    Raises NotEnoughMemoryError if there is no room for the copy, CorruptCheckpointError for a model without values.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    if any(t.is_meta for t in tensors):
+        raise CorruptCheckpointError(f"{ref}: the model is on the meta device and has no values; load the weights")
+    if any(t.device.type != "cpu" or (t.is_floating_point() and t.dtype != torch.float32) for t in tensors):
+        _require_room(FLOAT32 * sum(t.numel() for t in tensors), ref)
+        yield copy.deepcopy(model).to("cpu", torch.float32).eval()
+        return
+    with evaluate(model):
+        yield model
+
+
+@contextmanager
+def evaluate(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; afterwards each module is in its own one."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def silence_libraries() -> Iterator[None]:
+    """Inside, transformers and torch print no warnings and no progress bars."""
+    with silence_transformers(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _require_room(nbytes: int, ref: str) -> None:
+    """Raise NotEnoughMemoryError if a model of this size, and ROOM beside it, do not fit in memory."""
+    need = nbytes + ROOM
+    have = available_memory()
+    if need > have:
+        raise NotEnoughMemoryError(
+            f"{ref}: to run it, the whole model is loaded in float32, which needs {need / 1e9:.1f} GB of memory; "
+            f"{max(have, 0) / 1e9:.1f} GB are available; use a machine with more memory, or score it without "
+            "running it, which reads one layer at a time"
+        )
+
+
+def _refuse_foreign(store: TensorStore, arguments: LoadArguments) -> None:
+    """Raise UnsupportedModelError for a model that transformers does not load without code of the Hub or other kernels.
+
+    Raises MissingPackageError for a GGUF file, which it loads by another package, if that is missing.
+    """
+    ref = store.ref
+    model_type = str(store.config.get("model_type"))
+    if isinstance(store, AdapterStore):
+        raise UnsupportedModelError(f"{ref}: the model runs without adapters; verify its base, or score it only")
+    if isinstance(arguments.source, Path) and (arguments.source / ADAPTER).is_file():
+        raise UnsupportedModelError(
+            f"{ref}: transformers adds the adapter beside it to the model; verify it in a folder without {ADAPTER}, or "
+            "score it only"
+        )
+    if arguments.is_gguf:
+        with require_extra():
+            import_module("gguf")
+        return
+    if model_type not in CONFIG_MAPPING:
+        raise UnsupportedModelError(
+            f"{ref}: transformers {transformers.__version__} has no model type {model_type!r}, and code from the Hub "
+            "is not run; score it without running it, or install a version of transformers that has it"
+        )
+    if stated_quantisation(store.config):
+        raise UnsupportedModelError(
+            f"{ref}: its weights are quantised ({stated_quantisation(store.config)}), so the running model does not "
+            "multiply what the file holds; give the model without quantisation, or score it without running it"
+        )
+
+
+def _read_config(arguments: LoadArguments, ref: str) -> Any:
+    file = arguments.options.get("gguf_file", "config.json")
+    options = {name: value for name, value in arguments.options.items() if name != "use_safetensors"}
+    try:
+        config = transformers.AutoConfig.from_pretrained(arguments.source, **options)
+    except AttnGeoError:  # of the connection to the Hub
+        raise
+    except Exception as error:  # a configuration class checks its fields as it likes
+        raise CorruptCheckpointError(
+            f"{ref}: transformers cannot read {file} ({type(error).__name__}: {first_line(error)}); "
+            "correct it, or download it again"
+        ) from None
+    if arguments.weights is not None or "use_safetensors" in arguments.options:  # the reference names a file
+        config.transformers_weights = arguments.weights
+    return config
+
+
+def _choose_class(config: Any, ref: str) -> Any:
+    """The class that config.json names, if transformers has it for this configuration; else that of AutoModel."""
+    names = getattr(config, "architectures", None)
+    named = getattr(transformers, str(names[0]), None) if isinstance(names, list) and names else None
+    if isinstance(named, type) and getattr(named, "config_class", None) is type(config):
+        return named
+    try:
+        return transformers.MODEL_MAPPING[type(config)]
+    except KeyError:
+        raise UnsupportedModelError(
+            f"{ref}: transformers {transformers.__version__} has no model class for {type(config).__name__}; "
+            "score it without running it"
+        ) from None
+
+
+def _float32_nbytes(model_class: Any, config: Any, store: TensorStore) -> int:
+    """Bytes of the model in float32, from a model without memory; or those of the tensors in the file."""
+    try:
+        with torch.device("meta"):
+            model = model_class(copy.deepcopy(config))
+    except Exception:  # some classes compute with the values of tensors as they are made
+        counts = [math.prod(store.info(name).shape) for name in store.names]
+    else:
+        counts = [tensor.numel() for tensor in (*model.parameters(), *model.buffers())]
+    return FLOAT32 * sum(counts)
+
+
+def _load(
+    model_class: Any, config: Any, arguments: LoadArguments, store: TensorStore
+) -> tuple[nn.Module, frozenset[str]]:
+    try:
+        # It shows a bar for GGUF files, whatever it is told.
+        with redirect_stderr(io.StringIO()) if arguments.is_gguf else nullcontext():
+            model, info = model_class.from_pretrained(
+                arguments.source,
+                config=config,
+                dtype=torch.float32,
+                attn_implementation="eager",
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **arguments.options,
+            )
+    except AttnGeoError:  # of the connection to the Hub
+        raise
+    except ImportError as error:
+        raise UnsupportedModelError(
+            f"{store.ref}: {model_class.__name__} needs packages that are not installed ({first_line(error)})"
+        ) from None
+    except Exception as error:  # a model class and its loader raise anything
+        raise CorruptCheckpointError(
+            f"{store.ref}: transformers cannot load it as {model_class.__name__} ({type(error).__name__}: "
+            f"{first_line(error)})"
+        ) from None
+    for name, stored, wanted in sorted(info["mismatched_keys"]):
+        raise CorruptCheckpointError(
+            f"{store.ref}: {name} is {list(stored)}, expected {list(wanted)} by {model_class.__name__}; config.json "
+            "and weights do not belong together"
+        )
+    # Not model.float(), which transformers refuses for a model that was quantised in its GGUF file.
+    return nn.Module.float(model).eval(), frozenset(info["missing_keys"])
