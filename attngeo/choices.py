@@ -20,7 +20,7 @@ COMPARISON = "Comparison"
 RESULTS = "Results"
 RUNNING = "Running"
 PANELS = (MODEL, INPUT, DRAWING, COMPUTATION, OPTIMISATION, COMPARISON, RESULTS, RUNNING)
-# Formulas of the scores, and the number type of products; see scores.spec.
+# Formulas of the scores, and the number type of products; see `scores.options`.
 Convention = Literal["corrected", "published"]
 Precision = Literal["float32", "float64", "fast"]
 # A table of a checkpoint: its input embeddings, or its unembedding.

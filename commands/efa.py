@@ -16,7 +16,7 @@ from attngeo.estimators.shared.paths import SUFFIXES, require_saved, require_tab
 from attngeo.options import COMPUTATION
 from attngeo.papers.runs import perform_runs
 from attngeo.papers.wibisono2025.options import RunOptions, list_settings, require_data
-from attngeo.scores.spec import ResultOptions
+from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import StudyOptions
 from attngeo.tables.write import write_table
 

@@ -15,7 +15,7 @@ from attngeo.bounds import dump_json, printable
 from attngeo.checkpoints.reference import HubAccess, require_model
 from attngeo.layouts.names import name_layers, pattern_of
 from attngeo.progress import ProgressCallback
-from attngeo.scores.spec import SourceOptions
+from attngeo.scores.options import SourceOptions
 from attngeo.studies.engine import StudyOptions, run_study
 
 from .declare import with_options

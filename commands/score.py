@@ -18,7 +18,8 @@ from attngeo.options import RESULTS, default_of
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import merge_origins
 from attngeo.scores.conditions import Condition
-from attngeo.scores.spec import SCORES, ResultOptions, ScoreOptions, score_names
+from attngeo.scores.options import ResultOptions, ScoreOptions
+from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import spread_of, summarise
 from attngeo.studies.engine import StudyOptions, run_study
 

@@ -13,7 +13,7 @@ from attngeo.checkpoints.reference import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.progress import is_first_process
-from attngeo.scores.spec import ResultOptions
+from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import RunOutcome, StudyOptions
 from attngeo.studies.models import list_models
 from attngeo.studies.results import cache_folder

@@ -20,7 +20,7 @@ from attngeo.papers.wibisono2023.summaries import (
     measure_advantage,
     summarise_methods,
 )
-from attngeo.scores.spec import ResultOptions
+from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import StudyOptions
 from attngeo.tables.write import AS_WRITTEN
 

@@ -17,7 +17,8 @@ from attngeo.gradients.options import SPREADS, TOKENS
 from attngeo.gradients.recording import SiteGradients
 from attngeo.scores.computing import score_form
 from attngeo.scores.projections import key_heads_of
-from attngeo.scores.spec import ScoreOptions, score_names
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.spec import score_names
 
 
 def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[dict[str, Any]]:

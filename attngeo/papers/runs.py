@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
-from attngeo.scores.spec import ResultOptions
+from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 from attngeo.studies.results import KeptResult
 

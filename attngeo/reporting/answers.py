@@ -39,8 +39,9 @@ from attngeo.pretrain.references import require_sources
 from attngeo.pretrain.sources import require_text_data
 from attngeo.progress import ProgressCallback
 from attngeo.schemas import as_value_error
+from attngeo.scores.options import ResultOptions, ScoreOptions
 from attngeo.scores.score import score_models
-from attngeo.scores.spec import ResultOptions, ScoreOptions, number_columns
+from attngeo.scores.spec import number_columns
 from attngeo.studies.engine import StudyOptions, require_all
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results

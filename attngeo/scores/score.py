@@ -14,7 +14,8 @@ from attngeo.checkpoints.reference import HubAccess, Identity, identify, require
 from attngeo.options import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import describe_code
-from attngeo.scores.spec import ResultOptions, ScoreOptions, score_names, z_columns
+from attngeo.scores.options import ResultOptions, ScoreOptions
+from attngeo.scores.spec import score_names, z_columns
 from attngeo.studies.engine import RunOutcome, StudyOptions, run_study
 from attngeo.studies.results import Kept, KeptResult, find_record
 

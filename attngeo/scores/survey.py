@@ -10,7 +10,7 @@ from attngeo.checkpoints.reference import HubAccess
 from attngeo.checkpoints.store import TensorStore
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.scores.spec import SourceOptions
+from attngeo.scores.options import SourceOptions
 from attngeo.scores.weights import sites_of
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from attngeo.checkpoints.store import TensorStore
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import is_in, pattern_of
-from attngeo.scores.spec import ScoreOptions
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, projections
 from attngeo.scores.weights import read
 from attngeo.verification.comparing import TOLERANCE, Prediction, compare

@@ -46,7 +46,7 @@ from attngeo.papers.wibisono2023.tables import (
 )
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import is_current
-from attngeo.scores.spec import ResultOptions
+from attngeo.scores.options import ResultOptions
 from attngeo.studies.engine import StudyOptions
 
 # A module that no method depends on.
