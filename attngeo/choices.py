@@ -11,10 +11,16 @@ from typing import Any, Literal, get_args
 from attngeo.errors import UsageError
 
 # The groups of options in `--help`, in this order.
-MODEL, INPUT, DRAWING, COMPUTATION = "Model and task", "Input", "Drawing", "Computation"
-OPTIMISATION, COMPARISON, RESULTS, RUNNING = "Optimisation", "Comparison", "Results", "Running"
+MODEL = "Model and task"
+INPUT = "Input"
+DRAWING = "Drawing"
+COMPUTATION = "Computation"
+OPTIMISATION = "Optimisation"
+COMPARISON = "Comparison"
+RESULTS = "Results"
+RUNNING = "Running"
 PANELS = (MODEL, INPUT, DRAWING, COMPUTATION, OPTIMISATION, COMPARISON, RESULTS, RUNNING)
-# Formulas of the scores, and the number type of products; see scores.spec.
+# Formulas of the scores, and the number type of products; see `scores.options`.
 Convention = Literal["corrected", "published"]
 Precision = Literal["float32", "float64", "fast"]
 # A table of a checkpoint: its input embeddings, or its unembedding.
@@ -45,12 +51,15 @@ def advise(name: object, known: Iterable[object], otherwise: str = "", *, alike:
     >>> advise("churn", ["churn?", "age"])
     "did you mean 'churn?'?"
     """
-    text, names = str(name), [str(known_name) for known_name in known]
+    text = str(name)
+    names = [str(known_name) for known_name in known]
     near = [] if text.isdecimal() else get_close_matches(text, names, 1, alike)
     if not near:
         return otherwise or f"expected one of: {', '.join(names)}"
-    shown = f"{near[0]:.60}"
-    return f"did you mean {shown if shown[-1:].isalnum() else repr(shown)}?"  # else its own mark would meet ours
+    nearest = f"{near[0]:.60}"
+    if not nearest[-1:].isalnum():  # its last mark would meet the question mark
+        nearest = repr(nearest)
+    return f"did you mean {nearest}?"
 
 
 def as_python(value: Any) -> Any:
@@ -64,9 +73,9 @@ def one_of(name: str, value: Any, choices: Any) -> Any:
 
     Raises UsageError that has the nearest choice, or all of them.
     """
-    known = get_args(choices) or tuple(choices)
-    if not isinstance(value, Hashable) or value not in known:
-        raise UsageError(f"${name} is {value!r:.60}; {advise(value, known)}", name)
+    values = get_args(choices) or tuple(choices)
+    if not isinstance(value, Hashable) or value not in values:
+        raise UsageError(f"${name} is {value!r:.60}; {advise(value, values)}", name)
     return value
 
 
@@ -74,7 +83,8 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """`value`, if it is a whole number within the limits. Raises UsageError that states them."""
     value = as_python(value)
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_whole or value < least or (most is not None and value > most):
+    largest = math.inf if most is None else most
+    if not is_whole or not least <= value <= largest:
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise UsageError(f"${name} is {value!r:.60}, expected a whole number {limits}", name)
     return int(value)
@@ -83,10 +93,12 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 def real(name: str, value: Any, least: float, most: float = math.inf) -> float:
     """`value`, if it is a finite number within the limits. Raises UsageError that states them."""
     value = as_python(value)
-    try:
-        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:
-        number = math.inf
+    number = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
     if not least <= number <= most or number == math.inf:
         limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
         raise UsageError(f"${name} is {value!r:.60}, expected a number {limits}", name)

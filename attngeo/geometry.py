@@ -38,7 +38,7 @@ CPU_BATCH, DEVICE_BATCH = 1 << 16, 1 << 26
 
 
 class FormStatistics(NamedTuple):
-    """What every score of one matrix M = qᵀ·k [n, n] is computed from.
+    """Statistics of one matrix M = qᵀ·k [n, n], from which every score is computed.
 
     q, k: the factors [rank, n] that the other fields were computed from, after `rescale`. A score that jumps at a
     threshold takes exact norms from them if one is near it. trace: tr(M·M). squared_norm: ‖M‖²_F. row_norms,
@@ -56,7 +56,7 @@ class FormStatistics(NamedTuple):
 class Form(NamedTuple):
     """The matrices of the heads of one layer: M = left[i]ᵀ·right[j] for each head's pair (i, j).
 
-    left, right: factors [some, rank, n]. Heads share factors of one side: Wq·Wkᵀ those on the right, with the pairs
+    left, right: factors [count, rank, n]. Heads share factors of one side: Wq·Wkᵀ those on the right, with the pairs
     (h, g(h)), and Wv·Wo those on the left, with the pairs (g(h), h).
     """
 
@@ -76,9 +76,12 @@ class Form(NamedTuple):
 
 
 def form_statistics(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> FormStatistics:
-    """The statistics of M = qᵀ·k for one pair of factors [rank, n], by the cheaper of the two forms.
+    """The statistics of M = qᵀ·k for one pair of factors, by the cheaper of the two forms.
 
-    key_gram: `half_gram(k)` if the caller has it, as for queries that share a key head.
+    Args:
+        q: the left factor, [rank, n].
+        k: the right factor, [rank, n].
+        key_gram: `half_gram(k)` if the caller has it, as for queries that share a key head.
     """
     if not is_low_rank(k):
         return _unpack(q, k, _tiled_statistics(q, k).cpu())
@@ -91,27 +94,39 @@ def layer_factors(form: Form) -> tuple[Tensor, Tensor]:
 
     What meets one shared factor is summed first, so that the rank is that of the shared factors.
     """
-    left, right = _take(form.left, form.lefts), _take(form.right, form.rights)
+    left = _take(form.left, form.lefts)
+    right = _take(form.right, form.rights)
     if form.rights != list(range(len(form.right))):
-        left, right = _sum_to(form.right, form.rights, left), form.right
+        left = _sum_to(form.right, form.rights, left)
+        right = form.right
     elif form.lefts != list(range(len(form.left))):
-        left, right = form.left, _sum_to(form.left, form.lefts, right)
+        right = _sum_to(form.left, form.lefts, right)
+        left = form.left
     return left.flatten(0, 1), right.flatten(0, 1)
 
 
-def _take(x: Tensor, places: list[int]) -> Tensor:
-    return x if places == list(range(len(x))) else x[places]
+def _take(x: Tensor, indices: list[int]) -> Tensor:
+    """The rows of x at these indices; x itself if they are all of its rows in order."""
+    return x if indices == list(range(len(x))) else x[indices]
 
 
-def _sum_to(like: Tensor, places: list[int], x: Tensor) -> Tensor:
-    """The sums of the x that belong to each place of `like`."""
-    return torch.zeros_like(like).index_add_(0, torch.tensor(places, device=x.device), x)
+def _sum_to(like: Tensor, indices: list[int], x: Tensor) -> Tensor:
+    """Sums of the rows of x: row i is added to row indices[i] of zeros like `like`."""
+    return torch.zeros_like(like).index_add_(0, torch.tensor(indices, device=x.device), x)
 
 
 def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
-    """The largest |M_ij| in each square of `edge` × `edge` entries of M = qᵀ·k; q and k are [rank, n].
+    """The largest |M_ij| in each square of `edge` × `edge` entries of M = qᵀ·k.
 
-    Returns [⌈n/edge⌉, ⌈n/edge⌉]. Only a strip of max(edge, TILE) rows of M is in memory at a time.
+    Only a strip of max(edge, TILE) rows of M is in memory at a time.
+
+    Args:
+        q: the left factor, [rank, n].
+        k: the right factor, [rank, n].
+        edge: entries along an edge of a square.
+
+    Returns:
+        [⌈n/edge⌉, ⌈n/edge⌉].
     """
     n = q.shape[1]
     count = -(-n // edge)
@@ -125,18 +140,22 @@ def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
 
 def head_statistics(form: Form) -> list[FormStatistics]:
     """The statistics of each head."""
-    right, rights = form.right, form.rights
-    at_once = _heads_at_once(form.left) if is_low_rank(right) else 1
+    right = form.right
+    if not is_low_rank(right):
+        return [form_statistics(form.left[i], right[j]) for i, j in form.pairs]
+    at_once = _heads_at_once(form.left)
     if at_once == 1:
-        grams = {place: half_gram(right[place]) for place in set(rights)} if is_low_rank(right) else {}
-        return [form_statistics(form.left[i], right[j], grams.get(j)) for i, j in form.pairs]
-    grams_of_all, left, statistics = half_gram(right), _take(form.left, form.lefts), []
-    for i in range(0, len(left), at_once):
-        heads, places = left[i : i + at_once], rights[i : i + at_once]
-        numbers = _gram_statistics(heads, right[places], grams_of_all[places]).cpu()
-        statistics += [
-            _unpack(head, right[place], row) for head, place, row in zip(heads, places, numbers, strict=True)
-        ]
+        grams = {j: half_gram(right[j]) for j in set(form.rights)}
+        return [form_statistics(form.left[i], right[j], grams[j]) for i, j in form.pairs]
+    right_grams = half_gram(right)
+    left = _take(form.left, form.lefts)
+    statistics = []
+    for first in range(0, len(left), at_once):
+        heads = left[first : first + at_once]
+        rights = form.rights[first : first + at_once]
+        numbers = _gram_statistics(heads, right[rights], right_grams[rights]).cpu()
+        for head, j, row in zip(heads, rights, numbers, strict=True):
+            statistics.append(_unpack(head, right[j], row))
     return statistics
 
 
@@ -155,7 +174,7 @@ def is_low_rank(x: Tensor) -> bool:
 def half_gram(x: Tensor) -> Tensor:
     """x·xᵀ [rank, rank] of x [rank, n]; the blocks below the block diagonal stay zero.
 
-    x may be [*lead, rank, n] if there is only one block.
+    x may be [*lead, rank, n] if there is only one block: if the rank is at most `BLOCK`.
     """
     rank = x.shape[-2]
     if rank <= BLOCK:
@@ -172,12 +191,15 @@ def _gram_statistics(q: Tensor, k: Tensor, key_gram: Tensor) -> Tensor:
     The first one is ‖M‖² as a share of ‖A‖·‖B‖: 1 if nothing in the sum Σ A∘B cancels, near 0 if most does.
     """
     query_gram = half_gram(q)
-    a, b, c = _wide(query_gram), _wide(key_gram), _wide(q @ k.mT)
+    a = _wide(query_gram)
+    b = _wide(key_gram)
+    c = _wide(q @ k.mT)
     squared_norm = _full_sum(a * b)
     share = squared_norm / (_full_sum(a * a) * _full_sum(b * b)).sqrt()
     trace = (c * c.mT).sum((-2, -1))
-    norms = _quadratic_norms(key_gram, q), _quadratic_norms(query_gram, k)
-    return torch.cat([torch.stack([share, trace, squared_norm], -1), *norms], -1)
+    row_norms = _quadratic_norms(key_gram, q)
+    column_norms = _quadratic_norms(query_gram, k)
+    return torch.cat([torch.stack([share, trace, squared_norm], -1), row_norms, column_norms], -1)
 
 
 def _unpack(q: Tensor, k: Tensor, numbers: Tensor) -> FormStatistics:
@@ -221,13 +243,16 @@ def _tiled_statistics(q: Tensor, k: Tensor) -> Tensor:
     trace, rows, columns = (_wide(q.new_zeros(size)) for size in ((), n, n))
     for i in range(0, n, TILE):
         for j in range(i, n, TILE):
-            here, there = slice(i, i + TILE), slice(j, j + TILE)
+            here = slice(i, i + TILE)
+            there = slice(j, j + TILE)
             tile = _wide(q[:, here].T @ k[:, there])
-            mirror = tile if i == j else _wide(q[:, there].T @ k[:, here])
-            trace += (1 if i == j else 2) * torch.sum(tile * mirror.T)
             _add_squares(tile, rows[here], columns[there])
-            if i != j:
-                _add_squares(mirror, rows[there], columns[here])
+            if i == j:
+                trace += torch.sum(tile * tile.T)
+                continue
+            mirror = _wide(q[:, there].T @ k[:, here])
+            _add_squares(mirror, rows[there], columns[here])
+            trace += 2 * torch.sum(tile * mirror.T)
     return torch.cat([torch.stack([torch.ones_like(trace), trace, rows.sum()]), rows.sqrt(), columns.sqrt()])
 
 
@@ -247,10 +272,15 @@ SMALLEST, LARGEST = 2.0**-20, 2.0**20
 
 
 def rescale(w: Tensor) -> tuple[Tensor, Tensor]:
-    """Divide w [..., rank, n] by a power of two if its largest entry is extreme. Returns w and the divisor [...].
+    """Divide a factor by a power of two if its largest entry is extreme.
 
-    The divisor is 1 if no entry is extreme, else the power of two at or below the largest magnitude, so that the
-    division rounds nothing. It is 0 if w is all zero, and NaN or Inf if w is not finite; w is then returned unchanged.
+    Args:
+        w: the factor, [*lead, rank, n].
+
+    Returns:
+        w and the divisor, [*lead]. The divisor is 1 if no entry is extreme, else the power of two at or below the
+        largest magnitude, so that the division rounds nothing. It is 0 if w is all zero, and NaN or Inf if w is not
+        finite; w is then returned unchanged.
     """
     largest = torch.linalg.vector_norm(w, ord=float("inf"), dim=(-2, -1))
     ordinary = (largest >= SMALLEST) & (largest <= LARGEST)
@@ -262,9 +292,14 @@ def rescale(w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def append_bias(w: Tensor, bias: Tensor | None) -> Tensor:
-    """Append the bias to w as the weights of one more input that is always 1: [heads, head_dim, d_model + 1].
+    """Append the bias to w as the weights of one more input that is always 1.
 
-    bias: None appends zeros.
+    Args:
+        w: weights, [heads, head_dim, d_model].
+        bias: [heads, head_dim]; None appends zeros.
+
+    Returns:
+        [heads, head_dim, d_model + 1].
     """
     column = w.new_zeros(w.shape[:2]) if bias is None else bias
     return torch.cat([w, column.unsqueeze(-1)], dim=-1)
@@ -281,10 +316,13 @@ def input_shift(w: Tensor, shift: Tensor) -> Tensor:
 
 
 def fold_head_norm(x: Tensor, gain: Tensor, *, centred: bool, across_heads: bool = False) -> Tensor:
-    """Apply the linear part of a normalisation of queries or keys to x [heads, head_dim, ...], over head_dim.
+    """Apply the linear part of a normalisation of queries or keys, over head_dim.
 
-    gain: [heads or 1, head_dim]. centred: subtract the mean over head_dim first, as LayerNorm does. across_heads: the
-    mean is one over all heads.
+    Args:
+        x: weights or biases, [heads, head_dim, ...].
+        gain: [heads or 1, head_dim].
+        centred: subtract the mean over head_dim first, as LayerNorm does.
+        across_heads: the mean is one over all heads.
     """
     if centred:
         x = x - x.mean(dim=(0, 1) if across_heads else 1, keepdim=True)
@@ -292,27 +330,45 @@ def fold_head_norm(x: Tensor, gain: Tensor, *, centred: bool, across_heads: bool
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor, *, interleaved: bool, start: int = 0) -> Tensor:
-    """Rotate the pairs in the slice [start, start + 2·pairs) of x's dimension 1; x is [heads, head_dim, ...].
+    """Rotate pairs of dimensions of each head, as rotary position embeddings do.
 
-    cosine, sine: of the angle of each pair, [pairs]. Pairs are neighbours (2i, 2i + 1) if `interleaved`, else
-    (i, i + pairs): the two layouts of rotary embeddings.
+    Args:
+        x: weights or biases, [heads, head_dim, ...].
+        cosine: of the angle of each pair, [pairs].
+        sine: of the angle of each pair, [pairs].
+        interleaved: pairs are neighbours (2i, 2i + 1), else (i, i + pairs): the two layouts of rotary embeddings.
+        start: the first of the 2·pairs dimensions of a head that rotate.
+
     Source: Su et al. 2021 (arXiv 2104.09864), eq. 34.
     """
     pairs = len(cosine)
-    part = x[:, start : start + 2 * pairs]
-    first, second = (part[:, 0::2], part[:, 1::2]) if interleaved else (part[:, :pairs], part[:, pairs:])
+    end = start + 2 * pairs
+    rotating = x[:, start:end]
+    if interleaved:
+        first, second = rotating[:, 0::2], rotating[:, 1::2]
+    else:
+        first, second = rotating[:, :pairs], rotating[:, pairs:]
     cosine, sine = (angle.reshape(1, pairs, *[1] * (x.ndim - 2)) for angle in (cosine, sine))
-    turned = first * cosine - second * sine, second * cosine + first * sine
-    part = torch.stack(turned, dim=2).flatten(1, 2) if interleaved else torch.cat(turned, dim=1)
-    return torch.cat([x[:, :start], part, x[:, start + 2 * pairs :]], dim=1)
+    turned = (first * cosine - second * sine, second * cosine + first * sine)
+    rotated = torch.stack(turned, dim=2).flatten(1, 2) if interleaved else torch.cat(turned, dim=1)
+    return torch.cat([x[:, :start], rotated, x[:, end:]], dim=1)
 
 
 def symmetry(wq: Tensor, wk: Tensor) -> Tensor:
-    """tr(M·M)/‖M‖²_F of M = wq·wkᵀ: 1 symmetric, −1 skew-symmetric, about 1/d_model by chance.
+    """Symmetry of the form M = wq·wkᵀ: tr(M·M)/‖M‖²_F.
 
-    wq, wk: [*lead, d_model, head_dim], floating point; leading dimensions broadcast. Returns [*lead].
-    Equals (‖M_s‖² − ‖M_n‖²)/‖M‖² for the symmetric part M_s and the skew part M_n. M itself is never formed.
-    NaN if M is zero or not finite. Raises ShapeError if wq and wk do not make a square form.
+    1 if M is symmetric, −1 if it is skew-symmetric, about 1/d_model by chance. It equals (‖M_s‖² − ‖M_n‖²)/‖M‖² for the
+    symmetric part M_s and the skew part M_n. M itself is never formed.
+
+    Args:
+        wq: query weights, [*lead, d_model, head_dim], floating point; leading dimensions broadcast with those of `wk`.
+        wk: key weights, [*lead, d_model, head_dim].
+
+    Returns:
+        [*lead], float64 if a factor is float64, else float32. NaN where M is zero or not finite.
+
+    Raises:
+        ShapeError: `wq` and `wk` do not make a square form.
 
     Source: Saponati et al. 2025 (arXiv 2502.10927), Def. 3.1 without its factor 2, which contradicts the range.
 
@@ -329,7 +385,8 @@ def symmetry_of(form: FormStatistics) -> Tensor:
 
     The quotient is clamped: rounding may leave the range by an ulp.
     """
-    trace, squared_norm = form.trace.cpu().double(), form.squared_norm.cpu().double()
+    trace = form.trace.cpu().double()
+    squared_norm = form.squared_norm.cpu().double()
     defined = squared_norm.isfinite() & (squared_norm > 0)
     return (trace / squared_norm).clamp(-1, 1).where(defined, float("nan"))
 
@@ -343,15 +400,24 @@ EQUAL = 1e-12
 
 
 def directionality(wq: Tensor, wk: Tensor, *, gamma: float = 2.0, convention: Convention = "corrected") -> Tensor:
-    """(r̄ − c̄)/(r̄ + c̄) of M = wq·wkᵀ: negative if columns dominate, positive if rows do.
+    """Directionality of the form M = wq·wkᵀ: (r̄ − c̄)/(r̄ + c̄), negative if columns dominate, positive if rows do.
 
     r̄ sums the outliers among the Euclidean row norms: those above their mean plus `gamma` standard deviations. c̄ is
     the same for the columns. The value is 0 if there is no outlier, and lies in [−1, 1].
-    wq, wk: [*lead, d_model, head_dim], floating point; leading dimensions broadcast. Returns [*lead].
-    NaN if M is zero or not finite. Raises ShapeError if wq and wk do not make a square form, UsageError if `gamma` is
-    not finite or `convention` is unknown.
-    `convention="published"` sums the excess over the threshold instead and uses the unbiased standard deviation, as
-    the paper's tables S4 and S5 did.
+
+    Args:
+        wq: query weights, [*lead, d_model, head_dim], floating point; leading dimensions broadcast with those of `wk`.
+        wk: key weights, [*lead, d_model, head_dim].
+        gamma: number of standard deviations from which on a norm is an outlier.
+        convention: "published" sums the excess over the threshold instead and uses the unbiased standard deviation, as
+            the paper's tables S4 and S5 did.
+
+    Returns:
+        [*lead], float64 if a factor is float64, else float32. NaN where M is zero or not finite.
+
+    Raises:
+        ShapeError: `wq` and `wk` do not make a square form.
+        UsageError: `gamma` is not finite, or `convention` is unknown.
 
     Source: Saponati et al. 2025 (arXiv 2502.10927), Def. 3.2.
 
@@ -376,14 +442,14 @@ def directionality_of(form: FormStatistics, *, gamma: float, convention: Convent
     columns = _sum_outliers(form.column_norms, gamma, convention, form.k, form.q)
     total = rows + columns
     # An infinite norm does not exceed a mean that is infinite too: the sums alone would give 0.
-    finite = all(part.isfinite().all() for part in (total, form.row_norms, form.column_norms))
-    if not finite or not (form.row_norms > 0).any():
+    is_finite = all(numbers.isfinite().all() for numbers in (total, form.row_norms, form.column_norms))
+    if not is_finite or not (form.row_norms > 0).any():
         return total.new_tensor(float("nan"))
     return (rows - columns) / total if total > 0 else torch.zeros_like(total)
 
 
 def _sum_outliers(norms: Tensor, gamma: float, convention: Convention, factor: Tensor, other: Tensor) -> Tensor:
-    """The sum of the outliers among the norms ‖own_jᵀ·other‖ [n], or of their excess, as `convention` has it."""
+    """The sum of the outliers among the norms ‖factor_jᵀ·other‖ [n], or of their excess, as `convention` has it."""
     norms = norms.cpu().double()
     threshold = outlier_threshold(norms, gamma, convention)
     if factor.dtype == torch.float32 and ((norms - threshold).abs() < NEAR * threshold.abs()).any():
@@ -405,15 +471,25 @@ def is_outlier(norms: Tensor, threshold: Tensor) -> Tensor:
 
 
 def _exact_norms(factor: Tensor, other: Tensor) -> Tensor:
-    """‖own_jᵀ·other‖ in float64 for each column j of own [rank, n]; other is [rank, n]. Returns [n]."""
-    place = torch.device("cpu") if factor.device.type == "mps" else factor.device  # which has no float64
-    return _quadratic_norms(half_gram(other.to(place, torch.float64)), factor.to(place, torch.float64)).cpu()
+    """‖factor_jᵀ·other‖ in float64 for each column j of a factor [rank, n]; other is [rank, n]. Returns [n]."""
+    device = torch.device("cpu") if factor.device.type == "mps" else factor.device  # mps has no float64
+    gram = half_gram(other.to(device, torch.float64))
+    return _quadratic_norms(gram, factor.to(device, torch.float64)).cpu()
 
 
 def score_pairs(wq: Tensor, wk: Tensor, score: Callable[[FormStatistics], Tensor]) -> Tensor:
-    """Apply `score` to the form of each pair in wq, wk [*lead, d_model, head_dim].
+    """Apply `score` to the form of each pair of factors.
 
-    Returns [*lead], in float64 if a factor is float64, else in float32. Raises ShapeError if the two do not fit.
+    Args:
+        wq: query weights, [*lead, d_model, head_dim].
+        wk: key weights, [*lead, d_model, head_dim].
+        score: a score of the statistics of a form.
+
+    Returns:
+        [*lead], float64 if a factor is float64, else float32.
+
+    Raises:
+        ShapeError: the two do not fit.
     """
     lead = check_pair(wq, wk)
     dtype = torch.float64 if torch.float64 in (wq.dtype, wk.dtype) else torch.float32

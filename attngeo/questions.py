@@ -58,7 +58,7 @@ QUESTIONS = {
     question.name: question
     for question in (
         Question(
-            "score", "attngeo.scores.spec:ScoreOptions", f"{ANSWERS}:score_all",
+            "score", "attngeo.scores.options:ScoreOptions", f"{ANSWERS}:score_all",
             "attngeo.scores.score:score_columns",
         ),
         Question(

@@ -15,7 +15,7 @@ from attngeo.bounds.names import dump_json, printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
 from attngeo.layouts.names import name_layers, pattern_of
-from attngeo.scores.spec import SourceOptions
+from attngeo.scores.options import SourceOptions
 from attngeo.session import Session, StudyOptions
 from attngeo.studies.engine import run_study
 

@@ -19,7 +19,8 @@ from attngeo.errors import UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
 from attngeo.scores.conditions import Condition
-from attngeo.scores.spec import SCORES, ScoreOptions, score_names
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import spread_of, summarise
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study

@@ -20,7 +20,8 @@ from attngeo.gradients.options import GradientOptions
 from attngeo.keywords import takes
 from attngeo.options import PANELS, Options, option, options_of, parse_bytes
 from attngeo.pretrain.options import ComparisonOptions
-from attngeo.scores.spec import ScoreOptions, parse_layers
+from attngeo.scores.layers import parse_layers
+from attngeo.scores.options import ScoreOptions
 
 FUNCTIONS = {
     ScoreOptions: attngeo.score, AnalogyOptions: attngeo.analogy, NearestOptions: attngeo.nearest,

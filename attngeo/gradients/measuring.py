@@ -1,4 +1,4 @@
-"""From a model and a text to the table of the updates of its attention."""
+"""Updates of the attention of a model on a text: as a table, and at every log of a training."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.scores.score import INTEGERS
 from attngeo.session import Session
-from attngeo.verification.running import borrow_model, load_model, silence_libraries
+from attngeo.verification.loading import borrow_model, load_model, silence_libraries
 
 # Tokens of one run of the model, about.
 TOKENS_AT_ONCE = 1024
 # Share of tokens that are masked (Devlin et al. 2019).
 MASKED = 0.15
-# The columns that a training has no need of.
+# The columns that the table of a training leaves out.
 NOT_TRAINED = ("model", "revision", "model_type", "objective", "key_head", "d_model", "note")
 
 
@@ -57,16 +57,17 @@ class Gradients:
 
     def tabulate_pairs(self) -> pd.DataFrame:
         """β of each pair of tokens of the first sequence that see each other: a row with `PAIR_COLUMNS`."""
-        about = {name: self.rows[name].iloc[0] for name in ("model", "objective")}
-        parts = []
+        frames = []
         for site, _, beta, seen in self.first:
-            head, i, j = (places.tolist() for places in seen[0].nonzero(as_tuple=True))
-            parts.append(pd.DataFrame({
-                **about, "stack": site.stack, "layer": site.layer, "head": head, "position": i, "other_position": j,
-                "beta": beta[0][seen[0]].tolist(), "token": [self.tokens[at] for at in i],
-                "other_token": [self.tokens[at] for at in j],
-            }))  # fmt: skip
-        pairs = pd.concat(parts, ignore_index=True)[list(PAIR_COLUMNS)]
+            heads, positions, others = (indices.tolist() for indices in seen[0].nonzero(as_tuple=True))
+            frame = pd.DataFrame({"head": heads, "position": positions, "other_position": others})
+            frame["token"] = [self.tokens[position] for position in positions]
+            frame["other_token"] = [self.tokens[position] for position in others]
+            frame["beta"] = beta[0][seen[0]].tolist()
+            frames.append(frame.assign(stack=site.stack, layer=site.layer))
+        pairs = pd.concat(frames, ignore_index=True)
+        pairs = pairs.assign(model=self.rows["model"].iloc[0], objective=self.rows["objective"].iloc[0])
+        pairs = pairs[list(PAIR_COLUMNS)]
         pairs.attrs = self.rows.attrs | {"title": "Gradients by the attention logits of one sequence"}
         return pairs
 
@@ -81,26 +82,37 @@ class GradientKeywords(GradientOptions, HubAccess):
 
 
 @takes(GradientKeywords)
-def measure(model: Any, options: GradientOptions, *, session: Session, tokeniser: Any = None) -> Gradients:
+def measure(  # noqa: D417 - the keywords are those of a session
+    model: Any, options: GradientOptions, *, session: Session, tokeniser: Any = None
+) -> Gradients:
     """The update of W_qk of every layer and head that one step on a text asks for: where its score comes from.
-
-    model: a reference (`org/name[@revision]`, folder, `demo:NAME`), which transformers loads in float32 without code of
-    the checkpoint, or a transformers model in memory. It requires a head of a language model.
-    {options}
-    {hub}
-    tokeniser: one of transformers; by default that beside the weights, which a model in memory does not have.
-    progress: called before each step of the work.
 
     The objective decides which tokens see which: with clm no token sees a later one, with mlm also the earlier ones
     see the later ones, whatever the model was trained on. On the other objective, the loss is large and the updates
     are others: compare models at equal loss, or one model along its training.
 
-    Its `rows` have the columns `gradient_columns()`: one row for each layer (`head` is missing) and head, as
-    `tabulate_site` of `attngeo.gradients.statistics` describes them; `loss` is in nats per prediction. Their `attrs`
-    say how they were made, and which modules are left out.
+    Args:
+        model: a reference (`org/name[@revision]`, folder, `demo:NAME`), which transformers loads in float32 without
+            code of the checkpoint, or a transformers model in memory. It requires a head of a language model.
+        options: which text, and how it is read; its fields are keywords, too:
+            {options}
+        hub: access to the Hub; its fields are keywords, too:
+            {hub}
+        tokeniser: one of transformers; by default that beside the weights, which a model in memory does not have.
+        progress: called before each step of the work.
 
-    Raises ModelUnavailableError, CheckpointError, also for a model without a head of a language model or that does not
-    attend through transformers' functions; DataUnavailableError and DataError for the text; UsageError.
+    Returns:
+        Its `rows` have the columns `gradient_columns()`: one row for each layer (`head` is missing) and head, as
+        `tabulate_site` of `attngeo.gradients.statistics` describes them; `loss` is in nats per prediction. Their
+        `attrs` say how they were made, and which modules are left out.
+
+    Raises:
+        ModelUnavailableError: the model cannot be found or reached.
+        CheckpointError: the model cannot be read, has no head of a language model, or does not attend through
+            transformers' functions.
+        DataUnavailableError: the text cannot be found or reached.
+        DataError: the text is too short, or no token of it is predicted.
+        UsageError: a value is no choice or outside its limits.
 
     >>> rows = measure("demo:encoder", sequences=4, seq_len=16).rows
     >>> rows.groupby("layer").size().tolist()
@@ -119,18 +131,19 @@ def measure(model: Any, options: GradientOptions, *, session: Session, tokeniser
             report(Progress("score", f"gradients of {type(running).__name__}"))
             with explain_memory(LESS):
                 recorded = record_gradients(running, batches, objective, ref=store.ref)
-        generator, rows = torch.Generator().manual_seed(options.seed), []
+        generator = torch.Generator().manual_seed(options.seed)
+        rows = []
         for done, site in enumerate(recorded.sites):
-            where = f"{site.site.stack} {site.site.layer}"
-            report(Progress("score", where, done, len(recorded.sites), "steps"))
+            layer = f"{site.site.stack} {site.site.layer}"
+            report(Progress("score", layer, done, len(recorded.sites), "steps"))
             rows += tabulate_site(site, generator)
-    about = {
+    subject = {
         "model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type"),
         "objective": objective, "loss": recorded.loss,
     }  # fmt: skip
-    frame = pd.DataFrame(rows).assign(**about)[list(gradient_columns())]
+    frame = pd.DataFrame(rows).assign(**subject)[list(gradient_columns())]
     frame = frame.astype({name: "Int64" for name in INTEGERS if name in frame})
-    attrs: dict[Any, Any] = {"title": "Updates of attention", **software(), **machine(), **dict(options), **about}
+    attrs: dict[Any, Any] = {"title": "Updates of attention", **software(), **machine(), **dict(options), **subject}
     frame.attrs = attrs | {"trained_on": usual, "skipped": recorded.left_out}
     tokens = tokeniser.convert_ids_to_tokens(batches[0]["input_ids"][0].tolist())
     first = [site._replace(x=site.x[:1], beta=site.beta[:1], seen=site.seen[:1]) for site in recorded.sites]
@@ -158,17 +171,18 @@ def find_objective(model: PreTrainedModel, ref: str) -> Objective:
 
     Raises UnsupportedModelError if it has no head of a language model, or is an encoder with a decoder.
     """
-    kinds = list[Any]()
+    classes: list[Any] = []
     if getattr(model.config, "is_encoder_decoder", False):
-        reason, expected = "is an encoder with a decoder", "a model of one of the two"
+        reason = "is an encoder with a decoder"
+        expected = "a model of one of the two"
     else:
         for objective in ("mlm", "clm"):
-            kind = HEADS[objective][1].get(type(model.config), ())
-            kinds += kind if isinstance(kind, tuple) else [kind]
-            if type(model) in kinds:
+            model_class = HEADS[objective][1].get(type(model.config), ())
+            classes += model_class if isinstance(model_class, tuple) else [model_class]
+            if type(model) in classes:
                 return objective
         reason = "has no head of a language model"
-        expected = " or ".join(dict.fromkeys(kind.__name__ for kind in kinds)) or "another model type"
+        expected = " or ".join(dict.fromkeys(known.__name__ for known in classes)) or "another model type"
     name = type(model).__name__
     raise UnsupportedModelError(f"{ref}: {name} {reason}, expected {expected}; attngeo score reads its weights")
 
@@ -186,13 +200,23 @@ def _open_tokeniser(store: TensorStore) -> PreTrainedTokenizerBase:
 def read_batches(tokeniser: PreTrainedTokenizerBase, options: GradientOptions) -> list[Batch]:
     """Sequences of a text for `record_gradients`: `input_ids` and `labels` [S, N] each, by an objective that is given.
 
-    The same options give the same sequences and masks. Raises DataUnavailableError or DataError for the text,
-    UsageError if the tokeniser has no mask token and the objective needs one.
+    The same options give the same sequences and masks.
+
+    Args:
+        tokeniser: one of transformers.
+        options: which text, and how it is read; the objective is not None.
+
+    Raises:
+        DataUnavailableError: the text cannot be found or reached.
+        DataError: the text is too short, or no token of it is predicted.
+        UsageError: the tokeniser has no mask token, and the objective needs one.
     """
     masked = options.objective == "mlm"
     if masked and tokeniser.mask_token is None:
         raise UsageError("the tokeniser has no mask token, which mlm requires; choose $objective clm", "objective")
-    text, wanted, length = open_text(options.text, column=options.text_column), options.sequences, options.seq_len
+    text = open_text(options.text, column=options.text_column)
+    wanted = options.sequences
+    length = options.seq_len
     data = build_sequences(text, tokeniser, length=length, pack=True, count=wanted, batch=1, seed=options.seed)
     if not isinstance(data, StreamedSequences) and data.distinct < wanted:
         raise DataError(
@@ -204,7 +228,9 @@ def read_batches(tokeniser: PreTrainedTokenizerBase, options: GradientOptions) -
     examples = list(islice(iter(data), wanted))
     collate = SeededMaskingCollator(tokeniser, mlm=masked, mlm_probability=MASKED, mask_seed=options.seed)
     at_once = max(TOKENS_AT_ONCE // length, 1)
-    batches: list[Batch] = [collate.torch_call(examples[at : at + at_once]) for at in range(0, wanted, at_once)]
+    batches: list[Batch] = [
+        collate.torch_call(examples[first : first + at_once]) for first in range(0, wanted, at_once)
+    ]
     if all((batch["labels"] == NO_LABEL).all() for batch in batches):
         raise DataError(f"{text.name}: no token of {wanted} × {length} is predicted; raise $sequences", "sequences")
     return batches
@@ -213,10 +239,11 @@ def read_batches(tokeniser: PreTrainedTokenizerBase, options: GradientOptions) -
 def _check_batches(model: PreTrainedModel, batches: list[Batch], options: GradientOptions, ref: str) -> None:
     """Raise UsageError for sequences that are too long, CorruptCheckpointError for tokens that the model lacks."""
     check_length(model, options.seq_len)
-    largest, known = max(int(batch["input_ids"].max()) for batch in batches), model.config.vocab_size
-    if largest >= known:
+    largest = max(int(batch["input_ids"].max()) for batch in batches)
+    size = model.config.vocab_size
+    if largest >= size:
         raise CorruptCheckpointError(
-            f"{ref}: its tokeniser gives the number {largest}, expected less than the {known} of its vocabulary; the "
+            f"{ref}: its tokeniser gives the number {largest}, expected less than the {size} of its vocabulary; the "
             "tokeniser and the weights do not belong together"
         )
 
@@ -224,12 +251,16 @@ def _check_batches(model: PreTrainedModel, batches: list[Batch], options: Gradie
 class GradientCallback(AttentionGeometryCallback):
     """Scores the updates that fixed batches ask of the model that a Trainer trains, before the first and at every log.
 
-    batches, objective: as for `record_gradients`; `read_batches` makes them of a text. file: as for
-    `AttentionGeometryCallback`, beside which it may be used. The table has the step and the columns of `measure` that
-    tell rows apart or are numbers; loss is that of the batches. Trackers get the medians, `update_symmetry_median`. The
-    training is the same with and without it.
+    The table has the step and the columns of `measure` that tell rows apart or are numbers; loss is that of the
+    batches. Trackers get the medians, `update_symmetry_median`. The training is the same with and without it.
 
-    Raises UnsupportedModelError when training begins for a model that `record_gradients` refuses or that is sharded.
+    Args:
+        batches: as for `record_gradients`; `read_batches` makes them of a text.
+        objective: as for `record_gradients`.
+        file: as for `AttentionGeometryCallback`, beside which it may be used.
+
+    Raises:
+        UnsupportedModelError: when training begins, for a model that `record_gradients` refuses or that is sharded.
     """
 
     TITLE = "Updates of attention during training"
@@ -239,7 +270,8 @@ class GradientCallback(AttentionGeometryCallback):
         self, batches: Sequence[Batch], objective: Objective, *, file: str | Path = "gradients.parquet"
     ) -> None:
         super().__init__(file=file)
-        self._batches, self._objective = batches, objective
+        self._batches = batches
+        self._objective = objective
 
     def _list_columns(self) -> tuple[str, ...]:
         return ("step", *[name for name in gradient_columns() if name not in NOT_TRAINED])
@@ -252,6 +284,12 @@ class GradientCallback(AttentionGeometryCallback):
             )
         if not is_first:
             return []
-        recorded, generator = record_gradients(model, self._batches, self._objective), torch.Generator().manual_seed(0)
-        rows = [row | {"loss": recorded.loss} for site in recorded.sites for row in tabulate_site(site, generator)]
-        return [{name: row[name] for name in self._list_columns() if name in row} for row in rows]
+        recorded = record_gradients(model, self._batches, self._objective)
+        generator = torch.Generator().manual_seed(0)
+        columns = self._list_columns()
+        rows = []
+        for site in recorded.sites:
+            for row in tabulate_site(site, generator):
+                row["loss"] = recorded.loss
+                rows.append({name: row[name] for name in columns if name in row})
+        return rows

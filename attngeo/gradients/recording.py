@@ -41,10 +41,11 @@ from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_
 from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.text import NO_LABEL
 from attngeo.scores.weights import sites_of
-from attngeo.verification.running import evaluate
+from attngeo.verification.loading import evaluate
 
-# The name of our attention function in transformers, and that of each model's own one in its modeling file.
-FUNCTION, OWN = "attngeo_gradients", "eager_attention_forward"
+# The name of our attention function in transformers, and that of each model's eager one in its modeling file.
+FUNCTION = "attngeo_gradients"
+EAGER = "eager_attention_forward"
 # The roles of the weight that reads the input of attention; the second one is of multi-head latent attention.
 READERS = ("q", "q_a")
 LESS = "lower the number of sequences or their length"
@@ -74,8 +75,10 @@ class Recorded(NamedTuple):
 
 @dataclass
 class _CallRecorder:
-    """What `_attend` notes. sites: of each module around a layer that reads the input of attention. inputs: what these
-    layers read last, by the module of the site. calls: β is still the zeros that were added to the logits.
+    """Recorder of the calls of `_attend`.
+
+    objective: what labels mean. sites: of each module around a layer that reads the input of attention. inputs: what
+    these layers read last, by the module of the site. calls: β is still the zeros that were added to the logits.
     """
 
     objective: Objective
@@ -88,25 +91,27 @@ _RECORDER: ContextVar[_CallRecorder] = ContextVar("_RECORDER")
 
 
 def _attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **about: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The model's own eager attention, with zeros on its logits whose gradients are kept.
 
     query: [S, heads, N, head_dim]. key, value: [S, key_heads, N, …]. attention_mask: added to the logits, [S, 1, N, N].
     """
-    recorder, own = _RECORDER.get(), getattr(sys.modules[type(module).__module__], OWN, None)
-    if own is None:
-        raise UnsupportedModelError(f"the file of {type(module).__name__} has no function {OWN}")
+    recorder = _RECORDER.get()
+    attend_eagerly = getattr(sys.modules[type(module).__module__], EAGER, None)
+    if attend_eagerly is None:
+        raise UnsupportedModelError(f"the file of {type(module).__name__} has no function {EAGER}")
     size = (*query.shape[:3], key.shape[2])
     added = query.new_zeros(size, requires_grad=True)
     mask = _fit_mask(attention_mask, query.new_zeros(size[2:]), recorder.objective)
-    cap = about.get("softcap")
-    slope = 1 if cap is None else _cap_slope(query, key, about.get("scaling"), cap)  # the mask comes after the cap
-    output, weights = own(module, query, key, value, mask + added * slope, **about)
+    cap = options.get("softcap")
+    slope = 1 if cap is None else _cap_slope(query, key, options.get("scaling"), cap)  # the mask comes after the cap
+    output, weights = attend_eagerly(module, query, key, value, mask + added * slope, **options)
     site = recorder.sites.get(module)
     if site is not None and site.module in recorder.inputs:
         x = recorder.inputs[site.module].detach()
-        recorder.calls.append(SiteGradients(site, x.reshape(len(query), -1, x.shape[-1]), added, weights.detach() != 0))
+        x = x.reshape(len(query), -1, x.shape[-1])
+        recorder.calls.append(SiteGradients(site, x, beta=added, seen=weights.detach() != 0))
     return output, weights
 
 
@@ -139,41 +144,54 @@ def record_gradients(
 ) -> Recorded:
     """Run a model on batches, and keep the gradients of its mean loss by the logits of every attention site.
 
-    model: has a head of a language model; it runs in its own dtype and on its own device, without dropout, and is left
-    as it was. batches: `input_ids` and `labels` [S, N] each, without padding; a label is -100 if its token is not
-    predicted. objective: what labels mean; it also decides which tokens see which, whatever the model was trained on.
-    ref: the model's name, for errors.
-
     Gradients are recorded inside `torch.no_grad` and `torch.inference_mode`, too. Memory grows with N·d_model and
-    heads·N² for each sequence and site. Raises UnsupportedModelError for a model that does not run, is compiled, has no
-    logits of tokens or does not use transformers' attention functions; CorruptCheckpointError if
-    the loss is not a number; what `attngeo.attention_sites` raises.
+    heads·N² for each sequence and site.
+
+    Args:
+        model: has a head of a language model; it runs in its own dtype and on its own device, without dropout, and is
+            left as it was.
+        batches: `input_ids` and `labels` [S, N] each, without padding; a label is -100 if its token is not predicted.
+        objective: what labels mean; it also decides which tokens see which, whatever the model was trained on.
+        ref: the model's name, for errors.
+
+    Raises:
+        UnsupportedModelError: the model does not run, is compiled, has no logits of tokens or does not use
+            transformers' attention functions.
+        CorruptCheckpointError: the loss is not a number.
+
+    It also raises what `attngeo.attention_sites` raises.
     """
     ref = ref or type(model).__name__
     require_gradients(model, ref)
     sites, left_out = sites_of(ModuleStore(model))
     sites = [site for site in sites if not site.is_cross]
     predicted = sum(int((_labels(batch, objective) != NO_LABEL).sum()) for batch in batches)
-    parts: dict[str, list[SiteGradients]] = {site.module: [] for site in sites}
+    by_module: dict[str, list[SiteGradients]] = {site.module: [] for site in sites}
     loss = 0.0
     with torch.inference_mode(False), torch.enable_grad(), evaluate(model), _replace_attention(model, ref):
         for batch in batches:
             with _follow(model, sites, objective) as recorder:
                 share = _compute_loss(model, batch, objective, ref) / max(predicted, 1)
             loss += float(share.detach())
-            for part in _differentiate(share, recorder.calls):
-                parts[part.site.module].append(part)
+            for gradients in _differentiate(share, recorder.calls):
+                by_module[gradients.site.module].append(gradients)
     if not math.isfinite(loss):
         raise CorruptCheckpointError(f"{ref}: the loss is {loss}, expected a number; check the weights")
-    if not any(parts.values()):
+    if not any(by_module.values()):
         raise _explain_no_attention(model, ref)
     reason = f"no attention through transformers' functions in {type(model).__name__}"
-    left_out |= {name: reason for name, members in parts.items() if not members}
-    joined = [
-        SiteGradients(members[0].site, *map(torch.cat, list(zip(*members, strict=True))[1:]))
-        for members in parts.values() if members
-    ]  # fmt: skip
-    return Recorded(loss, joined, left_out)
+    left_out |= {module: reason for module, calls in by_module.items() if not calls}
+    return Recorded(loss, [_join(calls) for calls in by_module.values() if calls], left_out)
+
+
+def _join(calls: list[SiteGradients]) -> SiteGradients:
+    """The gradients of all calls of one site."""
+    return SiteGradients(
+        calls[0].site,
+        x=torch.cat([call.x for call in calls]),
+        beta=torch.cat([call.beta for call in calls]),
+        seen=torch.cat([call.seen for call in calls]),
+    )
 
 
 def require_gradients(model: nn.Module, ref: str) -> None:
@@ -229,7 +247,8 @@ def _follow(model: nn.Module, sites: Sequence[AttentionSite], objective: Objecti
 
     Of the modules around a reader, only one calls the attention function, and it is around no other.
     """
-    modules, owners = dict(model.named_modules()), dict[nn.Module, AttentionSite]()
+    modules = dict(model.named_modules())
+    owners: dict[nn.Module, AttentionSite] = {}
     recorder = _CallRecorder(objective, owners)
 
     def note(site: AttentionSite) -> Any:

@@ -1,4 +1,4 @@
-"""The update of W_qk of one attention site, as rows: what it is like as a matrix, and which tokens it comes from.
+"""Statistics of the update of W_qk of one attention site: of its matrix, and of the tokens that it comes from.
 
 The update of a head is ΔM = Xᵀ·(β·X) [d_model, d_model] over all tokens of S sequences, of rank S·N at most; it is
 never formed. That of a layer is the sum over its heads, ΔM = Xᵀ·(Σ_h β_h)·X, as its W_qk is the sum of theirs.
@@ -7,77 +7,116 @@ never formed. That of a layer is the sum over its heads, ΔM = Xᵀ·(Σ_h β_h)
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attngeo.geometry import FormStatistics, form_statistics, half_gram, is_low_rank, rescale
-from attngeo.gradients.options import SPREADS, TOKENS
 from attngeo.gradients.recording import SiteGradients
 from attngeo.scores.computing import score_form
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of
-from attngeo.scores.spec import ScoreOptions, score_names
+from attngeo.scores.spec import score_names
+
+
+class _Inputs(NamedTuple):
+    """Inputs of one attention site, which the updates of all of its heads share.
+
+    factor: X [S·N, d_model] divided by `divisor`. gram: `half_gram(factor)` if the Gram form is the cheaper one. inner:
+    products of all pairs of tokens of a sequence, [S, N, N]. notes: those of the site.
+    """
+
+    factor: Tensor
+    divisor: float
+    gram: Tensor | None
+    inner: Tensor
+    notes: list[str]
+
+    @classmethod
+    def of(cls, gradients: SiteGradients) -> _Inputs:
+        """The inputs of a site."""
+        factor, divisor = rescale(gradients.x.flatten(0, 1))
+        gram = half_gram(factor) if is_low_rank(factor) else None
+        inner = gradients.x @ gradients.x.mT
+        return cls(factor, float(divisor), gram, inner, list(gradients.site.notes))
 
 
 def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[dict[str, Any]]:
-    """The row of the layer, whose `head` is None, then one of each head.
+    """Rows of one site: that of the layer, whose `head` is None, then one of each head.
 
-    generator: of the shuffles, on the CPU. Each row has, besides the place,
+    Shuffled rows of β keep their sum, which a softmax makes 0, so that chance knows the tokens and the mask, but no
+    pairs.
 
-        symmetry, directionality …   scores of ΔM, as of any W_qk
-        frobenius_norm               ‖ΔM‖
-        column_spread, row_spread    variance of the norms of its columns, and of its rows, over their mean square
-        beta_symmetry                correlation of β_ij with β_ji over the pairs that see each other; missing if no
-                                     tokens do, as under a causal mask
-        context_share                share of Σ_t ‖C_t‖² of the first half of the positions, where C_t is the part of ΔM
-                                     with the token t as context: Σ_i β_it·x_iᵀ·x_t
-        prediction_share             the same of the parts with the token t as predicted: Σ_j β_tj·x_tᵀ·x_j
-        symmetry_chance …            scores of ΔM if the entries of each row of β are shuffled among what it sees
+    Args:
+        gradients: of the site.
+        generator: of the shuffles, on the CPU.
 
-    Shuffled rows keep their sum, which a softmax makes 0, so that chance knows the tokens and the mask, but no pairs.
+    Returns:
+        Each row has, besides stack, layer, head, key_head and d_model,
+
+            symmetry, directionality …   scores of ΔM, as of any W_qk
+            frobenius_norm               ‖ΔM‖
+            column_spread, row_spread    variance of the norms of its columns, and of its rows, over their mean square
+            beta_symmetry                correlation of β_ij with β_ji over the pairs that see each other; missing if
+                                         no tokens do, as under a causal mask
+            context_share                share of Σ_t ‖C_t‖² of the first half of the positions, where C_t is the part
+                                         of ΔM with the token t as context: Σ_i β_it·x_iᵀ·x_t
+            prediction_share             the same of the parts with the token t as predicted: Σ_j β_tj·x_tᵀ·x_j
+            symmetry_chance …            scores of ΔM if the entries of each row of β are shuffled among what it sees
+
     Source: Saponati et al. 2025, Propositions 2.1 and 2.2, Theorems 2.3 and 2.4.
     """
     site, x, beta, seen = gradients
-    factor, divisor = rescale(x.flatten(0, 1))
-    gram = half_gram(factor) if is_low_rank(factor) else None
-    inner = x @ x.mT
-    rows, mixed_sum = [], torch.zeros_like(beta[:, 0])
-
-    def describe(own: Tensor, mixed: Tensor, sees: Tensor) -> dict[str, Any]:
-        form, size = _form_update(factor, gram, own)
-        scored = score_form(form, float(divisor) ** 2 * size, list(site.notes), ScoreOptions())
-        chance = score_form(_form_update(factor, gram, mixed)[0], 1.0, [], ScoreOptions())
-        spreads = _spread(form.column_norms), _spread(form.row_norms)
-        tokens = _correlate_pairs(own, sees), *_early_shares(own, inner)
-        return (
-            {name: scored[name] for name in (*score_names(), "frobenius_norm")}
-            | dict(zip((*SPREADS, *TOKENS), (*spreads, *tokens), strict=True))
-            | {f"{name}_chance": chance[name] for name in score_names()}
-            | {"note": scored["note"]}
-        )
-
+    inputs = _Inputs.of(gradients)
+    rows = []
+    shuffled_sum = torch.zeros_like(beta[:, 0])
     for head in range(beta.shape[1]):
-        mixed = _shuffle_rows(beta[:, head], seen[:, head], generator)
-        mixed_sum += mixed
-        rows.append(describe(beta[:, head], mixed, seen[:, head]))
-    rows.insert(0, describe(beta.sum(1), mixed_sum, seen.any(1)))
-    key_heads = key_heads_of(site, "corrected")
-    places: list[dict[str, Any]] = [{"head": h, "key_head": k} for h, k in [(None, None), *enumerate(key_heads)]]
+        shuffled = _shuffle_rows(beta[:, head], seen[:, head], generator)
+        shuffled_sum += shuffled
+        rows.append(_describe_update(inputs, beta[:, head], shuffled, seen[:, head]))
+    rows.insert(0, _describe_update(inputs, beta.sum(1), shuffled_sum, seen.any(1)))
+    heads: list[tuple[int | None, int | None]] = [(None, None), *enumerate(key_heads_of(site, "corrected"))]
     common: dict[str, Any] = {"stack": site.stack, "layer": site.layer, "d_model": x.shape[-1]}
-    return [common | place | row for place, row in zip(places, rows, strict=True)]
+    return [
+        common | {"head": head, "key_head": key_head} | row for (head, key_head), row in zip(heads, rows, strict=True)
+    ]
 
 
-def _form_update(x: Tensor, gram: Tensor | None, beta: Tensor) -> tuple[FormStatistics, float]:
-    """The statistics of Xᵀ·β·X for x [S·N, d_model] and β [S, N, N], and the number that β was divided by.
+def _describe_update(inputs: _Inputs, beta: Tensor, shuffled: Tensor, seen: Tensor) -> dict[str, Any]:
+    """The columns of one update. beta, shuffled: β [S, N, N], and with shuffled rows. seen: which tokens see which."""
+    form, size = _form_update(inputs, beta)
+    shuffled_form, _ = _form_update(inputs, shuffled)
+    scores = score_form(form, inputs.divisor**2 * size, inputs.notes, ScoreOptions())
+    chance = score_form(shuffled_form, 1.0, [], ScoreOptions())
+    row = {name: scores[name] for name in (*score_names(), "frobenius_norm")}
+    row["column_spread"] = _spread(form.column_norms)
+    row["row_spread"] = _spread(form.row_norms)
+    row["beta_symmetry"] = _correlate_pairs(beta, seen)
+    row["context_share"] = _early_share(beta.mT, inputs.inner)
+    row["prediction_share"] = _early_share(beta, inputs.inner)
+    row |= {f"{name}_chance": chance[name] for name in score_names()}
+    row["note"] = scores["note"]
+    return row
+
+
+def _form_update(inputs: _Inputs, beta: Tensor) -> tuple[FormStatistics, float]:
+    """The statistics of Xᵀ·β·X for β [S, N, N], and the number that β was divided by.
 
     They are computed for the transpose (β·X)ᵀ·X, whose right factor all heads share.
     """
-    beta, size = rescale(beta.flatten(0, 1))
-    blocks = beta.reshape(-1, beta.shape[-1], beta.shape[-1])
-    y = (blocks @ x.reshape(len(blocks), -1, x.shape[-1])).flatten(0, 1)
-    form = form_statistics(y, x, gram)
-    return FormStatistics(form.k, form.q, form.trace, form.squared_norm, form.column_norms, form.row_norms), float(size)
+    x = inputs.factor  # [S·N, d_model]
+    flat, size = rescale(beta.flatten(0, 1))
+    blocks = flat.reshape(beta.shape)
+    weighted = (blocks @ x.reshape(len(blocks), -1, x.shape[-1])).flatten(0, 1)  # β·X, [S·N, d_model]
+    transposed = form_statistics(weighted, x, inputs.gram)
+    form = transposed._replace(
+        q=transposed.k,
+        k=transposed.q,
+        row_norms=transposed.column_norms,
+        column_norms=transposed.row_norms,
+    )
+    return form, float(size)
 
 
 def _spread(norms: Tensor) -> float:
@@ -91,28 +130,31 @@ def _correlate_pairs(beta: Tensor, seen: Tensor) -> float:
     """Correlation of β_ij with β_ji over ordered pairs i ≠ j that see each other; beta, seen: [S, N, N]. Else NaN."""
     others = ~torch.eye(beta.shape[-1], dtype=torch.bool, device=beta.device)
     pairs = seen & seen.mT & others
-    own, mirrored = beta[pairs].double(), beta.mT[pairs].double()
-    if len(own) == 0 or (variance := own.var(correction=0)) <= 0:
+    forward = beta[pairs].double()
+    backward = beta.mT[pairs].double()
+    if len(forward) == 0:
         return math.nan
-    return float(((own - own.mean()) * (mirrored - own.mean())).mean() / variance)
+    mean = forward.mean()  # that of the other order, too
+    variance = forward.var(correction=0)
+    if variance <= 0:
+        return math.nan
+    return float(((forward - mean) * (backward - mean)).mean() / variance)
 
 
-def _early_shares(beta: Tensor, inner: Tensor) -> tuple[float, float]:
-    """The shares `context_share` and `prediction_share`; inner: products of all pairs of tokens, [S, N, N].
+def _early_share(weights: Tensor, inner: Tensor) -> float:
+    """The share of Σ_t ‖C_t‖² of the first half of the positions t; inner: products of all pairs of tokens, [S, N, N].
 
+    weights: βᵀ for tokens as context, β for predicted ones, [S, N, N]. NaN if all are 0.
     ‖C_t‖² = ‖x_t‖²·‖Σ_i β_it·x_i‖² = ‖x_t‖²·(βᵀ·XXᵀ·β)_tt.
     """
     squares = inner.diagonal(dim1=-2, dim2=-1)
-    shares = []
-    for weights in (beta.mT, beta):
-        parts = (squares * ((weights @ inner) * weights).sum(-1)).double().clamp(min=0)
-        total = parts.sum()
-        shares.append(float(parts[:, : parts.shape[1] // 2].sum() / total) if total > 0 else math.nan)
-    return shares[0], shares[1]
+    norms = (squares * ((weights @ inner) * weights).sum(-1)).double().clamp(min=0)  # ‖C_t‖², [S, N]
+    total = norms.sum()
+    return float(norms[:, : norms.shape[1] // 2].sum() / total) if total > 0 else math.nan
 
 
 def _shuffle_rows(beta: Tensor, seen: Tensor, generator: torch.Generator) -> Tensor:
     """β [S, N, N] with the entries of each row in a random order among those that are seen."""
     draws = torch.rand(beta.shape, generator=generator).to(beta.device).masked_fill(~seen, 2.0)
-    places = seen.logical_not().to(torch.uint8).argsort(dim=-1, stable=True)  # what is seen, in its order, comes first
-    return torch.zeros_like(beta).scatter(-1, places, beta.gather(-1, draws.argsort(-1)))
+    columns = seen.logical_not().to(torch.uint8).argsort(dim=-1, stable=True)  # what is seen, in its order, comes first
+    return torch.zeros_like(beta).scatter(-1, columns, beta.gather(-1, draws.argsort(-1)))

@@ -18,9 +18,9 @@ from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, fir
 from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.curves import geometry_columns
 from attngeo.scores.computing import score_site
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import projections
 from attngeo.scores.score import INTEGERS
-from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.summary import spread_of, statistics
 from attngeo.scores.weights import require_fit, select, sites_of
 from attngeo.tables import write as tables

@@ -39,8 +39,9 @@ from attngeo.pretrain.references import require_sources
 from attngeo.pretrain.sources import require_text_data
 from attngeo.reporting.paths import RecipePaths
 from attngeo.schemas import as_value_error
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import score_model
-from attngeo.scores.spec import ScoreOptions, number_columns
+from attngeo.scores.spec import number_columns
 from attngeo.session import Session
 from attngeo.studies.engine import require_all, run_study
 from attngeo.tables.files import atomic_write

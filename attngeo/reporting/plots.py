@@ -25,8 +25,9 @@ from attngeo.figures.kinds import FIGURES, SOURCES, FigureSpec, PlotOptions
 from attngeo.keywords import takes_after_two
 from attngeo.papers.saponati2025.published import published_scores
 from attngeo.progress import ProgressCallback
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import score_model
-from attngeo.scores.spec import ScoreOptions, number_columns
+from attngeo.scores.spec import number_columns
 from attngeo.scores.summary import refuse_repeated
 from attngeo.session import Session
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns, require_results

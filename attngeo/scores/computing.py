@@ -39,9 +39,10 @@ from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress
 from attngeo.provenance import machine, software
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, projections, update_factors
 from attngeo.scores.read_ahead import read_ahead
-from attngeo.scores.spec import SCORES, ScoreOptions, score_names, z_columns
+from attngeo.scores.spec import SCORES, score_names, z_columns
 from attngeo.scores.weights import read, require_updates, select, sites_of
 from attngeo.session import Session
 from attngeo.studies.results import Kept, KeptResult

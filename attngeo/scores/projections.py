@@ -15,7 +15,7 @@ from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelE
 from attngeo.geometry import Form, append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
 from attngeo.layouts.layout import AttentionSite, Heads, LatentLayout, Layout, Letter, assemble, count_shared_rows
 from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling, rotates
-from attngeo.scores.spec import ScoreOptions
+from attngeo.scores.options import ScoreOptions
 
 
 def key_heads_of(site: AttentionSite, convention: Convention) -> list[int]:

@@ -14,7 +14,8 @@ from attngeo.checkpoints.local_files import require_model
 from attngeo.keywords import takes
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import describe_code
-from attngeo.scores.spec import ScoreOptions, score_names, z_columns
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.spec import score_names, z_columns
 from attngeo.session import ResultOptions, Session
 from attngeo.studies.results import Kept, KeptResult, find_record
 

@@ -1,125 +1,20 @@
-"""What is scored: the options of `attngeo.score`, and the scores as data, which all that shows scores reads.
+"""The scores as data: `SCORES` lists them, and tables, figures and reports read it.
 
-An option is declared once: the library, the command and the recipe read it here. A new score is one more `ScoreSpec` in
-`SCORES`; the table is read when it is needed, never copied at import. Imports no torch.
+A new score is one more `ScoreSpec` in `SCORES`; the table is read when it is needed, never copied at import. Imports no
+torch.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
-from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from attngeo.choices import Convention, Precision
-from attngeo.errors import UsageError
-from attngeo.layouts.names import MOST_LAYERS
-from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, as_texts, device_option, option, parse_bytes
+from attngeo.scores.options import ScoreOptions
 
 if TYPE_CHECKING:
     from attngeo.geometry import FormStatistics
-
-RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
-# Beyond this many positions, float64 cannot represent the angle of a rotation.
-LARGEST_OFFSET = 2**31
-
-
-def parse_layers(text: str) -> list[int]:
-    """The layers of a list such as "0-3,7". Raises UsageError.
-
-    >>> parse_layers("0-3,7")
-    [0, 1, 2, 3, 7]
-    """
-    layers: set[int] = set()
-    parts = text.split(",", MOST_LAYERS)
-    for part in parts:
-        range_ = RANGE.fullmatch(part)
-        first, last = (int(range_[1]), int(range_[2] or range_[1])) if range_ else (1, 0)
-        if not first <= last < MOST_LAYERS or len(parts) > MOST_LAYERS:
-            raise UsageError(
-                f"$layers is {text!r:.80}, expected for example 0-3,7, all below {MOST_LAYERS:,}", "layers"
-            )
-        layers.update(range(first, last + 1))
-    return sorted(layers)
-
-
-def check_layers(layers: Iterable[int] | str | None) -> tuple[int, ...] | None:
-    """The layers that are asked for: a collection of numbers, a list in a text, or None. Raises UsageError."""
-    if layers is None:
-        return None
-    if isinstance(layers, str):
-        return tuple(parse_layers(layers))
-    wanted = tuple(islice(layers, MOST_LAYERS + 1)) if isinstance(layers, Iterable) else ()
-    numbers = all(isinstance(layer, Integral) and not isinstance(layer, bool) for layer in wanted)
-    if not isinstance(layers, Iterable) or not numbers or len(wanted) > MOST_LAYERS:
-        raise UsageError(f"$layers is {layers!r:.80}, expected whole numbers, such as [0, 1, 7]", "layers")
-    return tuple(map(int, wanted))  # of numpy, too
-
-
-def _adapter_option() -> Any:
-    return option(
-        (), "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it; may be repeated",
-        panel=INPUT, metavar="REF", parse=as_texts, repeated=True,
-    )  # fmt: skip
-
-
-def _config_option() -> Any:
-    return option(
-        None, "Where config.json is, if not beside the weights: a folder, a file or a model on the Hub",
-        panel=INPUT, metavar="REF", parse=str, advanced=True,
-    )  # fmt: skip
-
-
-class SourceOptions(Options):
-    """What is read of a model, beside its weights."""
-
-    adapter: Sequence[str] = _adapter_option()
-    config: str | None = _config_option()
-
-
-class ScoreOptions(Options):
-    """What is scored, and how. Raises UsageError for a value that is no choice or outside its limits."""
-
-    per_head: bool = option(False, "Add one row for each head", panel=INPUT)
-    stack: str | None = option(
-        None, "Score only this stack: encoder, decoder, cross, text, vision … (see attngeo inspect)",
-        panel=INPUT, metavar="NAME",
-    )  # fmt: skip
-    layers: Sequence[int] | None = option(
-        None, "Score only these layers, for example 0-3,7", panel=INPUT, metavar="LIST", parse=check_layers
-    )
-    adapter: Sequence[str] = _adapter_option()
-    adapter_only: bool = option(False, "Score what the adapters add to W_qk alone", panel=INPUT, advanced=True)
-    config: str | None = _config_option()
-    gamma: float = option(2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION, least=0)
-    convention: Convention = option(
-        "corrected",
-        "Formulas: corrected follows the paper's definitions, published reproduces its tables S4 and S5",
-        panel=COMPUTATION,
-    )
-    with_bias: bool = option(False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION)
-    fold_norm: bool = option(False, "Include the gain of the normalisation before attention", panel=COMPUTATION)
-    rope_offset: int = option(
-        0, "Query position minus key position, for rotary embeddings", panel=COMPUTATION, metavar="Δ",
-        least=-LARGEST_OFFSET, most=LARGEST_OFFSET,
-    )  # fmt: skip
-    precision: Precision = option(
-        "float32", "Number type of the matrix products; fast uses bfloat16 (error about 1e-3)", panel=COMPUTATION
-    )
-    device: str = device_option()
-    memory: int | None = option(
-        None, "Memory for the weights of layers in flight; at least one layer is read", panel=RUNNING, metavar="SIZE",
-        shown_default="a quarter of what is free", least=1, parse=parse_bytes,
-    )  # fmt: skip
-
-    def _check(self) -> None:
-        if self.adapter_only and not self.adapter:
-            raise UsageError(
-                "$adapter_only is about the update of adapters; name one with $adapter", "adapter_only", "adapter"
-            )
 
 
 class Chance(NamedTuple):
@@ -150,7 +45,7 @@ class ScoreSpec:
     name: its column. label: how figures and tables call it. low, high: its range. negative, positive: what the ends of
     the range mean, as the end of the sentence "the form is …". compute: the score of a form, NaN if it is undefined.
     chance: the score of random forms, for a d_model. chance_is_exact: whether chance follows from a proof; then the
-    column `NAME_z` counts standard deviations above chance. source: the paper and its equation.
+    column `NAME_z` counts standard deviations above chance.
     """
 
     name: str
@@ -162,7 +57,6 @@ class ScoreSpec:
     compute: Callable[[FormStatistics, ScoreOptions], float]
     chance: Callable[[int], Chance]
     chance_is_exact: bool = False
-    source: str
 
     @property
     def axis_title(self) -> str:
@@ -191,8 +85,7 @@ def _directionality(form: FormStatistics, options: ScoreOptions) -> float:
     return float(directionality_of(form, gamma=options.gamma, convention=options.convention))
 
 
-PAPER = "Saponati et al. 2025 (arXiv 2502.10927)"
-
+# Source: Saponati et al. 2025 (arXiv 2502.10927), Definition 3.1 without its factor 2, and Definition 3.2.
 SCORES: dict[str, ScoreSpec] = {
     spec.name: spec
     for spec in (
@@ -204,7 +97,6 @@ SCORES: dict[str, ScoreSpec] = {
             compute=_symmetry,
             chance=symmetry_at_chance,
             chance_is_exact=True,
-            source=f"{PAPER}, Def. 3.1 without its factor 2",
         ),
         ScoreSpec(
             name="directionality",
@@ -213,7 +105,6 @@ SCORES: dict[str, ScoreSpec] = {
             positive="dominated by rows",
             compute=_directionality,
             chance=directionality_at_chance,
-            source=f"{PAPER}, Def. 3.2",
         ),
     )
 }

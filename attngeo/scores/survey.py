@@ -9,7 +9,7 @@ from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.store import TensorStore
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress
-from attngeo.scores.spec import SourceOptions
+from attngeo.scores.options import SourceOptions
 from attngeo.scores.weights import sites_of
 from attngeo.session import Session
 

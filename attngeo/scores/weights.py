@@ -17,8 +17,9 @@ from attngeo.errors import CorruptCheckpointError, UsageError
 from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.sites import find_sites
+from attngeo.scores.layers import check_layers
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import projections
-from attngeo.scores.spec import ScoreOptions, check_layers
 
 
 class SiteWeights(NamedTuple):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from attngeo.checkpoints.store import TensorStore
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import is_in, pattern_of
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, projections
-from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.weights import read
-from attngeo.verification.recording import Report, Run, products_of_runs, record_products, vectors_of_runs
+from attngeo.verification.comparing import TOLERANCE, Prediction, compare
+from attngeo.verification.probing import Report, Run, products_of_runs, vectors_of_runs
+from attngeo.verification.recording import record_products
 
 # What is compared: queries and keys with their biases.
 COMPARED = ScoreOptions(with_bias=True)
@@ -68,9 +68,12 @@ class Findings:
 
 def _module_of(pattern: str) -> str:
     """The module of what is left out: of a layer's weight, of a raw weight, or the module itself."""
-    parts = pattern.split(".")
-    depth = 2 if parts[-1] in ("weight", "bias") else 1 if parts[-1].endswith(("_weight", "_bias")) else 0
-    return ".".join(parts[: len(parts) - depth])
+    segments = pattern.split(".")
+    if segments[-1] in ("weight", "bias"):
+        return ".".join(segments[:-2])
+    if segments[-1].endswith(("_weight", "_bias")):
+        return ".".join(segments[:-1])
+    return pattern
 
 
 def predict(store: TensorStore, site: AttentionSite, options: ScoreOptions = COMPARED) -> Prediction:
@@ -79,14 +82,19 @@ def predict(store: TensorStore, site: AttentionSite, options: ScoreOptions = COM
     options: which bilinear form; with biases.
     """
     q, k, _ = projections(site, read(store, site), options, dtype=torch.float32, ref=store.ref)
-    k = k[key_heads_of(site, "corrected")]
-    factors = []
-    for weight, width in ((q, site.d_model), (k, site.key_width)):
-        inputs = torch.stack([vectors(width) for vectors in vectors_of_runs()])
-        linear = torch.einsum("rd,hkd->hrk", inputs, weight[..., :width])
-        factors.append((linear, linear + weight[..., width:].sum(-1)[:, None]))
-    (query, query_with_bias), (key, key_with_bias) = factors
+    query, query_with_bias = _apply_weight(q, site.d_model)
+    key, key_with_bias = _apply_weight(k[key_heads_of(site, "corrected")], site.key_width)
     return Prediction(query, key, query_with_bias, key_with_bias)
+
+
+def _apply_weight(weight: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The product [heads, runs, head_dim] of a weight with the vector of each run, and the same with its bias.
+
+    weight: [heads, head_dim, width], or width + 1 with a bias.
+    """
+    inputs = torch.stack([vectors(width) for vectors in vectors_of_runs()])
+    linear = torch.einsum("rd,hkd->hrk", inputs, weight[..., :width])
+    return linear, linear + weight[..., width:].sum(-1)[:, None]
 
 
 def check_expectations(
@@ -98,57 +106,67 @@ def check_expectations(
 ) -> Findings:
     """Check what sites should multiply against what the model multiplies.
 
-    run: runs the model, or parts of it one after the other, on inputs that reach every attention module; it must do the
-    same each time. skipped: name pattern → reason, of the findings. report: is called with the number of runs that are
-    done, and that of all.
+    Args:
+        model: the model in memory.
+        run: runs the model, or parts of it one after the other, on inputs that reach every attention module; it must do
+            the same each time.
+        expected: what each site should multiply.
+        skipped: what is left out: name pattern → reason.
+        report: is called with the number of runs that are done, and that of all.
     """
-    with record_products(model) as seen:
+    with record_products(model) as recording:
         run()
-    containers = [_nearest(expectation.module, seen.ran) for expectation in expected]
-    places: dict[str, list[int]] = defaultdict(list)
-    for i, container in enumerate(containers):
+    containers = [_nearest(expectation.module, recording.ran) for expectation in expected]
+    contained: dict[str, list[int]] = defaultdict(list)
+    widths: dict[str, set[int]] = defaultdict(set)
+    for index, container in enumerate(containers):
         if container is not None:
-            places[container].append(i)
+            site = expected[index].site
+            contained[container].append(index)
+            widths[container] |= {site.d_model, site.key_width}
     best: dict[int, tuple[float, bool]] = {}
     explained: set[int] = set()
     attending: set[tuple[int, tuple[str, ...]]] = set()
-    widths = {
-        module: {width for i in numbers for width in (expected[i].site.d_model, expected[i].site.key_width)}
-        for module, numbers in places.items()
-    }
-    for product in products_of_runs(model, run, widths, seen.products, report):
+    for product in products_of_runs(model, run, widths, recording.products, report):
         attending.add((product.softmax, product.running))
         owner = next((name for name in reversed(product.running) if name in widths), None)
-        for i in places[owner] if owner is not None else ():
-            comparison = compare(expected[i].prediction, product.query, product.key)
-            best[i] = min(best.get(i, comparison), comparison)
+        if owner is None:
+            continue
+        for index in contained[owner]:
+            comparison = compare(expected[index].prediction, product.query, product.key)
+            best[index] = min(best.get(index, comparison), comparison)
             if comparison[0] < TOLERANCE:
                 explained.add(product.softmax)
-    checks = [
-        _judge(expectation.site, ran=container is not None, comparison=best.get(i))
-        for i, (expectation, container) in enumerate(zip(expected, containers, strict=True))
-    ]
-    blamed = {container for container, check in zip(containers, checks, strict=True) if check.verdict == "differs"}
-    unexplained = {
-        pattern_of(running[-1])
-        for softmax, running in attending
-        if softmax not in explained and not blamed & set(running) and not _projects_nothing(model, running[-1])
-    }
-    listed = [_module_of(name) for name in skipped]
-    reported = {place for place in unexplained if any(is_in(name, place) or is_in(place, name) for name in listed)}
-    return Findings(checks, sorted(unexplained), sorted(unexplained - reported))
+    checks = []
+    differing = set()
+    for index, container in enumerate(containers):
+        check = _judge(expected[index].site, ran=container is not None, comparison=best.get(index))
+        checks.append(check)
+        if check.verdict == "differs":
+            differing.add(container)
+    others = [running for softmax, running in attending if softmax not in explained and differing.isdisjoint(running)]
+    unexplained = sorted({pattern_of(running[-1]) for running in others if not _projects_nothing(model, running[-1])})
+    left_out = [_module_of(name) for name in skipped]
+    return Findings(checks, unexplained, [module for module in unexplained if not _is_reported(module, left_out)])
+
+
+def _is_reported(module: str, left_out: Sequence[str]) -> bool:
+    """Whether a module is one of those that are left out, inside one or around one."""
+    return any(is_in(other, module) or is_in(module, other) for other in left_out)
 
 
 def _projects_nothing(model: Any, module: str) -> bool:
-    """Whether what the module multiplies is no attention of its own.
+    """Whether the products of a module are no attention of its own.
 
     The whole model may multiply, for example for an alignment. If all parameters are vectors or learned queries, there
     is no query-key matrix.
     """
+    if not module:
+        return True
     parameters = list(model.get_submodule(module).named_parameters())
-    return not module or (
-        bool(parameters) and all(tensor.ndim < 2 or name.endswith(("query", "queries")) for name, tensor in parameters)
-    )
+    if not parameters:
+        return False
+    return all(tensor.ndim < 2 or name.endswith(("query", "queries")) for name, tensor in parameters)
 
 
 def _nearest(module: str, ran: set[str]) -> str | None:
@@ -165,109 +183,3 @@ def _judge(site: AttentionSite, *, ran: bool, comparison: tuple[float, bool] | N
     if difference >= TOLERANCE:
         return SiteCheck(site, "differs", difference)
     return SiteCheck(site, "directions agree" if only_directions else "agrees", difference)
-
-
-# Relative difference that rounding in float32 explains. A wrong head, gain or order differs by far more.
-TOLERANCE = 2e-3
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Queries and keys of one site for known inputs, from its weights: [heads, runs, head_dim] each.
-
-    query, key: Wq and Wk applied to the inputs. query_with_bias, key_with_bias: with the biases added.
-    """
-
-    query: Tensor
-    key: Tensor
-    query_with_bias: Tensor
-    key_with_bias: Tensor
-
-
-def compare(predicted: Prediction, query: Tensor, key: Tensor, offset: int = 0) -> tuple[float, bool]:
-    """How far the products of a running model are from those of the weights, and whether only directions were compared.
-
-    query, key: [runs, n, tokens, width], the factors that the model multiplied in each run. Returns the relative
-    difference of the products of all queries with all keys of the same head and token, up to one positive factor:
-    infinite if their numbers do not fit. If a model divides queries and keys by their lengths, only directions fit.
-    offset: compare queries with the keys that many tokens before them.
-    """
-    best = (math.inf, False)
-    for ran_query, ran_key in _arrangements(query, key, len(predicted.query), offset):
-        changes = [x[:, 1:] - x[:, :1] for x in (ran_query, ran_key, predicted.query, predicted.key)]
-        directions = [
-            normalize(x, dim=-1) for x in (ran_query, ran_key, predicted.query_with_bias, predicted.key_with_bias)
-        ]
-        for only_directions, (want_q, want_k, q, k) in ((False, changes), (True, directions)):
-            difference = _relative_difference(want_q @ want_k.mT, q @ k.mT)
-            if difference < best[0]:
-                best = difference, only_directions
-            if difference < TOLERANCE and not only_directions:
-                return difference, False
-    return best
-
-
-def difference_of(one: Prediction, other: Prediction) -> float:
-    """How far the weights of two sites are from each other, by what they multiply to: infinite if shapes differ.
-
-    Relative to the second, without biases. It is 0 whatever the order of the dimensions of a head is.
-    """
-    have, want = one.query @ one.key.mT, other.query @ other.key.mT
-    if have.shape != want.shape:
-        return math.inf
-    size = want.norm()
-    return float((have - want).norm() / size) if size else math.inf if have.any() else 0.0
-
-
-def _arrangements(query: Tensor, key: Tensor, heads: int, offset: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Queries and keys [heads, runs, width] of one token, for each order in which a model may store its heads.
-
-    The token is one in the middle, where no padding is near, and then the first one, which no position rotates.
-    """
-    runs, n, tokens, width = query.shape
-    if n % key.shape[1]:
-        return
-    key = key.repeat_interleave(n // key.shape[1], 1)  # keys that a fused operation shares between heads
-    if n < heads:  # the queries that share a key head are rows of one product
-        shared = heads // n
-        if heads % n or tokens % shared:
-            return
-        key = key.repeat_interleave(shared, 1)
-        for shape, axes in (((tokens // shared, shared), (3, 2)), ((shared, tokens // shared), (2, 3))):
-            by_head = query.reshape(runs, n, *shape, width).permute(0, 1, *axes, 4)
-            yield from _of_tokens(by_head.reshape(runs, heads, tokens // shared, width), key, offset)
-    elif n % heads == 0:
-        others = n // heads  # sequences, windows or chunks, before or after the heads
-        for shape, axis in (((others, heads), 1), ((heads, others), 2)):
-            q, k = (x.reshape(runs, *shape, *x.shape[2:]) for x in (query, key))
-            for place in dict.fromkeys((others // 2, 0)):
-                yield from _of_tokens(q.select(axis, place), k.select(axis, place), offset)
-
-
-def _of_tokens(query: Tensor, key: Tensor, offset: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Queries and keys [heads, runs, width] of some tokens, from [runs, heads, tokens, width].
-
-    If a block of tokens looks at itself and its neighbours, the first token is the first one of the second block. If
-    tokens look at others before them, such as those of an encoder, their own keys are the last ones.
-    """
-    tokens, keys = query.shape[2], key.shape[2]
-    places = dict.fromkeys(((tokens // 2, keys // 2), (0, 0), (0, tokens if keys >= 2 * tokens else 0)))
-    if keys > tokens:
-        places |= {(tokens // 2, keys - tokens + tokens // 2): None}
-    if offset:
-        middle = (tokens - offset) // 2
-        places = dict.fromkeys((middle + offset, place) for place in (middle, middle + keys - tokens))
-        places = places if tokens > abs(offset) and keys >= tokens else {}
-    for q_place, k_place in places:
-        yield query[:, :, q_place].transpose(0, 1), key[:, :, k_place].transpose(0, 1)
-
-
-def _relative_difference(want: Tensor, have: Tensor) -> float:
-    if want.shape != have.shape or not want.isfinite().all():
-        return math.inf
-    if not have.any():
-        return math.inf if want.any() else 0.0
-    scale = (want * have).sum() / have.square().sum()
-    if scale <= 0:
-        return math.inf
-    return float((scale * have - want).norm() / want.norm())

@@ -36,7 +36,7 @@ MOST_OF_A_SET, MOST = 20, 40
 
 @dataclass
 class Source:
-    """A module that is to run, the configurations around it, the nearest first, and random numbers."""
+    """A module that is to run, the configurations around it, the nearest first, and the seed of random numbers."""
 
     module: nn.Module
     configs: list[Any]
@@ -104,7 +104,8 @@ def _make_ids(source: Source) -> list[Any]:
     high = min(TOKENS_TO, source.integer("vocab_size", "text_vocab_size", default=TOKENS_TO))
     low = min(TOKENS_FROM, high // 2)
     options = [source.whole(low, high, 1, TOKENS)]
-    if (books := source.first("num_codebooks", "num_code_groups", "n_codes_total")) is not None:
+    books = source.first("num_codebooks", "num_code_groups", "n_codes_total")
+    if books is not None:
         shapes = [(1, TOKENS, books), (1, books, TOKENS), (books, TOKENS)]
         shapes += [(1, books + 1, TOKENS), (1, TOKENS, books + 1)]
         options += [source.whole(2, min(high, 16), *shape) for shape in shapes]
@@ -118,7 +119,8 @@ def _make_ids(source: Source) -> list[Any]:
 def _make_decoder_ids(source: Source) -> list[Any]:
     high = min(TOKENS_TO, source.integer("decoder_vocab_size", "vocab_size", default=20))
     options = [source.whole(min(4, high // 2), high, 1, 5)]
-    if (books := source.first("num_codebooks", "num_channels", "n_codes_total")) is not None and books > 3:
+    books = source.first("num_codebooks", "num_channels", "n_codes_total")
+    if books is not None and books > 3:
         options += [source.whole(2, 16, books, 5), source.whole(2, 16, 1, 5, books)]
     return options
 
@@ -146,15 +148,15 @@ def _make_pixels(source: Source) -> list[Any]:
     shapes = _list_shapes(source)
     frames = source.integer("num_frames", "frames_per_clip", default=2)
     square = _make_square_patches(source)
-    patches: list[Any] = [_make_flat_patches(source), _make_flat_patches(source)[None]]
-    patches += [square, None if square is None else square[None]]
-    options = [source.noise(1, *shapes[0])]
+    flat_patches = [_make_flat_patches(source), _make_flat_patches(source)[None]]
+    square_patches = [] if square is None else [square, square[None]]
+    image = source.noise(1, *shapes[0])
     in_patches = any(name.startswith(("grid", "image_grid", "pixel_position")) for name in source.takes)
-    options = patches + options if in_patches else options + patches[:2]
+    options = [*flat_patches, *square_patches, image] if in_patches else [image, *flat_patches]
     options.append(source.noise(1, frames, *shapes[0]))
     options.append(source.noise(1, 1, *shapes[0]))
     options += [source.noise(1, *shape) for shape in shapes[1:]]
-    return [option for option in options if option is not None]
+    return options
 
 
 def _make_videos(source: Source) -> list[Any]:
@@ -164,9 +166,10 @@ def _make_videos(source: Source) -> list[Any]:
 
 def _make_flat_patches(source: Source) -> Tensor:
     """Patches, as wide as the first convolution of the module takes them, or else its first projection."""
-    modules = list(source.module.modules())
-    for child in (m for kind in (nn.Conv2d | nn.Conv3d, nn.Linear) for m in modules if isinstance(m, kind)):
-        return source.noise(PATCHES, child.weight[0].numel())
+    for layer_class in (nn.Conv2d | nn.Conv3d, nn.Linear):
+        for child in source.module.modules():
+            if isinstance(child, layer_class):
+                return source.noise(PATCHES, child.weight[0].numel())
     channels = source.integer("num_channels", "in_channels", "in_chans")
     side = source.integer("patch_size", "spatial_patch_size", default=4)
     return source.noise(PATCHES, channels * side**2 * source.integer("temporal_patch_size", default=1))
@@ -180,15 +183,15 @@ def _make_square_patches(source: Source) -> Tensor | None:
     return None
 
 
-def _make_patch_places(_: Source) -> list[Any]:
-    places = torch.arange(PATCHES)
-    return [torch.stack([places % GRID[2], places // GRID[2]], -1)[None]]
+def _make_patch_positions(_: Source) -> list[Any]:
+    patches = torch.arange(PATCHES)
+    return [torch.stack([patches % GRID[2], patches // GRID[2]], -1)[None]]
 
 
 def _make_placed_patches(source: Source) -> list[Any]:
     width = source.integer("patch_embed_hidden_size", default=27)
-    places = torch.stack([torch.arange(TOKENS) % 2, torch.arange(TOKENS) // 2], -1).float()[None]
-    return [torch.cat([places, source.noise(1, TOKENS, width)], -1)]
+    positions = torch.stack([torch.arange(TOKENS) % 2, torch.arange(TOKENS) // 2], -1).float()[None]
+    return [torch.cat([positions, source.noise(1, TOKENS, width)], -1)]
 
 
 def _make_pixel_mask(source: Source) -> list[Any]:
@@ -317,7 +320,7 @@ MAKERS: dict[str, Maker] = {
         ("bbox", lambda source: [source.whole(0, 50, 1, TOKENS, 4).sort(-1).values]),
         ("pixel_values", _make_pixels),
         ("pixel_values_videos pixel_values_video video videos", _make_videos),
-        ("pixel_position_ids image_position_ids patch_positions", _make_patch_places),
+        ("pixel_position_ids image_position_ids patch_positions", _make_patch_positions),
         ("flattened_patches", _make_placed_patches),
         ("pixel_attention_mask pixel_mask patch_attention_mask", _make_pixel_mask),
         ("grid_thw image_grid_thw grid_ths grid_thws", lambda _: [torch.tensor([GRID])]),
@@ -363,17 +366,14 @@ MAKERS: dict[str, Maker] = {
 
 
 def combine_inputs(
-    module: nn.Module, configs: list[Any], seed: int, given: Mapping[str, Any] | None = None
+    module: nn.Module, configs: list[Any], seed: int, known: Mapping[str, Any] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield combinations of keyword arguments to try on the forward of `module`, the most likely first.
 
-    configs: the configurations around the module, the nearest first. given: arguments that are known already.
+    configs: the configurations around the module, the nearest first. known: arguments that are known already.
     """
     parameters = inspect.signature(module.forward).parameters
-    required = [
-        name for name, p in parameters.items()
-        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    ]  # fmt: skip
+    required = [name for name, parameter in parameters.items() if _is_required(parameter)]
     welcome = [name for name in parameters if name in WELCOME and name in MAKERS]
     if "input_ids" in welcome and "inputs_embeds" in welcome:
         welcome.remove("inputs_embeds")
@@ -381,7 +381,7 @@ def combine_inputs(
     main = main[0] if isinstance(main, list) else main
     if main in parameters and main in MAKERS and main not in required:
         required.insert(0, main)
-    known = dict(given or {})
+    known = dict(known or {})
     count = 0
     for wanted in _choose_names(required, welcome, main):
         source = Source(module, configs, seed)
@@ -391,10 +391,16 @@ def combine_inputs(
         except Exception:  # a maker that does not find what it needs here
             continue
         for values in itertools.islice(_combine(options), MOST_OF_A_SET):
-            yield {name: v for name, v in values.items() if v is not None or name in required} | known
+            given = {name: value for name, value in values.items() if value is not None or name in required}
+            yield given | known
             count += 1
             if count >= MOST:
                 return
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    return is_named and parameter.default is parameter.empty
 
 
 def _choose_names(required: list[str], welcome: list[str], main: str | None) -> list[list[str]]:
@@ -405,8 +411,9 @@ def _choose_names(required: list[str], welcome: list[str], main: str | None) -> 
         sets.append([*required, "decoder_input_ids"])
     if required:
         sets.append(required)
-    if soft := [name for name in others if name not in INSTEAD]:
-        sets.append([*required, *soft])
+    added = [name for name in others if name not in INSTEAD]
+    if added:
+        sets.append([*required, *added])
     sets.extend([*required, name] for name in others)
     if "input_ids" in (*required, *others) and main != "input_ids":
         sets.insert(min(len(sets), 1), ["input_ids"])
@@ -414,10 +421,15 @@ def _choose_names(required: list[str], welcome: list[str], main: str | None) -> 
 
 
 def _combine(options: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Yield one value for each name. Names of one kind, such as query and key, get values of like shapes."""
-    kind_of = {name: _make_hidden if MAKERS.get(name) is _make_keys else MAKERS.get(name) for name in options}
-    kinds = list(dict.fromkeys(kind_of.values()))
-    sizes = [min(len(options[name]) for name in options if kind_of[name] is kind) for kind in kinds]
-    for places in itertools.product(*map(range, sizes)):
-        place_of = dict(zip(kinds, places, strict=True))
-        yield {name: values[place_of[kind_of[name]]] for name, values in options.items()}
+    """Yield one value for each name. Names of one maker, and query and key, get values of like shapes."""
+    groups: dict[Maker | None, list[str]] = {}
+    for name in options:
+        maker = MAKERS.get(name)
+        groups.setdefault(_make_hidden if maker is _make_keys else maker, []).append(name)
+    counts = [min(len(options[name]) for name in names) for names in groups.values()]
+    for indices in itertools.product(*map(range, counts)):
+        values = {}
+        for names, index in zip(groups.values(), indices, strict=True):
+            for name in names:
+                values[name] = options[name][index]
+        yield values

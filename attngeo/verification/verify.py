@@ -22,21 +22,14 @@ from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import software
 from attngeo.scores.weights import sites_of
 from attngeo.session import Session
-from attngeo.verification.checking import (
-    COMPARED,
-    TOLERANCE,
-    Expectation,
-    Findings,
-    Prediction,
-    check_expectations,
-    difference_of,
-    predict,
-)
-from attngeo.verification.running import borrow_model, find_drives, load_model, run_drives, silence_libraries
+from attngeo.verification.checking import COMPARED, Expectation, Findings, check_expectations, predict
+from attngeo.verification.comparing import TOLERANCE, Prediction, difference_of
+from attngeo.verification.drives import find_drives, run_drives
+from attngeo.verification.loading import borrow_model, load_model, silence_libraries
 
 COLUMNS = ("model", "stack", "layer", "module", "verdict", "difference")
 AGREEING = ("agrees", "directions agree")
-# What the other verdicts say: that scores are not those of the running model, or that this is not known.
+# Other verdicts → what they say: that scores are not those of the running model, or that this is not known.
 FAILING = {
     "differs": "differs from what the running model multiplies",
     "no product": "has no product that goes through a softmax in the running model",
@@ -53,37 +46,41 @@ class VerifyKeywords(HubAccess):
 
 
 @takes(VerifyKeywords)
-def verify(model: Any, *, session: Session) -> pd.DataFrame:
-    """Compare the query and key weights that attngeo reads with what the running model multiplies, at every site.
-
-    model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`), which transformers loads in float32 without
-    code of the checkpoint, by that reference alone; or a transformers model in memory.
-    {hub}
-    progress: is called before each file and run.
-
-    The files of weights of a model on the Hub are downloaded in any case: transformers reads them.
+def verify(model: Any, *, session: Session) -> pd.DataFrame:  # noqa: D417 - the keywords are those of a session
+    """Comparison of the query and key weights that attngeo reads with what the running model multiplies, at every site.
 
     The model runs on random inputs. Each product of queries and keys that goes through a softmax is recorded, whatever
-    its tensors and modules are called, and compared with the product that the weights give.
+    its tensors and modules are called, and compared with the product that the weights give. The files of weights of a
+    model on the Hub are downloaded in any case: transformers reads them.
 
-    Returns a DataFrame with one row for each site. `module` is its name in the file, `difference` the relative
-    difference of the products, and `verdict` one of:
+    Args:
+        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`), which transformers loads in float32
+            without code of the checkpoint, by that reference alone; or a transformers model in memory.
+        hub: access to the Hub; its fields are keywords, too:
+            {hub}
+        progress: is called before each file and run.
 
-        agrees              the products are those of the weights
-        directions agree    so are their directions; the model divides queries and keys by their lengths
-        differs             the products are others
-        no product          the module ran, but nothing in it goes through a softmax
-        only in memory      the running model attends here, and attngeo neither finds the site in the file nor leaves it
-                            out with a reason
-        not run             no inputs were found that reach the module
-        only in the file    the model in memory has no such site: its class leaves out this part
+    Returns:
+        A DataFrame with one row for each site. `module` is its name in the file, `difference` the relative difference
+        of the products, and `verdict` one of:
 
-    Its `attrs`: `model`, `revision`; `skipped`, what is left out, name pattern → reason; `unexplained`, name patterns
-    of other modules that attend and that are neither read nor left out; `problem`, why the whole model does not run,
-    or "".
+            agrees              the products are those of the weights
+            directions agree    so are their directions; the model divides queries and keys by their lengths
+            differs             the products are others
+            no product          the module ran, but nothing in it goes through a softmax
+            only in memory      the running model attends here, and attngeo neither finds the site in the file nor
+                                leaves it out with a reason
+            not run             no inputs were found that reach the module
+            only in the file    the model in memory has no such site: its class leaves out this part
 
-    Raises ModelUnavailableError, NotEnoughMemoryError; CheckpointError, also for a model that transformers does not
-    load without code of the Hub.
+        Its `attrs`: `model`, `revision`; `skipped`, what is left out, name pattern → reason; `unexplained`, name
+        patterns of other modules that attend and that are neither read nor left out; `problem`, why the whole model
+        does not run, or "".
+
+    Raises:
+        ModelUnavailableError: the model cannot be found or reached.
+        NotEnoughMemoryError: the model, or what it multiplies, does not fit in memory.
+        CheckpointError: the model cannot be read, or transformers does not load it without code of the Hub.
 
     >>> import attngeo
     >>> attngeo.verify("demo:minilm").verdict.unique().tolist()
@@ -98,7 +95,7 @@ def verify_model(model: Any, session: Session) -> pd.DataFrame:
     with closing(open_store(model, session.hub)) as store, silence_libraries():
         saved, skipped = sites_of(store, COMPARED)
         with _open_running(model, store, report) as running:
-            expected, lonely = _expect(store, saved, running, report)
+            expected, only_saved = _expect(store, saved, running, report)
             drives = find_drives(running.model)
             findings = check_expectations(
                 running.model,
@@ -107,26 +104,32 @@ def verify_model(model: Any, session: Session) -> pd.DataFrame:
                 {**running.skipped, **skipped},
                 lambda done, total: report(Progress("verify", "run the model", done, total, "steps")),
             )
-        known = {expectation.module for expectation in expected}
-        rest = [site for site in running.sites if site.module not in known]
-    frame = _tabulate(findings, lonely, rest)
-    about: dict[Any, Any] = {"title": "Verification", **software(), "model": store.ref, "revision": store.revision}
-    unexplained = [place for place in findings.unreported if not any(_is_in(site, place) for site in rest)]
-    frame.attrs = about | {"skipped": skipped, "unexplained": unexplained, "problem": drives.error}
+        matched = {expectation.module for expectation in expected}
+        only_loaded = [site for site in running.sites if site.module not in matched]
+    frame = _tabulate(findings, only_saved, only_loaded)
+    attrs: dict[Any, Any] = {"title": "Verification", **software(), "model": store.ref, "revision": store.revision}
+    unexplained = [module for module in findings.unreported if not any(_is_in(site, module) for site in only_loaded)]
+    frame.attrs = attrs | {"skipped": skipped, "unexplained": unexplained, "problem": drives.error}
     return frame.assign(model=store.ref)
 
 
-def _tabulate(findings: Findings, lonely: list[AttentionSite], rest: list[AttentionSite]) -> pd.DataFrame:
-    """The rows of `verify`. lonely: the sites that only the file has. rest: those that only the model in memory has."""
-    rows = [
-        *((check.site, check.verdict, check.difference) for check in findings.checks),
-        *((site, "only in the file", math.nan) for site in lonely),
-        *((s, "only in memory", math.nan) for s in rest if any(_is_in(s, place) for place in findings.unreported)),
-    ]
-    frame = pd.DataFrame(
-        [("", site.stack, site.layer, site.module, *verdict) for site, *verdict in rows], columns=list(COLUMNS)
-    )
-    return frame.astype({"layer": "Int64"})
+def _tabulate(findings: Findings, only_saved: list[AttentionSite], only_loaded: list[AttentionSite]) -> pd.DataFrame:
+    """The rows of `verify`.
+
+    only_saved: the sites that only the file has. only_loaded: those that only the model in memory has; those that
+    attend have a row.
+    """
+    rows = [_row(check.site, check.verdict, check.difference) for check in findings.checks]
+    rows += [_row(site, "only in the file") for site in only_saved]
+    for site in only_loaded:
+        if any(_is_in(site, module) for module in findings.unreported):
+            rows.append(_row(site, "only in memory"))
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"layer": "Int64"})
+
+
+def _row(site: AttentionSite, verdict: str, difference: float = math.nan) -> tuple[Any, ...]:
+    """The `COLUMNS` of a site, without the model's name, which all rows share."""
+    return "", site.stack, site.layer, site.module, verdict, difference
 
 
 class Running(NamedTuple):
@@ -174,28 +177,33 @@ def _expect(
 
     Also returns the sites of the file that the model in memory does not have.
     """
+    saved_sites = dict(zip(places_of(saved), saved, strict=True))
     predicted: dict[SitePlace, Prediction] = {}
-    for place, site in zip(places_of(saved), saved, strict=True):
+    for place, site in saved_sites.items():
         report(Progress("verify", f"{site.stack} {site.layer}", len(predicted), len(saved), "steps"))
         predicted[place] = predict(store, site)
-    places = dict(zip(places_of(running.sites), running.sites, strict=True))
+    loaded_sites = dict(zip(places_of(running.sites), running.sites, strict=True))
     in_memory = ModuleStore(running.model)
-    loaded = {place: predict(in_memory, site) for place, site in places.items()}
+    loaded = {place: predict(in_memory, site) for place, site in loaded_sites.items()}
     partners, copies = match_places(predicted, loaded)
-    sites = dict(zip(predicted, saved, strict=True))
-    expected = [
-        Expectation(site, places[partners[place]].module, predicted[place])
-        for place, site in sites.items()
-        if place in partners
-    ]
-    expected += [Expectation(places[other], places[other].module, predicted[place]) for other, place in copies.items()]
-    return expected, [site for place, site in sites.items() if place not in partners]
+    expected = []
+    only_saved = []
+    for place, site in saved_sites.items():
+        if place in partners:
+            module = loaded_sites[partners[place]].module
+            expected.append(Expectation(site, module, predicted[place]))
+        else:
+            only_saved.append(site)
+    for loaded_place, place in copies.items():
+        site = loaded_sites[loaded_place]
+        expected.append(Expectation(site, site.module, predicted[place]))
+    return expected, only_saved
 
 
-def _is_in(site: AttentionSite, place: str) -> bool:
-    """Whether a module whose name has the pattern `place` is that of the site, inside it, or around it."""
+def _is_in(site: AttentionSite, module: str) -> bool:
+    """Whether a module with this pattern of names is that of the site, inside it, or around it."""
     pattern = pattern_of(site.module)
-    return is_in(place, pattern) or is_in(pattern, place)
+    return is_in(module, pattern) or is_in(pattern, module)
 
 
 class SitePlace(NamedTuple):
@@ -236,25 +244,30 @@ def match_places(
         return difference_of(saved[place], loaded[other]) < TOLERANCE
 
     partners = {place: place for place in saved if place in loaded and equal(place, place)}
-    free = [other for other in loaded if other not in partners]
+    free = [place for place in loaded if place not in partners]
     for place in saved:
-        if (
-            place not in partners
-            and (partner := next((other for other in free if equal(place, other)), None)) is not None
-        ):
+        if place in partners:
+            continue
+        partner = next((other for other in free if equal(place, other)), None)
+        if partner is not None:
             partners[place] = partner
             free.remove(partner)
     for place in saved:
         if place not in partners and place in free:
             partners[place] = place
             free.remove(place)
-    copies = {other: place for other in free for place in saved if equal(place, other)}
+    copies = {}
+    for other in free:
+        for place in saved:
+            if equal(place, other):
+                copies[other] = place
     return partners, copies
 
 
 def describe_verification(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
     """Sentences about a table of `verify`: what disagrees with the running model, and notes on what was checked."""
-    agreeing, total = int(frame["verdict"].isin(AGREEING).sum()), len(frame)
+    agreeing = int(frame["verdict"].isin(AGREEING).sum())
+    total = len(frame)
     complaints = _describe_groups(frame, FAILING)
     complaints += [
         f"{pattern} attends in the running model, and is neither read nor left out"

@@ -22,8 +22,8 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.layouts.layout import AttentionSite
 from attngeo.provenance import machine, software
 from attngeo.scores.computing import score_site
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import projections
-from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.weights import read, sites_of
 
 pytestmark = pytest.mark.gpu

@@ -15,8 +15,8 @@ import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.choices import Precision
 from attngeo.scores.computing import DTYPES, score_site
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import projections
-from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.weights import read, sites_of
 
 

@@ -24,8 +24,8 @@ from torch import Tensor
 from attngeo.checkpoints.opening import open_store
 from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.computing import score_site
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import projections
-from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.weights import read, sites_of
 
 # CPU seconds in which a mistake is answered.

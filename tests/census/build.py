@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from attngeo.verification.running import Drive, attention_modules, find_drives
+from attngeo.verification.drives import Drive, attention_modules, find_drives
 from census.classes import config_class_of, model_classes
 from census.exceptions import EXCEPTIONS, Exceptional
 from census.randomise import randomise
@@ -74,7 +74,7 @@ def build(model_type: str, seed: int = 0) -> Specimen:
                 except Exception as error:
                     problem = problem or f"{model_class.__name__}: {type(error).__name__}: {_line(error)}"
                     continue
-                found = find_drives(model, seed, given=own.inputs(model), parts=own.parts)
+                found = find_drives(model, seed, arguments=own.inputs(model), submodules=own.parts)
                 whole = any(drive.path == "" for drive in found.drives)
                 rank = (len(found.missing), not whole)
                 if found.drives and (best is None or rank < best_rank):

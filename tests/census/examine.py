@@ -18,9 +18,10 @@ from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import pattern_of
 from attngeo.scores.weights import sites_of
-from attngeo.verification.checking import COMPARED, Findings, Prediction, difference_of, predict
+from attngeo.verification.checking import COMPARED, Findings, predict
+from attngeo.verification.comparing import Prediction, difference_of
+from attngeo.verification.drives import run_drives
 from attngeo.verification.recording import Product, record_products
-from attngeo.verification.running import run_drives
 from census.build import CannotBuild, Specimen, build
 from census.rotary import find_rotation
 

@@ -14,9 +14,11 @@ from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite, Rotary
 from attngeo.layouts.rotary import rotary_frequencies
 from attngeo.scores.weights import sites_of
-from attngeo.verification.checking import COMPARED, TOLERANCE, compare, predict
-from attngeo.verification.recording import Product, products_of_runs, record_products
-from attngeo.verification.running import Drive, run_drives
+from attngeo.verification.checking import COMPARED, predict
+from attngeo.verification.comparing import TOLERANCE, compare
+from attngeo.verification.drives import Drive, run_drives
+from attngeo.verification.probing import products_of_runs
+from attngeo.verification.recording import Product, record_products
 from census.build import Specimen
 
 # Query position minus key position. A sequence of two tokens has the first two only.

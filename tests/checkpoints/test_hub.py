@@ -253,7 +253,7 @@ def test_a_model_that_does_not_fit_in_memory_is_not_downloaded(
 ) -> None:
     hub.repositories["org/name"] = saved("bert")
     code = (
-        "import attngeo\nfrom attngeo.verification import running\nrunning.available_memory = lambda: 1\n"
+        "import attngeo\nfrom attngeo.verification import loading\nloading.available_memory = lambda: 1\n"
         "try: attngeo.verify('org/name')\nexcept attngeo.AttnGeoError as error: print(type(error).__name__)"
     )
     run = subprocess.run(

@@ -12,7 +12,7 @@ from attngeo.analogies.options import AnalogyOptions, NearestOptions
 from attngeo.embeddings.options import CbowOptions
 from attngeo.gradients.options import GradientOptions
 from attngeo.options import PANELS, Options, choices_of, options_of
-from attngeo.scores.spec import ScoreOptions
+from attngeo.scores.options import ScoreOptions
 
 COMMANDS: dict[str, type[Options]] = {
     "score": ScoreOptions, "analogy": AnalogyOptions, "nearest": NearestOptions, "cbow": CbowOptions,

@@ -15,7 +15,7 @@ from support.messages import assert_states
 from attngeo.errors import NotEnoughMemoryError, UnsupportedModelError, UsageError
 from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.layout import make_fused
-from attngeo.verification import running
+from attngeo.verification import drives, loading
 
 Save = Callable[[str], Path]
 CHECK_FAILED, SEVERAL_FAILED = 1, 4
@@ -63,7 +63,7 @@ def test_sites_that_differ_are_named_and_fail(options: tuple[str, ...], inside: 
 def test_sites_that_were_not_run_are_named_and_do_not_fail(
     inside: Command, saved: Save, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "combine_inputs", lambda *_: iter([{"input_ids": "text"}]))
+    monkeypatch.setattr(drives, "combine_inputs", lambda *_: iter([{"input_ids": "text"}]))
     run = inside("score", saved("bert"), "--verify", "--format", "json")
     assert run.returncode == 0
     where, why, count = run.stderr.splitlines()
@@ -75,7 +75,7 @@ def test_sites_that_were_not_run_are_named_and_do_not_fail(
 def test_a_model_that_cannot_be_verified_is_scored(
     inside: Command, saved: Save, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "available_memory", lambda: 10_000)
+    monkeypatch.setattr(loading, "available_memory", lambda: 10_000)
     one = inside("score", saved("bert"), "--verify", "--format", "json")
     assert (one.returncode, len(json.loads(one.stdout))) == (NotEnoughMemoryError.exit_code, 2)
     assert_states(one.stderr, saved("bert"), "float32", "available")

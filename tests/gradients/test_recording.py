@@ -19,8 +19,8 @@ from attngeo.geometry import rotate
 from attngeo.gradients import measure
 from attngeo.gradients.recording import SiteGradients, record_gradients
 from attngeo.layouts.rotary import rotary_frequencies
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, projections
-from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.weights import sites_of
 
 Build = Callable[[str], Any]

@@ -30,7 +30,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite, Layout, assemble
 from attngeo.layouts.names import pattern_of
-from attngeo.scores.spec import ScoreOptions
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.weights import sites_of
 
 # Mappings by class or model type, as in transformers 5.23, whose names are both read.

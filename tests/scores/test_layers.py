@@ -12,7 +12,8 @@ from support.messages import assert_fails
 
 import attngeo
 from attngeo.errors import UsageError
-from attngeo.scores.spec import ScoreOptions, parse_layers
+from attngeo.scores.layers import parse_layers
+from attngeo.scores.options import ScoreOptions
 
 REFUSED: dict[str, Any] = {
     "a range without end": "0-99999999999",

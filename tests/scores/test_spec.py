@@ -10,8 +10,9 @@ from support.toy_score import TOY, add_toy_score
 import attngeo
 from attngeo.geometry import form_statistics
 from attngeo.scores.conditions import Condition
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import score_columns
-from attngeo.scores.spec import SCORES, ScoreOptions, ScoreSpec
+from attngeo.scores.spec import SCORES, ScoreSpec
 from attngeo.scores.summary import statistics
 
 

@@ -19,8 +19,8 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import CorruptCheckpointError, UsageError
 from attngeo.progress import Progress
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.read_ahead import read_ahead
-from attngeo.scores.spec import ScoreOptions
 from attngeo.scores.weights import sites_of
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from attngeo.scores.spec import SCORES, Chance, ScoreSpec
 TOY = ScoreSpec(
     name="toy", label="toy share", low=0.0, high=1.0, negative="no first row", positive="only the first row",
     compute=lambda form, _: float(form.row_norms[0] ** 2 / form.squared_norm),
-    chance=lambda d_model: Chance(1 / d_model, 1 / d_model), source="a test",
+    chance=lambda d_model: Chance(1 / d_model, 1 / d_model),
 )  # fmt: skip
 
 

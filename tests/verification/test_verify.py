@@ -31,8 +31,8 @@ from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, Unsuppo
 from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.layout import AttentionSite, make_fused
 from attngeo.progress import Progress
-from attngeo.verification import recording, running, verify as verifying
-from attngeo.verification.checking import Prediction
+from attngeo.verification import drives, loading, probing, verify as verifying
+from attngeo.verification.comparing import Prediction
 from attngeo.verification.verify import AGREEING, COLUMNS, SitePlace, match_places
 
 Build = Callable[[str], Any]
@@ -141,7 +141,7 @@ def test_a_model_in_half_precision_is_compared_as_a_copy(saved: Save, monkeypatc
     model = AutoModel.from_pretrained(saved("llama"), dtype=torch.bfloat16)
     assert set(attngeo.verify(model)["verdict"]) == {"agrees"}
     assert model.dtype == torch.bfloat16
-    monkeypatch.setattr(running, "available_memory", lambda: 1000)
+    monkeypatch.setattr(loading, "available_memory", lambda: 1000)
     with refuses(NotEnoughMemoryError, "0.0 GB"):
         attngeo.verify(model)
 
@@ -157,7 +157,7 @@ def test_a_model_without_values_or_no_model_is_refused(built: Build) -> None:
 
 
 def test_products_that_do_not_fit_in_memory_are_refused(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "available_memory", lambda: 1000)
+    monkeypatch.setattr(probing, "available_memory", lambda: 1000)
     with refuses(NotEnoughMemoryError, "queries and keys", "0.0 GB"):
         attngeo.verify(saved("phi3"))
 
@@ -204,7 +204,7 @@ def test_sites_that_the_running_model_lacks_are_named(saved: Save, tmp_path: Pat
 
 
 def test_a_model_that_does_not_run_is_not_run(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "combine_inputs", lambda *_: iter([{"wrong": 1}]))
+    monkeypatch.setattr(drives, "combine_inputs", lambda *_: iter([{"wrong": 1}]))
     frame = attngeo.verify(saved("bert"))
     assert verdicts(frame) == {0: "not run", 1: "not run"}
     assert "input_ids" in frame.attrs["problem"]
@@ -237,8 +237,9 @@ def test_code_of_a_checkpoint_is_not_run_for_a_known_type(saved: Save, tmp_path:
 def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_read(
     saved: Save, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "available_memory", lambda: 10_000)
-    monkeypatch.setattr(running, "_load", lambda *_: pytest.fail("the weights were read"))
+    monkeypatch.setattr(loading, "available_memory", lambda: 10_000)
+    read = "transformers.PreTrainedModel.from_pretrained"
+    monkeypatch.setattr(read, lambda *_, **__: pytest.fail("the weights were read"))
     with refuses(NotEnoughMemoryError, saved("bert"), "float32", "available"):
         attngeo.verify(saved("bert"))
 
@@ -280,7 +281,7 @@ def test_the_model_is_loaded_by_its_reference_alone(
             reach_hub(hub.url, tmp_path / "home", monkeypatch)
             hub.repositories[model := "org/name"] = folder
         assert set(attngeo.verify(model)["verdict"]) == {"agrees"}
-        for module in (files, hub_module, running):
+        for module in (files, hub_module, loading):
             monkeypatch.setattr(module, "usual_names", lambda: ("model.safetensors.index.json", "model.safetensors"))
         expected = "agrees" if fields else "differs"
         assert set(attngeo.verify(model)["verdict"]) == {expected}

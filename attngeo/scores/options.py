@@ -1,0 +1,80 @@
+"""Options of `attngeo.score`: what is scored, and how. The library, the command and the recipe read them here.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attngeo.choices import Convention, Precision
+from attngeo.errors import UsageError
+from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, as_texts, device_option, option, parse_bytes
+from attngeo.scores.layers import check_layers
+
+# Beyond this many positions, float64 cannot represent the angle of a rotation.
+LARGEST_OFFSET = 2**31
+
+
+def _adapter_option() -> Any:
+    return option(
+        (), "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it; may be repeated",
+        panel=INPUT, metavar="REF", parse=as_texts, repeated=True,
+    )  # fmt: skip
+
+
+def _config_option() -> Any:
+    return option(
+        None, "Where config.json is, if not beside the weights: a folder, a file or a model on the Hub",
+        panel=INPUT, metavar="REF", parse=str, advanced=True,
+    )  # fmt: skip
+
+
+class SourceOptions(Options):
+    """What is read of a model, beside its weights."""
+
+    adapter: Sequence[str] = _adapter_option()
+    config: str | None = _config_option()
+
+
+class ScoreOptions(Options):
+    """What is scored, and how. Raises UsageError for a value that is no choice or outside its limits."""
+
+    per_head: bool = option(False, "Add one row for each head", panel=INPUT)
+    stack: str | None = option(
+        None, "Score only this stack: encoder, decoder, cross, text, vision … (see attngeo inspect)",
+        panel=INPUT, metavar="NAME",
+    )  # fmt: skip
+    layers: Sequence[int] | None = option(
+        None, "Score only these layers, for example 0-3,7", panel=INPUT, metavar="LIST", parse=check_layers
+    )
+    adapter: Sequence[str] = _adapter_option()
+    adapter_only: bool = option(False, "Score what the adapters add to W_qk alone", panel=INPUT, advanced=True)
+    config: str | None = _config_option()
+    gamma: float = option(2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION, least=0)
+    convention: Convention = option(
+        "corrected",
+        "Formulas: corrected follows the paper's definitions, published reproduces its tables S4 and S5",
+        panel=COMPUTATION,
+    )
+    with_bias: bool = option(False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION)
+    fold_norm: bool = option(False, "Include the gain of the normalisation before attention", panel=COMPUTATION)
+    rope_offset: int = option(
+        0, "Query position minus key position, for rotary embeddings", panel=COMPUTATION, metavar="Δ",
+        least=-LARGEST_OFFSET, most=LARGEST_OFFSET,
+    )  # fmt: skip
+    precision: Precision = option(
+        "float32", "Number type of the matrix products; fast uses bfloat16 (error about 1e-3)", panel=COMPUTATION
+    )
+    device: str = device_option()
+    memory: int | None = option(
+        None, "Memory for the weights of layers in flight; at least one layer is read", panel=RUNNING, metavar="SIZE",
+        shown_default="a quarter of what is free", least=1, parse=parse_bytes,
+    )  # fmt: skip
+
+    def _check(self) -> None:
+        if self.adapter_only and not self.adapter:
+            raise UsageError(
+                "$adapter_only is about the update of adapters; name one with $adapter", "adapter_only", "adapter"
+            )

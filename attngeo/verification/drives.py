@@ -1,0 +1,215 @@
+"""Runs of a model on random inputs that reach every module that attends.
+
+The model runs as a whole, then its submodels, then single modules, until every module that attends has run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from attngeo.layouts.names import is_in
+from attngeo.verification.inputs import combine_inputs
+from attngeo.verification.recording import without_fast_path
+
+# Combinations of inputs to try on one module.
+MOST_TRIES = 32
+ATTENDS = re.compile(r"Attention|Attn")
+DOES_NOT_ATTEND = re.compile(r"Mask|Pool(ing)?$|Output|Bias")
+
+
+class Drive(NamedTuple):
+    """One run. `path`: the submodule that runs ("" for the whole model); `inputs`: keyword arguments of its forward."""
+
+    path: str
+    inputs: dict[str, Any]
+
+
+class Drives(NamedTuple):
+    """The runs of one model, the attention modules that none of them runs, and the error of the whole model's run."""
+
+    drives: list[Drive]
+    missing: list[str]
+    error: str
+
+
+def find_drives(
+    model: nn.Module,
+    seed: int = 0,
+    *,
+    arguments: Mapping[str, Mapping[str, Any]] | None = None,
+    submodules: Iterable[str] = (),
+) -> Drives:
+    """Find runs of `model` that reach every attention module.
+
+    Args:
+        model: the model in memory.
+        seed: of the inputs.
+        arguments: path of a submodule → arguments of its forward that are known already.
+        submodules: those to run besides the whole model.
+    """
+    with without_fast_path(), _watch(model) as ran, torch.random.fork_rng(devices=[]):
+        search = _Search(model, seed, arguments or {}, ran, attention_modules(model))
+        for path in ("", *submodules):
+            search.run(path)
+        error = "" if search.drives else search.first_error
+        for path, module in model.named_modules():
+            if path and isinstance(module, PreTrainedModel) and search.missing_under(path):
+                search.run(path)
+        for name in sorted(search.missing):
+            for path in (name, *_ancestors(name)[:3]):
+                if name in search.missing:
+                    search.run(path, once=True)
+    return Drives(search.drives, sorted(search.missing), error)
+
+
+def run_drives(model: nn.Module, drives: Iterable[Drive]) -> None:
+    """Run all drives, in their order. A model that draws random numbers draws the same ones each time."""
+    with torch.random.fork_rng(devices=[]):
+        for drive in drives:
+            torch.manual_seed(0)
+            _run(model.get_submodule(drive.path), drive.inputs)
+
+
+def attention_modules(model: nn.Module) -> set[str]:
+    """The names of the modules that attend, as their class names say."""
+    attending = {name for name, module in model.named_modules() if _attends(module)}
+    around = {ancestor for name in attending for ancestor in _ancestors(name)}
+    return attending - around
+
+
+def _attends(module: nn.Module) -> bool:
+    class_name = type(module).__name__
+    if not ATTENDS.search(class_name) or DOES_NOT_ATTEND.search(class_name):
+        return False
+    has_parameters = any(True for _ in module.parameters())
+    return has_parameters and not isinstance(module, nn.ModuleList | PreTrainedModel)
+
+
+class _Search:
+    """Runs that work, and the attention modules that are still to run.
+
+    arguments: path of a submodule → arguments of its forward that are known already. ran: the modules that the last run
+    reached, which hooks keep. missing: the attention modules that no run has reached.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        seed: int,
+        arguments: Mapping[str, Mapping[str, Any]],
+        ran: set[str],
+        missing: set[str],
+    ) -> None:
+        self.model = model
+        self.seed = seed
+        self.arguments = arguments
+        self.ran = ran
+        self.missing = missing
+        self.drives: list[Drive] = []
+        self.first_error = ""
+        self._hopeless: set[tuple[Any, ...]] = set()
+
+    def missing_under(self, path: str) -> set[str]:
+        """The attention modules in a submodule that did not run yet."""
+        return {name for name in self.missing if is_in(name, path)}
+
+    def run(self, path: str, *, once: bool = False) -> None:
+        """Run a submodule, and keep the run if attention modules ran that had not run before, or all of the model did.
+
+        once: if no inputs fit, do not try another module of the same class and shapes.
+        """
+        module = self.model.get_submodule(path)
+        form = (type(module), *(parameter.shape for parameter in module.parameters()))
+        if form in self._hopeless:
+            return
+        best = self._find_best(path)
+        if best is None:
+            if once:
+                self._hopeless.add(form)
+            return
+        drive, ran = best
+        if not path or ran & self.missing:
+            self.drives.append(drive)
+            self.missing -= ran
+
+    def _find_best(self, path: str) -> tuple[Drive, set[str]] | None:
+        """The inputs with which most attention modules run, of those that work, and all modules that ran."""
+        module = self.model.get_submodule(path)
+        if "forward" not in vars(type(module)) and type(module).forward is nn.Module.forward:
+            self.first_error = self.first_error or f"{type(module).__name__} has no forward"
+            return None
+        missing = self.missing_under(path)
+        best: tuple[Drive, set[str]] | None = None
+        tries = combine_inputs(module, _configs_around(self.model, path), self.seed, self.arguments.get(path))
+        for inputs in islice(tries, MOST_TRIES):
+            self.ran.clear()
+            torch.manual_seed(self.seed)
+            try:
+                _run(module, inputs)
+            except Exception as problem:  # inputs that do not fit raise anything
+                self.first_error = self.first_error or f"{type(problem).__name__}: {problem}".splitlines()[0][:300]
+                continue
+            if best is None or len(missing & self.ran) > len(missing & best[1]):
+                best = Drive(path, inputs), set(self.ran)
+            if missing <= self.ran:
+                break
+        return best
+
+
+def _run(module: nn.Module, inputs: Mapping[str, Any]) -> None:
+    with torch.no_grad():
+        module(**{name: _copy(value) for name, value in inputs.items()})
+
+
+def _copy(value: Any) -> Any:
+    """The value with copies of its tensors: some models write into their inputs."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, list | tuple):
+        return type(value)(_copy(item) for item in value)
+    return value
+
+
+@contextmanager
+def _watch(model: nn.Module) -> Iterator[set[str]]:
+    """Inside, collect the names of the modules whose forward is called."""
+    ran: set[str] = set()
+    with ExitStack() as hooks:
+        for name, module in model.named_modules(remove_duplicate=False):
+            handle = module.register_forward_pre_hook(lambda *_, name=name: ran.add(name))
+            hooks.callback(handle.remove)
+        yield ran
+
+
+def _ancestors(name: str) -> list[str]:
+    """The modules around a module, the nearest first, without the model itself."""
+    segments = name.split(".")
+    return [".".join(segments[:depth]) for depth in range(len(segments) - 1, 0, -1)]
+
+
+def _configs_around(model: nn.Module, path: str) -> list[Any]:
+    """The configurations of a submodule, the nearest first, then the sections of these."""
+    configs: dict[int, PretrainedConfig] = {}
+    for name in (path, *_ancestors(path), ""):
+        config = getattr(model.get_submodule(name), "config", None)
+        if isinstance(config, PretrainedConfig):
+            configs.setdefault(id(config), config)
+    for config in list(configs.values()):
+        for section in _list_sections(config):
+            configs.setdefault(id(section), section)
+    return list(configs.values())
+
+
+def _list_sections(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
+    for value in vars(config).values():
+        if isinstance(value, PretrainedConfig):
+            yield value
+            yield from _list_sections(value)

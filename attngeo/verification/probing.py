@@ -1,0 +1,216 @@
+"""Runs of a model on known inputs, and the products of queries and keys in all of them.
+
+`probe_inputs` replaces the input of attention modules, for every token alike, by one random vector of each width. Then
+the queries of every token, window and chunk are the same up to rotations by position. `linear_norms` takes the division
+out of the normalisations inside attention, so that queries and keys are linear in that vector.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attngeo.bounds.machine import available_memory
+from attngeo.errors import NotEnoughMemoryError
+from attngeo.verification.recording import Product, record_products
+
+Vectors = Callable[[int], Tensor]
+# Arguments of attention modules that are not the sequence that is projected.
+NOT_PROJECTED = re.compile(r"pos|mask|bias|cos|sin|rope|rotary|cache|past|index|ids")
+
+
+def random_vectors(run: int) -> Vectors:
+    """Width → the random vector [width] of this run, with entries of variance 1. Each run has its own vectors."""
+
+    def draw(width: int) -> Tensor:
+        generator = torch.Generator().manual_seed(1_000_003 * run + width)
+        return torch.randn(width, generator=generator)
+
+    return draw
+
+
+# (module, number of its call, name of the argument) → the argument
+Arguments = dict[tuple[str, int, str], Tensor]
+
+
+@contextmanager
+def probe_inputs(
+    model: nn.Module, modules: Mapping[str, Iterable[int]], vectors: Vectors, others: Arguments
+) -> Iterator[None]:
+    """Inside, every token that enters one of the modules is `vectors(width)`.
+
+    modules: module name → widths of the inputs to replace. others: the other arguments, such as positions; those of the
+    first run are noted there, and are used again in later runs, so that nothing but the vectors changes.
+    """
+    with ExitStack() as hooks:
+        for name, widths in modules.items():
+            module = model.get_submodule(name)
+            hook = _input_hook(name, module, tuple(widths), vectors, others)
+            hooks.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+        yield
+
+
+def _input_hook(
+    module_name: str, module: nn.Module, widths: tuple[int, ...], vectors: Vectors, others: Arguments
+) -> Any:
+    parameters = list(inspect.signature(module.forward).parameters)
+    calls = count()
+
+    def replace(name: str, value: Any, call: int) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        if value.ndim >= 2 and not NOT_PROJECTED.search(name):
+            for axis in (value.ndim - 1, 1):  # tokens are rows; in images, channels come second
+                if value.shape[axis] in widths:
+                    return _repeat_vector(vectors, value, axis)
+        first = others.setdefault((module_name, call, name), value.detach().clone())
+        return first.clone() if first.shape == value.shape else value
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        call = next(calls)
+        names = [*parameters, *(f"argument {i}" for i in range(len(args)))]
+        replaced = tuple(replace(name, value, call) for name, value in zip(names, args, strict=False))
+        return replaced, {name: replace(name, value, call) for name, value in kwargs.items()}
+
+    return hook
+
+
+def _repeat_vector(vectors: Vectors, value: Tensor, axis: int) -> Tensor:
+    """A tensor like `value` with the vector of its width along the axis, everywhere."""
+    width = value.shape[axis]
+    shape = [1] * value.ndim
+    shape[axis] = width
+    return vectors(width).to(value).reshape(shape).expand_as(value).clone()
+
+
+@contextmanager
+def linear_norms(model: nn.Module, modules: Iterable[str], vectors: Vectors) -> Iterator[None]:
+    """Inside, the normalisations in these modules are linear: they keep their gain and centring and do not divide.
+
+    A normalisation of the module's own input is left out altogether: scores are those of the weights behind it.
+    """
+    norms = set()
+    for name in modules:
+        for module in model.get_submodule(name).modules():
+            class_name = type(module).__name__.lower()
+            if "norm" in class_name and "batch" not in class_name:
+                norms.add(module)
+    with ExitStack() as hooks:
+        for norm in norms:
+            hooks.callback(norm.register_forward_hook(_linear_hook(vectors), with_kwargs=True).remove)
+        yield
+
+
+def _linear_hook(vectors: Vectors) -> Any:
+    def hook(norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        x = args[0] if args else next(iter(kwargs.values()))
+        if not isinstance(output, Tensor) or output.shape != x.shape or not x.is_floating_point():
+            return None
+        probe = vectors(x.shape[-1]).to(x)
+        if torch.equal(x, probe.expand_as(x)):
+            return x
+
+        def normalise(value: Tensor) -> Tensor:
+            result: Tensor = norm.forward(value, *args[1:], **kwargs) if args else norm.forward(value)
+            return result.float()
+
+        large = 1e3 * x
+        at_large = normalise(large)
+        at_zero = normalise(torch.zeros_like(x))
+        if not torch.allclose(at_large, normalise(2 * large), rtol=1e-3, atol=1e-5):
+            return None  # it does not divide by the size of its input
+        centres = torch.allclose(at_large, normalise(large + large.abs().max()), rtol=1e-2, atol=1e-3)
+        wide = x.float()
+        deviation = wide - wide.mean(-1, keepdim=True) if centres else wide
+        size = deviation.square().mean(-1, keepdim=True).sqrt()
+        return ((at_large - at_zero) * size).to(x)
+
+    return hook
+
+
+# The first run is what the others are compared with.
+RUNS = 4
+Run = Callable[[], None]
+Report = Callable[[int, int], None]
+
+
+def products_of_runs(
+    model: Any, run: Run, widths: Mapping[str, set[int]], first: Iterable[Product], report: Report
+) -> Iterator[Product]:
+    """Run the model RUNS times on known inputs and yield each product once, with its factors in all runs.
+
+    Args:
+        model: the model in memory.
+        run: runs it.
+        widths: module to check → the widths of its inputs.
+        first: the products of a run without known inputs.
+        report: is called with the number of runs that are done, and that of all.
+
+    Raises:
+        NotEnoughMemoryError: all factors do not fit in memory.
+    """
+    kept = [product for product in first if not widths.keys().isdisjoint(product.running)]
+    need = RUNS * sum(product.query.nbytes + product.key.nbytes for product in kept)
+    have = available_memory()
+    if need > have:
+        raise NotEnoughMemoryError(
+            f"the queries and keys that {type(model).__name__} multiplies in {RUNS} runs need {need / 1e9:.1f} GB of "
+            f"memory; {max(have, 0) / 1e9:.1f} GB are available; use a machine with more memory, or score it without "
+            "verification"
+        )
+    others: Arguments = {}
+    by_run: list[list[Product]] = []
+    for number, vectors in enumerate(vectors_of_runs()):
+        report(number, RUNS)
+        with (
+            linear_norms(model, widths, vectors),
+            probe_inputs(model, widths, vectors, others),
+            record_products(model, widths) as recording,
+        ):
+            run()
+        by_run.append(recording.products)
+    yield from _align(by_run)
+
+
+def vectors_of_runs() -> Iterator[Vectors]:
+    """The vectors of each run."""
+    return map(random_vectors, range(RUNS))
+
+
+def _align(by_run: list[list[Product]]) -> Iterator[Product]:
+    """The products that every run computed. If the length of a sequence depends on the input, its start is kept."""
+    first, *others = map(_number_products, by_run)
+    for key, product in first.items():
+        products = [product] + [numbered[key] for numbered in others if key in numbered]
+        sizes = {(product.query.shape[0], product.key.shape[0], product.query.shape[2]) for product in products}
+        if len(products) == len(by_run) and len(sizes) == 1:
+            yield replace(
+                product,
+                query=_stack_starts([product.query for product in products]),
+                key=_stack_starts([product.key for product in products]),
+            )
+
+
+def _number_products(products: Iterable[Product]) -> dict[tuple[tuple[str, ...], int], Product]:
+    """The products of a run by the modules that were running, and a count among those of the same modules."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    numbered = {}
+    for product in products:
+        numbered[product.running, counts[product.running]] = product
+        counts[product.running] += 1
+    return numbered
+
+
+def _stack_starts(factors: list[Tensor]) -> Tensor:
+    """Factors [n, tokens, width] as one tensor [runs, n, tokens, width], with the tokens that all of them have."""
+    tokens = min(factor.shape[1] for factor in factors)
+    return torch.stack([factor[:, :tokens].float() for factor in factors])
