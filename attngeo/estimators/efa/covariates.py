@@ -1,4 +1,4 @@
-"""Covariates: what a table states of a row beside its item, as categories and as numbers near 1.
+"""Covariates: facts of a row beside its item and its values, as categories and as numbers near 1.
 
 A time is seven numbers: how late it is, and where it is in a day, a week and a year (cosine and sine of each).
 """

@@ -70,9 +70,15 @@ def make_model(
 def _make_network(options: EfaOptions, architecture: Architecture, shape: DataShape) -> nn.Module:
     """The network that the options name. Raises UsageError for sizes that do not fit."""
     if options.model == "efa":
-        if shape.part == "items":
-            return _make_item_attention(options, architecture, shape)
-        return _make_value_attention(options, architecture, shape)
+        if shape.part == "values":
+            return _make_value_attention(options, architecture, shape)
+        return ItemAttention(
+            shape.items,
+            _shape_attention(options, architecture, options.width),
+            positions=_count_positions(options, shape),
+            causal=options.causal,
+            covariates=shape.covariate_sizes,
+        )
     pooling: dict[str, Any] = {
         "causal": options.causal,
         "pooling": architecture.pooling,
@@ -84,16 +90,6 @@ def _make_network(options: EfaOptions, architecture: Architecture, shape: DataSh
     if shape.items:
         return ValueFactors(shape.items, options.width, **pooling)
     return _make_spatial_factors(options, shape)
-
-
-def _make_item_attention(options: EfaOptions, architecture: Architecture, shape: DataShape) -> ItemAttention:
-    return ItemAttention(
-        shape.items,
-        _shape_attention(options, architecture, options.width),
-        positions=_count_positions(options, shape),
-        causal=options.causal,
-        covariates=shape.covariate_sizes,
-    )
 
 
 def _make_value_attention(options: EfaOptions, architecture: Architecture, shape: DataShape) -> ValueAttention:

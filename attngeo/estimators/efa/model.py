@@ -38,7 +38,8 @@ class PartModel(nn.Module):
 
     def __init__(self, network: nn.Module, families: Sequence[ExponentialFamily], shape: DataShape) -> None:
         super().__init__()
-        self.network, self.shape = network, shape
+        self.network = network
+        self.shape = shape
         self.families: Any = nn.ModuleList(families)
         self.is_of_items = shape.part == "items"
         self._place_scale: Tensor

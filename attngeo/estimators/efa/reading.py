@@ -18,6 +18,7 @@ from attngeo.estimators.efa.columns import (
     code_sequences,
     code_values,
     rank_positions,
+    require_all_numbers,
     require_frame,
     require_numbers,
 )
@@ -106,7 +107,8 @@ class TableReader:
             columns["values"] = np.where(missing[:, None], 0, values)
             for tensor, names in (("coordinates", self.options.coordinates), ("lagged", self.options.lags)):
                 if names:
-                    columns[tensor] = _read_numbers(frame, names, source)
+                    numbers = [require_all_numbers(frame, name, source=source) for name in names]
+                    columns[tensor] = np.stack(numbers, 1)
         if self.shape.covariates:
             covariates = dict(zip(self.options.kinds, self.shape.covariates, strict=True))
             columns["categories"], columns["numbers"] = read_covariates(frame, covariates, source)
@@ -273,12 +275,6 @@ def _copy_for_alternatives(
     copy = np.where(missing[rows], alternative[rows], repetition)
     first_copies = copies.cumsum() - copies
     return rows, first_copies[codes[rows]] + copy, np.repeat(np.arange(len(copies)), copies)
-
-
-def _read_numbers(frame: pd.DataFrame, names: Sequence[str], source: str) -> np.ndarray:
-    """Columns of finite numbers, [rows, columns]. Raises TableError."""
-    every = np.arange(len(frame))
-    return np.stack([require_numbers(frame, name, kept=every, source=source) for name in names], 1)
 
 
 def check_support(

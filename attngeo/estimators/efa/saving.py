@@ -42,7 +42,9 @@ LAYERS_IN_FILE = "encoder.layer."
 class SavedEfa(SavedModel):
     """The configuration of a model. The last five keys are those of a transformer's layers; a factor model has none."""
 
-    TYPE, FORMAT, MADE_BY = "attngeo_efa", 4, MADE_BY
+    TYPE = "attngeo_efa"
+    FORMAT = 4
+    MADE_BY = MADE_BY
     options: EfaOptions
     architecture: Architecture
     shape: DataShape

@@ -65,7 +65,8 @@ def require_text(path: Path) -> None:
             head = file.read(HEAD_BYTES)
     except OSError:
         return  # whoever reads the table says why it cannot be read
-    if problem := find_text_problem(head, SEPARATORS[path.suffix.lower()]):
+    problem = find_text_problem(head, SEPARATORS[path.suffix.lower()])
+    if problem:
         raise TableError(problem, table=str(path))
 
 

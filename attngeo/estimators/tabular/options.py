@@ -27,7 +27,7 @@ OURS = "atn"
 MADE_BY = "attngeo tabular fit --save"
 Vocabulary = Literal["column", "shared"]
 Unseen = Literal["error", "mask"]
-UNSEEN = "What a value that no training row has is: an error, or masked as a missing one"
+UNSEEN = "A value that no training row has: an error, or masked as a missing one"
 
 
 class ClassifierOptions(EstimatorOptions):

@@ -87,7 +87,9 @@ class SavedColumn(Table):
 class SavedClassifier(SavedModel):
     """The configuration of a classifier, or of a model without a target."""
 
-    TYPE, FORMAT, MADE_BY = "attngeo_tabular", 1, MADE_BY
+    TYPE = "attngeo_tabular"
+    FORMAT = 1
+    MADE_BY = MADE_BY
     parameters: ClassifierOptions
     seed: Count
     data_sets: Annotated[Count, Field(ge=1)]
