@@ -18,8 +18,8 @@ from attngeo.estimators.efa.attention import AttentionShape
 from attngeo.estimators.efa.networks import Batch, ItemAttention
 from attngeo.estimators.efa.options import Architecture
 from attngeo.papers.wibisono2025.baselines import measure_unigram
-from attngeo.papers.wibisono2025.files import Split, take_sequences
 from attngeo.papers.wibisono2025.options import COLUMNS
+from attngeo.papers.wibisono2025.splits import Split, take_sequences
 
 TARGET = Path(__file__).with_name("recovery.csv")
 # The known model: items, numbers of an embedding, heads, and positions of a sequence.

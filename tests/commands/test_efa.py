@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from support.messages import assert_fails, assert_states
 
 from attngeo.papers.wibisono2025.experiments import load_split
-from attngeo.papers.wibisono2025.sequences import synthetic_ratings
+from attngeo.papers.wibisono2025.synthetic import synthetic_ratings
 
 NAMES = ["Limes", "Lemon", "Tea", "Milk", "Bread"]
 SMALL = ["--width", "4", "--epochs", "2"]

@@ -1,16 +1,21 @@
 """Baselines without a network, which each model must be compared with. Each learns from training rows only.
 
-train, validation, test: tidy tables of `datasets`. The result has the metrics of the experiment.
+A baseline is called with the split of a tidy table of `datasets`, a direction and a setting; it returns the metrics of
+the experiment on test rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from attngeo.papers.wibisono2025.files import Split
+from attngeo.papers.wibisono2025.splits import Split
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import Ridge
 
 # Penalties of ridge regression that validation data choose from.
 PENALTIES = tuple(10.0**power for power in range(-1, 7))
@@ -21,27 +26,32 @@ Measure = Callable[[Split, str, str], Metrics]
 
 def measure_unigram(split: Split, _direction: str, _setting: str) -> Metrics:
     """Items as frequent as in training rows, whatever the context; one is added to each count."""
-    return {"cross_entropy": float(-np.log(_count_items(split)[split.test["item"]]).mean())}
+    probabilities = _count_items(split)[split.test["item"]]
+    return {"cross_entropy": float(-np.log(probabilities).mean())}
 
 
 def measure_rest(split: Split, direction: str, _setting: str) -> Metrics:
-    """The same, but an item does not occur again: those of the context have probability 0, the rest sum to 1."""
-    chances = split.test["item"].map(_count_items(split))
-    groups = chances.groupby(split.test["sequence"])
-    seen = groups.cumsum() - chances if direction == "uni" else groups.transform("sum") - chances
-    return {"cross_entropy": float(-np.log(chances / (1 - seen)).mean())}
+    """Items as frequent as in training rows, but none occurs again: those of the context have probability 0."""
+    probabilities = split.test["item"].map(_count_items(split))
+    sequences = probabilities.groupby(split.test["sequence"])
+    sums = sequences.cumsum() if direction == "uni" else sequences.transform("sum")
+    of_context = sums - probabilities
+    return {"cross_entropy": float(-np.log(probabilities / (1 - of_context)).mean())}
 
 
 def _count_items(split: Split) -> pd.Series[float]:
     """The probability of each item of any part."""
-    items = sorted({item for part in split for item in part["item"].unique()})
-    counts: pd.Series[float] = split.train["item"].value_counts().reindex(items, fill_value=0) + 1.0
+    items: set[Any] = set()
+    for rows in split:
+        items.update(rows["item"].unique())
+    counts: pd.Series[float] = split.train["item"].value_counts().reindex(sorted(items), fill_value=0) + 1.0
     return counts / counts.sum()
 
 
 def measure_means(split: Split, _direction: str, setting: str) -> Metrics:
     """The mean value of each item in training rows."""
-    means = split.test["item"].map(split.train.groupby("item")["value"].mean()).fillna(split.train["value"].mean())
+    by_item = split.train.groupby("item")["value"].mean()
+    means = split.test["item"].map(by_item).fillna(split.train["value"].mean())
     return measure_ratings(split.test["value"], means, setting)
 
 
@@ -58,10 +68,12 @@ def measure_ratings(value: pd.Series[float], mean: pd.Series[float], setting: st
     if not setting:
         return {"mse": float(((value - mean) ** 2).mean())}
     shift = 1.0 if setting == "v1" else 0.0
-    rate, count = mean - shift, value - shift
-    loss = {"loss": float((rate - count * np.log(rate.clip(lower=1e-8))).mean())}
-    by_rating = mean.groupby(value).mean()
-    return loss | {f"mean_prediction_of_{rating:g}": float(predicted) for rating, predicted in by_rating.items()}
+    rate = mean - shift
+    count = value - shift
+    metrics = {"loss": float((rate - count * np.log(rate.clip(lower=1e-8))).mean())}
+    for rating, predicted in mean.groupby(value).mean().items():
+        metrics[f"mean_prediction_of_{rating:g}"] = float(predicted)
+    return metrics
 
 
 def measure_ridge(split: Split, _direction: str, setting: str) -> Metrics:
@@ -72,13 +84,14 @@ def measure_ridge(split: Split, _direction: str, setting: str) -> Metrics:
     from sklearn.linear_model import Ridge
 
     lags = ["lag_1", "lag_2"][: count_days(setting)]
-    wide = [_spread(part, lags) for part in split]
+    train, validation, test = (_spread_days(rows, lags) for rows in split)
     errors = []
-    for city in range(wide[0][0].shape[1]):
-        train, validation, test = (_divide(values, before, city) for values, before in wide)
-        fits = [Ridge(penalty).fit(*train) for penalty in PENALTIES]
-        losses = [float(((fit.predict(validation[0]) - validation[1]) ** 2).mean()) for fit in fits]
-        errors.append((fits[int(np.argmin(losses))].predict(test[0]) - test[1]) ** 2)
+    for city in range(train.values.shape[1]):
+        inputs = train.inputs_of(city)
+        fits = [Ridge(penalty).fit(inputs, train.values[:, city]) for penalty in PENALTIES]
+        losses = [np.mean(_square_errors(fit, validation, city)) for fit in fits]
+        best = fits[int(np.argmin(losses))]
+        errors.append(_square_errors(best, test, city))
     return {"mse": float(np.mean(errors))}
 
 
@@ -93,14 +106,27 @@ def count_days(setting: str) -> int:
     return int(last[0]) if last and last[-1] in ("day", "days") else 0
 
 
-def _spread(frame: pd.DataFrame, lags: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Values, [days, cities], and those of earlier days, [days, lags·cities]."""
+class Days(NamedTuple):
+    """Temperatures. values: [days, cities]. before: those of earlier days, [days, lags·cities]."""
+
+    values: np.ndarray
+    before: np.ndarray
+
+    def inputs_of(self, city: int) -> np.ndarray:
+        """What a city is predicted from: the other cities, and all cities the days before."""
+        return np.hstack([np.delete(self.values, city, 1), self.before])
+
+
+def _spread_days(frame: pd.DataFrame, lags: list[str]) -> Days:
+    """The temperatures of tidy rows, and those of the days before in the columns `lags`."""
     wide = frame.pivot(index="sequence", columns="position", values=["value", *lags])
-    return wide["value"].to_numpy(), wide[lags].to_numpy()
+    return Days(wide["value"].to_numpy(), wide[lags].to_numpy())
 
 
-def _divide(values: np.ndarray, before: np.ndarray, city: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.hstack([np.delete(values, city, 1), before]), values[:, city]
+def _square_errors(fit: Ridge, days: Days, city: int) -> np.ndarray:
+    """The squared errors of a city's regression, [days]."""
+    errors: np.ndarray = (fit.predict(days.inputs_of(city)) - days.values[:, city]) ** 2
+    return errors
 
 
 TRIVIAL: Mapping[str, Measure] = {

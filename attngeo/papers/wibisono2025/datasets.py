@@ -19,21 +19,18 @@ import pandas as pd
 
 from attngeo.choices import one_of
 from attngeo.errors import DataError, UsageError
-from attngeo.papers.wibisono2025.files import Split, folder_of, look_for, read_content
-from attngeo.papers.wibisono2025.sequences import (
+from attngeo.papers.wibisono2025.files import folder_of, look_for, read_content
+from attngeo.papers.wibisono2025.instacart import PARTS, read_instacart, read_item_names, split_instacart
+from attngeo.papers.wibisono2025.movielens import (
     MEMBER,
     MOVIELENS_ARCHIVE,
-    PARTS,
-    read_instacart,
-    read_item_names,
     read_movie_titles,
     read_movielens,
-    split_instacart,
     split_movielens_ratings,
     split_movielens_sequences,
-    split_synthetic,
-    synthetic_ratings,
 )
+from attngeo.papers.wibisono2025.splits import Split
+from attngeo.papers.wibisono2025.synthetic import split_synthetic, synthetic_ratings
 from attngeo.papers.wibisono2025.temperature import (
     ARCHIVE,
     COORDINATES,
@@ -56,14 +53,14 @@ GROUPLENS = "https://files.grouplens.org/datasets/movielens"
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that is downloaded: its name, the folder of its address, and the SHA-256 of its content.
+    """A file that is downloaded: its name, the address of its folder, and the SHA-256 of its content.
 
     member: if the file is a zip archive, the file in it that is read, of which the SHA-256 is. replaced_by: a file of
     the user that is read in place of it.
     """
 
     name: str
-    place: str
+    folder: str
     sha256: str
     member: str = ""
     replaced_by: str = ""
@@ -71,7 +68,7 @@ class SourceFile:
     @property
     def address(self) -> str:
         """Where it is downloaded from."""
-        return f"{self.place}/{self.name}"
+        return f"{self.folder}/{self.name}"
 
 
 @dataclass(frozen=True)
@@ -100,11 +97,16 @@ class Experiment:
     split: Callable[..., Split]
 
 
-PAPER, DRAWN = "Wibisono and Wang 2025, arXiv 2501.16790", "Drawn by a program; there are no terms."
+PAPER = "Wibisono and Wang 2025, arXiv 2501.16790"
 DATASETS: Mapping[str, DataSet] = {
     dataset.name: dataset
     for dataset in (
-        DataSet("synthetic", DRAWN, f"{PAPER}, appendix H.1", read=lambda _: synthetic_ratings()),
+        DataSet(
+            "synthetic",
+            terms="Drawn by a program; there are no terms.",
+            citation=f"{PAPER}, appendix H.1",
+            read=lambda _: synthetic_ratings(),
+        ),
         DataSet(
             "movielens",
             terms="MovieLens-100K of GroupLens, University of Minnesota, is for research: cite it, and ask GroupLens "
@@ -179,19 +181,24 @@ def load_dataset(
 ) -> pd.DataFrame:
     """The rows of a data set, as its reader returns them; `EXPERIMENTS` has how they are divided.
 
-    data: a file or a folder with the files of the data set; None downloads them once, and keeps them in the cache.
-    progress: is told the terms of the data set as a note before a download, each file, and which file of the user has
-    other content than the published one.
-    Raises UsageError if the name is unknown, or data is given of one without files; DataUnavailableError if a file is
-    missing, or cannot be downloaded; DataError if it is another one than expected.
+    Args:
+        name: a key of DATASETS.
+        data: a file or a folder with the files of the data set; None downloads them once, and keeps them in the cache.
+        progress: is told the terms of the data set as a note before a download, each file, and which file of the user
+            has other content than the published one.
+
+    Raises:
+        UsageError: if the name is unknown, or data is given of one without files.
+        DataUnavailableError: if a file is missing, or cannot be downloaded.
+        DataError: if it is another one than expected.
     """
     dataset = find_dataset(name)
     if data is not None:
         if not dataset.files:
             raise UsageError(f"the data set {name} is drawn, not read; leave out $data", "data")
-        place = Path(data).expanduser()
-        frame = dataset.read(place)
-        _note_changes(dataset, place, progress)
+        path = Path(data).expanduser()
+        frame = dataset.read(path)
+        _note_changes(dataset, path, progress)
         return frame
     with downloads_folder() as downloads:
         folder = downloads / f"efa-{name}"
@@ -213,17 +220,21 @@ def load_item_names(name: str, data: str | Path | None = None) -> Mapping[int, s
         return dataset.name_items(folder) if folder.exists() else {}
 
 
-def _note_changes(dataset: DataSet, place: Path, progress: ProgressCallback) -> None:
+def _note_changes(dataset: DataSet, data: Path, progress: ProgressCallback) -> None:
     """Tell which files of the user, of those that a download would get, have another content."""
-    folder = folder_of(place)
+    folder = folder_of(data)
     for file in dataset.files:
         if file.replaced_by and look_for(folder, file.replaced_by):
             continue
-        names = [name for name in (Path(file.member).name, file.member, file.name) if name]
-        path = place if len(dataset.files) == 1 and place.is_file() else look_for(folder, *names)
+        if len(dataset.files) == 1 and data.is_file():
+            path: Path | None = data
+        else:
+            names = (Path(file.member).name, file.member, file.name) if file.member else (file.name,)
+            path = look_for(folder, *names)
+        if path is None:
+            continue
         try:
-            if path is not None:
-                _verify(file, path)
+            _verify(file, path)
         except DataError:
             progress(Progress("note", f"{path} is not the published file, so numbers differ from the paper's"))
 
@@ -237,11 +248,12 @@ def _fetch_files(dataset: DataSet, folder: Path, progress: ProgressCallback) -> 
             progress(terms.pop())
         progress(step)
 
+    count = len(dataset.files)
+    noun = "file" if count == 1 else f"{count} files, of which this is one, in a folder"
     for file in dataset.files:
-        these = "file" if len(dataset.files) == 1 else f"{len(dataset.files)} files, of which this is one, in a folder"
         fetch(
             file.address, folder / file.name, partial(_verify, file), what=dataset.name,
-            advice=f"download {file.address} on another machine, and give the {these} as data (--data)",
+            advice=f"download {file.address} on another machine, and give the {noun} as data (--data)",
             most_bytes=MOST_BYTES, progress=report,
         )  # fmt: skip
 

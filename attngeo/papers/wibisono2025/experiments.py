@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -25,8 +25,16 @@ from attngeo.papers import runs
 from attngeo.papers.runs import Outcome, Rows, answer_cases
 from attngeo.papers.wibisono2025.baselines import TRIVIAL, measure_ratings
 from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset, load_item_names
-from attngeo.papers.wibisono2025.files import Split
-from attngeo.papers.wibisono2025.options import COLUMNS, LABELS, SETTINGS, TEMPERATURE, RunOptions, list_settings
+from attngeo.papers.wibisono2025.options import (
+    COLUMNS,
+    LABELS,
+    SETTINGS,
+    TEMPERATURE,
+    ModelSetting,
+    RunOptions,
+    list_settings,
+)
+from attngeo.papers.wibisono2025.splits import Split
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import describe_code
 from attngeo.studies.results import KeptResult, find_record
@@ -59,8 +67,8 @@ class EfaRun:
     @property
     def name(self) -> str:
         """The run, for people."""
-        parts = (self.experiment, self.model, self.direction, self.setting, f"seed {self.seed}")
-        return " ".join(part for part in parts if part)
+        words = (self.experiment, self.model, self.direction, self.setting, f"seed {self.seed}")
+        return " ".join(word for word in words if word)
 
     @property
     def folder(self) -> Path | None:
@@ -80,9 +88,11 @@ class EfaRun:
         record = self._find_record(split)
 
         def compute(_: list[int]) -> list[runs.Answer]:
-            metrics = self._compute(split, None if record is None else record.folder, progress)
+            state = None if record is None else record.folder
+            metrics = self._compute(split, state, progress)
+            rows: Rows = [{"metric": name, "value": value} for name, value in metrics.items()]
             choices = {name: value for name, value in self.choices if name in CHOICES}
-            return [([{"metric": name, "value": value} for name, value in metrics.items()], {"options": choices})]
+            return [(rows, {"options": choices})]
 
         (rows,) = answer_cases(self.name, [record], compute, progress, fresh=fresh or self._is_unsaved())
         labels = {name: getattr(self, name) for name in LABELS}
@@ -109,7 +119,7 @@ class EfaRun:
 
         # Before the training, which a broken file of names would lose.
         names = load_item_names(EXPERIMENTS[self.experiment].dataset, self.choices.data) if self.folder else {}
-        longest = max(int(part.groupby("sequence").size().max()) for part in split)
+        longest = max(int(rows.groupby("sequence").size().max()) for rows in split)
         architecture = self.architecture.replace(longest=longest)
         model = ExponentialFamilyAttention(**{**dict(self.options), "architecture": architecture})
         model.fit(split.train, validation=split.validation, folder=state, progress=progress)
@@ -143,8 +153,8 @@ def _measure(model: ExponentialFamilyAttention, test: pd.DataFrame, setting: str
 @lru_cache(maxsize=2)
 def load_split(experiment: str, data: str | None, published: bool) -> Split:
     """The rows of an experiment; a process that makes several runs reads them once."""
-    about = EXPERIMENTS[experiment]
-    return about.split(load_dataset(about.dataset, data), published=published)
+    division = EXPERIMENTS[experiment]
+    return division.split(load_dataset(division.dataset, data), published=published)
 
 
 def plan_runs(experiment: str, options: RunOptions) -> list[EfaRun]:
@@ -153,23 +163,29 @@ def plan_runs(experiment: str, options: RunOptions) -> list[EfaRun]:
     Raises UsageError for an unknown experiment, or if nothing is left to run.
     """
     models = list_settings(experiment, options)
-    planned = []
-    about = SETTINGS[experiment]
-    if options.baselines:  # each once for each direction, and for each setting whose numbers are other ones
-        settings = list(about.settings)
-        if experiment == TEMPERATURE:
-            settings = sorted({model.setting.partition(", ")[2] for model in models if model.model == "efa"} | {""})
-        planned = [
-            EfaRun(experiment, name, direction, setting, 0, options)
-            for name in about.trivial
-            for direction in dict.fromkeys(model.direction for model in models)
-            for setting in (settings if name != "day-before" else [""])
-        ]
-    return planned + [
-        EfaRun(experiment, *model[:3], seed, options, model.options.replace(random_state=seed), model.architecture)
-        for seed in range(options.seeds)
-        for model in models
-    ]
+    planned = list(_plan_baselines(experiment, options, models)) if options.baselines else []
+    for seed in range(options.seeds):
+        for model in models:
+            efa_options = model.options.replace(random_state=seed)
+            planned.append(
+                EfaRun(
+                    experiment, model.model, model.direction, model.setting, seed, options, efa_options,
+                    model.architecture,
+                )
+            )  # fmt: skip
+    return planned
+
+
+def _plan_baselines(experiment: str, options: RunOptions, models: Sequence[ModelSetting]) -> Iterator[EfaRun]:
+    """Each baseline once for each direction of the models, and for each setting whose numbers are other ones."""
+    directions = list(dict.fromkeys(model.direction for model in models))
+    settings = list(SETTINGS[experiment].settings)
+    if experiment == TEMPERATURE:  # the earlier days of attention's settings, or none
+        settings = sorted({model.setting.partition(", ")[2] for model in models if model.model == "efa"} | {""})
+    for name in SETTINGS[experiment].trivial:
+        for direction in directions:
+            for setting in [""] if name == "day-before" else settings:
+                yield EfaRun(experiment, name, direction, setting, 0, options)
 
 
 @cache
@@ -188,7 +204,7 @@ def build_frame(outcomes: Sequence[Outcome], options: RunOptions) -> pd.DataFram
     if options.epochs is not None:
         frame["published"] = np.nan
     if options.layers not in (None, default_of(EfaOptions, "n_layers")):  # of temperatures, the setting names them
-        other = (frame["model"] == "efa") & (frame["experiment"] != TEMPERATURE)
-        frame["published"] = frame["published"].mask(other)
+        is_another = (frame["model"] == "efa") & (frame["experiment"] != TEMPERATURE)
+        frame["published"] = frame["published"].mask(is_another)
     frame.attrs = {"title": "Exponential family attention", "published": SOURCE, "as_published": options.published}
     return frame

@@ -1,4 +1,4 @@
-"""Files of others, read whole within limits of bytes; and the training, validation and test rows of a tidy table."""
+"""Files of data sets, packed or not, read whole within limits of bytes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import gzip
 import io
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
-import numpy as np
 import pandas as pd
 
 from attngeo.bounds import check_small
@@ -21,30 +20,31 @@ from attngeo.papers.wibisono2025.options import README, require_data
 # Ten times the largest of them, unpacked.
 MOST_BYTES = 50_000_000
 PACKED = ".gz"
-# The seed of the published runs.
-PUBLISHED_SEED = 42
 
 
 def look_for(folder: Path, *names: str) -> Path | None:
     """The first of these files, also packed by gzip, in a folder; None if it has none of them."""
-    places = (folder / (name + suffix) for name in names for suffix in ("", PACKED))
-    return next((place for place in places if place.exists()), None)
+    for name in names:
+        for path in (folder / name, folder / (name + PACKED)):
+            if path.exists():
+                return path
+    return None
 
 
-def find_file(place: str | Path, *names: str) -> Path:
-    """The first of these files in a folder; `place` itself, if it is no folder. Raises DataUnavailableError."""
-    place = Path(place).expanduser()
-    file = look_for(place, *names) if place.is_dir() else place
+def find_file(path: str | Path, *names: str) -> Path:
+    """The first of these files in a folder; `path` itself, if it is no folder. Raises DataUnavailableError."""
+    path = Path(path).expanduser()
+    file = look_for(path, *names) if path.is_dir() else path
     if file is None or not file.exists():
-        raise DataUnavailableError(f"{place}: no such file, expected {' or '.join(names)}; {README} describes them")
+        raise DataUnavailableError(f"{path}: no such file, expected {' or '.join(names)}; {README} describes them")
     return file
 
 
-def folder_of(place: str | Path) -> Path:
-    """The folder of a data set of several files: `place`, or the one in which this file is."""
-    require_data(place)
-    place = Path(place).expanduser()
-    return place if place.is_dir() else place.parent
+def folder_of(path: str | Path) -> Path:
+    """The folder of a data set of several files: `path`, or the one in which this file is."""
+    require_data(path)
+    path = Path(path).expanduser()
+    return path if path.is_dir() else path.parent
 
 
 def read_content(path: Path, most: int = MOST_BYTES, *, member: str = "") -> bytes:
@@ -55,6 +55,7 @@ def read_content(path: Path, most: int = MOST_BYTES, *, member: str = "") -> byt
     try:
         size = check_small(path, most)
         with path.open("rb") as file:
+            # One byte more than is allowed, so that a longer one is noticed.
             content = _unpack(file, path, member).read(most + 1)
         if len(content) > most:
             raise ValueError(f"it has more than {most:,} bytes" + (", unpacked" if size <= most else ""))
@@ -68,6 +69,7 @@ def read_content(path: Path, most: int = MOST_BYTES, *, member: str = "") -> byt
 
 
 def _unpack(file: IO[bytes], path: Path, member: str) -> IO[bytes]:
+    """The content of an open file, of gzip by its name, or of a zip archive by its first bytes."""
     if path.suffix.lower() == PACKED:
         return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
     if member and zipfile.is_zipfile(file):
@@ -98,55 +100,18 @@ def read_table(
         if not isinstance(frame.index, pd.RangeIndex):
             raise ValueError("a row has more cells than there are names of columns")
         missing = [name for name in columns if name not in frame]
-        if missing or frame.empty:
-            raise ValueError(f"it lacks the column {missing[0]!r}" if missing else "it has no rows")
+        if missing:
+            raise ValueError(f"it lacks the column {missing[0]!r}")
+        if frame.empty:
+            raise ValueError("it has no rows")
     chosen: pd.DataFrame = frame if every else frame[list(columns)]
     return chosen
 
 
 def require_once(path: Path, frame: pd.DataFrame, columns: list[str]) -> None:
     """Raise DataError that states the first row whose cells of these columns another row has, too."""
-    again = frame.duplicated(columns).to_numpy()
-    if again.any():
-        row = int(again.argmax())
-        what = ", ".join(f"{name} {frame[name].iloc[row]}" for name in columns)
-        raise DataError(f"{path}: row {row + 1} repeats {what}, expected each once")
-
-
-class Split(NamedTuple):
-    """The rows of each part, in the order of the table."""
-
-    train: pd.DataFrame
-    validation: pd.DataFrame
-    test: pd.DataFrame
-
-
-def take_sequences(
-    frame: pd.DataFrame, train: Collection[Any], validation: Collection[Any], test: Collection[Any]
-) -> Split:
-    """The rows of these sequences. Raises DataError if a part has none."""
-    split = Split(*(frame[frame["sequence"].isin(list(part))].reset_index(drop=True)
-                    for part in (train, validation, test)))  # fmt: skip
-    for name, rows in split._asdict().items():
-        if rows.empty:
-            count = frame["sequence"].nunique()
-            raise DataError(f"the {name} part of the data has no row: there are {count} sequences; give all the data")
-    return split
-
-
-def start_draws(seed: int, *, published: bool) -> np.random.Generator | np.random.RandomState:
-    """Random numbers of the seed; or those of the published runs, which have their own seed."""
-    return np.random.RandomState(PUBLISHED_SEED) if published else np.random.default_rng(seed)
-
-
-def hold_out(
-    values: np.ndarray[Any, Any], draw: np.random.Generator | np.random.RandomState
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Three quarters of the values, and a random quarter of them, rounded up.
-
-    With the random numbers of the published runs, this is train_test_split(test_size=0.25, random_state=42) of
-    scikit-learn.
-    """
-    order = draw.permutation(len(values))
-    held = -(-len(values) // 4)
-    return values[order[held:]], values[order[:held]]
+    repeats = frame.duplicated(columns).to_numpy()
+    if repeats.any():
+        row = int(repeats.argmax())
+        cells = ", ".join(f"{name} {frame[name].iloc[row]}" for name in columns)
+        raise DataError(f"{path}: row {row + 1} repeats {cells}, expected each once")

@@ -19,8 +19,9 @@ from attngeo.options import COMPARISON, COMPUTATION, INPUT, MODEL, OPTIMISATION,
 Models = Literal["efa", "fm", "both"]
 Directions = Literal["bi", "uni", "both"]
 MOST_SEEDS = 1000
-# Cities of the temperatures, whose experiment has earlier days, and neighbours.
-CITIES, TEMPERATURE = 44, "temperature"
+# The experiment that has earlier days, and neighbours: its name, and its cities.
+TEMPERATURE = "temperature"
+CITIES = 44
 # Masked copies in a batch of the published runs; a batch here has as many sequences as have that many positions.
 COPIES = 256
 NEIGHBOURS = (1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40)
@@ -31,17 +32,19 @@ COLUMNS = (*LABELS, "metric", "value", "published")
 README = f"{PROJECT_FILES}/attngeo/papers/wibisono2025/README.md"
 
 
-def require_data(place: str | Path) -> None:
+def require_data(path: str | Path) -> None:
     """Raise DataUnavailableError if the file or folder of a data set is missing."""
-    if not Path(place).expanduser().exists():
-        raise DataUnavailableError(f"{place}: no such file or folder; {README} describes the files")
+    if not Path(path).expanduser().exists():
+        raise DataUnavailableError(f"{path}: no such file or folder; {README} describes the files")
 
 
 def _parse_numbers(numbers: Any) -> tuple[int, ...]:
     """Whole numbers, or texts of them. Raises UsageError."""
-    listed = numbers if isinstance(numbers, list | tuple) else (numbers,)
-    counts = [int(number) if isinstance(number, str) and number.isdecimal() else number for number in listed]
-    return tuple(whole("neighbours", count, 1, CITIES - 1) for count in counts)
+    counts = []
+    for number in numbers if isinstance(numbers, list | tuple) else (numbers,):
+        count = int(number) if isinstance(number, str) and number.isdecimal() else number
+        counts.append(whole("neighbours", count, 1, CITIES - 1))
+    return tuple(counts)
 
 
 class RunOptions(Options):
@@ -108,9 +111,11 @@ SMALL = {"width": 32, "standardise": False, "learning_rate": 1e-4, "short": "kee
 ITEMS = SMALL | {"part": "items"}
 OF_ITEMS = Architecture(init="keras", head_size=16)
 OF_RATINGS = OF_ITEMS.replace(both=False, embedding="truncated")
+OF_PLACES = OF_ITEMS.replace(norm=True, feed_forward=64, join=64, head=(128, 16))
 # The code divides products of queries and keys by √(head size); the sums of factor models of items by 1, and those of
 # values by the number of positions that are seen.
-CODE_OF_ITEMS, CODE_OF_VALUES = {"scale": "head", "pooling": "sum"}, {"scale": "head", "pooling": "seen"}
+CODE_OF_ITEMS = {"scale": "head", "pooling": "sum"}
+CODE_OF_VALUES = {"scale": "head", "pooling": "seen"}
 SETTINGS: Mapping[str, ExperimentSettings] = {
     "synthetic": ExperimentSettings(
         options=SMALL | {"family": "gaussian:1", "max_epochs": 1000, "batch_size": COPIES // 5},
@@ -134,8 +139,8 @@ SETTINGS: Mapping[str, ExperimentSettings] = {
             "family": "gaussian:1", "coordinates": ("latitude", "longitude"), "item_vectors": False, "order": False,
             "max_epochs": 2000, "learning_rate": 1e-3, "patience": 200, "standardise": True, "batch_size": 1_000_000,
         },
-        architecture=OF_ITEMS.replace(norm=True, feed_forward=64, join=64, head=(128, 16)),
-        published={"scale": "head"}, directions=("bi",), trivial=("ridge-per-city", "day-before"),
+        architecture=OF_PLACES, published={"scale": "head"}, directions=("bi",),
+        trivial=("ridge-per-city", "day-before"),
     ),
 }  # fmt: skip
 
@@ -153,6 +158,20 @@ class ModelSetting(NamedTuple):
 def list_settings(name: str, options: RunOptions) -> list[ModelSetting]:
     """The models of an experiment that are asked for. Raises UsageError if there is none."""
     experiment = SETTINGS[one_of("experiment", name, SETTINGS)]
+    _check_choices(name, options)
+    directions = [direction for direction in options.directions if direction in experiment.directions]
+    if not directions:
+        known = " and ".join(experiment.directions)
+        raise UsageError(f"$direction is {options.direction!r}, expected {known} for {name}", "direction")
+    settings: list[ModelSetting] = []
+    for model in options.models:
+        for direction in directions:
+            settings += _list_models(name, experiment, model, direction, options)
+    return settings
+
+
+def _check_choices(name: str, options: RunOptions) -> None:
+    """Raise UsageError for an option that has no effect on an experiment or its models."""
     for choice, model in {"lags": "efa", "neighbours": "fm", "layers": "efa"}.items():
         if getattr(options, choice) is None:
             continue
@@ -162,22 +181,12 @@ def list_settings(name: str, options: RunOptions) -> list[ModelSetting]:
             raise UsageError(
                 f"${choice} has no effect on {options.model}, expected {model} or both; leave it out", choice
             )
-    directions = [direction for direction in options.directions if direction in experiment.directions]
-    if not directions:
-        known = " and ".join(experiment.directions)
-        raise UsageError(f"$direction is {options.direction!r}, expected {known} for {name}", "direction")
-    return [
-        setting
-        for model in options.models
-        for direction in directions
-        for setting in _list_models(name, experiment, model, direction, options)
-    ]
 
 
 def _list_models(
     name: str, experiment: ExperimentSettings, model: str, direction: str, options: RunOptions
 ) -> Iterator[ModelSetting]:
-    """The models of one kind and direction."""
+    """The settings of one model in one direction."""
     common: dict[str, Any] = {**experiment.options, "model": model, "direction": direction, "device": options.device}
     architecture = experiment.architecture
     if options.published and experiment.published:
@@ -205,15 +214,20 @@ def _list_layers(options: RunOptions) -> dict[str, dict[str, Any]]:
     Runs with earlier days had 200 epochs of batches of 128 masked copies: those of three days.
     """
     layers = LAYERS if options.layers is None else (options.layers,)
-    pairs = [(count, 0) for count in layers] + [(layers[-1], 1), (layers[-1], 2)]
-    if options.lags is not None:
+    if options.lags is None:
+        pairs = [*((count, 0) for count in layers), (layers[-1], 1), (layers[-1], 2)]
+    else:
         pairs = [(count, options.lags) for count in layers]
-    return {
-        _count(count, "layer") + (f", {_count(days, 'day')}" if days else ""): {"n_layers": count}
-        | ({"lags": ("lag_1", "lag_2")[:days], "max_epochs": options.epochs or 200, "batch_size": 3} if days else {})
-        for count, days in pairs
-    }
+    settings = {}
+    for count, days in pairs:
+        name = _count(count, "layer")
+        further: dict[str, Any] = {"n_layers": count}
+        if days:
+            name += f", {_count(days, 'day')}"
+            further |= {"lags": ("lag_1", "lag_2")[:days], "max_epochs": options.epochs or 200, "batch_size": 3}
+        settings[name] = further
+    return settings
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number > 1 else ''}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number > 1 else ''}"

@@ -18,18 +18,12 @@ import numpy as np
 import pandas as pd
 
 from attngeo.errors import DataError
-from attngeo.papers.wibisono2025.files import (
-    Split,
-    explaining,
-    find_file,
-    folder_of,
-    look_for,
-    read_table,
-    require_once,
-    take_sequences,
-)
+from attngeo.papers.wibisono2025.files import explaining, find_file, folder_of, look_for, read_table, require_once
+from attngeo.papers.wibisono2025.splits import Split, take_sequences
 
-COORDINATES, OCTOBER_FILE, SEPTEMBER_FILE = "all_cities_lat_lon.csv", "october_2007_2019.csv", "sep29_30_2007_2019.csv"
+COORDINATES = "all_cities_lat_lon.csv"
+OCTOBER_FILE = "october_2007_2019.csv"
+SEPTEMBER_FILE = "sep29_30_2007_2019.csv"
 PLACE = ("State", "City", "Latitude", "Longitude")
 ARCHIVE = "city_temperature.csv"
 DATED = ("Month", "Day", "Year", "AvgTemperature")
@@ -37,13 +31,20 @@ DATED = ("Month", "Day", "Year", "AvgTemperature")
 MOST_BYTES = 300_000_000
 # States of the table of coordinates that are left out.
 LEFT_OUT = ("Arizona", "Connecticut", "South Dakota")
-OCTOBER, LAGS = 10, (1, 2)
+OCTOBER = 10
+LAGS = (1, 2)
 COLUMNS = ("sequence", "position", "item", "value", "latitude", "longitude", "lag_1", "lag_2")
 # Years of the experiment; those that train and that validate; later ones test.
-YEARS, TRAINING, VALIDATION = range(2007, 2020), range(2007, 2013), range(2013, 2017)
-FIRST_DAY, LAST_DAY, MISSING = "09-29", "10-31", -99.0
+YEARS = range(2007, 2020)
+TRAINING = range(2007, 2013)
+VALIDATION = range(2013, 2017)
+FIRST_DAY = "09-29"
+LAST_DAY = "10-31"
+# A temperature that the archive lacks.
+MISSING = -99.0
 # Limits of temperatures.
-COLDEST, HOTTEST = -80.0, 140.0
+COLDEST = -80.0
+HOTTEST = 140.0
 
 
 class Site(NamedTuple):
@@ -65,32 +66,45 @@ def list_sites() -> tuple[Site, ...]:
 def read_temperatures(path: str | Path) -> pd.DataFrame:
     """One row for each day and city, with the columns `COLUMNS`; sequence is the date, item the city and its state.
 
-    lag_1 and lag_2 are the temperatures of the same city one and two days before. path: a folder with
-    all_cities_lat_lon.csv, and either october_2007_2019.csv and sep29_30_2007_2019.csv with a column for each city, or
-    city_temperature.csv and, for what that lacks, the files of the sites; or one of these files, beside the others.
-    Raises DataUnavailableError if a file is missing, DataError if it is not such a table.
+    lag_1 and lag_2 are the temperatures of the same city one and two days before.
+
+    Args:
+        path: a folder with all_cities_lat_lon.csv, and either october_2007_2019.csv and sep29_30_2007_2019.csv with a
+            column for each city, or city_temperature.csv and, for what that lacks, the files of the sites; or one of
+            these files, beside the others.
+
+    Raises:
+        DataUnavailableError: if a file is missing.
+        DataError: if it is not such a table.
     """
     folder = folder_of(path)
-    place = find_file(folder, COORDINATES)
-    cities = read_table(place, PLACE)
-    require_once(place, cities, ["State", "City"])
-    cities = cities.assign(city=cities["State"] + "|" + cities["City"]).set_index("city")
-    with explaining(place, "a table of latitudes and longitudes"):
-        cities = cities[["Latitude", "Longitude"]].astype("float64").rename(columns=str.lower)
-        if not (cities["latitude"].abs() <= 90).all() or not (cities["longitude"].abs() <= 180).all():
-            raise ValueError("a latitude or longitude is missing or out of range")
+    cities = _read_cities(find_file(folder, COORDINATES))
     archive = None if look_for(folder, OCTOBER_FILE) else look_for(folder, ARCHIVE)
     if archive is not None:
+        source = archive
         names = [city for city in cities.index if city.partition("|")[0] not in LEFT_OUT]
         days = _read_archive(folder, archive, names)
     else:
-        wide = [_read_wide(find_file(folder, name)) for name in (OCTOBER_FILE, SEPTEMBER_FILE)]
-        if list(wide[0]) != list(wide[1]):
+        source = find_file(folder, OCTOBER_FILE)
+        october = _read_wide(source)
+        september = _read_wide(find_file(folder, SEPTEMBER_FILE))
+        if list(october) != list(september):
             raise DataError(f"{folder}: {SEPTEMBER_FILE} has other cities than {OCTOBER_FILE}, expected the same")
-        days = pd.concat(wide)
-    source = archive or find_file(folder, OCTOBER_FILE)
+        days = pd.concat([october, september])
     _check_days(days, cities, source)
     return _list_days(days, cities, source)
+
+
+def _read_cities(path: Path) -> pd.DataFrame:
+    """The latitude and longitude of each city, which are named State|City."""
+    table = read_table(path, PLACE)
+    require_once(path, table, ["State", "City"])
+    table = table.assign(city=table["State"] + "|" + table["City"]).set_index("city")
+    with explaining(path, "a table of latitudes and longitudes"):
+        cities: pd.DataFrame = table[["Latitude", "Longitude"]].astype("float64").rename(columns=str.lower)
+        if not (cities["latitude"].abs() <= 90).all() or not (cities["longitude"].abs() <= 180).all():
+            raise ValueError("a latitude or longitude is missing or out of range")
+    return cities
 
 
 def _read_wide(path: Path) -> pd.DataFrame:
@@ -98,8 +112,9 @@ def _read_wide(path: Path) -> pd.DataFrame:
     table = read_table(path, ("date",), every=True)
     with explaining(path, "a table with a column date, and one for each city"):
         days = pd.to_datetime(table["date"], format="%Y-%m-%d")
-        numbers: pd.DataFrame = table.drop(columns="date").apply(pd.to_numeric).astype("float64").set_index(days)
-    return numbers
+        numbers = table.drop(columns="date").apply(pd.to_numeric).astype("float64")
+        wide: pd.DataFrame = numbers.set_index(days)
+    return wide
 
 
 def _read_archive(folder: Path, archive: Path, cities: list[str]) -> pd.DataFrame:
@@ -107,15 +122,16 @@ def _read_archive(folder: Path, archive: Path, cities: list[str]) -> pd.DataFram
 
     folder: has the files of the sites, for the cities of which the archive lacks days.
     """
-    places = ("Country", "State", "City")
+    names = ("Country", "State", "City")
+    columns = [*names, *DATED]
+    types = dict.fromkeys(names, str)
     # Names of cities elsewhere have other letters than ASCII, in an encoding that is not stated.
-    table = read_table(
-        archive, (*places, *DATED), most=MOST_BYTES, usecols=[*places, *DATED], encoding_errors="replace",
-        dtype=dict.fromkeys(places, str),
-    )  # fmt: skip
+    table = read_table(archive, columns, most=MOST_BYTES, usecols=columns, encoding_errors="replace", dtype=types)
     table = table[table["Country"] == "US"]
-    wanted = [day for year in YEARS for day in pd.date_range(f"{year}-{FIRST_DAY}", f"{year}-{LAST_DAY}")]
-    days = _spread(table, table["State"] + "|" + table["City"], archive).reindex(index=wanted, columns=cities)
+    dates: list[pd.Timestamp] = []
+    for year in YEARS:
+        dates.extend(pd.date_range(f"{year}-{FIRST_DAY}", f"{year}-{LAST_DAY}"))
+    days = _spread(table, table["State"] + "|" + table["City"], archive).reindex(index=dates, columns=cities)
     for site in list_sites():
         if site.city in days and days[site.city].isna().any():
             path = find_file(folder, site.file)
@@ -132,27 +148,27 @@ def _spread(table: pd.DataFrame, cities: Any, source: Path) -> pd.DataFrame:
     """
     with explaining(source, "a table of months, days, years and temperatures"):
         month, day, year, value = (pd.to_numeric(table[name]) for name in DATED)
-        of_day = 100 * month + day
-        kept = year.isin(list(YEARS)) & (of_day >= 929) & (of_day <= 1031)
-        rows = pd.DataFrame({"year": year, "month": month, "day": day})[kept]
-        rows = pd.DataFrame({"date": pd.to_datetime(rows), "value": value.astype("float64")[kept]})
-        rows = rows.assign(city=cities[kept] if isinstance(cities, pd.Series) else cities).drop_duplicates()
-        again = rows[rows.duplicated(["city", "date"])]
-        if len(again):
-            date, second, city = again.iloc[0]
+        month_and_day = 100 * month + day
+        is_kept = year.isin(list(YEARS)) & (month_and_day >= 929) & (month_and_day <= 1031)
+        dates = pd.to_datetime(pd.DataFrame({"year": year, "month": month, "day": day})[is_kept])
+        rows = pd.DataFrame({"date": dates, "value": value.astype("float64")[is_kept]})
+        rows = rows.assign(city=cities[is_kept] if isinstance(cities, pd.Series) else cities).drop_duplicates()
+        repeats = rows[rows.duplicated(["city", "date"])]
+        if len(repeats):
+            date, second, city = repeats.iloc[0]
             raise ValueError(f"{city} has several temperatures on {date:%Y-%m-%d}, one is {second}")
         return rows.pivot(index="date", columns="city", values="value")
 
 
 def _check_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> None:
-    """Raise DataError for a city without a place, a date that comes twice, and a temperature that none is."""
+    """Raise DataError for a city without coordinates, a date that comes twice, and what is no temperature."""
     unknown = [city for city in days if city not in cities.index]
     if unknown or days.empty:
-        what = f"{unknown[0]!r:.60}" if unknown else "none"
-        raise DataError(f"{source}: a column of an unknown city: {what}, expected State|City of {COORDINATES}")
-    twice = days.index[days.index.duplicated()]
-    if len(twice):
-        raise DataError(f"{source}: the date {twice[0]:%Y-%m-%d} comes twice, expected each once")
+        shown = f"{unknown[0]!r:.60}" if unknown else "none"
+        raise DataError(f"{source}: a column of an unknown city: {shown}, expected State|City of {COORDINATES}")
+    repeats = days.index[days.index.duplicated()]
+    if len(repeats):
+        raise DataError(f"{source}: the date {repeats[0]:%Y-%m-%d} comes twice, expected each once")
     wrong = ~((days >= COLDEST) & (days <= HOTTEST))
     if wrong.any(axis=None):
         city = wrong.columns[wrong.any()][0]
@@ -165,20 +181,25 @@ def _check_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> None:
 
 def _list_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> pd.DataFrame:
     """One row for each day of October and city, with the temperatures of the days before. source: for messages."""
-    dates, names = pd.DatetimeIndex(days.index).sort_values(), list(map(str, days))
+    known = pd.DatetimeIndex(days.index)
+    dates = known.sort_values()
     dates = dates[dates.month == OCTOBER]
+    names = list(map(str, days))
+    labels = [", ".join(reversed(name.split("|"))) for name in names]
     columns: dict[str, Any] = {
         "sequence": np.repeat(dates.strftime("%Y-%m-%d"), len(names)),
         "position": np.tile(np.arange(len(names)), len(dates)),
-        "item": np.tile([", ".join(reversed(name.split("|"))) for name in names], len(dates)),
+        "item": np.tile(labels, len(dates)),
+        "latitude": np.tile(cities.loc[names, "latitude"], len(dates)),
+        "longitude": np.tile(cities.loc[names, "longitude"], len(dates)),
+        "value": days.loc[dates].to_numpy().reshape(-1),
     }
-    columns |= {name: np.tile(cities.loc[names, name], len(dates)) for name in ("latitude", "longitude")}
-    for name, lag in {"value": 0, **{f"lag_{lag}": lag for lag in LAGS}}.items():
-        before = pd.DatetimeIndex(dates - pd.Timedelta(days=lag))
-        missing = before.difference(pd.DatetimeIndex(days.index))
+    for lag in LAGS:
+        earlier = pd.DatetimeIndex(dates - pd.Timedelta(days=lag))
+        missing = earlier.difference(known)
         if len(missing):
             raise DataError(f"{source}: {missing[0]:%Y-%m-%d} is missing, expected {lag} days before each one")
-        columns[name] = days.loc[before].to_numpy().reshape(-1)
+        columns[f"lag_{lag}"] = days.loc[earlier].to_numpy().reshape(-1)
     return pd.DataFrame(columns)[list(COLUMNS)]
 
 
@@ -190,5 +211,7 @@ def split_temperatures(frame: pd.DataFrame, seed: int = 0, *, published: bool = 
     del seed, published
     dates = frame["sequence"].unique()
     years = np.array([int(date[:4]) for date in dates])
-    test = years >= VALIDATION.stop
-    return take_sequences(frame, dates[np.isin(years, TRAINING)], dates[np.isin(years, VALIDATION)], dates[test])
+    train = dates[np.isin(years, TRAINING)]
+    validation = dates[np.isin(years, VALIDATION)]
+    test = dates[years >= VALIDATION.stop]
+    return take_sequences(frame, train, validation, test)

@@ -29,7 +29,7 @@ from attngeo.errors import (
 )
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.families import ExponentialFamily, Gaussian, parse_family
-from attngeo.papers.wibisono2025.sequences import synthetic_ratings
+from attngeo.papers.wibisono2025.synthetic import synthetic_ratings
 
 SMALL: dict[str, Any] = {"width": 4, "max_epochs": 2, "validation_fraction": 0, "learning_rate": 0.01}
 FAMILIES = {

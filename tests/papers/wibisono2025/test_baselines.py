@@ -20,8 +20,8 @@ from attngeo.papers.wibisono2025.baselines import (
     measure_unigram,
 )
 from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
-from attngeo.papers.wibisono2025.files import Split
-from attngeo.papers.wibisono2025.sequences import split_synthetic, synthetic_ratings
+from attngeo.papers.wibisono2025.splits import Split
+from attngeo.papers.wibisono2025.synthetic import split_synthetic, synthetic_ratings
 
 
 def split_of(train: pd.DataFrame, test: pd.DataFrame) -> Split:

@@ -24,7 +24,7 @@ from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.papers.wibisono2025 import datasets
 from attngeo.papers.wibisono2025.datasets import DATASETS, EXPERIMENTS, load_dataset, load_item_names, terms_of
 from attngeo.papers.wibisono2025.files import read_content
-from attngeo.papers.wibisono2025.sequences import synthetic_ratings
+from attngeo.papers.wibisono2025.synthetic import synthetic_ratings
 from attngeo.progress import Progress
 
 RATINGS = "1\t7\t5\t30\n1\t8\t3\t10\n"
@@ -69,7 +69,7 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Host]:
     with serve(state.answer) as address:
         changed = {
             name: replace(DATASETS[name], files=tuple(
-                replace(file, place=address, sha256=digest(contents[file.name]))
+                replace(file, folder=address, sha256=digest(contents[file.name]))
                 for file in DATASETS[name].files
             ))
             for name in ("movielens", "instacart")

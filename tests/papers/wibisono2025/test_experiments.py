@@ -26,7 +26,7 @@ from attngeo.papers.wibisono2025.experiments import (
     published_results,
 )
 from attngeo.papers.wibisono2025.options import COLUMNS, SETTINGS, RunOptions
-from attngeo.papers.wibisono2025.sequences import synthetic_ratings
+from attngeo.papers.wibisono2025.synthetic import synthetic_ratings
 from attngeo.papers.wibisono2025.temperature import list_sites
 from attngeo.progress import Progress
 from attngeo.provenance import is_current

@@ -13,8 +13,8 @@ from support.data import DATA, needs
 from support.messages import refuses
 
 from attngeo.errors import DataError, DataUnavailableError
-from attngeo.papers.wibisono2025 import sequences
-from attngeo.papers.wibisono2025.sequences import read_instacart, read_item_names, split_instacart
+from attngeo.papers.wibisono2025 import instacart
+from attngeo.papers.wibisono2025.instacart import read_instacart, read_item_names, split_instacart
 
 FILES = ("data_train_final.csv", "data_test_final.csv")
 HEADER = "order_id,product_id,rank"
@@ -70,7 +70,7 @@ def test_baskets_of_ten_are_kept_in_their_order(tmp_path: Path) -> None:
 
 def test_the_files_of_kaggle_are_filtered_as_the_authors_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of few orders are left out before the baskets of ten items are."""
-    monkeypatch.setattr(sequences, "FEWEST_ORDERS", 2)
+    monkeypatch.setattr(instacart, "FEWEST_ORDERS", 2)
     kept = {"prior": [*make_rows(7, 12), *make_rows(3, 12), *make_rows(5, 9)], "train": make_rows(9, 11)}
     (tmp_path / "final").mkdir()
     (tmp_path / "raw").mkdir()
@@ -87,7 +87,7 @@ def test_the_files_of_kaggle_are_filtered_as_the_authors_did(tmp_path: Path, mon
     pd.testing.assert_frame_equal(frame, read_instacart(tmp_path / "final"))
     assert read_item_names(tmp_path / "raw") == {1: "Tea, green", 2: "Limes"}
     assert frame.groupby("sequence").size().to_dict() == {3: 12, 7: 12, 9: 11}
-    monkeypatch.setattr(sequences, "FEWEST_ORDERS", 4)
+    monkeypatch.setattr(instacart, "FEWEST_ORDERS", 4)
     with refuses(DataError, "order_products__prior.csv", 4):
         read_instacart(tmp_path / "raw")
     file = tmp_path / "raw" / "order_products__train.csv"

@@ -15,14 +15,14 @@ from support.data import DATA, needs
 from support.messages import refuses
 
 from attngeo.errors import DataError, DataUnavailableError
-from attngeo.papers.wibisono2025.files import Split
-from attngeo.papers.wibisono2025.sequences import (
+from attngeo.papers.wibisono2025.movielens import (
     movielens_ratings,
     movielens_sequences,
     read_movielens,
     split_movielens_ratings,
     split_movielens_sequences,
 )
+from attngeo.papers.wibisono2025.splits import Split
 
 
 @needs("movielens/u.data")

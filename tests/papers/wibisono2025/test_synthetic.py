@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.model_selection import train_test_split
 
-from attngeo.papers.wibisono2025.sequences import split_synthetic, synthetic_ratings
+from attngeo.papers.wibisono2025.synthetic import split_synthetic, synthetic_ratings
 
 
 def test_synthetic_ratings_are_those_of_the_published_runs() -> None:
