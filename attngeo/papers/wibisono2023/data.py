@@ -23,20 +23,27 @@ from attngeo.studies.results import downloads_folder, fetch
 
 # Standard deviations: of the response's noise, and of the features' noise at `noise` 1, for features that the response
 # depends on and for others.
-RESPONSE_NOISE, CAUSE_NOISE, OTHER_NOISE = 2.0, 0.4, 0.3
+RESPONSE_NOISE = 2.0
+CAUSE_NOISE = 0.4
+OTHER_NOISE = 0.3
 LARGEST_COEFFICIENT = 10.0
 # The seed that draws the seeds of data sets, which are below a limit.
-SEED_OF_SEEDS, SEED_LIMIT = 2023, 10_000
+SEED_OF_SEEDS = 2023
+SEED_LIMIT = 10_000
 
 MOST_BYTES = 1_000_000
 # Columns of numbers, in the order of UCI's file, which has no header; the name of the car follows.
-RESPONSE, CYLINDERS, ORIGIN = "mpg", "cylinders", "origin"
+RESPONSE = "mpg"
+CYLINDERS = "cylinders"
+ORIGIN = "origin"
 FEATURES = (CYLINDERS, "displacement", "horsepower", "weight", "acceleration", "model year")
 NUMBERS = (RESPONSE, *FEATURES, ORIGIN)
 UNKNOWN = "?"
 # SHA-256 of UCI's numbers; see `digest_cars`.
 DIGEST = "434439b7bc17fe4262385bed6a7fb616c66ceb9023da8222289d0a627cebc300"
-KEPT_CYLINDERS, AMERICAN, N_CLASSES = (4, 6, 8), 1, 3
+KEPT_CYLINDERS = (4, 6, 8)
+AMERICAN = 1
+N_CLASSES = 3
 
 
 class Rows(NamedTuple):
@@ -67,27 +74,38 @@ def simulate(
 ) -> ShiftedTable:
     """One data set of a setting. Equal seeds give the same underlying numbers under both conventions.
 
-    seed: from 0 to 2³² − 1. convention: `text` follows appendix D; `published` follows the code that made Table 1,
-    which multiplies the first features by −1 in test rows, too, and bins training and test rows together. features: K.
-    classes: C, of features and of the response. rows: of each part.
-    The generator is NumPy's RandomState, whose numbers do not change between versions. Order of draws is that of the
-    published runs: a seed of Table 1 has the coefficients and the noise of the data set there, and features that are
-    rotated.
+    The generator is NumPy's RandomState, whose numbers do not change between versions. The order of draws is that of
+    the published runs: a seed of Table 1 has the coefficients and the noise of the data set there, and features that
+    are rotated.
+
+    Args:
+        setting: a row of Table 1.
+        seed: from 0 to 2³² − 1.
+        convention: `text` follows appendix D; `published` follows the code that made Table 1, which multiplies the
+            first features by −1 in test rows, too, and bins training and test rows together.
+        features: K.
+        classes: C, of features and of the response.
+        rows: of each part.
     """
-    draw, numbers = np.random.RandomState(seed), np.arange(features)
+    draw = np.random.RandomState(seed)
+    numbers = np.arange(features)
+    is_cause = numbers < setting.n_c
     flips = np.where(numbers < features // 2, -1.0, 1.0)
-    exact = [_draw_normal(draw, rows, features, correlation) for correlation in (setting.corr, 1 - setting.corr)]
-    exact = [exact[0] * flips, exact[1] * flips if convention == "published" else exact[1]]
-    scales = np.where(numbers < setting.n_c, CAUSE_NOISE, OTHER_NOISE) * setting.noise
+    scales = np.where(is_cause, CAUSE_NOISE, OTHER_NOISE) * setting.noise
+    train = _draw_normal(draw, rows, features, setting.corr) * flips
+    test = _draw_normal(draw, rows, features, 1 - setting.corr)
+    if convention == "published":
+        test = test * flips
+    exact = (train, test)
     observed = [x + scales * draw.normal(size=x.shape) for x in exact]
     coefficients = draw.uniform(size=setting.n_c) * LARGEST_COEFFICIENT
     responses = [x[:, : setting.n_c] @ coefficients + RESPONSE_NOISE * draw.normal(size=rows) for x in exact]
-    cells = [np.column_stack([x, y]) for x, y in zip(observed, responses, strict=True)]
+    tables = [np.column_stack([x, y]) for x, y in zip(observed, responses, strict=True)]
     if convention == "published":
-        binned = np.split(_bin(np.concatenate(cells), classes), 2)
+        tables = np.split(_bin(np.concatenate(tables), classes), 2)
     else:
-        binned = [_bin(part, classes) for part in cells]
-    return ShiftedTable(*(Rows(table[:, :-1], table[:, -1]) for table in binned))
+        tables = [_bin(table, classes) for table in tables]
+    return ShiftedTable(*(Rows(table[:, :-1], table[:, -1]) for table in tables))
 
 
 def seeds_of_data_sets(count: int) -> list[int]:
@@ -105,9 +123,11 @@ def quantile_codes(values: np.ndarray, n_classes: int) -> np.ndarray:
     Quantiles are interpolated and bins are closed on the right, as those of `pandas.qcut`, but a quantile that is one
     of the values is exactly that.
     """
-    ordered, last = np.sort(values), len(values) - 1
-    below, left = np.divmod(np.arange(1, n_classes) * last, n_classes)
-    edges = ordered[below] + left / n_classes * (ordered[np.minimum(below + 1, last)] - ordered[below])
+    ordered = np.sort(values)
+    last = len(values) - 1
+    below, remainder = np.divmod(np.arange(1, n_classes) * last, n_classes)
+    above = np.minimum(below + 1, last)
+    edges = ordered[below] + remainder / n_classes * (ordered[above] - ordered[below])
     return np.searchsorted(edges, values, side="left")
 
 
@@ -117,8 +137,10 @@ def _draw_normal(draw: np.random.RandomState, rows: int, k: int, correlation: fl
     The square root of the covariance is the symmetric one, a·I + b·J. `RandomState.multivariate_normal` draws the same
     numbers, but multiplies them by a root that depends on LAPACK, because eigenvalues repeat.
     """
-    least, largest = math.sqrt(1 - correlation), math.sqrt(1 + (k - 1) * correlation)
-    return draw.standard_normal((rows, k)) @ (least * np.eye(k) + (largest - least) / k * np.ones((k, k)))
+    least = math.sqrt(1 - correlation)
+    largest = math.sqrt(1 + (k - 1) * correlation)
+    root = least * np.eye(k) + (largest - least) / k * np.ones((k, k))
+    return draw.standard_normal((rows, k)) @ root
 
 
 def _bin(table: np.ndarray, n_classes: int) -> np.ndarray:
@@ -136,8 +158,14 @@ class AutoMpg(NamedTuple):
 def load_auto_mpg(path: str | Path | None = None, progress: ProgressCallback = ignore_progress) -> AutoMpg:
     """The data set: 245 American cars to train, 140 others to test, six features of three categories.
 
-    path: a CSV file with a header, or UCI's auto-mpg.data; None downloads the latter from `ADDRESS` once, and keeps it
-    in the cache folder. Raises DataUnavailableError if it cannot be read or reached, DataError if it is another table.
+    Args:
+        path: a CSV file with a header, or UCI's auto-mpg.data; None downloads the latter from `ADDRESS` once, and keeps
+            it in the cache folder.
+        progress: called while it is downloaded.
+
+    Raises:
+        DataUnavailableError: if it cannot be read or reached.
+        DataError: if it is another table.
     """
     if path is not None:
         cars = read_cars(Path(path).expanduser())
@@ -167,13 +195,14 @@ def read_cars(path: Path, source: str = "") -> pd.DataFrame:
     require_cars(path)
     try:
         text = read_small_text(path, MOST_BYTES, "utf-8-sig")
-        of_uci = {} if "," in text.partition("\n")[0] else {"sep": r"\s+", "names": [*NUMBERS, "car name"]}
-        cells = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, **of_uci)  # type: ignore[call-overload]
-        missing = [name for name in NUMBERS if name not in cells]
+        cells = _read_cells(text)
         if not text.strip():
             raise ValueError("the file is empty")
-        if missing or not isinstance(cells.index, pd.RangeIndex):
-            raise ValueError(f"lacks the column {missing[0]!r}" if missing else "a row has too many cells")
+        missing = [name for name in NUMBERS if name not in cells]
+        if missing:
+            raise ValueError(f"lacks the column {missing[0]!r}")
+        if not isinstance(cells.index, pd.RangeIndex):
+            raise ValueError("a row has too many cells")
         cells = cells[list(NUMBERS)]
         is_missing = cells.isna() | (cells == "")
         if is_missing.any(axis=None):
@@ -188,20 +217,28 @@ def read_cars(path: Path, source: str = "") -> pd.DataFrame:
     return cars
 
 
+def _read_cells(text: str) -> pd.DataFrame:
+    """The cells of a CSV file with a header, or of UCI's file, which has neither commas nor a header, as texts."""
+    header, _, _ = text.partition("\n")
+    if "," in header:
+        return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    names = [*NUMBERS, "car name"]
+    return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, sep=r"\s+", names=names)
+
+
 def digest_cars(cars: pd.DataFrame) -> str:
     """The SHA-256 of all numbers, which does not depend on the format of the file."""
-    lines = (
-        ",".join(UNKNOWN if math.isnan(value) else f"{value:g}" for value in row)
-        for row in cars[list(NUMBERS)].to_numpy()
-    )
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    digest = hashlib.sha256()
+    for number, row in enumerate(cars[list(NUMBERS)].to_numpy()):
+        line = ",".join(UNKNOWN if math.isnan(value) else f"{value:g}" for value in row)
+        digest.update(f"\n{line}".encode() if number else line.encode())
+    return digest.hexdigest()
 
 
 def divide_cars(cars: pd.DataFrame) -> ShiftedTable:
-    """Training and test rows: cars of 4, 6 or 8 cylinders without unknown numbers, by their origin. Raises DataError if
-    one is empty.
+    """Training and test rows: cars of 4, 6 or 8 cylinders without unknown numbers, by their origin.
 
-    Each column but the cylinders is cut at its terciles over all these cars.
+    Each column but the cylinders is cut at its terciles over all these cars. Raises DataError if a part is empty.
     """
     rows = cars.dropna()
     rows = rows[rows[CYLINDERS].isin(KEPT_CYLINDERS)]
@@ -213,5 +250,6 @@ def divide_cars(cars: pd.DataFrame) -> ShiftedTable:
         )
     codes = {name: quantile_codes(rows[name].to_numpy(), N_CLASSES) for name in NUMBERS}
     codes[CYLINDERS] = np.searchsorted(KEPT_CYLINDERS, rows[CYLINDERS])
-    x, y = np.column_stack([codes[name] for name in FEATURES]), codes[RESPONSE]
+    x = np.column_stack([codes[name] for name in FEATURES])
+    y = codes[RESPONSE]
     return ShiftedTable(Rows(x[is_american], y[is_american]), Rows(x[~is_american], y[~is_american]))

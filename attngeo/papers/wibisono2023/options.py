@@ -57,9 +57,11 @@ class ShiftSetting(NamedTuple):
 
 # The twelve settings of Table 1, in its order.
 PAPER_SETTINGS = tuple(ShiftSetting(*values) for values in product((1, 5), (0.0, 0.5, 1.5), (0.1, 0.9)))
+DATA_SETS = 20
 # What `quick` runs where nothing else is given.
 QUICK_SETTINGS = (ShiftSetting(5, 0.0, 0.9),)
-QUICK_METHODS, QUICK_DATA_SETS, DATA_SETS = ("lr", "rf", "atn"), 3, 20
+QUICK_METHODS = ("lr", "rf", "atn")
+QUICK_DATA_SETS = 3
 
 
 def parse_settings(texts: Iterable[Any] | str) -> tuple[ShiftSetting, ...]:
@@ -68,12 +70,16 @@ def parse_settings(texts: Iterable[Any] | str) -> tuple[ShiftSetting, ...]:
     >>> parse_settings(["5,0,0.9", "1,1.5,0.1"])
     (ShiftSetting(n_c=5, noise=0.0, corr=0.9), ShiftSetting(n_c=1, noise=1.5, corr=0.1))
     """
-    return tuple(dict.fromkeys(_parse_setting(text) for text in ([texts] if isinstance(texts, str) else texts)))
+    if isinstance(texts, str):
+        texts = [texts]
+    return tuple(dict.fromkeys(_parse_setting(text) for text in texts))
 
 
 def _parse_setting(setting: Any) -> ShiftSetting:
+    """One setting, from a text or from three numbers. Raises UsageError."""
     try:
-        n_c, noise, corr = map(float, setting.split(",") if isinstance(setting, str) else setting)
+        numbers = setting.split(",") if isinstance(setting, str) else setting
+        n_c, noise, corr = map(float, numbers)
         if n_c != int(n_c) or not math.isfinite(noise + corr):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
@@ -117,13 +123,12 @@ class SimulateOptions(Options):
     rows: int = option(2000, "Number of training rows, and of test rows", panel=COMPUTATION, metavar="N", least=10)
 
     def _check(self) -> None:
-        settings = self.settings or (QUICK_SETTINGS if self.quick else PAPER_SETTINGS)
-        for name, value in {
-            "settings": parse_settings(settings),
-            "methods": check_methods(self.methods or (QUICK_METHODS if self.quick else METHOD_LABELS)),
-            "datasets": self.datasets or (QUICK_DATA_SETS if self.quick else DATA_SETS),
-        }.items():
-            object.__setattr__(self, name, value)
+        settings = QUICK_SETTINGS if self.quick else PAPER_SETTINGS
+        methods = QUICK_METHODS if self.quick else METHOD_LABELS
+        datasets = QUICK_DATA_SETS if self.quick else DATA_SETS
+        object.__setattr__(self, "settings", parse_settings(self.settings or settings))
+        object.__setattr__(self, "methods", check_methods(self.methods or methods))
+        object.__setattr__(self, "datasets", self.datasets or datasets)
         if self.rows < self.classes:
             raise UsageError(f"$rows is {self.rows}, expected at least $classes {self.classes}", "rows", "classes")
         for setting in self.settings or ():

@@ -53,28 +53,36 @@ def measure_advantage(frame: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
     """One row for each setting: by how much the accuracy of `ours` is above that of the best baseline.
 
     Columns: those of the setting, best (the baseline with the highest mean accuracy, of those that have all runs of
-    `ours`, if any has), runs (that both methods have),
-    advantage (mean difference), error (standard error of the differences, which are paired by seed; NaN for one run)
-    and is_larger (advantage > error). Settings without `ours` or without a baseline are left out. Raises DataError if a
-    column is missing.
+    `ours`, if any has), runs (that both methods have), advantage (mean difference), error (standard error of the
+    differences, which are paired by seed; NaN for one run) and is_larger (advantage > error). Settings without `ours`
+    or without a baseline are left out. Raises DataError if a column is missing.
     """
     import pandas as pd
 
     _require_results(frame)
     rows = []
     labels = labels_of(frame)
-    for values, results in frame.groupby(labels, sort=False, dropna=False):
+    for setting, results in frame.groupby(labels, sort=False, dropna=False):
         by_seed = results.pivot_table(index="seed", columns="method", values="accuracy", sort=False)
         baselines = [name for name in by_seed.columns if name != ours]
         if ours not in by_seed.columns or not baselines:
             continue
-        complete = [name for name in baselines if by_seed.loc[by_seed[ours].notna(), name].notna().all()]
+        runs_of_ours = by_seed[by_seed[ours].notna()]
+        complete = [name for name in baselines if runs_of_ours[name].notna().all()]
         best = by_seed[complete or baselines].mean().idxmax()
         difference = (by_seed[ours] - by_seed[best]).dropna()
-        error = difference.std() / math.sqrt(len(difference)) if len(difference) else math.nan
         advantage = difference.mean()
-        row = {"best": best, "runs": len(difference), "advantage": advantage, "error": error}
-        rows.append(dict(zip(labels, values, strict=True)) | row | {"is_larger": bool(advantage > error)})
+        error = difference.std() / math.sqrt(len(difference)) if len(difference) else math.nan
+        rows.append(
+            {
+                **dict(zip(labels, setting, strict=True)),
+                "best": best,
+                "runs": len(difference),
+                "advantage": advantage,
+                "error": error,
+                "is_larger": bool(advantage > error),
+            }
+        )
     return pd.DataFrame(rows, columns=[*labels, *ADVANTAGE_COLUMNS])
 
 

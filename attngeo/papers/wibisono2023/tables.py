@@ -69,15 +69,14 @@ def predict_by_baseline(name: str, problems: Sequence[Problem], progress: Progre
     """The predictions of one of the baselines of appendix E."""
     from attngeo.estimators.tabular.baselines import fit_baseline
 
+    def report(done: int, total: int) -> None:
+        progress(Progress("fit", f"{name}, cross-validation", done, total, "steps"))
+
     predictions = []
     for (train, test), seed in problems:
-        model = fit_baseline(
-            name, train.x, train.y, seed=seed,
-            report=lambda done, total: progress(Progress("fit", f"{name}, cross-validation", done, total, "steps")),
-        )  # fmt: skip
-        predictions.append(
-            PredictedClasses(model.predict(train.x), model.predict(test.x), {"parameters": model.parameters})
-        )
+        model = fit_baseline(name, train.x, train.y, seed=seed, report=report)
+        parameters = {"parameters": model.parameters}
+        predictions.append(PredictedClasses(model.predict(train.x), model.predict(test.x), parameters))
     return predictions
 
 
@@ -85,18 +84,16 @@ def predict_by_attention(problems: Sequence[Problem], progress: ProgressCallback
     """The predictions of attention. Columns share the vectors of categories; problems of one shape train together."""
     from attngeo.estimators.tabular.classifier import AttentionClassifier, fit_together
 
-    models = [
-        AttentionClassifier(
-            vocabulary="shared", unseen="mask", random_state=seed,
-            n_bins=max(2, *(len(np.unique(column)) for column in table.train.x.T)),
-        )
-        for table, seed in problems
-    ]  # fmt: skip
+    models = []
+    for table, seed in problems:
+        n_bins = max(2, *(len(np.unique(column)) for column in table.train.x.T))
+        models.append(AttentionClassifier(vocabulary="shared", unseen="mask", random_state=seed, n_bins=n_bins))
     fit_together(models, [problem.table.train for problem in problems], progress)
-    return [
-        PredictedClasses(model.predict(train.x), model.predict(test.x), {"epochs": model.n_iter_})
-        for model, ((train, test), _) in zip(models, problems, strict=True)
-    ]
+    predictions = []
+    for model, ((train, test), _) in zip(models, problems, strict=True):
+        epochs = {"epochs": model.n_iter_}
+        predictions.append(PredictedClasses(model.predict(train.x), model.predict(test.x), epochs))
+    return predictions
 
 
 METHODS: dict[str, Method] = {
@@ -136,21 +133,25 @@ class MethodRun:
         of its packages. fresh: compute them again.
         """
         problems = [Problem(self.make_table(seed), seed) for seed in self.seeds]
+        records = [self._find_record(problem) for problem in problems]
 
         def compute(missing: list[int]) -> list[Answer]:
-            left = [problems[at] for at in missing]
-            return [
-                ([_measure(table.test, answer.test) | _measure(table.train, answer.train, "train_")],
-                 {**self.about, **answer.about, "seed": seed})
-                for (table, seed), answer in zip(left, METHODS[self.method].predict(left, progress), strict=True)
-            ]  # fmt: skip
+            return self._measure([problems[number] for number in missing], progress)
 
-        records = [self._find_record(problem) for problem in problems]
         answers = answer_cases(self.name, records, compute, progress, fresh=fresh)
-        return [
-            {**self.labels, "method": self.method, "seed": seed, **scores}
-            for seed, (scores,) in zip(self.seeds, answers, strict=True)
-        ]
+        rows = []
+        for seed, (scores,) in zip(self.seeds, answers, strict=True):
+            rows.append({**self.labels, "method": self.method, "seed": seed, **scores})
+        return rows
+
+    def _measure(self, problems: list[Problem], progress: ProgressCallback) -> list[Answer]:
+        """The scores of the method on each problem, and what is kept beside them."""
+        answers: list[Answer] = []
+        predictions = METHODS[self.method].predict(problems, progress)
+        for (table, seed), predicted in zip(problems, predictions, strict=True):
+            scores = _score(table.test, predicted.test) | _score(table.train, predicted.train, "train_")
+            answers.append(([scores], {**self.about, **predicted.about, "seed": seed}))
+        return answers
 
     def _find_record(self, problem: Problem) -> KeptResult | None:
         """What is kept of a data set, under its cells and all else that the scores depend on."""
@@ -162,7 +163,7 @@ class MethodRun:
         return find_record(KIND, depends_on, about={"version": version, "method": self.method})
 
 
-def _measure(rows: Rows, predicted: np.ndarray, prefix: str = "") -> dict[str, float]:
+def _score(rows: Rows, predicted: np.ndarray, prefix: str = "") -> dict[str, float]:
     """The share of rows whose class is predicted, and the mean squared error of class numbers."""
     errors = predicted - rows.y
     return {f"{prefix}accuracy": float((errors == 0).mean()), f"{prefix}mse": float((errors**2).mean())}
@@ -174,32 +175,38 @@ def plan_simulation(options: SimulateOptions) -> list[MethodRun]:
     A method that solves problems together has one run for all of a setting, in the place of its first one.
     """
     seeds = tuple(seeds_of_data_sets(options.datasets or 0))
-    return [
-        MethodRun(
-            str(setting), method, seeds if METHODS[method].together else (seed,),
-            partial(simulate, setting, **options.shape), labels=setting._asdict(),
-            about={"experiment": "simulation", "options": options.shape},
-        )
-        for number, seed in enumerate(seeds)
-        for setting in options.settings or ()
-        for method in options.methods or ()
-        if number == 0 or not METHODS[method].together
-    ]  # fmt: skip
+    about = {"experiment": "simulation", "options": options.shape}
+    runs = []
+    for seed in seeds:
+        for setting in options.settings or ():
+            make_table = partial(simulate, setting, **options.shape)
+            for method in options.methods or ():
+                if not METHODS[method].together:
+                    group: tuple[int, ...] = (seed,)
+                elif seed == seeds[0]:
+                    group = seeds
+                else:
+                    continue
+                runs.append(MethodRun(str(setting), method, group, make_table, setting._asdict(), about))
+    return runs
 
 
 def plan_auto_mpg(options: AutoMpgOptions, data: AutoMpg) -> list[MethodRun]:
     """The runs of Table 2: each method with each seed, on the same rows."""
     seeds = tuple(range(FIRST_SEED, FIRST_SEED + options.seeds))
-    return [
-        MethodRun(
-            AUTO_MPG, method, group, partial(_always, data.table), {"data": AUTO_MPG}, about={"experiment": AUTO_MPG}
-        )
-        for method in options.methods or ()
-        for group in ([seeds] if METHODS[method].together else [(seed,) for seed in seeds])
-    ]
+    make_table = partial(_ignore_seed, data.table)
+    runs = []
+    for method in options.methods or ():
+        groups = [seeds] if METHODS[method].together else [(seed,) for seed in seeds]
+        runs += [
+            MethodRun(AUTO_MPG, method, group, make_table, {"data": AUTO_MPG}, {"experiment": AUTO_MPG})
+            for group in groups
+        ]
+    return runs
 
 
-def _always(table: ShiftedTable, _: int) -> ShiftedTable:
+def _ignore_seed(table: ShiftedTable, _: int) -> ShiftedTable:
+    """The same table for any seed."""
     return table
 
 
@@ -222,12 +229,12 @@ def build_simulation_frame(options: SimulateOptions, outcomes: Sequence[Outcome]
     """
     published = published_scores("simulation")
     frame = build_frame(outcomes, SIMULATION_COLUMNS, published if options.is_of_paper else published.iloc[:0])
-    settings, methods = list(options.settings or ()), list(options.methods or ())
-    places = [
-        (settings.index(values[:3]), methods.index(values[3]))
-        for values in frame[[*SETTING, "method"]].itertuples(index=False, name=None)
-    ]
-    frame = frame.iloc[sorted(range(len(frame)), key=lambda row: places[row])].reset_index(drop=True)
+    settings = list(options.settings or ())
+    methods = list(options.methods or ())
+    ranks = []
+    for *setting, method in frame[[*SETTING, "method"]].itertuples(index=False, name=None):
+        ranks.append((settings.index(tuple(setting)), methods.index(method)))
+    frame = frame.iloc[sorted(range(len(frame)), key=lambda row: ranks[row])].reset_index(drop=True)
     frame.attrs = {"title": "Shift simulation", "convention": options.convention, "published": SOURCE}
     return frame
 
