@@ -1,152 +1,310 @@
-"""The statements of the papers: their declaration, the list of them, and the table of what each gives.
+"""The statements of the papers: the table of them, and a row of results for each.
 
-A new statement is a function, seed → Residuals, under `@statement`, and its name in MODULES. Names are listed here, so
-that a shell completes them, and a wrong one is refused, before torch is imported.
+A new statement is a function, seed → Residuals, and its entry in STATEMENTS. The table is data, so that a shell
+completes names, and a wrong one is refused, before torch is imported.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from attngeo.choices import advise
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, Options, option, takes
+from attngeo.papers.residuals import Residuals
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 
 if TYPE_CHECKING:
     import pandas as pd
 
-WIBISONO, SAPONATI, EFA = "Wibisono and Wang 2023", "Saponati et al. 2025", "Wibisono and Wang 2025"
+WIBISONO = "Wibisono and Wang 2023"
+SAPONATI = "Saponati et al. 2025"
+EFA = "Wibisono and Wang 2025"
 PAPERS = {
-    WIBISONO: "https://arxiv.org/abs/2307.04057", SAPONATI: "https://arxiv.org/abs/2502.10927",
+    WIBISONO: "https://arxiv.org/abs/2307.04057",
+    SAPONATI: "https://arxiv.org/abs/2502.10927",
     EFA: "https://arxiv.org/abs/2501.16790",
-}  # fmt: skip
+}
 COLUMNS = ("statement", "paper", "computed", "tolerance", "residual", "holds", "as_printed")
-# Errors of rounding in float64, and claims of expectations: no error beyond their confidence intervals.
-ROUNDING, INTERVAL = 1e-10, 0.0
+# Tolerances of identities in float64, and of claims about expectations: no error beyond their confidence intervals.
+ROUNDING = 1e-10
+INTERVAL = 0.0
 LARGEST_SEED = 2**32 - 1
-
-# The modules that declare statements, and the names of these, in the order of the table.
-MODULES: dict[str, tuple[str, ...]] = {
-    "attngeo.papers.wibisono2023.experts": (
-        "lemma-1", "section-2.2-parts", "section-2.2-cbow", "theorem-2-one-head", "theorem-2-several-heads",
-        "theorem-2-several-layers",
-    ),
-    "attngeo.papers.wibisono2023.factorisation": (
-        "proposition-9", "proposition-14-minimum", "proposition-14-constant", "proposition-14-trained",
-        "lemma-11", "proposition-12", "proposition-13", "lemma-15", "proposition-16", "proposition-17",
-    ),
-    "attngeo.papers.wibisono2023.analogies": ("proposition-17-tokens",),
-    "attngeo.papers.saponati2025.updates": (
-        "proposition-2.1-linear", "proposition-2.1-softmax", "remark-s1.6", "proposition-2.2",
-        "theorem-2.3-norms", "theorem-2.3-tails", "theorem-2.4-pairs", "theorem-2.4-symmetry", "corollary-s1.12",
-    ),
-    "attngeo.papers.saponati2025.steps": (
-        "proposition-s1.7", "corollary-s1.8", "proposition-s1.9", "remark-s1.10", "lemma-s1.11", "remark-s1.13",
-    ),
-    "attngeo.papers.saponati2025.scores": (
-        "definition-3.1", "proposition-s1.15-range", "proposition-s1.15-chance", "proposition-s1.16-range",
-        "proposition-s1.16-chance", "symmetry-from-factors", "directionality-from-factors",
-    ),
-    "attngeo.papers.wibisono2025.propositions": ("efa-proposition-1", "efa-proposition-2", "efa-proposition-3"),
-    "attngeo.papers.wibisono2025.identifiability": (
-        "efa-theorem-1-items", "efa-theorem-1-values", "efa-theorem-1-fits",
-    ),
-    "attngeo.papers.wibisono2025.generalisation": ("efa-theorem-2",),
-}  # fmt: skip
-STATEMENTS: dict[str, str] = {name: module for module, names in MODULES.items() for name in names}
-# The statements of the modules that are imported.
-DECLARED: dict[str, Statement] = {}
-
-
-@dataclass(frozen=True)
-class Residuals:
-    """How far both sides of a statement are apart, in each case that was computed.
-
-    computed: the numbers behind the residuals, in words. errors: one for each case, at least 0. printed: the same for
-    the statement as the paper prints it; empty if that is what was computed.
-    """
-
-    computed: str
-    errors: tuple[float, ...]
-    printed: tuple[float, ...] = ()
-
-    @property
-    def worst(self) -> float:
-        """The largest error; NaN if one is NaN, or if there is none."""
-        return math.nan if not self.errors or any(map(math.isnan, self.errors)) else max(self.errors)
-
-    @property
-    def worst_printed(self) -> float:
-        """The largest error of the printed form."""
-        return Residuals("", self.printed).worst if self.printed else self.worst
-
-
-def difference(left: Any, right: Any) -> float:
-    """The largest |left − right| as a share of the largest |right|, or of 1 if that is larger.
-
-    left, right: numbers, arrays or tensors that broadcast. NaN if an entry of either is NaN or infinite.
-
-    >>> difference([1.0, 200.0], [1.0, 201.0])
-    0.004975124378109453
-    """
-    import numpy as np
-
-    a, b = (np.asarray(value, dtype=float) for value in (left, right))
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return math.nan
-    return float(np.max(np.abs(a - b)) / max(1.0, float(np.max(np.abs(b)))))
-
-
-def shortfall(values: Iterable[float], least: float = 0.0) -> float:
-    """How far the smallest value is below `least`; 0 if it is not. NaN if a value is NaN."""
-    numbers = [float(value) for value in values]
-    return math.nan if any(map(math.isnan, numbers)) else max(0.0, least - min(numbers))
-
-
-Check = TypeVar("Check", bound=Callable[..., Residuals])
 
 
 @dataclass(frozen=True)
 class Statement:
     """One statement of a paper.
 
-    name: for the command. paper: a key of PAPERS. place: where it is there. claim: what is computed and compared, in a
-    phrase. tolerance: the largest error with which it holds. function: returns its residuals for a seed. arguments:
-    further ones of that function.
+    Args:
+        name: for the command.
+        paper: a key of PAPERS.
+        place: where it is in the paper.
+        claim: what is computed and compared, in a phrase.
+        function: returns its residuals for a seed; "module:name" is looked up in this package when it is needed.
+        tolerance: the largest error with which it holds.
+        arguments: further ones of the function.
     """
 
     name: str
     paper: str
     place: str
     claim: str
-    tolerance: float
-    function: Callable[..., Residuals]
-    arguments: Mapping[str, Any]
+    function: str | Callable[..., Residuals]
+    tolerance: float = ROUNDING
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
-
-def statement(
-    name: str, paper: str, place: str, claim: str, tolerance: float = ROUNDING, **arguments: Any
-) -> Callable[[Check], Check]:
-    """Declare that a function computes a statement. Parameters are those of `Statement`."""
-
-    def declare(function: Check) -> Check:
-        DECLARED[name] = Statement(name, paper, place, claim, tolerance, function, arguments)
+    def find_function(self) -> Callable[..., Residuals]:
+        """The function that computes it; its module is imported."""
+        if not isinstance(self.function, str):
+            return self.function
+        function: Callable[..., Residuals] = pkgutil.resolve_name(f"{__package__}.{self.function}")
         return function
 
-    return declare
+    def compute(self, seed: int) -> Residuals:
+        """The residuals with what this seed draws."""
+        return self.find_function()(seed, **self.arguments)
 
 
-def load_statement(name: str) -> Statement:
-    """The statement of a name of STATEMENTS; its module is imported."""
-    if name not in DECLARED:
-        import_module(STATEMENTS[name])
-    return DECLARED[name]
+STATEMENTS = {
+    statement.name: statement
+    for statement in (
+        Statement(
+            "lemma-1", WIBISONO, "Lemma 1",
+            "loss by θ and χ = cross-entropy of the attention layer",
+            "wibisono2023.experts:check_lemma_1",
+        ),
+        Statement(
+            "section-2.2-parts", WIBISONO, "Section 2.2",
+            "weight and similarity as sums of four parts = logits of attention",
+            "wibisono2023.experts:check_parts",
+        ),
+        Statement(
+            "section-2.2-cbow", WIBISONO, "Section 2.2, L_CBOW",
+            "loss by ω and ξ = cross-entropy of CBOW with a window",
+            "wibisono2023.experts:check_cbow_loss",
+        ),
+        Statement(
+            "theorem-2-one-head", WIBISONO, "Theorem 2",
+            "mixture of word experts = logits of attention",
+            "wibisono2023.experts:check_theorem_2",
+        ),
+        Statement(
+            "theorem-2-several-heads", WIBISONO, "Theorem 2, several heads",
+            "stacked mixtures = logits of attention",
+            "wibisono2023.experts:check_theorem_2", arguments={"heads": 3},
+        ),
+        Statement(
+            "theorem-2-several-layers", WIBISONO, "Theorem 2, several layers",
+            "mixture of mixtures = logits of attention",
+            "wibisono2023.experts:check_theorem_2", arguments={"heads": 2, "layers": 3},
+        ),
+        Statement(
+            "proposition-9", WIBISONO, "Propositions 3 and 9",
+            "correlations of w·c with p(w,c)/p(c), CBOW on the toy corpus: distance below the published ones",
+            "wibisono2023.factorisation:check_proposition_9", tolerance=0.06,
+        ),
+        Statement(
+            "proposition-14-minimum", WIBISONO, "Propositions 6 and 14",
+            "derivative of the approximate loss at equation (2) = 0",
+            "wibisono2023.factorisation:check_proposition_14",
+        ),
+        Statement(
+            "proposition-14-constant", WIBISONO, "Propositions 6 and 14, constant τ",
+            "equation (2) = |V|·p(w,c)/p(c) − 1",
+            "wibisono2023.factorisation:check_proposition_14_constant",
+        ),
+        Statement(
+            "proposition-14-trained", WIBISONO, "Propositions 6 and 14, measured",
+            "correlation of w·c with equation (2), attention on the toy corpus: distance below that of CBOW",
+            "wibisono2023.factorisation:check_proposition_14_trained", tolerance=0.06,
+        ),
+        Statement(
+            "lemma-11", WIBISONO, "Lemma 11",
+            "sum of rows of M = ρ + σ − σ* + δ = ξ + σ − σ*",
+            "wibisono2023.paraphrases:check_sums",
+        ),
+        Statement(
+            "proposition-12", WIBISONO, "Propositions 4 and 12",
+            "w_b* = w_a* − w_a + w_b + C†·(error terms)",
+            "wibisono2023.paraphrases:check_analogies",
+        ),
+        Statement(
+            "proposition-13", WIBISONO, "Propositions 5 and 13",
+            "error of c_r + c_s ≈ c_t + c_u as a share of its bound",
+            "wibisono2023.paraphrases:check_conclusions", tolerance=1.0,
+        ),
+        Statement(
+            "lemma-15", WIBISONO, "Lemma 15",
+            "Lemma 11 for the weighted p̄, and w·c̃ = |V|·p̄(w,c)/p̄(c) − 1",
+            "wibisono2023.paraphrases:check_sums", arguments={"weighted": True},
+        ),
+        Statement(
+            "proposition-16", WIBISONO, "Propositions 7 and 16",
+            "Proposition 12 for p̄ and c̃",
+            "wibisono2023.paraphrases:check_analogies", arguments={"weighted": True},
+        ),
+        Statement(
+            "proposition-17", WIBISONO, "Propositions 8 and 17",
+            "error of c̃_r + c̃_s ≈ c̃_t + c̃_u as a share of its bound",
+            "wibisono2023.paraphrases:check_conclusions", tolerance=1.0, arguments={"asymmetry": 1.0},
+        ),
+        Statement(
+            "proposition-17-tokens", WIBISONO, "Propositions 8 and 17, conditions",
+            "c̃ is linear if p̄ is symmetric, c if ζ is constant as well",
+            "wibisono2023.paraphrases:check_tokens", tolerance=1e-06,
+        ),
+        Statement(
+            "proposition-2.1-linear", SAPONATI, "Proposition 2.1, linear attention",
+            "Σ β·K = gradient by autograd",
+            "saponati2025.updates:check_proposition_2_1",
+        ),
+        Statement(
+            "proposition-2.1-softmax", SAPONATI, "Proposition 2.1, equation (1)",
+            "Σ β·K with the softmax's derivative in β = gradient by autograd",
+            "saponati2025.updates:check_proposition_2_1_softmax",
+        ),
+        Statement(
+            "remark-s1.6", SAPONATI, "Remark S1.6",
+            "change of Wq·Wkᵀ by a step = η(G·Wk·Wkᵀ + Wq·Wqᵀ·G) + O(η²)",
+            "saponati2025.updates:check_remark_s1_6",
+        ),
+        Statement(
+            "proposition-2.2", SAPONATI, "Proposition 2.2",
+            "columns and rows (13) to (16) = parts of the gradient",
+            "saponati2025.updates:check_proposition_2_2",
+        ),
+        Statement(
+            "theorem-2.3-norms", SAPONATI, "Theorem 2.3, (17)",
+            "autoregressive: E‖Δw_·k‖² > E‖Δw_k·‖² if Σ_kk < tr Σ/d",
+            "saponati2025.simulation:check_theorem_2_3_norms", tolerance=INTERVAL,
+        ),
+        Statement(
+            "theorem-2.3-tails", SAPONATI, "Theorem 2.3, (18)",
+            "autoregressive: column k more often large than row k, same k",
+            "saponati2025.simulation:check_theorem_2_3_tails", tolerance=INTERVAL,
+        ),
+        Statement(
+            "theorem-2.4-pairs", SAPONATI, "Theorem 2.4, (19, 20)",
+            "gradient = sum of the parts of pairs",
+            "saponati2025.updates:check_theorem_2_4_pairs",
+        ),
+        Statement(
+            "theorem-2.4-symmetry", SAPONATI, "Theorem 2.4, (21)",
+            "bidirectional update more symmetric than autoregressive one",
+            "saponati2025.simulation:check_theorem_2_4_symmetry", tolerance=INTERVAL,
+        ),
+        Statement(
+            "corollary-s1.12", SAPONATI, "Corollary S1.12",
+            "bidirectional: E‖Δw_·k‖² = E‖Δw_k·‖²",
+            "saponati2025.simulation:check_corollary_s1_12", tolerance=INTERVAL,
+        ),
+        Statement(
+            "proposition-s1.7", SAPONATI, "Proposition S1.7",
+            "context: E‖Δw_·k‖²/E‖Δw_m·‖² = tr Σ/(d·Σ_mm), above 1 if Σ_mm < tr Σ/d",
+            "saponati2025.steps:check_norm_ratios",
+        ),
+        Statement(
+            "corollary-s1.8", SAPONATI, "Corollary S1.8",
+            "predicted: E‖Δw_·k‖²/E‖Δw_m·‖² = d·Σ_kk/tr Σ, below 1 if Σ_kk < tr Σ/d",
+            "saponati2025.steps:check_norm_ratios", arguments={"predicted": True},
+        ),
+        Statement(
+            "proposition-s1.9", SAPONATI, "Proposition S1.9",
+            "expected counts as context / as predicted: autoregressive Σ(N−k)·Pr/Σ(k−1)·Pr, bidirectional 1",
+            "saponati2025.steps:check_proposition_s1_9",
+        ),
+        Statement(
+            "remark-s1.10", SAPONATI, "Remark S1.10",
+            "autoregressive ratio = (N−μ)/(μ−1) ≥ 1 + 2δ/(μ−1); 1 if no place is special",
+            "saponati2025.steps:check_remark_s1_10",
+        ),
+        Statement(
+            "lemma-s1.11", SAPONATI, "Lemma S1.11",
+            "same family, equal means, σ_a > σ_b: Pr[X_a > z] ≥ Pr[X_b > z] for z ≥ μ",
+            "saponati2025.steps:check_lemma_s1_11",
+        ),
+        Statement(
+            "remark-s1.13", SAPONATI, "Remark S1.13",
+            "masked: update = diagonal + pairs + rest; pairs/rest → p/(1−p), pairs/all → p",
+            "saponati2025.steps:check_remark_s1_13",
+        ),
+        Statement(
+            "definition-3.1", SAPONATI, "Definition 3.1",
+            "s without the factor 2 = tr(MM)/‖M‖², ±1 for M = ±Mᵀ",
+            "saponati2025.scores:check_definition_3_1",
+        ),
+        Statement(
+            "proposition-s1.15-range", SAPONATI, "Proposition S1.15 (1, 2)",
+            "1 − s = 2‖M_n‖²/‖M‖², 1 + s = 2‖M_s‖²/‖M‖²",
+            "saponati2025.scores:check_proposition_s1_15_range",
+        ),
+        Statement(
+            "proposition-s1.15-chance", SAPONATI, "Proposition S1.15 (3)",
+            "mean s of random matrices = 1/n",
+            "saponati2025.scores:check_proposition_s1_15_chance", tolerance=INTERVAL,
+        ),
+        Statement(
+            "proposition-s1.16-range", SAPONATI, "Proposition S1.16 (1, 2)",
+            "d in [−1, 1], ±1 if only rows or columns exceed",
+            "saponati2025.scores:check_proposition_s1_16_range",
+        ),
+        Statement(
+            "proposition-s1.16-chance", SAPONATI, "Proposition S1.16 (3)",
+            "mean d of random matrices = 0, spread falls with n",
+            "saponati2025.scores:check_proposition_s1_16_chance", tolerance=INTERVAL,
+        ),
+        Statement(
+            "symmetry-from-factors", SAPONATI, "Definition 3.1, from Wq and Wk",
+            "s without forming M = dense s",
+            "saponati2025.scores:check_cheap_scores", tolerance=1e-05,
+        ),
+        Statement(
+            "directionality-from-factors", SAPONATI, "Definition 3.2, from Wq and Wk",
+            "d without forming M = dense d",
+            "saponati2025.scores:check_cheap_scores", tolerance=1e-05, arguments={"score": "directionality"},
+        ),
+        Statement(
+            "efa-proposition-1", EFA, "Proposition 1",
+            "logits of attention = those of the factor model of items",
+            "wibisono2025.propositions:check_proposition_1",
+        ),
+        Statement(
+            "efa-proposition-2", EFA, "Proposition 2",
+            "means of linear attention = those of the factor model of places",
+            "wibisono2025.propositions:check_proposition_2",
+        ),
+        Statement(
+            "efa-proposition-3", EFA, "Proposition 3",
+            "log rates of linear attention = those of the factor model of values",
+            "wibisono2025.propositions:check_proposition_3",
+        ),
+        Statement(
+            "efa-theorem-1-items", EFA, "Theorem 1, items",
+            "same distribution: contexts H' = A·H*, centers e' = B·e* + b",
+            "wibisono2025.identifiability:check_theorem_1_items",
+        ),
+        Statement(
+            "efa-theorem-1-values", EFA, "Theorem 1, values",
+            "same distribution: K' = C·K* at d_j chosen inputs, K'·L' = K*·L*",
+            "wibisono2025.identifiability:check_theorem_1_values",
+        ),
+        Statement(
+            "efa-theorem-1-fits", EFA, "Theorem 1, measured",
+            "1 - R² of the maps between two fits on the same sequences",
+            "wibisono2025.identifiability:check_theorem_1_fits", tolerance=0.01,
+        ),
+        Statement(
+            "efa-theorem-2", EFA, "Theorem 2",
+            "excess and deviation of the loss as a share of a bound with all constants",
+            "wibisono2025.generalisation:check_theorem_2", tolerance=1.0,
+        ),
+    )
+}  # fmt: skip
 
 
 def select_statements(names: Sequence[str]) -> list[str]:
@@ -155,13 +313,15 @@ def select_statements(names: Sequence[str]) -> list[str]:
     A name also selects those that it begins: "theorem-2" selects "theorem-2-one-head", but not "theorem-2.3-norms".
     Raises UsageError for an unknown name.
     """
+    if not names:
+        return list(STATEMENTS)
     selected = set()
     for name in names:
-        forms = {known for known in STATEMENTS if known == name or known.startswith(f"{name}-")}
+        forms = {form for form in STATEMENTS if form == name or form.startswith(f"{name}-")}
         if not forms:
             raise UsageError(f"no statement is named {name!r}; {advise(name.lower(), STATEMENTS)}")
         selected |= forms
-    return [name for name in STATEMENTS if not names or name in selected]
+    return [name for name in STATEMENTS if name in selected]
 
 
 class TheoryOptions(Options):
@@ -185,11 +345,16 @@ def check_statements(
 ) -> pd.DataFrame:
     """Evaluate the statements of these names, or all: a row for each, with the columns COLUMNS.
 
+    names: statements, or beginnings of their names; all if there is none.
     {options}
     progress: called before each statement.
-    `residual` is the largest error, `holds` whether it is at most `tolerance`; a NaN does not hold. `as_printed` is
-    False if that is true of a corrected form only, which is then what `residual` is about.
-    Raises UsageError for an unknown name or a seed out of range.
+
+    Returns:
+        `residual` is the largest error, `holds` whether it is at most `tolerance`; a NaN does not hold. `as_printed` is
+        False if that is true of a corrected form only, which is then what `residual` is about.
+
+    Raises:
+        UsageError: for an unknown name or a seed out of range.
 
     >>> row = check_statements(["lemma-1"]).iloc[0]
     >>> bool(row.holds and row.as_printed and row.residual < 1e-10)
@@ -201,13 +366,20 @@ def check_statements(
     rows = []
     for done, name in enumerate(chosen):
         progress(Progress("verify", name, done, len(chosen), "steps"))
-        claimed = load_statement(name)
-        residuals = claimed.function(options.seed, **claimed.arguments)
-        holds = residuals.worst <= claimed.tolerance
+        statement = STATEMENTS[name]
+        residuals = statement.compute(options.seed)
+        holds = residuals.worst <= statement.tolerance
         rows.append(
-            (name, f"{claimed.paper}, {claimed.place}", f"{claimed.claim}: {residuals.computed}", claimed.tolerance,
-             residuals.worst, holds, holds and residuals.worst_printed <= claimed.tolerance)
-        )  # fmt: skip
+            {
+                "statement": name,
+                "paper": f"{statement.paper}, {statement.place}",
+                "computed": f"{statement.claim}: {residuals.computed}",
+                "tolerance": statement.tolerance,
+                "residual": residuals.worst,
+                "holds": holds,
+                "as_printed": holds and residuals.worst_printed <= statement.tolerance,
+            }
+        )
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     frame.attrs |= {"title": "Statements of the papers", **software(), **machine(), **vars(options), "papers": PAPERS}
     return frame

@@ -13,7 +13,8 @@ import pytest
 from conftest import Command
 from support.messages import assert_fails, assert_states
 
-from attngeo.papers.statements import DECLARED, STATEMENTS, Residuals, load_statement
+from attngeo.papers.residuals import Residuals
+from attngeo.papers.statements import STATEMENTS
 
 COLUMNS = ["statement", "paper", "computed", "tolerance", "residual", "holds", "as_printed"]
 
@@ -55,8 +56,8 @@ def test_rows_for_programs_and_files(inside: Command, tmp_path: Path) -> None:
 def test_the_exit_code_is_1_if_a_statement_does_not_hold(
     inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = replace(load_statement("lemma-1"), function=lambda _: Residuals("broken", (0.5, float("nan"))))
-    monkeypatch.setitem(DECLARED, "lemma-1", broken)
+    broken = replace(STATEMENTS["lemma-1"], function=lambda _: Residuals("broken", (0.5, float("nan"))))
+    monkeypatch.setitem(STATEMENTS, "lemma-1", broken)
     run = inside("theory", "lemma-1", "lemma-11", "-o", tmp_path / "rows.csv", "--format", "json")
     assert run.returncode == 1
     first, _ = json.loads(run.stdout)

@@ -15,18 +15,8 @@ import pytest
 from support.messages import refuses
 
 from attngeo.errors import UsageError
-from attngeo.papers.statements import (
-    COLUMNS,
-    DECLARED,
-    PAPERS,
-    STATEMENTS,
-    Residuals,
-    check_statements,
-    difference,
-    load_statement,
-    select_statements,
-    shortfall,
-)
+from attngeo.papers.residuals import Residuals, difference, shortfall
+from attngeo.papers.statements import COLUMNS, PAPERS, STATEMENTS, check_statements, select_statements
 
 TRAINED = ["proposition-9", "proposition-14-trained", "efa-theorem-1-fits", "efa-theorem-2"]
 QUICK = [name for name in STATEMENTS if name not in TRAINED]
@@ -37,16 +27,18 @@ WRONG_AS_PRINTED = {
 }  # fmt: skip
 
 
-def test_the_list_has_the_statements_that_its_modules_declare() -> None:
-    for name in STATEMENTS:
-        statement = load_statement(name)
-        function = inspect.unwrap(statement.function)
+def test_every_entry_has_a_function_and_every_check_an_entry() -> None:
+    functions = set()
+    for name, statement in STATEMENTS.items():
+        function = inspect.unwrap(statement.find_function())
+        functions.add((function.__module__, function.__name__))
         assert name == statement.name == name.lower()
-        assert function.__module__ == STATEMENTS[name]
         assert function.__doc__, name
         assert {"seed", *statement.arguments} <= set(inspect.signature(function).parameters), name
         assert statement.paper in PAPERS
-    assert set(DECLARED) == set(STATEMENTS)
+    for module in {module for module, _ in functions}:
+        checks = [name for name in vars(sys.modules[module]) if name.startswith("check_")]
+        assert {(module, name) for name in checks} <= functions
 
 
 def test_all_but_the_trained_ones_hold() -> None:
@@ -63,8 +55,8 @@ def test_all_but_the_trained_ones_hold() -> None:
 def test_no_seed_draws_matrices_that_lose_the_digits(seed: int) -> None:
     """Of the statements whose residuals grow with the condition of random matrices."""
     for name in ("proposition-12", "proposition-16", "remark-s1.6", "efa-theorem-1-items", "efa-theorem-1-values"):
-        statement = load_statement(name)
-        assert statement.function(seed, **statement.arguments).worst < 0.1 * statement.tolerance, name
+        statement = STATEMENTS[name]
+        assert statement.compute(seed).worst < 0.1 * statement.tolerance, name
 
 
 def check_verdicts(names: list[str], seed: int) -> None:
@@ -96,9 +88,9 @@ def test_all_statements_hold_with_a_new_seed() -> None:
 @pytest.mark.explore
 def test_proposition_9_holds_from_a_new_start() -> None:
     """Seed n has the mean of starts n, n + 1 and n + 2, so that it holds if each of these starts does."""
-    statement = load_statement("proposition-9")
+    statement = STATEMENTS["proposition-9"]
     start = random.randrange(2**32)
-    residuals = statement.function(start, starts=1)
+    residuals = statement.find_function()(start, starts=1)
     assert residuals.worst < statement.tolerance, (start, residuals.computed)
 
 
@@ -128,11 +120,10 @@ def test_a_row_hides_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     made = replace(
-        load_statement("lemma-1"), name="made", tolerance=0.2,
+        STATEMENTS["lemma-1"], name="made", tolerance=0.2,
         function=lambda seed: Residuals(f"seed {seed}", errors, printed),
     )  # fmt: skip
-    monkeypatch.setitem(STATEMENTS, "made", __name__)
-    monkeypatch.setitem(DECLARED, "made", made)
+    monkeypatch.setitem(STATEMENTS, "made", made)
     row = check_statements(["made"], seed=9).iloc[0]
     assert (row["residual"], row["holds"], row["as_printed"]) == pytest.approx(expected, nan_ok=True)
     assert row["computed"] == f"{made.claim}: seed 9"

@@ -7,35 +7,38 @@ Source: Saponati et al. 2025 (arXiv 2502.10927), section 3, appendices S1.6 and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from attngeo.geometry import directionality, symmetry
-from attngeo.papers.saponati2025.updates import USUAL, Array, Effect, measure
-from attngeo.papers.statements import INTERVAL, SAPONATI, Residuals, difference, shortfall, statement
+from attngeo.papers.residuals import USUAL, Effect, Residuals, difference, measure, shortfall
+from attngeo.papers.saponati2025.simulation import Array
 
 GAMMA = 2.0
-SIZES, MATRICES = (3, 10, 40), 20
+SIZES = (3, 10, 40)
+MATRICES = 20
 # Sizes of random matrices for chance levels, and how many of each.
-CHANCE_SIZES, CHANCE_DRAWS = (10, 30, 100), 1500
+CHANCE_SIZES = (10, 30, 100)
+CHANCE_DRAWS = 1500
 # d_model and head_dim of the cheap forms: one for the Gram form of a head, of several blocks, and one for tiles.
 FORMS = ((96, 8), (700, 64), (900, 260), (300, 200), (1100, 400))
 
 
 def split_norms(matrix: Array) -> tuple[float, float, float]:
     """‖M‖², ‖M_s‖² and ‖M_n‖² of a square matrix, with the symmetric part M_s and the skew part M_n."""
-    parts = matrix, (matrix + matrix.T) / 2, (matrix - matrix.T) / 2
-    total, even, odd = (float((part**2).sum()) for part in parts)
-    return total, even, odd
+    symmetric = (matrix + matrix.T) / 2
+    skew = (matrix - matrix.T) / 2
+    return float((matrix**2).sum()), float((symmetric**2).sum()), float((skew**2).sum())
 
 
 def dense_symmetry(matrix: Array) -> float:
     """(‖M_s‖² − ‖M_n‖²)/‖M‖²: Definition 3.1 without its factor 2."""
-    total, even, odd = split_norms(matrix)
-    return (even - odd) / total
+    total, symmetric, skew = split_norms(matrix)
+    return (symmetric - skew) / total
 
 
 def outlier_sums(matrix: Array, gamma: float = GAMMA) -> tuple[float, float]:
@@ -50,45 +53,50 @@ def outlier_sums(matrix: Array, gamma: float = GAMMA) -> tuple[float, float]:
 def dense_directionality(matrix: Array, gamma: float = GAMMA) -> float:
     """(r̄ − c̄)/(r̄ + c̄): Definition 3.2; 0 if no norm is an outlier."""
     rows, columns = outlier_sums(matrix, gamma)
-    return (rows - columns) / (rows + columns) if rows + columns else 0.0
+    if not rows + columns:
+        return 0.0
+    return (rows - columns) / (rows + columns)
 
 
-@statement("definition-3.1", SAPONATI, "Definition 3.1", "s without the factor 2 = tr(MM)/‖M‖², ±1 for M = ±Mᵀ")
+def score_matrix(score: Callable[[Tensor, Tensor], Tensor], matrix: Array) -> float:
+    """A score of the library for one square matrix M, from the factors M and I."""
+    left = torch.from_numpy(np.ascontiguousarray(matrix))
+    return float(score(left, torch.eye(len(matrix), dtype=left.dtype)))
+
+
 def check_definition_3_1(seed: int = 0) -> Residuals:
     """Definition 3.1 without its factor 2: tr(MM)/‖M‖², 1 for symmetric and −1 for skew M. Printed: with the factor."""
-    errors, printed = [], []
+    errors = []
+    printed = []
     for matrix in _draw_matrices(seed):
-        even, odd = matrix + matrix.T, matrix - matrix.T
+        forms = (matrix, matrix + matrix.T, matrix - matrix.T)
         expected = np.array([float(np.trace(matrix @ matrix) / (matrix**2).sum()), 1.0, -1.0])
-        computed = np.array([dense_symmetry(part) for part in (matrix, even, odd)])
-        library = [_library(symmetry, part) for part in (matrix, even, odd)]
-        errors += [difference(computed, expected), difference(computed, library)]
+        computed = np.array([dense_symmetry(form) for form in forms])
+        errors.append(difference(computed, expected))
+        errors.append(difference(computed, [score_matrix(symmetry, form) for form in forms]))
         printed.append(difference(2 * computed, expected))
     return Residuals(f"{len(printed)} random matrices; printed: 2 for symmetric ones", tuple(errors), tuple(printed))
 
 
-@statement(
-    "proposition-s1.15-range", SAPONATI, "Proposition S1.15 (1, 2)", "1 − s = 2‖M_n‖²/‖M‖², 1 + s = 2‖M_s‖²/‖M‖²"
-)
 def check_proposition_s1_15_range(seed: int = 0) -> Residuals:
     """Proposition S1.15 (1, 2): 1 − s = 2‖M_n‖²/‖M‖² and 1 + s = 2‖M_s‖²/‖M‖², so s is in [−1, 1], with ±1 as said."""
     errors = []
     for matrix in _draw_matrices(seed):
-        score = _library(symmetry, matrix)
-        total, even, odd = split_norms(matrix)
-        errors += [difference(1 - score, 2 * odd / total), difference(1 + score, 2 * even / total)]
-        errors.append(difference(total, even + odd))  # Lemma S1.14
+        score = score_matrix(symmetry, matrix)
+        total, symmetric, skew = split_norms(matrix)
+        errors.append(difference(1 - score, 2 * skew / total))
+        errors.append(difference(1 + score, 2 * symmetric / total))
+        errors.append(difference(total, symmetric + skew))  # Lemma S1.14
     return Residuals(f"{len(errors) // 3} random matrices", tuple(errors))
 
 
-@statement("proposition-s1.15-chance", SAPONATI, "Proposition S1.15 (3)", "mean s of random matrices = 1/n", INTERVAL)
 def check_proposition_s1_15_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS) -> Residuals:
     """Proposition S1.15 (3): the mean of s over random matrices is 1/n. Printed: 8/n."""
     random = np.random.default_rng(seed)
     effects: dict[int, Effect] = {}
     for size in CHANCE_SIZES:
-        matrices = (_draw_entries(random, place, (size, size)) for place in range(draws))
-        effects[size] = measure(np.array([dense_symmetry(matrix) for matrix in matrices]))
+        scores = [dense_symmetry(_draw_entries(random, draw, (size, size))) for draw in range(draws)]
+        effects[size] = measure(np.array(scores))
     scaled = [f"{size * effect.mean:.2f} ± {USUAL * size * effect.error:.2f}" for size, effect in effects.items()]
     return Residuals(
         f"n times the mean {', '.join(scaled)} for n = {', '.join(map(str, effects))}; printed: 8",
@@ -97,31 +105,31 @@ def check_proposition_s1_15_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS) 
     )
 
 
-@statement(
-    "proposition-s1.16-range", SAPONATI, "Proposition S1.16 (1, 2)", "d in [−1, 1], ±1 if only rows or columns exceed"
-)
 def check_proposition_s1_16_range(seed: int = 0) -> Residuals:
     """Proposition S1.16 (1, 2): d is in [−1, 1], ±1 if only rows or only columns are outliers; d(Mᵀ) = −d(M)."""
-    errors, seen = [], []
+    errors = []
+    scores = []
     for matrix in _draw_dominated(seed):
-        score, (rows, columns) = _library(directionality, matrix), outlier_sums(matrix)
-        seen.append(round(score, 12))
+        score = score_matrix(directionality, matrix)
+        rows, columns = outlier_sums(matrix)
+        scores.append(round(score, 12))
         errors.append(max(0.0, abs(score) - 1))
-        errors.append(abs(score + _library(directionality, matrix.T)))
-        extreme = 1.0 if rows and not columns else -1.0 if columns and not rows else None
-        errors.append(float((abs(score) == 1) != (extreme is not None)) if extreme is None else abs(score - extreme))
-    ends = f"{seen.count(1.0)} of 1, {seen.count(-1.0)} of -1"
-    return Residuals(f"{len(seen)} matrices, {ends}", tuple(errors))
+        errors.append(abs(score + score_matrix(directionality, matrix.T)))
+        if rows and not columns:
+            errors.append(abs(score - 1))
+        elif columns and not rows:
+            errors.append(abs(score + 1))
+        else:
+            errors.append(float(abs(score) == 1))
+    ends = f"{scores.count(1.0)} of 1, {scores.count(-1.0)} of -1"
+    return Residuals(f"{len(scores)} matrices, {ends}", tuple(errors))
 
 
-@statement(
-    "proposition-s1.16-chance", SAPONATI, "Proposition S1.16 (3)", "mean d of random matrices = 0, spread falls with n",
-    INTERVAL,
-)  # fmt: skip
 def check_proposition_s1_16_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS // 5) -> Residuals:
     """Proposition S1.16 (3): over random matrices d has the mean 0, and its deviation falls as n grows."""
     random = np.random.default_rng(seed)
-    means, deviations = [], []
+    means = []
+    deviations = []
     sizes = [size * 2 for size in CHANCE_SIZES]
     for size in sizes:
         values = np.array([dense_directionality(random.normal(size=(size, size)) / size) for _ in range(draws)])
@@ -135,27 +143,18 @@ def check_proposition_s1_16_chance(seed: int = 0, *, draws: int = CHANCE_DRAWS /
     )
 
 
-@statement("symmetry-from-factors", SAPONATI, "Definition 3.1, from Wq and Wk", "s without forming M = dense s", 1e-5)
-@statement(
-    "directionality-from-factors", SAPONATI, "Definition 3.2, from Wq and Wk", "d without forming M = dense d", 1e-5,
-    score="directionality",
-)  # fmt: skip
 def check_cheap_scores(seed: int = 0, *, score: str = "symmetry") -> Residuals:
     """A score from the factors in float32, against the dense definition in float64."""
-    cheap, dense = {
-        "symmetry": (symmetry, dense_symmetry), "directionality": (directionality, dense_directionality),
-    }[score]  # fmt: skip
-    errors = [
-        abs(float(cheap(wq, wk)) - dense((wq.double() @ wk.double().T).numpy())) for wq, wk in _draw_factors(seed)
-    ]
+    if score == "symmetry":
+        cheap, dense = symmetry, dense_symmetry
+    else:
+        cheap, dense = directionality, dense_directionality
+    errors = []
+    for wq, wk in _draw_factors(seed):
+        matrix = (wq.double() @ wk.double().T).numpy()
+        errors.append(abs(float(cheap(wq, wk)) - dense(matrix)))
     forms = ", ".join(f"{width}x{rank}" for width, rank in FORMS)
     return Residuals(f"{len(errors)} pairs of factors, {forms}", tuple(errors))
-
-
-def _library(score: object, matrix: Array) -> float:
-    """A score of the library for one square matrix, as M·Iᵀ."""
-    left = torch.from_numpy(np.ascontiguousarray(matrix))
-    return float(score(left, torch.eye(len(matrix), dtype=left.dtype)))  # type: ignore[operator]
 
 
 def _draw_matrices(seed: int) -> Iterator[Array]:
@@ -178,18 +177,21 @@ def _draw_dominated(seed: int) -> Iterator[Array]:
             yield matrix
 
 
-def _draw_entries(random: np.random.Generator, place: int, shape: tuple[int, int]) -> Array:
-    """Independent entries of mean 0: normal, uniform, or heavy-tailed, in turn."""
-    draw = (random.standard_normal, lambda size: random.uniform(-1, 1, size), lambda size: random.standard_t(5, size))
-    entries = draw[place % len(draw)](shape)
-    return np.asarray(entries)
+def _draw_entries(random: np.random.Generator, number: int, shape: tuple[int, int]) -> Array:
+    """Independent entries of mean 0: normal, uniform, or heavy-tailed, in turn by the number of the draw."""
+    if number % 3 == 0:
+        return random.standard_normal(shape)
+    if number % 3 == 1:
+        return random.uniform(-1, 1, shape)
+    return random.standard_t(5, shape)
 
 
-def _draw_factors(seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _draw_factors(seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Factors Wq and Wk [d_model, head_dim] in float32: unrelated, alike, and with a large row or column of M."""
     generator = torch.Generator().manual_seed(seed)
     for width, rank in FORMS:
-        wq, wk = (torch.randn(width, rank, generator=generator) / rank**0.5 for _ in range(2))
+        wq = torch.randn(width, rank, generator=generator) / rank**0.5
+        wk = torch.randn(width, rank, generator=generator) / rank**0.5
         yield wq, wk
         yield wq, wq + 0.5 * wk
         scale = torch.ones(width, 1)

@@ -37,12 +37,18 @@ LEVELS = np.array([[4, 2, 4, 2], [6, 0, 5, 1], [1, 5, 2, 4], [0, 6, 0, 6]], dtyp
 LIKED = np.array([4, 5, 1, 1]) / 11
 # Deviation of the weights of BERT before training (Devlin et al. 2019, `initializer_range`).
 START = 0.02
-BATCH, RATE = 128, 1e-3
+BATCH = 128
+RATE = 1e-3
 # Training stops after this number of epochs in a row that did not lower the loss below its best.
 PATIENCE = 3
 MOST_EPOCHS = 1000
 # Numbers of words; those of SUBJECTS and of ADJECTIVES follow each other.
-I_, LIKE, AND, IS, SUBJECT, ADJECTIVE = 0, 1, 2, 3, 4, 8
+I_ = 0
+LIKE = 1
+AND = 2
+IS = 3
+SUBJECT = 4
+ADJECTIVE = 8
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -86,28 +92,33 @@ def toy_corpus(sentences: int = 10_000, seed: int = 0) -> Corpus:
         raise UsageError(f"$sentences is {sentences:,}, expected at least 1", "sentences")
     random = np.random.default_rng(seed)
     forms = (_like_two, _call_two, _call_one)
-    kinds = random.integers(len(forms), size=sentences)
-    return Corpus(WORDS, tuple(np.array(forms[kind](random)) for kind in kinds))
+    choices = random.integers(len(forms), size=sentences)
+    return Corpus(WORDS, tuple(np.array(forms[choice](random)) for choice in choices))
 
 
 def _like_two(random: np.random.Generator) -> list[int]:
+    """I like SUBJECT and SUBJECT."""
     first, second = random.choice(len(SUBJECTS), size=2, p=LIKED).tolist()
     return [I_, LIKE, SUBJECT + first, AND, SUBJECT + second]
 
 
 def _call_two(random: np.random.Generator) -> list[int]:
+    """SUBJECT and SUBJECT is ADJECTIVE."""
     first, second = random.integers(len(SUBJECTS), size=2).tolist()
-    return [SUBJECT + first, AND, SUBJECT + second, IS, _draw_adjectives(random, LEVELS[first] + LEVELS[second], 1)[0]]
+    (adjective,) = _draw_adjectives(random, LEVELS[first] + LEVELS[second], 1)
+    return [SUBJECT + first, AND, SUBJECT + second, IS, adjective]
 
 
 def _call_one(random: np.random.Generator) -> list[int]:
+    """SUBJECT is ADJECTIVE and ADJECTIVE."""
     subject = int(random.integers(len(SUBJECTS)))
     first, second = _draw_adjectives(random, LEVELS[subject], 2)
     return [SUBJECT + subject, IS, first, AND, second]
 
 
 def _draw_adjectives(random: np.random.Generator, levels: Array, count: int) -> list[int]:
-    return [ADJECTIVE + int(number) for number in random.choice(len(ADJECTIVES), size=count, p=levels / levels.sum())]
+    drawn = random.choice(len(ADJECTIVES), size=count, p=levels / levels.sum())
+    return [ADJECTIVE + int(number) for number in drawn]
 
 
 def build_corpus(sentences: Iterable[Sequence[str]]) -> Corpus:
@@ -119,19 +130,19 @@ def build_corpus(sentences: Iterable[Sequence[str]]) -> Corpus:
     if not kept:
         raise DataError("the corpus has no sentence of at least 2 words; write one sentence a line")
     words = tuple(sorted({word for sentence in kept for word in sentence}))
-    number = {word: place for place, word in enumerate(words)}
-    return Corpus(words, tuple(np.array([number[word] for word in sentence]) for sentence in kept))
+    number_of = {word: number for number, word in enumerate(words)}
+    return Corpus(words, tuple(np.array([number_of[word] for word in sentence]) for sentence in kept))
 
 
-def name_unit(word: str, place: int) -> str:
-    """The name of a word at a place, from 0: its position is counted from 1."""
-    return f"{word}@{place + 1}"
+def name_unit(word: str, offset: int) -> str:
+    """The name of a word at an offset from the start of its sentence: its position is counted from 1."""
+    return f"{word}@{offset + 1}"
 
 
 def place_words(corpus: Corpus) -> Corpus:
     """The same sentences with (word, position) units as their words: the remark at the end of appendix G.2."""
     return build_corpus(
-        [name_unit(corpus.words[word], place) for place, word in enumerate(sentence)] for sentence in corpus.sentences
+        [name_unit(corpus.words[word], offset) for offset, word in enumerate(sentence)] for sentence in corpus.sentences
     )
 
 
@@ -230,16 +241,20 @@ def fit(model: Model, examples: Examples, seed: int = 0, *, progress: ProgressCa
 
     The loop is not `attngeo.training.train`: a step takes 0.2 ms, and a training of seconds needs no saved state.
     """
-    contexts, centres = (torch.from_numpy(part) for part in (examples.contexts, examples.centres))
+    contexts = torch.from_numpy(examples.contexts)
+    centres = torch.from_numpy(examples.centres)
+    words = centres.shape[1]
+    # A task is a context and the word in its center, as one number.
     tasks = torch.repeat_interleave(torch.arange(centres.numel()), centres.flatten().long())
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
-    best, waited = math.inf, 0
+    best = math.inf
+    waited = 0
     with seeded(seed):
         for epoch in range(1, MOST_EPOCHS + 1):
             for batch in torch.split(tasks[torch.randperm(len(tasks))], BATCH):
                 optimiser.zero_grad()
-                logits = model(contexts[batch // centres.shape[1]])
-                F.cross_entropy(logits, batch % centres.shape[1]).backward()  # type: ignore[no-untyped-call]
+                logits = model(contexts[batch // words])
+                F.cross_entropy(logits, batch % words).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
             loss = float(corpus_loss(model, contexts, centres))
             if not math.isfinite(loss):

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from attngeo.papers.statements import WIBISONO, Residuals, difference, statement
+from attngeo.papers.residuals import Residuals, difference
 from attngeo.papers.wibisono2023.corpus import ContinuousBag
 from attngeo.training.loop import seeded
 
-WORDS, LENGTH, DIMENSIONS, SENTENCES = 11, 6, 8, 4
+WORDS = 11
+LENGTH = 6
+DIMENSIONS = 8
+SENTENCES = 4
 
 
 class AttentionLayer(nn.Module):
@@ -31,23 +34,35 @@ class AttentionLayer(nn.Module):
 
     def __init__(self, dimensions: int, heads: int, head_dim: int) -> None:
         super().__init__()
-        self.heads, self.head_dim = heads, head_dim
-        self.query, self.key, self.value = (
-            nn.Linear(dimensions, heads * head_dim, bias=False, dtype=torch.float64) for _ in range(3)
-        )
-        self.output = nn.Linear(heads * head_dim, dimensions, bias=False, dtype=torch.float64)
+        self.heads = heads
+        self.head_dim = head_dim
+        width = heads * head_dim
+        self.query = nn.Linear(dimensions, width, bias=False, dtype=torch.float64)
+        self.key = nn.Linear(dimensions, width, bias=False, dtype=torch.float64)
+        self.value = nn.Linear(dimensions, width, bias=False, dtype=torch.float64)
+        self.output = nn.Linear(width, dimensions, bias=False, dtype=torch.float64)
         self.linear = nn.Linear(dimensions, dimensions, bias=False, dtype=torch.float64)
 
     def forward(self, x: Tensor) -> Tensor:
         """The representations after the layer, [n, S, p], from those before it."""
-        q, k, v = (
-            part(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-            for part in (self.query, self.key, self.value)
-        )  # [n, H, S, d_w]
+        q = self._split(self.query(x))
+        k = self._split(self.key(x))
+        v = self._split(self.value(x))
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # [n, S, H·d_w]
         x = x + self.output(mixed)
         after: Tensor = x + self.linear(x)
         return after
+
+    def _split(self, projected: Tensor) -> Tensor:
+        """The heads of a projection [n, S, H·d_w], [n, H, S, d_w]."""
+        return projected.view(*projected.shape[:-1], self.heads, self.head_dim).transpose(1, 2)
+
+    def head_forms(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """(W^K)ᵀW^Q/√d_w and (W^O)ᵀW^V of each head, each [p, p]."""
+        for head in range(self.heads):
+            rows = slice(head * self.head_dim, (head + 1) * self.head_dim)
+            key_query = self.key.weight[rows].T @ self.query.weight[rows] / math.sqrt(self.head_dim)
+            yield key_query, self.output.weight[:, rows] @ self.value.weight[rows]
 
 
 class BidirectionalAttention(nn.Module):
@@ -89,90 +104,118 @@ class ExpertWeights(NamedTuple):
 
 def expert_weights(model: BidirectionalAttention) -> ExpertWeights:
     """W^KQ = (W^K)ᵀW^Q, W^LOV = W^ℓ(W^O)ᵀW^V, g = W^ℓ·c_mask and D = W^ℓ·Pᵀ with W^ℓ = W″ + W″W′."""
-    layer: Any = model.layers[0]
+    layer = model.layers[0]
+    assert isinstance(layer, AttentionLayer)
     last = model.last.weight + model.last.weight @ layer.linear.weight
-    scores, values = zip(*_heads(layer), strict=True)
+    key_queries = []
+    experts = []
+    for key_query, value in layer.head_forms():
+        key_queries.append(key_query)
+        experts.append(last @ value)
     return ExpertWeights(
-        torch.stack(scores), torch.stack([last @ value for value in values]),
-        last @ model.tokens.weight[-1], last @ model.positions.weight.T,
-    )  # fmt: skip
+        key_query=torch.stack(key_queries),
+        experts=torch.stack(experts),
+        mask=last @ model.tokens.weight[-1],
+        position=last @ model.positions.weight.T,
+    )
 
 
-def _heads(layer: AttentionLayer) -> Iterator[tuple[Tensor, Tensor]]:
-    """(W^K)ᵀW^Q/√d_w and (W^O)ᵀW^V of each head, each [p, p]."""
-    for head in range(layer.heads):
-        rows = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
-        key_query = layer.key.weight[rows].T @ layer.query.weight[rows] / math.sqrt(layer.head_dim)
-        yield key_query, layer.output.weight[:, rows] @ layer.value.weight[rows]
-
-
-def lemma_1_losses(model: BidirectionalAttention, sentence: Tensor, place: int) -> Tensor:
-    """L_MLM(m, b) of Lemma 1 for every word b, [|V|]. sentence: tokens [S], with the mask at `place`."""
-    weights, x = expert_weights(model), model.tokens.weight[sentence] + model.positions.weight
-    middle = model.tokens.weight[-1] + model.positions.weight[place]
+def lemma_1_losses(model: BidirectionalAttention, sentence: Tensor, masked: int) -> Tensor:
+    """L_MLM(m, b) of Lemma 1 for every word b, [|V|]. sentence: tokens [S], with the mask at position `masked`."""
+    weights = expert_weights(model)
+    x = model.tokens.weight[sentence] + model.positions.weight
+    middle = model.tokens.weight[-1] + model.positions.weight[masked]
     theta = (x @ weights.key_query[0] @ middle).exp()  # [S]
-    chi = x @ weights.experts[0].T + weights.mask + weights.position[:, place]  # [S, |V|]
+    chi = x @ weights.experts[0].T + weights.mask + weights.position[:, masked]  # [S, |V|]
     mean = (theta[:, None] * chi).sum(0) / theta.sum()
     return -mean + mean.exp().sum().log()
 
 
-class Parts(NamedTuple):
-    """The four parts of the weight and of the similarity in section 2.2; a shape says what a part depends on.
+class WeightParts(NamedTuple):
+    """The four parts of a weight; a shape says what a part depends on.
 
-    weight: of the token j, [|V| + 1]; of the token j and the place m of the mask, [|V| + 1, S]; of the place j, [S]; of
-    both places, [S, S]. similarity: of the word in the center with the token j, [|V|, |V| + 1]; with the place j,
-    [|V|, S]; of the word alone, [|V|]; of the word and m, [|V|, S].
+    token: on the token j, [|V| + 1]. token_mask: on the token j and the position m of the mask, [|V| + 1, S].
+    position: on the position j, [S]. position_mask: on both positions, [S, S].
     """
 
-    weight: tuple[Tensor, Tensor, Tensor, Tensor]
-    similarity: tuple[Tensor, Tensor, Tensor, Tensor]
+    token: Tensor
+    token_mask: Tensor
+    position: Tensor
+    position_mask: Tensor
+
+
+class SimilarityParts(NamedTuple):
+    """The four parts of a similarity; a shape says what a part depends on.
+
+    word_token: on the word in the center and the token j, [|V|, |V| + 1]. word_position: on the word and the position
+    j, [|V|, S]. word: on the word alone, [|V|]. word_mask: on the word and the position m of the mask, [|V|, S].
+    """
+
+    word_token: Tensor
+    word_position: Tensor
+    word: Tensor
+    word_mask: Tensor
+
+
+class Parts(NamedTuple):
+    """The parts of the weight and of the similarity in section 2.2."""
+
+    weight: WeightParts
+    similarity: SimilarityParts
 
 
 def split_parts(model: BidirectionalAttention) -> Parts:
-    """The parts of a model of one layer and head, by its tokens C, its places P and the mask c."""
-    weights, c, p = expert_weights(model), model.tokens.weight, model.positions.weight
-    to_mask, to_places = weights.key_query[0] @ c[-1], weights.key_query[0] @ p.T
+    """The parts of a model of one layer and head, by its tokens C, its positions P and the mask c."""
+    weights = expert_weights(model)
+    key_query = weights.key_query[0]
+    experts = weights.experts[0]
+    tokens = model.tokens.weight
+    positions = model.positions.weight
+    to_mask = key_query @ tokens[-1]
+    to_positions = key_query @ positions.T
     return Parts(
-        (c @ to_mask, c @ to_places, p @ to_mask, p @ to_places),
-        (weights.experts[0] @ c.T, weights.experts[0] @ p.T, weights.mask, weights.position),
+        WeightParts(tokens @ to_mask, tokens @ to_positions, positions @ to_mask, positions @ to_positions),
+        SimilarityParts(experts @ tokens.T, experts @ positions.T, weights.mask, weights.position),
     )
 
 
-def logits_from_parts(parts: Parts, sentence: Tensor, place: int) -> Tensor:
+def logits_from_parts(parts: Parts, sentence: Tensor, masked: int) -> Tensor:
     """Σ_j softmax(weight)_j·similarity_j, [|V|], each the sum of its four parts."""
-    places = torch.arange(len(sentence))
-    token, token_place, position, positions = parts.weight
-    weight = token[sentence] + token_place[sentence, place] + position[places] + positions[places, place]
-    word_token, word_position, word, word_place = parts.similarity
-    similarity = word_token[:, sentence] + word_position[:, places] + word[:, None] + word_place[:, [place]]
+    positions = torch.arange(len(sentence))
+    w = parts.weight
+    weight = (
+        w.token[sentence] + w.token_mask[sentence, masked] + w.position[positions] + w.position_mask[positions, masked]
+    )
+    s = parts.similarity
+    similarity = s.word_token[:, sentence] + s.word_position[:, positions] + s.word[:, None] + s.word_mask[:, [masked]]
     return similarity @ torch.softmax(weight, 0)
 
 
-def cbow_losses(centre: Tensor, context: Tensor, sentence: Tensor, place: int, window: int) -> Tensor:
+def cbow_losses(centre: Tensor, context: Tensor, sentence: Tensor, position: int, window: int) -> Tensor:
     """L_CBOW(m, b) of section 2.2 for every word b, [|V|]. centre: W^LOV, [|V|, p]. context: C, [|V|, p]."""
-    distance = (torch.arange(len(sentence)) - place).abs()
+    distance = (torch.arange(len(sentence)) - position).abs()
     omega = ((distance >= 1) & (distance <= window)).to(context.dtype)
     xi = context[sentence] @ centre.T  # [S, |V|]
     mean = omega @ xi / omega.sum()
     return -mean + mean.exp().sum().log()
 
 
-def mixture_logits(model: BidirectionalAttention, sentence: Tensor, place: int) -> Tensor:
+def mixture_logits(model: BidirectionalAttention, sentence: Tensor, masked: int) -> Tensor:
     """F(X̄) = Σ_i Σ_j π_j^i f_j^i of Theorem 2, [|V|], for a model of one layer; i runs over heads, j over positions."""
     weights = expert_weights(model)
     heads = len(weights.experts)
     x = model.tokens.weight[sentence] + model.positions.weight
-    middle = model.tokens.weight[-1] + model.positions.weight[place]
+    middle = model.tokens.weight[-1] + model.positions.weight[masked]
     total = torch.zeros_like(weights.mask)
     for key_query, experts in zip(weights.key_query, weights.experts, strict=True):
         shares = torch.softmax(x @ key_query @ middle, 0)
         for position, share in enumerate(shares):
-            expert = experts @ x[position] + weights.mask / heads + weights.position[:, place] / heads
+            expert = experts @ x[position] + weights.mask / heads + weights.position[:, masked] / heads
             total = total + share * expert
     return total
 
 
-def mixture_of_mixtures(model: BidirectionalAttention, sentence: Tensor, place: int) -> Tensor:
+def mixture_of_mixtures(model: BidirectionalAttention, sentence: Tensor, masked: int) -> Tensor:
     """Theorem 2 for any number of layers, [|V|]: the experts of a layer are linear in the mixtures of the layer below.
 
     In layer l, position i is Σ_heads Σ_j π_j·(I + W′)(z_i/H + (W^O)ᵀW^V·z_j), where z are the mixtures of layer l − 1,
@@ -180,45 +223,77 @@ def mixture_of_mixtures(model: BidirectionalAttention, sentence: Tensor, place: 
     """
     z = list(model.tokens.weight[sentence] + model.positions.weight)
     for layer in model.layers:
-        z = [_mix(layer, z, middle) for middle in z]  # type: ignore[arg-type]
-    logits: Tensor = model.last.weight @ z[place]
+        assert isinstance(layer, AttentionLayer)
+        z = [_mix(layer, z, middle) for middle in z]
+    logits: Tensor = model.last.weight @ z[masked]
     return logits
 
 
 def _mix(layer: AttentionLayer, z: list[Tensor], middle: Tensor) -> Tensor:
     """The mixture of the experts of one layer for one position: [p], from all positions below, each [p]."""
-    identity = torch.eye(len(middle), dtype=middle.dtype)
+    after = torch.eye(len(middle), dtype=middle.dtype) + layer.linear.weight  # I + W′
     total = torch.zeros_like(middle)
-    for key_query, value in _heads(layer):
+    for key_query, value in layer.head_forms():
         shares = torch.softmax(torch.stack([other @ key_query @ middle for other in z]), 0)
         for share, other in zip(shares, z, strict=True):
-            total = total + share * (identity + layer.linear.weight) @ (middle / layer.heads + value @ other)
+            total = total + share * after @ (middle / layer.heads + value @ other)
     return total
 
 
-@statement("lemma-1", WIBISONO, "Lemma 1", "loss by θ and χ = cross-entropy of the attention layer")
+class Case(NamedTuple):
+    """A model, and a sentence [S] with the mask at the position `masked`."""
+
+    model: BidirectionalAttention
+    sentence: Tensor
+    masked: int
+
+    def logits(self) -> Tensor:
+        """The logits of the model at the mask, [|V|]."""
+        logits: Tensor = self.model(self.sentence[None])[0, self.masked]
+        return logits
+
+
+@torch.no_grad()
+def draw_cases(
+    seed: int,
+    *,
+    words: int = WORDS,
+    length: int = LENGTH,
+    dimensions: int = DIMENSIONS,
+    heads: int = 1,
+    head_dim: int = 3,
+    layers: int = 1,
+) -> list[Case]:
+    """A random model, and random sentences with the mask at each position in turn."""
+    with seeded(seed):
+        model = BidirectionalAttention(words, length, dimensions, heads=heads, head_dim=head_dim, layers=layers)
+        model.requires_grad_(False)
+        cases = []
+        for masked in [*range(length)] * SENTENCES:
+            sentence = torch.randint(words, (length,))
+            sentence[masked] = words
+            cases.append(Case(model, sentence, masked))
+    return cases
+
+
 def check_lemma_1(seed: int = 0, **sizes: int) -> Residuals:
     """Lemma 1: L_MLM(m, b) by θ and χ against the cross-entropy of the attention layer, for every m and b."""
     errors = []
-    for model, sentence, place in _draw_cases(seed, **sizes):
-        logits = model(sentence[None])[0, place]
-        errors.append(difference(lemma_1_losses(model, sentence, place), -torch.log_softmax(logits, 0)))
+    for case in draw_cases(seed, **sizes):
+        losses = -torch.log_softmax(case.logits(), 0)
+        errors.append(difference(lemma_1_losses(*case), losses))
     return Residuals(f"losses of {len(errors)} masked positions, every word", tuple(errors))
 
 
-@statement(
-    "section-2.2-parts", WIBISONO, "Section 2.2", "weight and similarity as sums of four parts = logits of attention"
-)
 def check_parts(seed: int = 0, **sizes: int) -> Residuals:
     """Section 2.2: the four parts of weight and similarity, tables by what they may depend on, against the logits."""
-    errors = [
-        difference(logits_from_parts(split_parts(model), sentence, place), model(sentence[None])[0, place])
-        for model, sentence, place in _draw_cases(seed, **sizes)
-    ]
+    errors = []
+    for case in draw_cases(seed, **sizes):
+        logits = logits_from_parts(split_parts(case.model), case.sentence, case.masked)
+        errors.append(difference(logits, case.logits()))
     return Residuals(f"logits of {len(errors)} masked positions", tuple(errors))
 
 
-@statement("section-2.2-cbow", WIBISONO, "Section 2.2, L_CBOW", "loss by ω and ξ = cross-entropy of CBOW with a window")
 def check_cbow_loss(
     seed: int = 0, *, words: int = WORDS, length: int = LENGTH, dimensions: int = DIMENSIONS
 ) -> Residuals:
@@ -228,53 +303,21 @@ def check_cbow_loss(
         model = ContinuousBag(words, dimensions)
         sentence = torch.randint(words, (length,))
     for window in range(1, length):
-        for place in range(length):
-            near = torch.cat([sentence[max(0, place - window) : place], sentence[place + 1 : place + window + 1]])
-            counts = torch.bincount(near, minlength=words).to(torch.float64)
+        for position in range(length):
+            before = sentence[max(0, position - window) : position]
+            after = sentence[position + 1 : position + window + 1]
+            counts = torch.bincount(torch.cat([before, after]), minlength=words).to(torch.float64)
             expected = -torch.log_softmax(model(counts[None])[0], 0)
-            losses = cbow_losses(model.centre.weight, model.context.weight, sentence, place, window)
+            losses = cbow_losses(model.centre.weight, model.context.weight, sentence, position, window)
             errors.append(difference(losses.detach(), expected.detach()))
     return Residuals(f"losses of {length} positions, every word, windows of 1 to {length - 1}", tuple(errors))
 
 
-@statement("theorem-2-one-head", WIBISONO, "Theorem 2", "mixture of word experts = logits of attention")
-@statement(
-    "theorem-2-several-heads", WIBISONO, "Theorem 2, several heads", "stacked mixtures = logits of attention", heads=3
-)
-@statement(
-    "theorem-2-several-layers", WIBISONO, "Theorem 2, several layers", "mixture of mixtures = logits of attention",
-    heads=2, layers=3,
-)  # fmt: skip
 def check_theorem_2(seed: int = 0, *, heads: int = 1, layers: int = 1, **sizes: int) -> Residuals:
     """Theorem 2: F(X̄) against the logits of attention; of several layers, the mixture of mixtures."""
     mix = mixture_logits if layers == 1 else mixture_of_mixtures
-    errors = [
-        difference(mix(model, sentence, place), model(sentence[None])[0, place])
-        for model, sentence, place in _draw_cases(seed, heads=heads, layers=layers, **sizes)
-    ]
-    shape = f"{heads} {'head' if heads == 1 else 'heads'}"
-    shape = shape if layers == 1 else f"{layers} layers of {shape}"
+    errors = [difference(mix(*case), case.logits()) for case in draw_cases(seed, heads=heads, layers=layers, **sizes)]
+    shape = f"{heads} head{'' if heads == 1 else 's'}"
+    if layers > 1:
+        shape = f"{layers} layers of {shape}"
     return Residuals(f"logits of {len(errors)} masked positions, {shape}", tuple(errors))
-
-
-@torch.no_grad()
-def _draw_cases(
-    seed: int,
-    *,
-    words: int = WORDS,
-    length: int = LENGTH,
-    dimensions: int = DIMENSIONS,
-    heads: int = 1,
-    head_dim: int = 3,
-    layers: int = 1,
-) -> list[tuple[BidirectionalAttention, Tensor, int]]:
-    """A random model, and random sentences with the mask at each position in turn."""
-    with seeded(seed):
-        model = BidirectionalAttention(words, length, dimensions, heads=heads, head_dim=head_dim, layers=layers)
-        model.requires_grad_(False)
-        cases = []
-        for place in [*range(length)] * SENTENCES:
-            sentence = torch.randint(words, (length,))
-            sentence[place] = words
-            cases.append((model, sentence, place))
-    return cases

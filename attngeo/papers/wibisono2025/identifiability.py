@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,18 +30,27 @@ from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
 from attngeo.estimators.efa.prediction import draw_items
 from attngeo.estimators.efa.sequences import DataShape
-from attngeo.papers.statements import EFA, Residuals, difference, statement
+from attngeo.papers.residuals import Residuals, difference
 from attngeo.papers.wibisono2025.propositions import randomise
 from attngeo.training import TrainingOptions
 from attngeo.training.loop import TensorBatches, seeded, train
 
-ITEMS, SIZE, LENGTH, TRIALS = 9, 3, 5, 5
+ITEMS = 9
+SIZE = 3
+LENGTH = 5
+TRIALS = 5
 # A learning rate and a number of epochs for each part of a training: it ends close to the maximum of the likelihood.
 SCHEDULE = ((5e-2, 5), (1e-2, 4), (2e-3, 3), (4e-4, 2))
 BATCH = 1000
-FIT_ITEMS, FIT_LENGTH, SEQUENCES, STARTS = 30, 6, 40_000, 4
-# Seeds of what is drawn: the model and its sequences, those that are held out, the fits, the models without training.
-HELD_OUT, FITTED, UNTRAINED = 1_000_000, 2_000_000, 3_000_000
+FIT_ITEMS = 30
+FIT_LENGTH = 6
+SEQUENCES = 40_000
+HELD_OUT_SEQUENCES = 2000
+STARTS = 4
+# Added to the seed of the model and its sequences for those that are held out, the fits, the models without training.
+HELD_OUT = 1_000_000
+FITTED = 2_000_000
+UNTRAINED = 3_000_000
 
 
 @torch.no_grad()
@@ -50,37 +59,40 @@ def compare_models(first: ItemAttention, second: ItemAttention, batch: Batch) ->
 
     batch: sequences whose masked positions are compared; those of no training.
     """
-    contexts = relate(*(model.read(batch)[batch.known] for model in (first, second)))
-    return contexts, relate(first.center.weight, second.center.weight, intercept=True)
+    contexts = relate(first.read(batch)[batch.known], second.read(batch)[batch.known])
+    centers = relate(first.center.weight, second.center.weight, intercept=True)
+    return contexts, centers
 
 
-@statement(
-    "efa-theorem-1-items", EFA, "Theorem 1, items", "same distribution: contexts H' = A·H*, centers e' = B·e* + b"
-)
 @torch.no_grad()
 def check_theorem_1_items(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
     """Theorem 1 for items: H' = A·H* and e' = B·e* + b for two parameters with the same distribution.
 
     A and B are found as in the proof. It ends with a map from [1; e*] to [1; e'], which has a b. Printed: b = 0.
     """
-    errors, printed = [], []
+    errors = []
+    printed = []
     for trial in range(trials):
         with seeded(1000 * seed + trial):
             model = randomise(make_model(ITEMS, SIZE, LENGTH))
             same = _transform(model)
             items = torch.randint(ITEMS, (30, LENGTH))
-        logs, contexts, centers, points = zip(*(_describe(part, items) for part in (same, model)), strict=True)
-        tuples = [vectors[1:] - vectors[0] for vectors in centers]  # the columns of L' and L*
-        a = torch.linalg.lstsq(tuples[0], tuples[1]).solution
-        b = torch.linalg.lstsq(points[0], points[1]).solution
-        affine = functional.pad(centers[1], (1, 0), value=1.0) @ b.T
-        linear = centers[1] @ torch.linalg.lstsq(centers[1], centers[0]).solution
+        ours = _describe(same, items)
+        theirs = _describe(model, items)
+        # The columns of L' and L*.
+        differences = ours.centers[1:] - ours.centers[0]
+        their_differences = theirs.centers[1:] - theirs.centers[0]
+        a = torch.linalg.lstsq(differences, their_differences).solution
+        b = torch.linalg.lstsq(ours.points, theirs.points).solution
+        affine = functional.pad(theirs.centers, (1, 0), value=1.0) @ b.T
+        linear = theirs.centers @ torch.linalg.lstsq(theirs.centers, ours.centers).solution
         errors += [
-            difference(logs[0], logs[1]),
-            difference(contexts[1] @ a.T, contexts[0]),
-            difference(affine, functional.pad(centers[0], (1, 0), value=1.0)),
+            difference(ours.log_probs, theirs.log_probs),
+            difference(theirs.contexts @ a.T, ours.contexts),
+            difference(affine, functional.pad(ours.centers, (1, 0), value=1.0)),
         ]
-        printed.append(float((linear - centers[0]).norm() / (centers[0] - centers[0].mean(0)).norm()))
+        deviations = ours.centers - ours.centers.mean(0)
+        printed.append(float((linear - ours.centers).norm() / deviations.norm()))
     computed = (
         f"{trials} pairs of parameters; printed, b = 0: the best linear map of the centers is off by "
         f"{min(printed):.0%} to {max(printed):.0%} of their deviation"
@@ -90,7 +102,9 @@ def check_theorem_1_items(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
 
 def _transform(model: ItemAttention) -> ItemAttention:
     """Other parameters with the same distribution: other bases of all embeddings, and a vector added to all centers."""
-    tokens, products, contexts = (_draw_basis() for _ in range(3))
+    tokens = _draw_basis()
+    products = _draw_basis()
+    contexts = _draw_basis()
     same = copy.deepcopy(model)
     assert same.position is not None
     layer = same.attention.layers[0]
@@ -111,33 +125,46 @@ def _draw_basis() -> Tensor:
     return basis
 
 
-def _describe(model: ItemAttention, items: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The logs of p [n, D], H [n, K], e [D, K], and the columns of M, [−log Z; H], as rows [n, 1 + K]."""
-    batch = Batch(torch.ones_like(items, dtype=torch.bool), items)
-    logits, contexts = (vectors.flatten(0, 1) for vectors in (model(batch), model.read(batch)))
-    logs = torch.log_softmax(logits, -1)
-    return logs, contexts, model.center.weight, torch.cat([-logits.logsumexp(-1, keepdim=True), contexts], 1)
+class Description(NamedTuple):
+    """What theorem 1 is about, of a model on n contexts.
+
+    log_probs: log p, [n, D]. contexts: H, [n, K]. centers: e, [D, K]. points: the columns of M, [−log Z; H], as rows
+    [n, 1 + K].
+    """
+
+    log_probs: Tensor
+    contexts: Tensor
+    centers: Tensor
+    points: Tensor
 
 
-@statement(
-    "efa-theorem-1-values", EFA, "Theorem 1, values", "same distribution: K' = C·K* at d_j chosen inputs, K'·L' = K*·L*"
-)
+def _describe(model: ItemAttention, items: Tensor) -> Description:
+    batch = know_all(items)
+    logits = model(batch).flatten(0, 1)
+    contexts = model.read(batch).flatten(0, 1)
+    points = torch.cat([-logits.logsumexp(-1, keepdim=True), contexts], 1)
+    return Description(torch.log_softmax(logits, -1), contexts, model.center.weight, points)
+
+
 @torch.no_grad()
 def check_theorem_1_values(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
     """Theorem 1 for values: K'(y)·L' = K*(y)·L*, and K' = C·K* at d_j chosen inputs. Printed: K' = C·K* at all inputs.
 
     The value part reads one number of Y'_ii, so the distribution says nothing about its other numbers.
     """
-    errors, printed = [], []
+    errors = []
+    printed = []
     for trial in range(trials):
         with seeded(1000 * seed + trial):
             model = _draw_value_part()
             same = copy.deepcopy(model)
             assert same.center is not None
             same.center.weight.normal_()
-            items, values = torch.randint(ITEMS, (40, LENGTH)), torch.randn(40, LENGTH, dtype=torch.float64)
+            items = torch.randint(ITEMS, (40, LENGTH))
+            values = torch.randn(40, LENGTH, dtype=torch.float64)
             batch = Batch(torch.ones_like(items, dtype=torch.bool), items, values[..., None])
-            ours, others = (part.read(batch)[:, -1] for part in (same, model))  # K', K*: one position each, [40, d_j]
+            ours = same.read(batch)[:, -1]  # K' at one position of each sequence, [40, d_j]
+            others = model.read(batch)[:, -1]  # K*
             chosen = _choose_rows(ours, others)
         width = ours.shape[1]
         c = torch.linalg.solve(others[chosen], ours[chosen]).T
@@ -164,16 +191,19 @@ def _draw_value_part() -> ValueAttention:
     layer = model.attention.layers[0]
     assert isinstance(layer, MaskedLayer)
     centers = slice(SIZE, 2 * SIZE)
-    for matrix, rows in ((layer.query, slice(None)), (layer.key, slice(None)), (layer.value, slice(-1, None))):
-        matrix.weight[rows, centers] = 0
+    layer.query.weight[:, centers] = 0
+    layer.key.weight[:, centers] = 0
+    layer.value.weight[-1, centers] = 0
     return model
 
 
 def _choose_rows(first: Tensor, second: Tensor, draws: int = 50) -> Tensor:
     """As many rows as there are columns, for which both matrices are far from singular."""
-    drawn = [torch.randperm(len(first))[: first.shape[1]] for _ in range(draws)]
-    conditions = [max(float(torch.linalg.cond(vectors[rows])) for vectors in (first, second)) for rows in drawn]
-    return drawn[conditions.index(min(conditions))]
+
+    def condition(rows: Tensor) -> float:
+        return max(float(torch.linalg.cond(first[rows])), float(torch.linalg.cond(second[rows])))
+
+    return min((torch.randperm(len(first))[: first.shape[1]] for _ in range(draws)), key=condition)
 
 
 def draw_truth(items: int, size: int, length: int, seed: int) -> ItemAttention:
@@ -234,9 +264,16 @@ def fit_items(
 ) -> ItemAttention:
     """Fit the model of `make_model` by maximum likelihood: of several starts, that with the lowest training loss.
 
-    All starts have the first part of the schedule; the others follow in the order of their losses then.
-    items: [F, I]. number: D. enough: no further start goes on after a loss that is not above this one. A fit of
+    All starts have the first part of the schedule; the others follow in the order of their losses then. A fit of
     simulated data whose loss is far above that of the true model is at a local maximum of the likelihood.
+
+    Args:
+        items: the sequences, [F, I].
+        number: D, the number of items.
+        size: K, the numbers of an embedding.
+        seed: of the batches, and of the starts.
+        enough: no further start goes on after a loss that is not above this one.
+        starts: models that are trained by the first part of the schedule.
     """
     batches = ItemBatches([items], BATCH, seed)
     started = []
@@ -261,9 +298,6 @@ def _train(model: ItemAttention, batches: ItemBatches, schedule: Sequence[tuple[
 
 
 # The data leave 0.8% of the variance of the logits open.
-@statement(
-    "efa-theorem-1-fits", EFA, "Theorem 1, measured", "1 - R² of the maps between two fits on the same sequences", 0.01
-)
 def check_theorem_1_fits(seed: int = 0) -> Residuals:
     """Theorem 1, measured: 1 − R² of the maps between two fits, on held-out contexts and items.
 
@@ -273,24 +307,33 @@ def check_theorem_1_fits(seed: int = 0) -> Residuals:
     of the variance of 1 that the logits have.
     """
     truth = draw_truth(FIT_ITEMS, SIZE, FIT_LENGTH, seed)
-    drawn, held_out = (
-        draw_items(make_part(truth), know_all(torch.zeros(count, FIT_LENGTH)), causal=True, sweeps=1, seed=seed + place)
-        for count, place in ((SEQUENCES, 0), (2000, HELD_OUT))
-    )
+    drawn = _draw_from(truth, SEQUENCES, seed)
+    held_out = know_all(_draw_from(truth, HELD_OUT_SEQUENCES, seed + HELD_OUT))
     true_loss = mean_loss(truth, drawn)
     share = sum(weight.numel() for weight in truth.parameters()) / drawn.numel()  # P/N
     enough = true_loss + share / 2
     # A training takes seeds below 2**32, and the statement any of them.
-    seeds = [(FITTED + 2 * seed + fit) % 2**32 for fit in range(2)]
-    fits = [fit_items(drawn, FIT_ITEMS, SIZE, start, enough=enough, starts=STARTS) for start in seeds]
+    first_seed = (FITTED + 2 * seed) % 2**32
+    second_seed = (FITTED + 2 * seed + 1) % 2**32
+    first = fit_items(drawn, FIT_ITEMS, SIZE, first_seed, enough=enough, starts=STARTS)
+    second = fit_items(drawn, FIT_ITEMS, SIZE, second_seed, enough=enough, starts=STARTS)
     with seeded(seed + UNTRAINED):
-        control = [make_model(FIT_ITEMS, SIZE, FIT_LENGTH) for _ in range(2)]
-    fitted, untrained = (compare_models(first, second, know_all(held_out)) for first, second in (fits, control))
-    above = [mean_loss(model, drawn) - true_loss for model in fits]
+        untrained = make_model(FIT_ITEMS, SIZE, FIT_LENGTH)
+        other_untrained = make_model(FIT_ITEMS, SIZE, FIT_LENGTH)
+    contexts, centers = compare_models(first, second, held_out)
+    untrained_contexts, untrained_centers = compare_models(untrained, other_untrained, held_out)
+    first_loss = mean_loss(first, drawn) - true_loss
+    second_loss = mean_loss(second, drawn) - true_loss
     computed = (
-        f"contexts {fitted[0]}, centers {fitted[1]}; untrained: contexts {untrained[0]}, centers {untrained[1]}; "
-        f"{SEQUENCES:,} sequences, which leave {8 * share:.1%} open; loss of the fits above that of the true "
-        f"model {above[0]:.1e} and {above[1]:.1e}, accepted up to {share / 2:.1e}"
+        f"contexts {contexts}, centers {centers}; untrained: contexts {untrained_contexts}, centers "
+        f"{untrained_centers}; {SEQUENCES:,} sequences, which leave {8 * share:.1%} open; loss of the fits above that "
+        f"of the true model {first_loss:.1e} and {second_loss:.1e}, accepted up to {share / 2:.1e}"
     )
-    r2 = [value for relation in fitted for value in (relation.forward, relation.backward)]
+    r2 = (contexts.forward, contexts.backward, centers.forward, centers.backward)
     return Residuals(computed, tuple(1 - value for value in r2))
+
+
+def _draw_from(model: ItemAttention, count: int, seed: int) -> Tensor:
+    """Sequences that are drawn from a model, [count, I]."""
+    empty = know_all(torch.zeros(count, FIT_LENGTH))
+    return draw_items(make_part(model), empty, causal=True, sweeps=1, seed=seed)

@@ -23,7 +23,7 @@ from attngeo.estimators.efa.networks import (
     ValueFactors,
     ValueShape,
 )
-from attngeo.papers.statements import EFA, Residuals, difference, statement
+from attngeo.papers.residuals import Residuals, difference
 from attngeo.training.loop import seeded
 
 # Items, numbers of an embedding, length of a sequence; sequences of each size.
@@ -55,7 +55,8 @@ def attention_of_places(factors: SpatialFactors) -> ValueAttention:
     places = len(factors.neighbour)
     if int(factors.neighbour.sum()) != places * (places - 1):
         raise UsageError("the factor model has fewer neighbours than all other places, expected all")
-    first, last = factors.place[0], factors.place[-1]
+    first = factors.place[0]
+    last = factors.place[-1]
     assert isinstance(first, nn.Linear)
     assert isinstance(last, nn.Linear)
     size = last.out_features
@@ -91,6 +92,7 @@ def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
 
 
 def _require_mean(factors: ItemFactors | ValueFactors) -> None:
+    """Raise UsageError for a factor model that is not that of both directions, with a mean."""
     if factors.causal or factors.pooling != "mean" or factors.start is not None or factors.window is not None:
         raise UsageError("the factor model is not that of the proposition, expected both directions and a mean")
 
@@ -104,19 +106,18 @@ def _clear(model: ItemAttention | ValueAttention) -> MaskedLayer:
     return layer
 
 
-@statement("efa-proposition-1", EFA, "Proposition 1", "logits of attention = those of the factor model of items")
 @torch.no_grad()
 def check_proposition_1(seed: int = 0) -> Residuals:
     """Proposition 1: logits of the items, [B, I, D]."""
     errors = []
     for items, size, length in _seeded_sizes(seed):
         factors = randomise(ItemFactors(items, size))
-        batch = Batch(torch.ones(SEQUENCES, length, dtype=torch.bool), torch.randint(items, (SEQUENCES, length)))
+        known = torch.ones(SEQUENCES, length, dtype=torch.bool)
+        batch = Batch(known, torch.randint(items, known.shape))
         errors.append(difference(attention_of_items(factors, length)(batch), factors(batch)))
     return Residuals(f"logits of {_count_positions()} masked positions", tuple(errors))
 
 
-@statement("efa-proposition-2", EFA, "Proposition 2", "means of linear attention = those of the factor model of places")
 @torch.no_grad()
 def check_proposition_2(seed: int = 0) -> Residuals:
     """Proposition 2: means of the values at places, [B, I, 1]."""
@@ -130,9 +131,6 @@ def check_proposition_2(seed: int = 0) -> Residuals:
     return Residuals(f"means of {_count_positions()} masked values", tuple(errors))
 
 
-@statement(
-    "efa-proposition-3", EFA, "Proposition 3", "log rates of linear attention = those of the factor model of values"
-)
 @torch.no_grad()
 def check_proposition_3(seed: int = 0) -> Residuals:
     """Proposition 3: log rates of the values, [B, I, 1], with the key matrix that the proof needs.
@@ -140,20 +138,22 @@ def check_proposition_3(seed: int = 0) -> Residuals:
     Printed: the matrix with the block in the second row, under the name of the value matrix. As the value matrix it
     makes the number that is read 0, whatever the keys are; as the key matrix, all products.
     """
-    errors, printed = [], []
+    errors = []
+    printed = []
     for items, size, length in _seeded_sizes(seed):
         factors = randomise(ValueFactors(items, size))
         values, known = _draw_values(length)
         batch = Batch(known, torch.randint(items, known.shape), values)
-        attention, wanted = attention_of_values(factors, length), factors(batch)
-        errors.append(difference(attention(batch), wanted))
+        attention = attention_of_values(factors, length)
+        expected = factors(batch)
+        errors.append(difference(attention(batch), expected))
         layer = attention.attention.layers[0]
         assert isinstance(layer, MaskedLayer)
         layer.key.weight.copy_(layer.key.weight.T.clone())
-        printed.append(_miss(attention(batch), wanted))
+        printed.append(_miss(attention(batch), expected))
         layer.value.weight.copy_(layer.key.weight)
         layer.key.weight.normal_()
-        printed.append(_miss(attention(batch), wanted))
+        printed.append(_miss(attention(batch), expected))
     computed = (
         f"log rates of {_count_positions()} masked values; printed matrix, read as that of values or that of keys: "
         f"off by {min(printed):.0%} to {max(printed):.0%}"
@@ -163,8 +163,8 @@ def check_proposition_3(seed: int = 0) -> Residuals:
 
 def _seeded_sizes(seed: int) -> Iterator[tuple[int, int, int]]:
     """The sizes, each with random numbers of its own."""
-    for place, sizes in enumerate(SIZES):
-        with seeded(1000 * seed + place):
+    for number, sizes in enumerate(SIZES):
+        with seeded(1000 * seed + number):
             yield sizes
 
 
@@ -186,6 +186,6 @@ def _draw_values(length: int) -> tuple[Tensor, Tensor]:
     return torch.randn(*known.shape, 1, dtype=torch.float64), known
 
 
-def _miss(computed: Tensor, wanted: Tensor) -> float:
-    """‖computed − wanted‖ as a share of ‖wanted‖."""
-    return float((computed - wanted).norm() / wanted.norm())
+def _miss(computed: Tensor, expected: Tensor) -> float:
+    """‖computed − expected‖ as a share of ‖expected‖."""
+    return float((computed - expected).norm() / expected.norm())

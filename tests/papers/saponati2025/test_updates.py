@@ -46,6 +46,11 @@ def test_the_statements_hold_for_any_sizes(check: Any, sizes: dict[str, int]) ->
     assert not found.printed or found.worst_printed > 1e-3
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_update_is_a_sum_over_pairs(seed: int) -> None:
+    assert updates.check_theorem_2_4_pairs(seed).worst < 1e-10
+
+
 def test_a_wrong_derivative_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     original = updates.contributions
     monkeypatch.setattr(updates, "contributions", lambda *args, **more: original(*args, **more) * 1.001)

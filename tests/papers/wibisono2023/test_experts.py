@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attngeo.papers.statements import difference
+from attngeo.papers.residuals import difference
 from attngeo.papers.wibisono2023 import experts
 from attngeo.papers.wibisono2023.experts import AttentionLayer, BidirectionalAttention, seeded
 
@@ -78,6 +78,9 @@ def test_the_weights_of_the_mixture_sum_to_the_constant_experts() -> None:
         assert difference(mixed, weights.mask + weights.position[:, 1]) < ROUNDING
 
 
+original = AttentionLayer.head_forms
+
+
 def transposed(layer: AttentionLayer) -> Iterator[tuple[Tensor, Tensor]]:
     for key_query, value in original(layer):
         yield key_query.T, value
@@ -88,12 +91,9 @@ def unscaled(layer: AttentionLayer) -> Iterator[tuple[Tensor, Tensor]]:
         yield key_query * 2, value
 
 
-original = experts._heads
-
-
 @pytest.mark.parametrize("wrong", [transposed, unscaled])
 def test_a_wrong_formula_is_noticed(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experts, "_heads", wrong)
+    monkeypatch.setattr(AttentionLayer, "head_forms", wrong)
     assert experts.check_lemma_1().worst > 1e-4
     assert experts.check_parts().worst > 1e-4
     assert experts.check_theorem_2(heads=2).worst > 1e-4
@@ -106,9 +106,9 @@ def test_a_part_that_is_missing_is_noticed(field: str, part: int, monkeypatch: p
     original = experts.split_parts
 
     def without(model: experts.BidirectionalAttention) -> experts.Parts:
-        parts = list(getattr(original(model), field))
-        parts[part] = torch.zeros_like(parts[part])
-        return original(model)._replace(**{field: tuple(parts)})
+        parts = getattr(original(model), field)
+        zero = {parts._fields[part]: torch.zeros_like(parts[part])}
+        return original(model)._replace(**{field: parts._replace(**zero)})
 
     monkeypatch.setattr(experts, "split_parts", without)
     assert experts.check_parts().worst > 1e-3

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from attngeo.papers.statements import Residuals
+from attngeo.papers.residuals import Residuals
 from attngeo.papers.wibisono2025 import propositions
 from attngeo.papers.wibisono2025.propositions import check_proposition_1, check_proposition_2, check_proposition_3
 

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from attngeo.papers.wibisono2023 import factorisation as paraphrase
-from attngeo.papers.wibisono2023.factorisation import assumption_errors, combine, paraphrase_errors, shifted_log_ratios
+from attngeo.papers.wibisono2023 import paraphrases
+from attngeo.papers.wibisono2023.factorisation import shifted_log_ratios
+from attngeo.papers.wibisono2023.paraphrases import assumption_errors, combine, paraphrase_errors
 
 CHECKS = [
-    paraphrase.check_sums,
-    partial(paraphrase.check_sums, weighted=True),
-    paraphrase.check_analogies,
-    partial(paraphrase.check_analogies, weighted=True),
+    paraphrases.check_sums,
+    partial(paraphrases.check_sums, weighted=True),
+    paraphrases.check_analogies,
+    partial(paraphrases.check_analogies, weighted=True),
 ]
 
 
@@ -76,11 +77,13 @@ def test_identities_hold_for_any_sizes(check: Any, seed: int, words: int) -> Non
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_identities_without_a_term_are_noticed(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paraphrase, "combine", lambda terms: (terms.rho + terms.delta, terms.xi + terms.sigma))
+    monkeypatch.setattr(paraphrases, "combine", lambda terms: (terms.rho + terms.delta, terms.xi + terms.sigma))
     assert check(0).worst > 0.1
 
 
-@pytest.mark.parametrize("check", [paraphrase.check_conclusions, partial(paraphrase.check_conclusions, asymmetry=1.0)])
+@pytest.mark.parametrize(
+    "check", [paraphrases.check_conclusions, partial(paraphrases.check_conclusions, asymmetry=1.0)]
+)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_conclusions_are_as_close_as_the_assumptions(check: Any, seed: int) -> None:
     found = check(seed, trials=3)
@@ -97,3 +100,18 @@ def test_assumption_errors_count_each_assumption_once() -> None:
     assert assumption_errors(pairs, (0, 1), (2, 3), both, 2 * both) == pytest.approx(2 * np.log(2))
     pairs[0, 1] *= 1.5
     assert assumption_errors(pairs, (0, 1), (2, 3), both, both) > 0.1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_tokens_are_linear_under_all_conditions_only(seed: int) -> None:
+    assert paraphrases.check_tokens(seed).worst < 1e-9
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_each_condition_is_needed(symmetric: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Distributions that are always or never symmetric are noticed."""
+    original = paraphrases.solve_factors
+    monkeypatch.setattr(
+        paraphrases, "solve_factors", lambda random, words, **_: original(random, words, symmetric=symmetric)
+    )
+    assert paraphrases.check_tokens(0).worst > 0.009
