@@ -173,9 +173,14 @@ def load_auto_mpg(path: str | Path | None = None, progress: ProgressCallback = i
     advice = f"download {ADDRESS} on another machine, and give the file as data (--data)"
     with downloads_folder() as folder:
         cars = fetch(
-            ADDRESS, folder / ADDRESS.rpartition("/")[2], _read_cars_of_paper, what="auto-mpg", advice=advice,
-            most_bytes=MOST_BYTES, progress=progress,
-        )  # fmt: skip
+            ADDRESS,
+            folder / ADDRESS.rpartition("/")[2],
+            _read_cars_of_paper,
+            what="auto-mpg",
+            advice=advice,
+            most_bytes=MOST_BYTES,
+            progress=progress,
+        )
     return AutoMpg(divide_cars(cars), True)
 
 

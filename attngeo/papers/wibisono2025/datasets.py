@@ -252,10 +252,14 @@ def _fetch_files(dataset: DataSet, folder: Path, progress: ProgressCallback) -> 
     noun = "file" if count == 1 else f"{count} files, of which this is one, in a folder"
     for file in dataset.files:
         fetch(
-            file.address, folder / file.name, partial(_verify, file), what=dataset.name,
+            file.address,
+            folder / file.name,
+            partial(_verify, file),
+            what=dataset.name,
             advice=f"download {file.address} on another machine, and give the {noun} as data (--data)",
-            most_bytes=MOST_BYTES, progress=report,
-        )  # fmt: skip
+            most_bytes=MOST_BYTES,
+            progress=report,
+        )
 
 
 def _verify(file: SourceFile, path: Path) -> None:
