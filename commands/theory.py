@@ -1,8 +1,9 @@
-"""`attngeo theory`: do the statements of the papers hold?"""
+"""`attngeo theory`: checks of the statements of the papers, and tokens of a text as contexts and as predicted."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.padding import Padding
@@ -77,33 +78,46 @@ def theory(
     """
     check_outputs(output or [], inputs=[text])
     if text is not None:
-        if names or options.model_fields_set:
-            given = f"statements are named: {', '.join(names)}" if names else "$seed is given, and nothing is drawn"
-            raise UsageError(f"$text counts tokens, but {given}; leave them out", "text", "seed")
+        if names:
+            raise UsageError(
+                f"$text counts tokens, but statements are named: {', '.join(names)}; leave them out", "text", "seed"
+            )
+        if options.model_fields_set:
+            raise UsageError(
+                "$text counts tokens, but $seed is given, and nothing is drawn; leave them out", "text", "seed"
+            )
         require_corpus(text)
-        from attngeo.papers.saponati2025.roles import count_roles
-
-        roles = count_roles(text)
-        deliver_rows(roles, output or [], format, print_roles)
-        if len(roles) > MOST_SHOWN and format is OutputFormat.table and not verbosity.quiet:
-            say(f"note: {MOST_SHOWN} of {len(roles):,} tokens are shown; -o FILE has all")
+        _list_roles(text, output or [], format, quiet=verbosity.quiet)
         return
     chosen = select_statements(names or [])
-
     with Bar("theory", verbosity) as progress:
         frame = check_statements(chosen, options=options, progress=progress)
     deliver_rows(frame, output or [], format, print_statements)
     failed = list(frame.loc[~frame["holds"], "statement"])
     if failed:
-        say(f"check failed: {', '.join(failed)} {'does' if len(failed) == 1 else 'do'} not hold")
+        verb = "does" if len(failed) == 1 else "do"
+        say(f"check failed: {', '.join(failed)} {verb} not hold")
         raise typer.Exit(FAILED)
+
+
+def _list_roles(text: str, output: list[Path], format: OutputFormat, *, quiet: bool) -> None:
+    """Print and write how often each token of a text is a context, and how often it is predicted."""
+    from attngeo.papers.saponati2025.roles import count_roles
+
+    roles = count_roles(text)
+    deliver_rows(roles, output, format, print_roles)
+    if len(roles) > MOST_SHOWN and format is OutputFormat.table and not quiet:
+        say(f"note: {MOST_SHOWN} of {len(roles):,} tokens are shown; -o FILE has all")
 
 
 def print_statements(frame: pd.DataFrame) -> None:
     """Print a line for each statement, then what was measured for those that are no identities or fail as printed."""
     console = Terminal()
-    papers = frame["paper"].str.partition(", ")
-    rows = frame.assign(paper=papers[0], place=papers[2])
+    titles = frame["paper"].str.partition(", ")
+    rows = frame.assign(paper=titles[0], place=titles[2])
+    records: list[dict[Any, Any]] = []
+    for _, of_paper in rows.groupby("paper", sort=False):
+        records += of_paper.to_dict("records")
     columns: dict[str, Cell] = {
         "statement": show_text("statement"),
         "in the paper": show_text("place"),
@@ -113,16 +127,21 @@ def print_statements(frame: pd.DataFrame) -> None:
         "as printed": lambda row: "yes" if row["as_printed"] else "no",
     }
     print_table(
-        [row for _, members in rows.groupby("paper", sort=False) for row in members.to_dict("records")],
-        columns, texts=["statement", "in the paper"], section=["paper"], is_headed=True,
-        style=lambda row: "" if row["holds"] else "bold red", expendable=["in the paper"],
-    )  # fmt: skip
+        records,
+        columns,
+        texts=["statement", "in the paper"],
+        section=["paper"],
+        is_headed=True,
+        style=lambda row: "" if row["holds"] else "bold red",
+        expendable=["in the paper"],
+    )
     for row in frame.to_dict("records"):
         if not row["holds"] or not row["as_printed"] or row["tolerance"] != ROUNDING:
             console.print(Text(row["statement"], style="bold"))
             console.print(Padding(Text(row["computed"]), (0, 0, 0, 2)))
-    count = f"{int(frame['holds'].sum())} of {len(frame)} hold, {int(frame['as_printed'].sum())} of them as printed"
-    console.print(f"\n{count}", highlight=False)
+    holding = int(frame["holds"].sum())
+    as_printed = int(frame["as_printed"].sum())
+    console.print(f"\n{holding} of {len(frame)} hold, {as_printed} of them as printed", highlight=False)
 
 
 def print_roles(frame: pd.DataFrame) -> None:

@@ -64,26 +64,33 @@ def answer_cases(
 ) -> list[Rows]:
     """The rows of each case of a run, kept from before or else computed, and then kept.
 
-    name: of the run. records: what is kept of each case; None where nothing is to be kept. compute: called once with
-    the numbers of the cases that are missing. fresh: compute all of them again.
+    Args:
+        name: of the run.
+        records: the kept result of each case; None where nothing is to be kept.
+        compute: called once with the numbers of the cases that are missing.
+        progress: is told how many cases are kept.
+        fresh: compute all of them again.
     """
-    kept = [None if record is None or fresh else record.load() for record in records]
-    rows = [None if result is None else result.rows for result in kept]
-    missing = [at for at, result in enumerate(rows) if result is None]
-    if len(missing) < len(rows):
-        progress(Progress("kept", f"{name}: {len(rows) - len(missing)} of {len(rows)} from the result store"))
+    rows: dict[int, Rows] = {}
+    for case, record in enumerate(records):
+        kept = None if record is None or fresh else record.load()
+        if kept is not None:
+            rows[case] = kept.rows
+    if rows:
+        progress(Progress("kept", f"{name}: {len(rows)} of {len(records)} from the result store"))
+    missing = [case for case in range(len(records)) if case not in rows]
     if missing:
         started = time.perf_counter()
         answers = compute(missing)
         seconds = time.perf_counter() - started
         log.info("%s: %.1f s", name, seconds)
         timing = {"seconds": round(seconds / len(missing), 3), "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
-        for at, (computed, about) in zip(missing, answers, strict=True):
-            rows[at] = computed
-            record = records[at]
+        for case, (computed, about) in zip(missing, answers, strict=True):
+            rows[case] = computed
+            record = records[case]
             if record is not None:
                 record.keep(computed, {**software(), **machine(), "model": name, **about, **timing})
-    return [computed for computed in rows if computed is not None]
+    return [rows[case] for case in range(len(records))]
 
 
 def build_frame(outcomes: Sequence[Outcome], columns: Sequence[str], published: pd.DataFrame) -> pd.DataFrame:
@@ -93,8 +100,10 @@ def build_frame(outcomes: Sequence[Outcome], columns: Sequence[str], published: 
     """
     import pandas as pd
 
+    rows: Rows = []
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.number):
+        rows += outcome.result or []
     keys = [name for name in columns if name in published and not name.startswith("published")]
-    rows = [row for outcome in sorted(outcomes, key=lambda outcome: outcome.number) for row in outcome.result or ()]
-    frame = pd.DataFrame(rows, columns=[name for name in columns if name in keys or name not in published])
-    kinds = {name: published[name].dtype for name in keys}
-    return frame.astype(kinds).merge(published, how="left", on=keys)[list(columns)]
+    computed = [name for name in columns if name in keys or name not in published]
+    frame = pd.DataFrame(rows, columns=computed).astype(dict(published[keys].dtypes))
+    return frame.merge(published, how="left", on=keys)[list(columns)]

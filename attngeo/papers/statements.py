@@ -41,9 +41,14 @@ LARGEST_SEED = 2**32 - 1
 class Statement:
     """One statement of a paper.
 
-    name: for the command. paper: a key of PAPERS. place: where it is there. claim: what is computed and compared, in a
-    phrase. function: returns its residuals for a seed; "module:name" is looked up in this package when it is needed.
-    tolerance: the largest error with which it holds. arguments: further ones of the function.
+    Args:
+        name: for the command.
+        paper: a key of PAPERS.
+        place: where it is in the paper.
+        claim: what is computed and compared, in a phrase.
+        function: returns its residuals for a seed; "module:name" is looked up in this package when it is needed.
+        tolerance: the largest error with which it holds.
+        arguments: further ones of the function.
     """
 
     name: str
@@ -341,11 +346,16 @@ def check_statements(
 ) -> pd.DataFrame:
     """Evaluate the statements of these names, or all: a row for each, with the columns COLUMNS.
 
+    names: statements, or beginnings of their names; all if there is none.
     {options}
     progress: called before each statement.
-    `residual` is the largest error, `holds` whether it is at most `tolerance`; a NaN does not hold. `as_printed` is
-    False if that is true of a corrected form only, which is then what `residual` is about.
-    Raises UsageError for an unknown name or a seed out of range.
+
+    Returns:
+        `residual` is the largest error, `holds` whether it is at most `tolerance`; a NaN does not hold. `as_printed` is
+        False if that is true of a corrected form only, which is then what `residual` is about.
+
+    Raises:
+        UsageError: for an unknown name or a seed out of range.
 
     >>> row = check_statements(["lemma-1"]).iloc[0]
     >>> bool(row.holds and row.as_printed and row.residual < 1e-10)

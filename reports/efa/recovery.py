@@ -1,6 +1,6 @@
 """Is a known model found again? Models fitted to more and more sequences that are drawn from it.
 
-python reports/efa/recovery.py    # writes recovery.csv beside this file; about ten minutes on one core
+python reports/efa/recovery.py    # writes recovery.csv beside this file; minutes on one core
 """
 
 from __future__ import annotations

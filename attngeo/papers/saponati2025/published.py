@@ -1,4 +1,4 @@
-"""What the paper published, for comparison with own results: scores with their errata, and results of trainings."""
+"""Published numbers of Saponati et al. 2025: scores with their errata, and results of trainings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from attngeo.errors import DataError, DataUnavailableError, first_line
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE, TRAINING_FILE = "published.csv", "published_training.csv"
+FILE = "published.csv"
+TRAINING_FILE = "published_training.csv"
 # The owners of the models that the tables name without an owner.
 OWNERS = ("albert", "distilbert", "eleutherai", "google-bert", "openai-community")
 SOURCE = "Saponati et al. 2025 (arXiv 2502.10927), tables S4 and S5 and the authors' stored results per layer"
@@ -64,17 +65,27 @@ def published_training() -> pd.DataFrame:
 def read_published_losses(path: str | Path, model: str, data: str) -> pd.DataFrame:
     """The published losses of an encoder from default and symmetric weights, as rows that `training` figures take.
 
-    path: a CSV file of the authors' stored losses, which is no part of attngeo: a row for each 200 updates, and columns
-    such as bert_small--encoder--jigsaw--symmetric-init. model, data: keys of STORED_MODELS and STORED_DATA.
+    Args:
+        path: a CSV file of the authors' stored losses, which is no part of attngeo: a row for each 200 updates, and
+            columns such as bert_small--encoder--jigsaw--symmetric-init.
+        model: a key of STORED_MODELS.
+        data: a key of STORED_DATA.
 
-    Returns the columns objective, init ("default, published" …), seed, step, stack, layer, head and loss. Raises
-    UsageError for another model or data set, DataUnavailableError if there is no such file, DataError if it lacks the
-    columns. Source: Saponati et al. 2025, Fig. S5a.
+    Returns:
+        The columns objective, init ("default, published" …), seed, step, stack, layer, head and loss.
+
+    Raises:
+        UsageError: for another model or data set.
+        DataUnavailableError: if there is no such file.
+        DataError: if it lacks the columns.
+
+    Source: Saponati et al. 2025, Fig. S5a.
     """
     import pandas as pd
 
-    model, data = one_of("model", model, STORED_MODELS), one_of("data", data, STORED_DATA)
-    name = f"{STORED_MODELS[model]}--encoder--{STORED_DATA[data]}"
+    stored_model = STORED_MODELS[one_of("model", model, STORED_MODELS)]
+    stored_data = STORED_DATA[one_of("data", data, STORED_DATA)]
+    name = f"{stored_model}--encoder--{stored_data}"
     columns = {"default": name, "symmetric": f"{name}--symmetric-init"}
     try:
         stored = pd.read_csv(path, usecols=list(columns.values()), dtype="float64")
@@ -86,14 +97,24 @@ def read_published_losses(path: str | Path, model: str, data: str) -> pd.DataFra
         raise DataError(
             f"{path}: {first_line(error)}; expected numbers in the columns {' and '.join(columns.values())}"
         ) from None
-    runs = []
+    curves = []
     for init, column in columns.items():
         losses = stored[column].dropna()
-        runs.append(pd.DataFrame({
-            "objective": "mlm", "init": f"{init}, published", "seed": 0, "step": (losses.index + 1) * STORED_LOG,
-            "stack": "encoder", "layer": 0, "head": pd.NA, "loss": losses,
-        }))  # fmt: skip
-    return pd.concat(runs, ignore_index=True)
+        curves.append(
+            pd.DataFrame(
+                {
+                    "objective": "mlm",
+                    "init": f"{init}, published",
+                    "seed": 0,
+                    "step": (losses.index + 1) * STORED_LOG,
+                    "stack": "encoder",
+                    "layer": 0,
+                    "head": pd.NA,
+                    "loss": losses,
+                }
+            )
+        )
+    return pd.concat(curves, ignore_index=True)
 
 
 def published_of(model: str, role: str) -> dict[str, Any] | None:
@@ -102,9 +123,9 @@ def published_of(model: str, role: str) -> dict[str, Any] | None:
     Rows without a known mistake come first. A row without an owner matches only the owners in `OWNERS`.
     """
     scores = published_scores()
-    name = model.partition("@")[0].lower()
-    names = [name, name.partition("/")[2]] if name.partition("/")[0] in OWNERS else [name]
-    for spelling in names:
+    reference, _, _ = model.lower().partition("@")
+    owner, _, name = reference.partition("/")
+    for spelling in (reference, name) if owner in OWNERS else (reference,):
         rows = scores[(scores["model"].str.lower() == spelling) & (scores["role"] == role)]
         if len(rows):
             return dict(rows.sort_values("erratum", kind="stable").iloc[0])

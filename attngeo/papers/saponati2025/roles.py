@@ -19,14 +19,19 @@ ROLE_COLUMNS = ("token", "count", "position", "length", "context", "predicted", 
 def count_roles(source: str | Path) -> pd.DataFrame:
     """How often each token of a text is a context, and how often predicted, if each is predicted from those before it.
 
-    source: a UTF-8 text with one sequence a line, split at white space, or "toy" (see `toy_corpus`). Lines of one token
-    are left out.
+    Args:
+        source: a UTF-8 text with one sequence a line, split at white space, or "toy" (see `toy_corpus`). Lines of one
+            token are left out.
 
-    Returns a row for each token, with the columns ROLE_COLUMNS, the largest |z| first. `position` μ and `length` N are
-    means over the occurrences, `context` and `predicted` the sums of N − k and of k − 1 over their positions k, and
-    `ratio` is context/predicted = (N − μ)/(μ − 1), infinite for a token that only begins lines. `z` is context −
-    predicted in standard deviations of what independent, uniform positions would give.
-    Raises DataUnavailableError if there is no such file, DataError if it is no text or has no line of two tokens.
+    Returns:
+        A row for each token, with the columns ROLE_COLUMNS, the largest |z| first. `position` μ and `length` N are
+        means over the occurrences, `context` and `predicted` the sums of N − k and of k − 1 over their positions k, and
+        `ratio` is context/predicted = (N − μ)/(μ − 1), infinite for a token that only begins lines. `z` is context −
+        predicted in standard deviations of what independent, uniform positions would give.
+
+    Raises:
+        DataUnavailableError: if there is no such file.
+        DataError: if it is no text or has no line of two tokens.
 
     >>> float(count_roles("toy").set_index("token").loc["I", "ratio"])
     inf

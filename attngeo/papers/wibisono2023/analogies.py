@@ -74,20 +74,26 @@ def explain(
 ) -> pd.DataFrame:
     """The error terms of each question beside its cosine error, for CBOW and attention trained on a corpus.
 
+    Questions with words that the corpus lacks are left out. With `positions`, words are units such as history@3
+    (appendix G.2), and a question is asked for all positions p, q at which c and b, and a and d occur in one sentence:
+    a@p is to b@q as c@p is to d@q. The mask has no position; the positions of the others leave out its own.
+
     corpus: "toy" (appendix I of the paper), a UTF-8 text with one sentence a line, or a Corpus.
     {options}
     progress: called while the models are trained.
 
-    Returns a row for each model and question, with the columns COLUMNS. `cosine` is that of w_d with w_b − w_a + w_c,
-    `cosine_error` 1 minus it, `rank` that of d among the words other than a, b and c. `rho` to `xi` are Euclidean norms
-    over the `contexts` in which every probability is positive; NaN if there is none. `zeta_spread` is the range of ζ_j
-    over the four words, as a share of its mean. `remainder` is ‖C†(ξ + σ^W − σ^W*)‖, what the error terms add to w_d.
-    `context_error` and `scaled_error` are cosine errors of the embeddings of words as context, c and c̃_j = S·ζ_j·c_j.
-    `asymmetry` is Σ|p̄ − p̄ᵀ|/Σ(p̄ + p̄ᵀ) over the rows of the four words, from 0 to 1. Questions with words that the
-    corpus lacks are left out. With `positions`, words are units such as history@3 (appendix G.2), and a question is
-    asked for all positions p, q at which c and b, and a and d occur in one sentence: a@p is to b@q as c@p is to d@q.
-    The mask has no position; the positions of the others leave out its own.
-    Raises DataUnavailableError, DataError if the corpus is empty or too large, QuestionError if no question is left.
+    Returns:
+        A row for each model and question, with the columns COLUMNS. `cosine` is that of w_d with w_b − w_a + w_c,
+        `cosine_error` 1 minus it, `rank` that of d among the words other than a, b and c. `rho` to `xi` are Euclidean
+        norms over the `contexts` in which every probability is positive; NaN if there is none. `zeta_spread` is the
+        range of ζ_j over the four words, as a share of its mean. `remainder` is ‖C†(ξ + σ^W − σ^W*)‖, what the error
+        terms add to w_d. `context_error` and `scaled_error` are cosine errors of the embeddings of words as context, c
+        and c̃_j = S·ζ_j·c_j. `asymmetry` is Σ|p̄ − p̄ᵀ|/Σ(p̄ + p̄ᵀ) over the rows of the four words, from 0 to 1.
+
+    Raises:
+        DataUnavailableError: if the corpus cannot be read.
+        DataError: if the corpus is empty or too large.
+        QuestionError: if no question is left.
     """
     if isinstance(corpus, Corpus):
         text = corpus

@@ -74,12 +74,18 @@ def simulate(
 ) -> ShiftedTable:
     """One data set of a setting. Equal seeds give the same underlying numbers under both conventions.
 
-    seed: from 0 to 2³² − 1. convention: `text` follows appendix D; `published` follows the code that made Table 1,
-    which multiplies the first features by −1 in test rows, too, and bins training and test rows together. features: K.
-    classes: C, of features and of the response. rows: of each part.
-    The generator is NumPy's RandomState, whose numbers do not change between versions. Order of draws is that of the
-    published runs: a seed of Table 1 has the coefficients and the noise of the data set there, and features that are
-    rotated.
+    The generator is NumPy's RandomState, whose numbers do not change between versions. The order of draws is that of
+    the published runs: a seed of Table 1 has the coefficients and the noise of the data set there, and features that
+    are rotated.
+
+    Args:
+        setting: a row of Table 1.
+        seed: from 0 to 2³² − 1.
+        convention: `text` follows appendix D; `published` follows the code that made Table 1, which multiplies the
+            first features by −1 in test rows, too, and bins training and test rows together.
+        features: K.
+        classes: C, of features and of the response.
+        rows: of each part.
     """
     draw = np.random.RandomState(seed)
     numbers = np.arange(features)
@@ -152,8 +158,14 @@ class AutoMpg(NamedTuple):
 def load_auto_mpg(path: str | Path | None = None, progress: ProgressCallback = ignore_progress) -> AutoMpg:
     """The data set: 245 American cars to train, 140 others to test, six features of three categories.
 
-    path: a CSV file with a header, or UCI's auto-mpg.data; None downloads the latter from `ADDRESS` once, and keeps it
-    in the cache folder. Raises DataUnavailableError if it cannot be read or reached, DataError if it is another table.
+    Args:
+        path: a CSV file with a header, or UCI's auto-mpg.data; None downloads the latter from `ADDRESS` once, and keeps
+            it in the cache folder.
+        progress: called while it is downloaded.
+
+    Raises:
+        DataUnavailableError: if it cannot be read or reached.
+        DataError: if it is another table.
     """
     if path is not None:
         cars = read_cars(Path(path).expanduser())
@@ -161,9 +173,14 @@ def load_auto_mpg(path: str | Path | None = None, progress: ProgressCallback = i
     advice = f"download {ADDRESS} on another machine, and give the file as data (--data)"
     with downloads_folder() as folder:
         cars = fetch(
-            ADDRESS, folder / ADDRESS.rpartition("/")[2], _read_cars_of_paper, what="auto-mpg", advice=advice,
-            most_bytes=MOST_BYTES, progress=progress,
-        )  # fmt: skip
+            ADDRESS,
+            folder / ADDRESS.rpartition("/")[2],
+            _read_cars_of_paper,
+            what="auto-mpg",
+            advice=advice,
+            most_bytes=MOST_BYTES,
+            progress=progress,
+        )
     return AutoMpg(divide_cars(cars), True)
 
 

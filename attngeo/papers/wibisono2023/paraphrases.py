@@ -54,8 +54,13 @@ def paraphrase_errors(
 ) -> ParaphraseErrors:
     """The error terms of the word sets W = `first` and W* = `second`, which have as many words.
 
-    pairs: p(w_i, c_j) or counts, [|V|, |V|]. joint, joint_star: p(W, c_j) and p(W*, c_j), [|V|], or counts of the same
-    scale as each other. every: the sum of p(W, c_j) over all sets W, [|V|]; default: p(c_j) of the pairs.
+    Args:
+        pairs: p(w_i, c_j) or counts, [|V|, |V|].
+        joint: p(W, c_j), [|V|], or counts of the same scale as `joint_star`.
+        joint_star: p(W*, c_j), [|V|].
+        first: the words of W.
+        second: the words of W*.
+        every: the sum of p(W, c_j) over all sets W, [|V|]; default: p(c_j) of the pairs.
     """
     context = pairs.sum(0)  # p(c_j)
     single = pairs / context  # p(w_i | c_j)

@@ -181,11 +181,16 @@ def load_dataset(
 ) -> pd.DataFrame:
     """The rows of a data set, as its reader returns them; `EXPERIMENTS` has how they are divided.
 
-    data: a file or a folder with the files of the data set; None downloads them once, and keeps them in the cache.
-    progress: is told the terms of the data set as a note before a download, each file, and which file of the user has
-    other content than the published one.
-    Raises UsageError if the name is unknown, or data is given of one without files; DataUnavailableError if a file is
-    missing, or cannot be downloaded; DataError if it is another one than expected.
+    Args:
+        name: a key of DATASETS.
+        data: a file or a folder with the files of the data set; None downloads them once, and keeps them in the cache.
+        progress: is told the terms of the data set as a note before a download, each file, and which file of the user
+            has other content than the published one.
+
+    Raises:
+        UsageError: if the name is unknown, or data is given of one without files.
+        DataUnavailableError: if a file is missing, or cannot be downloaded.
+        DataError: if it is another one than expected.
     """
     dataset = find_dataset(name)
     if data is not None:
@@ -247,10 +252,14 @@ def _fetch_files(dataset: DataSet, folder: Path, progress: ProgressCallback) -> 
     noun = "file" if count == 1 else f"{count} files, of which this is one, in a folder"
     for file in dataset.files:
         fetch(
-            file.address, folder / file.name, partial(_verify, file), what=dataset.name,
+            file.address,
+            folder / file.name,
+            partial(_verify, file),
+            what=dataset.name,
             advice=f"download {file.address} on another machine, and give the {noun} as data (--data)",
-            most_bytes=MOST_BYTES, progress=report,
-        )  # fmt: skip
+            most_bytes=MOST_BYTES,
+            progress=report,
+        )
 
 
 def _verify(file: SourceFile, path: Path) -> None:

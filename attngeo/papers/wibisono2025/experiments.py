@@ -142,9 +142,13 @@ class EfaRun:
             options = [self.options.replace(device="cpu").model_dump_json(), self.architecture.model_dump_json()]
         version = describe_code("scikit-learn" if options is None else "torch")
         depends_on = {
-            "rows": digest.hexdigest(), "model": self.model, "direction": self.direction, "setting": self.setting,
-            "options": options, "version": version,
-        }  # fmt: skip
+            "rows": digest.hexdigest(),
+            "model": self.model,
+            "direction": self.direction,
+            "setting": self.setting,
+            "options": options,
+            "version": version,
+        }
         return find_record(KIND, depends_on, about={"version": version})
 
 
@@ -184,10 +188,16 @@ def plan_runs(experiment: str, options: RunOptions) -> list[EfaRun]:
             efa_options = model.options.replace(random_state=seed)
             planned.append(
                 EfaRun(
-                    experiment, model.model, model.direction, model.setting, seed, options, efa_options,
+                    experiment,
+                    model.model,
+                    model.direction,
+                    model.setting,
+                    seed,
+                    options,
+                    efa_options,
                     model.architecture,
                 )
-            )  # fmt: skip
+            )
     return planned
 
 

@@ -271,9 +271,16 @@ def fit_items(
 ) -> ItemAttention:
     """Fit the model of `make_model` by maximum likelihood: of several starts, that with the lowest training loss.
 
-    All starts have the first part of the schedule; the others follow in the order of their losses then.
-    items: [F, I]. number: D. enough: no further start goes on after a loss that is not above this one. A fit of
+    All starts have the first part of the schedule; the others follow in the order of their losses then. A fit of
     simulated data whose loss is far above that of the true model is at a local maximum of the likelihood.
+
+    Args:
+        items: the sequences, [F, I].
+        number: D, the number of items.
+        size: K, the numbers of an embedding.
+        seed: of the batches, and of the starts.
+        enough: no further start goes on after a loss that is not above this one.
+        starts: models that are trained by the first part of the schedule.
     """
     batches = ItemBatches(items, seed)
     started = []

@@ -33,17 +33,28 @@ MOST_RAW_BYTES = 2**31
 def read_instacart(path: str | Path) -> pd.DataFrame:
     """The rows of all baskets: sequence (an order), position, item (a product), part ("train" or "test").
 
-    path: a folder with data_train_final.csv and data_test_final.csv, which gzip may have packed; or one of the two,
-    beside the other. Without them, a folder with the files of Kaggle, order_products__prior.csv, which trains, and
-    order_products__train.csv: the products that are in 50,000 orders of the former are kept, in the order of a basket.
-    Baskets of less than 10 items are left out. The numbers of items are those of the files. Raises DataUnavailableError
-    if a file is missing, DataError if it is not such a table, and NotEnoughMemoryError.
+    Baskets of less than 10 items are left out. The numbers of items are those of the files.
+
+    Args:
+        path: a folder with data_train_final.csv and data_test_final.csv, which gzip may have packed; or one of the two,
+            beside the other. Without them, a folder with the files of Kaggle, order_products__prior.csv, which trains,
+            and order_products__train.csv: the products that are in 50,000 orders of the former are kept, in the order
+            of a basket.
+
+    Raises:
+        DataUnavailableError: if a file is missing.
+        DataError: if it is not such a table.
+        NotEnoughMemoryError: if a table does not fit.
     """
     folder = folder_of(path)
     is_raw = _is_raw(folder)
     names = RAW if is_raw else PARTS
     files = {part: find_file(folder, name) for part, name in names.items()}
-    tables = _read_orders(files) if is_raw else _read_baskets(files)
+    if is_raw:
+        tables = _read_orders(files)
+    else:
+        types = dict.fromkeys(BASKETS, "int64")
+        tables = {part: read_table(file, BASKETS, dtype=types) for part, file in files.items()}
     train, test = (_list_baskets(files[part], table).assign(part=part) for part, table in tables.items())
     in_both = set(train["sequence"]) & set(test["sequence"])
     if in_both:
@@ -55,12 +66,6 @@ def read_instacart(path: str | Path) -> pd.DataFrame:
 def _is_raw(folder: Path) -> bool:
     """Whether a folder has files of Kaggle, and none of the authors."""
     return look_for(folder, *PARTS.values()) is None and look_for(folder, *RAW.values()) is not None
-
-
-def _read_baskets(files: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
-    """The rows of the authors' tables, by part."""
-    types = dict.fromkeys(BASKETS, "int64")
-    return {part: read_table(file, BASKETS, dtype=types) for part, file in files.items()}
 
 
 def _read_orders(files: Mapping[str, Path]) -> dict[str, pd.DataFrame]:

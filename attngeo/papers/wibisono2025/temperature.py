@@ -66,10 +66,16 @@ def list_sites() -> tuple[Site, ...]:
 def read_temperatures(path: str | Path) -> pd.DataFrame:
     """One row for each day and city, with the columns `COLUMNS`; sequence is the date, item the city and its state.
 
-    lag_1 and lag_2 are the temperatures of the same city one and two days before. path: a folder with
-    all_cities_lat_lon.csv, and either october_2007_2019.csv and sep29_30_2007_2019.csv with a column for each city, or
-    city_temperature.csv and, for what that lacks, the files of the sites; or one of these files, beside the others.
-    Raises DataUnavailableError if a file is missing, DataError if it is not such a table.
+    lag_1 and lag_2 are the temperatures of the same city one and two days before.
+
+    Args:
+        path: a folder with all_cities_lat_lon.csv, and either october_2007_2019.csv and sep29_30_2007_2019.csv with a
+            column for each city, or city_temperature.csv and, for what that lacks, the files of the sites; or one of
+            these files, beside the others.
+
+    Raises:
+        DataUnavailableError: if a file is missing.
+        DataError: if it is not such a table.
     """
     folder = folder_of(path)
     cities = _read_cities(find_file(folder, COORDINATES))
@@ -124,7 +130,7 @@ def _read_archive(folder: Path, archive: Path, cities: list[str]) -> pd.DataFram
     table = table[table["Country"] == "US"]
     dates: list[pd.Timestamp] = []
     for year in YEARS:
-        dates += pd.date_range(f"{year}-{FIRST_DAY}", f"{year}-{LAST_DAY}")
+        dates.extend(pd.date_range(f"{year}-{FIRST_DAY}", f"{year}-{LAST_DAY}"))
     days = _spread(table, table["State"] + "|" + table["City"], archive).reindex(index=dates, columns=cities)
     for site in list_sites():
         if site.city in days and days[site.city].isna().any():

@@ -69,7 +69,7 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Host]:
     with serve(state.answer) as address:
         changed = {
             name: replace(DATASETS[name], files=tuple(
-                replace(file, place=address, sha256=digest(contents[file.name]))
+                replace(file, folder=address, sha256=digest(contents[file.name]))
                 for file in DATASETS[name].files
             ))
             for name in ("movielens", "instacart")
