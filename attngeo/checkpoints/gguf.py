@@ -49,7 +49,8 @@ DTYPES: Mapping[int, tuple[str, int, int]] = {
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 # The number of a type of value in the header → how `struct` reads it; 8 is a text, 9 a list.
 VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-TEXT, LIST = 8, 9
+TEXT = 8
+LIST = 9
 
 
 class GgufFamily(NamedTuple):
@@ -149,7 +150,8 @@ SCALING = (
 FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
 # What the keys about the vocabulary begin with, and that of the list of tokens.
 GGML = "tokenizer.ggml"
-TOKENS, TYPES = f"{GGML}.tokens", f"{GGML}.token_type"
+TOKENS = f"{GGML}.tokens"
+TYPES = f"{GGML}.token_type"
 
 
 class Unread(NamedTuple):
@@ -348,7 +350,8 @@ class GgufFile:
                     f"{entry.offset:,} does not fit into {max(room, 0):,} bytes of data; download it again"
                 )
             expected = _pad(end, alignment) if entry.dtype in DTYPES else None  # of other types, sizes are unknown
-            self._starts[info.name], self.tensors[info.name] = start + info.offset, info
+            self._starts[info.name] = start + info.offset
+            self.tensors[info.name] = info
         if expected is not None and entries and room > expected:
             raise reader.broken(f"lists tensors of {expected:,} bytes, and {room:,} bytes of data follow")
 
