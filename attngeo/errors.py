@@ -45,7 +45,8 @@ EXTRAS = {
     "sklearn": "estimators",
 }  # fmt: skip
 # Characters of a word, and of a line. A path of this length is rare; a line of this length fills half a terminal.
-LONGEST_WORD, LONGEST_LINE = 300, 1200
+LONGEST_WORD = 300
+LONGEST_LINE = 1200
 # Of what is shortened, how much of the whole is its start. The end of a path or of a message says most, too.
 START = 0.6
 # An address on the network: what is before and after the credentials, and a query, which may be signed.
@@ -118,8 +119,7 @@ def hide_secrets(text: str) -> str:
     return ADDRESS.sub(r"\1\2", text)
 
 
-@contextmanager
-def about(subject: str) -> Iterator[None]:
+class about:  # noqa: N801  # as contextlib.suppress: a block, and faster than a generator, as each read is one
     """Errors that are raised inside the block begin with their subject, such as the reference of a model.
 
     Of nested blocks, the innermost one decides. A UsageError is about an argument, and stays as it is.
@@ -129,12 +129,15 @@ def about(subject: str) -> Iterator[None]:
     Traceback (most recent call last):
     attngeo.errors.CorruptCheckpointError: org/name: no config.json
     """
-    try:
-        yield
-    except AttnGeoError as error:
-        if not error.subject and not isinstance(error, UsageError):
-            error.subject = subject
-        raise
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, AttnGeoError) and not isinstance(error, UsageError) and not error.subject:
+            error.subject = self.subject
 
 
 class UsageError(AttnGeoError):
@@ -228,7 +231,9 @@ class TableError(DataError, ValueError):
         self, message: str = "", *option: str, table: str = "", row: int | None = None, column: object = None
     ) -> None:
         super().__init__(message, *option)
-        self.table, self.row, self.column = table, row, column
+        self.table = table
+        self.row = row
+        self.column = column
 
     def __str__(self) -> str:
         row = "" if self.row is None else f"row {self.row}"
@@ -250,7 +255,8 @@ class InterruptedTrainingError(AttnGeoError):
 
     def __init__(self, what: str, advice: str = "") -> None:
         super().__init__(f"{what}; {advice}" if advice else what)
-        self.what, self.advice = what, advice
+        self.what = what
+        self.advice = advice
 
 
 class ClusterError(AttnGeoError):
@@ -273,7 +279,8 @@ class UnexpectedError(CheckpointError):
     @classmethod
     def of(cls, what: str, error: Exception) -> UnexpectedError:
         """The line that describes an error in some work: a model, or a figure."""
-        if (missing := find_missing(error)) is not None:
+        missing = find_missing(error)
+        if missing is not None:
             return cls(f"{what}: {missing}")
         return cls(f"{what}: unexpected {type(error).__name__}: {first_line(error)}")
 

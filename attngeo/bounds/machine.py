@@ -14,7 +14,8 @@ from typing import NamedTuple
 from attngeo.errors import NotEnoughMemoryError
 
 # Linux: where control groups are, and which group of each hierarchy a process belongs to.
-GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
 
 # Fewer bytes are not checked, because a check takes longer than to allocate them.
 UNCHECKED = 1 << 28
@@ -37,17 +38,20 @@ MEMORY_FILES = {
 
 def require_memory(nbytes: int, what: str) -> None:
     """Raise NotEnoughMemoryError if so many bytes do not fit in memory. what: what needs them."""
-    if nbytes > UNCHECKED and nbytes > (have := available_memory()):
+    if nbytes <= UNCHECKED:
+        return
+    available = available_memory()
+    if nbytes > available:
         raise NotEnoughMemoryError(
-            f"{what} needs {nbytes / 1e9:,.1f} GB of memory, and {max(have, 0) / 1e9:,.1f} GB are available; use a "
-            "machine with more memory"
+            f"{what} needs {nbytes / 1e9:,.1f} GB of memory, and {max(available, 0) / 1e9:,.1f} GB are available; use "
+            "a machine with more memory"
         )
 
 
 def available_memory() -> int:
-    """Bytes that this process may still take: what the machine has, or what its control groups or its limit of address
-    space (`ulimit -v`) allow if that is less.
+    """Bytes that this process may still take.
 
+    What the machine has, or what its control groups or its limit of address space (`ulimit -v`) allow if that is less.
     A container is such a group. Cached files count as available.
     """
     import psutil  # most callers of this module need names only
@@ -96,7 +100,8 @@ def _left_in_groups() -> Iterator[int]:
     for hierarchy, group in _list_groups("memory"):
         files = MEMORY_FILES[hierarchy]
         try:
-            limit, usage = ((group / name).read_text("utf-8").strip() for name in (files.limit, files.usage))
+            limit = (group / files.limit).read_text("utf-8").strip()
+            usage = (group / files.usage).read_text("utf-8").strip()
             stat = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
             if limit != "max":
                 yield int(limit) - int(usage) + int(stat.get(files.cache, 0))

@@ -18,7 +18,8 @@ SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
 ACTIVE = re.compile(r"[@$]|:(?=//)|(?<=www)\.", re.IGNORECASE)
 
 # Names that a message lists at most, and the characters of each.
-MOST_LISTED, LONGEST_NAME = 10, 60
+MOST_LISTED = 10
+LONGEST_NAME = 60
 # Numbers of lines that a message has at most.
 MOST_NUMBERS = 20
 
@@ -32,16 +33,15 @@ def printable(text: object) -> str:
     'a\\x1b[31m\\u202eb\\n'
     """
     text = str(text)
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    )
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def list_first(numbers: Sequence[int]) -> str:
     """The first of the numbers of lines, and a mark if there are more."""
-    return ", ".join(map(str, numbers[:MOST_NUMBERS])) + (", …" if len(numbers) > MOST_NUMBERS else "")
+    shown = ", ".join(map(str, numbers[:MOST_NUMBERS]))
+    return f"{shown}, …" if len(numbers) > MOST_NUMBERS else shown
 
 
 def list_names(names: Sequence[object]) -> str:
@@ -52,8 +52,8 @@ def list_names(names: Sequence[object]) -> str:
     >>> list_names(range(100))
     '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 90 others'
     """
-    others = f" and {len(names) - MOST_LISTED:,} others" if len(names) > MOST_LISTED else ""
-    return ", ".join(f"{printable(name):.{LONGEST_NAME}}" for name in names[:MOST_LISTED]) + others
+    shown = ", ".join(f"{printable(name):.{LONGEST_NAME}}" for name in names[:MOST_LISTED])
+    return f"{shown} and {len(names) - MOST_LISTED:,} others" if len(names) > MOST_LISTED else shown
 
 
 def in_utf8(text: str) -> str:

@@ -20,8 +20,9 @@ MOST_RESULTS_BYTES = 1024 * MEGABYTE
 
 
 def check_small(path: Path, most: int = MOST_BYTES) -> int:
-    """The bytes of a small file that another library reads. Raises OSError if it is no regular file, ValueError if it
-    has more than `most` bytes.
+    """The number of bytes of a small file that another library reads.
+
+    Raises OSError if it is no regular file, ValueError if it has more than `most` bytes.
     """
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
@@ -34,8 +35,9 @@ def check_small(path: Path, most: int = MOST_BYTES) -> int:
 
 
 def read_small_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """The content of a small file. Raises OSError if it cannot be read, or is no regular file; ValueError if it has
-    more than `most` bytes.
+    """The content of a small file.
+
+    Raises OSError if it cannot be read, or is no regular file; ValueError if it has more than `most` bytes.
     """
     size = check_small(path, most)
     with path.open("rb") as file:

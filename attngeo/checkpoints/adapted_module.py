@@ -18,37 +18,46 @@ from attngeo.checkpoints.store import ModuleStore, TensorStore, read_state
 from attngeo.errors import UnsupportedModelError, about
 
 # PEFT's class of a layer with updates, and that of a module of which it trains a copy or some rows.
-UPDATED, COPIED = "BaseTunerLayer", "AuxiliaryTrainingWrapper"
-# What PEFT puts into the names of the base's own parameters.
-OWN = (".base_layer.", ".original_module.")
-# The parts of names that are parameters of adapters.
-ADDED = (".lora_", ".modules_to_save.", ".token_adapter.")
+UPDATED = "BaseTunerLayer"
+COPIED = "AuxiliaryTrainingWrapper"
+# What PEFT puts into the names of the base's own parameters, and into those of parameters of adapters.
+IN_NAMES_OF_BASE = (".base_layer.", ".original_module.")
+IN_NAMES_OF_ADAPTERS = (".lora_", ".modules_to_save.", ".token_adapter.")
 
 
 def open_module(model: Any, *, on_device: bool = False) -> TensorStore:
     """The tensors of a model in memory, with the updates of the adapters that are active.
 
     Its names are those of the model without PEFT. A layer whose adapters are merged or disabled is as its weights are.
-    on_device: see `ModuleStore`.
-    Raises UnsupportedModelError for adapters of another method than LoRA and DoRA, and as `LoraSettings`.
+
+    Args:
+        model: a model of transformers, or one of PEFT.
+        on_device: see `ModuleStore`.
+
+    Raises:
+        UnsupportedModelError: An adapter of another method than LoRA and DoRA; and as `LoraSettings`.
     """
     layers = {path: module for path, module in model.named_modules() if _is_a(module, UPDATED) or _is_a(module, COPIED)}
     if not layers:
         return ModuleStore(model, on_device=on_device)
     state = read_state(model, on_device=on_device)
-    own: dict[str, Tensor] = {}
+    state_of_base: dict[str, Tensor] = {}
     added: dict[str, list[str]] = defaultdict(list)  # path of a layer → its parameters of adapters
     for name, tensor in state.items():
-        part = next((part for part in ADDED if part in name), None)
-        if part is None:
-            own[_own_name(name)] = tensor
+        marks = [mark for mark in IN_NAMES_OF_ADAPTERS if mark in name]
+        if marks:
+            added[name.partition(marks[0])[0]].append(name)
         else:
-            added[name.partition(part)[0]].append(name)
-    base = ModuleStore(model, own, on_device=on_device)
-    updates: dict[str, dict[str, Tensor]] = defaultdict(dict)
+            state_of_base[_name_in_base(name)] = tensor
+    base = ModuleStore(model, state_of_base, on_device=on_device)
+    updates: dict[str, dict[str, Tensor]] = defaultdict(dict)  # adapter → name in a file → its tensor
     for path, layer in layers.items():
         for adapter in _list_active(layer):
-            updates[adapter] |= {stored: state[name] for stored, name in _name_parts(path, adapter, added[path])}
+            tensors = updates[adapter]  # empty for another method than LoRA, which its settings refuse
+            for stored, name in _name_parameters(path, adapter, added[path]):
+                tensors[stored] = state[name]
+    if not updates:
+        return base
     adapters = []
     for name, tensors in updates.items():
         ref = f"{base.ref}: adapter {name}"
@@ -57,17 +66,18 @@ def open_module(model: Any, *, on_device: bool = False) -> TensorStore:
             settings = LoraSettings(config.to_dict() | {"peft_type": config.peft_type.value}, has_own_base=True)
             _check_scales(layers, name, settings)
         adapters.append(Adapter(ref, base, ModuleStore(model, tensors, on_device=on_device), settings))
-    return AdapterStore(base.ref, base, adapters, may_be_idle=True) if adapters else base
+    return AdapterStore(base.ref, base, adapters, may_be_idle=True)
 
 
 def _is_a(module: object, class_name: str) -> bool:
-    return any(kind.__name__ == class_name for kind in type(module).__mro__)
+    """Whether the class of a module, or one that it inherits from, has this name."""
+    return any(ancestor.__name__ == class_name for ancestor in type(module).__mro__)
 
 
-def _own_name(name: str) -> str:
+def _name_in_base(name: str) -> str:
     """The name of a parameter of the base without PEFT."""
-    for part in OWN:
-        name = name.replace(part, ".")
+    for mark in IN_NAMES_OF_BASE:
+        name = name.replace(mark, ".")
     return name.removeprefix(PREFIX)
 
 
@@ -80,20 +90,22 @@ def _list_active(layer: Any) -> list[str]:
     return list(active) if _is_a(layer, UPDATED) else list(active)[:1]
 
 
-def _name_parts(path: str, adapter: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _name_parameters(path: str, adapter: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """The names that PEFT gives the parameters of an adapter in a file, and their names in the model.
 
-    path: of their layer. adapter: its name, which they have in the model. names: of all parameters of the layer.
+    Args:
+        path: their layer.
+        adapter: the name of the adapter, which names in the model have and names in a file have not.
+        names: all parameters of the layer.
     """
     for name in names:
-        parameter, _, end = name.removeprefix(f"{path}.").partition(".")
-        named, _, last = end.partition(".")
+        parameter, _, ending = name.removeprefix(f"{path}.").partition(".")
+        named_adapter, _, last = ending.partition(".")
         if parameter == "token_adapter":
             yield name, name
-        elif named == adapter and parameter == "modules_to_save":
-            yield f"{path}.{last}", name
-        elif named == adapter:
-            yield ".".join(part for part in (path, parameter, last) if part), name
+        elif named_adapter == adapter:
+            words = (path, last) if parameter == "modules_to_save" else (path, parameter, last)
+            yield ".".join(word for word in words if word), name
 
 
 def _check_scales(layers: dict[str, Any], adapter: str, settings: LoraSettings) -> None:

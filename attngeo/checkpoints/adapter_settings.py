@@ -62,7 +62,8 @@ REFUSED = NOT_MERGED | {
 # What has been done to the base of a model in memory.
 IN_MEMORY = ("layer_replication",)
 # Initialisations that leave the base as it is: as they are written, and those that PEFT compares in lower case.
-INITIALISATIONS, LOWER_CASE = ("eva", "orthogonal"), ("gaussian", "mica")
+INITIALISATIONS = ("eva", "orthogonal")
+LOWER_CASE_INITIALISATIONS = ("gaussian", "mica")
 # How PEFT finds the number of a layer in the name of a module, if no layers_pattern says what comes before it.
 LAYER = r".*?\.[^.]*\.(?P<number>\d+)\."
 MOST_DIGITS = 9
@@ -96,9 +97,9 @@ class LoraSettings:
         for name, value in fields.items():
             is_known = name in APPLIED or name in WITHOUT_EFFECT or (has_own_base and name in IN_MEMORY)
             if value and not is_known:
-                why = REFUSED.get(name, "it is unknown to this version of attngeo")
+                reason = REFUSED.get(name, "it is unknown to this version of attngeo")
                 advice = "score its base" if name in NOT_MERGED else MERGE
-                raise UnsupportedModelError(f"{ADAPTER} has {name!r:.60} = {value!r:.60}: {why}; {advice}")
+                raise UnsupportedModelError(f"{ADAPTER} has {name!r:.60} = {value!r:.60}: {reason}; {advice}")
         self.use_dora = self._read_switch("use_dora")
         self._use_rslora = self._read_switch("use_rslora")
         if not has_own_base:
@@ -115,7 +116,7 @@ class LoraSettings:
         """Raise if the factors started with values that were subtracted from the base, or if PEFT refuses the value."""
         is_harmless = value is None or isinstance(value, bool)
         if isinstance(value, str):
-            is_harmless = value in INITIALISATIONS or value.lower() in LOWER_CASE
+            is_harmless = value in INITIALISATIONS or value.lower() in LOWER_CASE_INITIALISATIONS
         if not is_harmless:
             raise UnsupportedModelError(
                 f"{ADAPTER} has init_lora_weights = {value!r:.40}, which changes the weights of the base "
@@ -152,20 +153,25 @@ class LoraSettings:
                 f"{show_name(module)}: rank {rank}, and {ADAPTER} states r = {stated!r:.20}, "
                 f"lora_alpha = {alpha!r:.20}, expected the same rank, at least 1, and a number"
             )
-        return float(alpha / (math.sqrt(rank) if self._use_rslora else rank))
+        divisor = math.sqrt(rank) if self._use_rslora else rank
+        return float(alpha / divisor)
 
     def _find_value(self, setting: str, module: str, usual: str) -> Any:
         """A number of a module: that of the first pattern that fits, or that of all modules."""
         if (setting, module) not in self._numbers:
-            stated = self._fields.get(setting)
-            patterns = {} if stated is None else stated
+            patterns = self._fields.get(setting)
+            if patterns is None:
+                patterns = {}
             if not isinstance(patterns, Mapping):
                 raise CorruptCheckpointError(
                     f"{ADAPTER} has {setting} = {patterns!r:.60}, expected pattern: number; correct it"
                 )
-            fitting = (key for key in patterns if self._matches_start(setting, r"(.*\.)?({})$", key, module))
-            key = next(fitting, None)
-            self._numbers[setting, module] = self._fields.get(usual, RANK_AND_ALPHA) if key is None else patterns[key]
+            number = self._fields.get(usual, RANK_AND_ALPHA)
+            for pattern in patterns:
+                if self._matches_start(setting, r"(.*\.)?({})$", pattern, module):
+                    number = patterns[pattern]
+                    break
+            self._numbers[setting, module] = number
         return self._numbers[setting, module]
 
     def _matches_start(self, setting: str, template: str, key: str, module: str) -> bool:
@@ -203,11 +209,12 @@ class LoraSettings:
         if any(weight == end or weight.endswith(f".{end}") for end in self._read_list("target_parameters")):
             return False  # its update is another one, around that of the module
         targets = self._fields.get("target_modules")
-        layers, before_layer = self._fields.get("layers_to_transform"), self._fields.get("layers_pattern")
-        if before_layer and layers is None:
+        layers = self._fields.get("layers_to_transform")
+        layers_pattern = self._fields.get("layers_pattern")
+        if layers_pattern and layers is None:
             raise CorruptCheckpointError(f"{ADAPTER} has layers_pattern without layers_to_transform; correct it")
         if isinstance(targets, str):
-            if layers is not None or before_layer is not None:
+            if layers is not None or layers_pattern is not None:
                 raise CorruptCheckpointError(
                     f"{ADAPTER} has a choice of layers beside a pattern of target_modules; correct it"
                 )
@@ -248,12 +255,14 @@ class LoraSettings:
                 f"{ADAPTER} has layers_pattern = {stated!r:.60}, expected names of lists of layers; {MERGE}"
             )
         patterns = [rf"(?:^|.*?\.){name}\.(?P<number>\d+)\." for name in names] or [LAYER]
-        # These patterns are attngeo's own, so that Python's engine ends.
-        found = (re.match(pattern, module) for pattern in patterns)
-        match = next((match for match in found if match is not None), None)
-        if match is None or len(match["number"]) > MOST_DIGITS:
-            return False
-        return int(match["number"]) in (chosen if isinstance(chosen, list) else [chosen])
+        for pattern in patterns:
+            match = re.match(pattern, module)  # the pattern is attngeo's own, so that Python's engine ends
+            if match is None:
+                continue
+            if len(match["number"]) > MOST_DIGITS:
+                return False
+            return int(match["number"]) in (chosen if isinstance(chosen, list) else [chosen])
+        return False
 
 
 def show_name(name: str) -> str:

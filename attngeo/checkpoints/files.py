@@ -193,7 +193,10 @@ def require_format(file: str) -> Format:
         if file_format.open is None:
             raise UnsupportedModelError(f"{file}: {file_format.name} files are not supported; {file_format.advice}")
         return file_format
-    suffixes = [suffix for supported in FORMATS if supported.open for suffix in supported.suffixes]
+    suffixes: list[str] = []
+    for file_format in FORMATS:
+        if file_format.open:
+            suffixes += file_format.suffixes
     raise UnsupportedModelError(
         f"{file}: unknown format, expected a folder or a file that ends in one of: "
         f"{', '.join((*suffixes, INDEX_SUFFIX))}"

@@ -23,12 +23,17 @@ from torch import Tensor
 from attngeo.checkpoints.store import ByteSource, Extent, TensorInfo
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, about
 
-MAGIC, VERSIONS = b"GGUF", (2, 3)
-# Bytes that are read at a time, at first and at most: of the last part much may be no header. Limits that no real file
-# reaches.
-FIRST_CHUNK, CHUNK = 1 << 16, 1 << 20
-LONGEST_HEADER, LONGEST_TEXT, MOST_TENSORS, MOST_KEYS, MOST_TEXTS = 1 << 29, 1 << 24, 1 << 17, 1 << 16, 1 << 20
-# Of all lists of texts.
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+# Bytes that are read at a time, at first and at most: of the last part much may be no header.
+FIRST_CHUNK = 1 << 16
+CHUNK = 1 << 20
+# Limits that no real file reaches: bytes of a header and of a text, tensors, values, texts of a list, of all lists.
+LONGEST_HEADER = 1 << 29
+LONGEST_TEXT = 1 << 24
+MOST_TENSORS = 1 << 17
+MOST_KEYS = 1 << 16
+MOST_TEXTS = 1 << 20
 MOST_SKIPPED = 1 << 22
 # The number of a dtype in a file → its name, and the numbers and bytes of a block.
 DTYPES: Mapping[int, tuple[str, int, int]] = {
@@ -44,7 +49,8 @@ DTYPES: Mapping[int, tuple[str, int, int]] = {
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 # The number of a type of value in the header → how `struct` reads it; 8 is a text, 9 a list.
 VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-TEXT, LIST = 8, 9
+TEXT = 8
+LIST = 9
 
 
 class GgufFamily(NamedTuple):
@@ -72,9 +78,11 @@ LATENT = {
     "attn_kv_b": "self_attn.kv_b_proj", "attn_k_b": "self_attn.k_b_proj",
 }  # fmt: skip
 T5 = {
-    f"{cross}attn_{letter}": f"layer.{place}.{module}.{letter}"
-    for cross, place, module in (("", 0, "SelfAttention"), ("cross_", 1, "EncDecAttention")) for letter in "qkvo"
-} | {"attn_norm": "layer.0.layer_norm", "cross_attn_norm": "layer.1.layer_norm"}  # fmt: skip
+    **{f"attn_{letter}": f"layer.0.SelfAttention.{letter}" for letter in "qkvo"},
+    **{f"cross_attn_{letter}": f"layer.1.EncDecAttention.{letter}" for letter in "qkvo"},
+    "attn_norm": "layer.0.layer_norm",
+    "cross_attn_norm": "layer.1.layer_norm",
+}
 
 
 def _fused(module: str, norm: str, **more: str) -> dict[str, str]:
@@ -132,17 +140,22 @@ FIELDS = {
 }  # fmt: skip
 # What the header says about the scaling of rotary embeddings, and tensors that divide their frequencies.
 SCALING = (
-    "factor", "original_context_length", "attn_factor", "yarn_log_multiplier", "yarn_beta_fast",
+    "factor",
+    "original_context_length",
+    "attn_factor",
+    "yarn_log_multiplier",
+    "yarn_beta_fast",
     "yarn_beta_slow",
-)  # fmt: skip
+)
 FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
 # What the keys about the vocabulary begin with, and that of the list of tokens.
 GGML = "tokenizer.ggml"
-TOKENS, TYPES = f"{GGML}.tokens", f"{GGML}.token_type"
+TOKENS = f"{GGML}.tokens"
+TYPES = f"{GGML}.token_type"
 
 
 class Unread(NamedTuple):
-    """A list that was read over, of so many values."""
+    """A list that was read over. length: the number of its values."""
 
     length: int
 
@@ -151,13 +164,20 @@ class Unread(NamedTuple):
 
 
 class GgufFile:
-    """An open .gguf file. Raises CorruptCheckpointError if it is broken, UnsupportedModelError for what is not read.
+    """An open .gguf file. Errors are about the file.
 
-    metadata: the header's values, with `Unread` for lists. tensors: name as transformers
-    has it → what is stored. own: the values that this file has itself. layers: the beginning of their names ("",
-    "enc.", "dec.") → the numbers of the layers in this file. config: what config.json would state. factors: what
-    divides the frequencies of rotary embeddings; empty if it is unknown, None if this file has none. inherited: the
-    metadata of the first file of several, as the others have no own.
+    Args:
+        source: the open file.
+        inherited: the metadata of the first file of several, as the others have no own.
+
+    Raises:
+        CorruptCheckpointError: The file is broken.
+        UnsupportedModelError: Its architecture or a value of it is not read.
+
+    metadata: the header's values, with `Unread` for lists. tensors: name as transformers has it → what is stored. own:
+    the values that this file has itself. layers: the beginning of their names ("", "enc.", "dec.") → the numbers of the
+    layers in this file. config: what config.json would state. factors: what divides the frequencies of rotary
+    embeddings; empty if it is unknown, None if this file has none.
     """
 
     def __init__(self, source: ByteSource, inherited: Mapping[str, Any] = {}) -> None:
@@ -184,7 +204,7 @@ class GgufFile:
         self.family = ARCHITECTURES[architecture]
         self._starts: dict[str, int] = {}
         self.tensors: dict[str, TensorInfo] = {}
-        self._place(entries, reader)
+        self._locate_tensors(entries, reader)
         self.layers = _count_layers(entries)
         if self.metadata.get("split.count", 1) == 1:
             require_layers(self, [self])
@@ -195,34 +215,50 @@ class GgufFile:
         """The fields of config.json that layouts read."""
         name = self.metadata["general.architecture"]
         config: dict[str, Any] = {
-            "model_type": self.family.model_type, "quantization_config": {"quant_method": "gguf"}
-        }  # fmt: skip
+            "model_type": self.family.model_type,
+            "quantization_config": {"quant_method": "gguf"},
+        }
         for field, key in FIELDS.items():
             value = self.metadata.get(f"{name}.{key}")
-            if value is not None and not _is_count(value) and not (field == "rope_theta" and _is_positive(value)):
+            if value is None:
+                continue
+            is_valid = _is_count(value) or (field == "rope_theta" and _is_positive(value))
+            if not is_valid:
                 raise UnsupportedModelError(
-                    f"{name}.{key} is {value!s:.40}, expected one number for all layers; give "
-                    "the checkpoint that the file was made from"
+                    f"{name}.{key} is {value!s:.40}, expected one number for all layers; give the checkpoint that the "
+                    "file was made from"
                 )
-            config |= {} if value is None else {field: value}
-        if scaling := self._state_scaling(f"{name}.rope"):
+            config[field] = value
+        scaling = self._state_scaling(f"{name}.rope")
+        if scaling:
             config["rope_scaling"] = scaling
-        width, rotated = config.get("head_dim"), self.metadata.get(f"{name}.rope.dimension_count")
-        if name == "deepseek2":  # later files state the width of the latent, that all heads share, as that of a head
-            mla = "_mla" if f"{name}.attention.key_length_mla" in self.metadata else ""
-            stated = self.metadata.get(f"{name}.attention.key_length{mla}")
-            width = stated if type(stated) is int else None
-            config |= {
-                "head_dim": width, "v_head_dim": self._read_scalar(f"{name}.attention.value_length{mla}"),
-                "qk_rope_head_dim": rotated, "num_key_value_heads": config.get("num_attention_heads"),
-                "qk_nope_head_dim": width - rotated if width and type(rotated) is int else None,
-            }  # fmt: skip
+        rotated = self.metadata.get(f"{name}.rope.dimension_count")
+        if name == "deepseek2":
+            config |= self._state_latent_heads(rotated, config.get("num_attention_heads"))
+        width = config.get("head_dim")
         if not width and config.get("num_attention_heads"):
             width = config.get("hidden_size", 0) // config["num_attention_heads"]
         if rotated is not None and width:
             self._require_rotated(rotated, width)
             config["partial_rotary_factor"] = rotated / width
         return config
+
+    def _state_latent_heads(self, rotated: Any, heads: int | None) -> dict[str, Any]:
+        """The fields about the heads of latent attention, whose keys share a rotated part.
+
+        Later files state the width of the latent, that all heads share, as that of a head.
+        """
+        key = "deepseek2.attention"
+        mla = "_mla" if f"{key}.key_length_mla" in self.metadata else ""
+        stated = self.metadata.get(f"{key}.key_length{mla}")
+        width = stated if type(stated) is int else None
+        return {
+            "head_dim": width,
+            "v_head_dim": self._read_scalar(f"{key}.value_length{mla}"),
+            "qk_rope_head_dim": rotated,
+            "num_key_value_heads": heads,
+            "qk_nope_head_dim": width - rotated if width and type(rotated) is int else None,
+        }
 
     def _read_scalar(self, key: str) -> float | None:
         """A number of the header; None if it is missing. Raises CorruptCheckpointError if it is below 0 or infinite."""
@@ -245,15 +281,18 @@ class GgufFile:
 
     def _read_factors(self) -> list[float] | None:
         """The factors; see `GgufFile`."""
-        info = next((info for name in FACTORS if (info := self.tensors.get(name))), None)
-        if info is None or info.dtype != "F32" or info.nbytes > CHUNK:
-            return None if info is None else []
-        factors = [float(factor) for factor in self.read(info.name).flatten()]
-        if not all(map(_is_positive, factors)):
-            wrong = next(factor for factor in factors if not _is_positive(factor))
-            raise CorruptCheckpointError(
-                f"{info.name} has the factor {wrong}, expected numbers above 0; download it again"
-            )
+        name = next((name for name in FACTORS if name in self.tensors), None)
+        if name is None:
+            return None
+        info = self.tensors[name]
+        if info.dtype != "F32" or info.nbytes > CHUNK:
+            return []
+        factors: list[float] = self.read(name).flatten().tolist()
+        for factor in factors:
+            if not _is_positive(factor):
+                raise CorruptCheckpointError(
+                    f"{name} has the factor {factor}, expected numbers above 0; download it again"
+                )
         return factors
 
     def _state_scaling(self, key: str) -> dict[str, Any] | None:
@@ -261,20 +300,28 @@ class GgufFile:
         factors = self.factors
         stated = {name: self._read_scalar(f"{key}.scaling.{name}") for name in SCALING}
         factor = stated["factor"] or self._read_scalar(f"{key}.scale_linear")
-        kind = str(self.metadata.get(f"{key}.scaling.type") or ("linear" if factor else "none"))
-        if factors and kind in ("none", "longrope"):  # of LLaMA 3, too, whose frequencies are divided
+        usual_type = "linear" if factor else "none"
+        rope_type = str(self.metadata.get(f"{key}.scaling.type") or usual_type)
+        if factors and rope_type in ("none", "longrope"):  # of LLaMA 3, too, whose frequencies are divided
             return {"rope_type": "longrope", "short_factor": factors, "attention_factor": stated["attn_factor"] or 1.0}
-        if kind == "linear" and factor and factors is None:
-            return {"rope_type": kind, "factor": factor}
-        if kind == "yarn" and factor and stated["original_context_length"] and factors is None:
-            # DeepSeek's two factors of attention are equal, and cancel.
-            scale = {"attention_factor": 1.0} if stated["yarn_log_multiplier"] else {}
-            pace = {f"beta_{name}": stated[f"yarn_beta_{name}"] for name in ("fast", "slow")}
-            trained = {"original_max_position_embeddings": stated["original_context_length"]}
-            return {"rope_type": kind, "factor": factor} | trained | pace | scale
-        return {"rope_type": f"{kind:.40} of GGUF"} if kind != "none" or factors is not None else None
+        if rope_type == "linear" and factor and factors is None:
+            return {"rope_type": rope_type, "factor": factor}
+        if rope_type == "yarn" and factor and stated["original_context_length"] and factors is None:
+            scaling: dict[str, Any] = {
+                "rope_type": rope_type,
+                "factor": factor,
+                "original_max_position_embeddings": stated["original_context_length"],
+                "beta_fast": stated["yarn_beta_fast"],
+                "beta_slow": stated["yarn_beta_slow"],
+            }
+            if stated["yarn_log_multiplier"]:  # DeepSeek's two factors of attention are equal, and cancel
+                scaling["attention_factor"] = 1.0
+            return scaling
+        if rope_type == "none" and factors is None:
+            return None
+        return {"rope_type": f"{rope_type:.40} of GGUF"}
 
-    def _place(self, entries: list[_Entry], reader: _Reader) -> None:
+    def _locate_tensors(self, entries: list[_Entry], reader: _Reader) -> None:
         """Fill the table of tensors. Each begins where the one before it ends, at a multiple of the alignment.
 
         Raises CorruptCheckpointError if they do not, or do not fill the file.
@@ -282,7 +329,7 @@ class GgufFile:
         alignment = self.own.get("general.alignment", 32)
         if not _is_count(alignment) or alignment & (alignment - 1) or alignment > 1 << 20:
             raise reader.broken(f"states the alignment {alignment!s:.40}, expected a power of 2")
-        start = _pad(reader.at, alignment)
+        start = _pad(reader.position, alignment)
         room = self._source.size - start
         expected: int | None = 0
         end = 0
@@ -303,7 +350,8 @@ class GgufFile:
                     f"{entry.offset:,} does not fit into {max(room, 0):,} bytes of data; download it again"
                 )
             expected = _pad(end, alignment) if entry.dtype in DTYPES else None  # of other types, sizes are unknown
-            self._starts[info.name], self.tensors[info.name] = start + info.offset, info
+            self._starts[info.name] = start + info.offset
+            self.tensors[info.name] = info
         if expected is not None and entries and room > expected:
             raise reader.broken(f"lists tensors of {expected:,} bytes, and {room:,} bytes of data follow")
 
@@ -331,12 +379,15 @@ class GgufFile:
         if stem in OUTSIDE:
             return f"{OUTSIDE[stem]}.{ending}"
         match = BLOCK.fullmatch(name)
-        inner = {**NAMES, **self.family.names}.get(match[3]) if match else None
-        has_stacks = self.family.block.count("{}") == 2
-        if match is None or inner is None or bool(match[1]) != has_stacks:
+        if match is None:
             return name
-        place = [f"{match[1]}oder", match[2]] if match[1] else [match[2]]
-        return f"{self.family.block.format(*place)}.{inner}.{match[4]}"
+        stack, layer, module, parameter = match.groups()
+        renamed = self.family.names.get(module) or NAMES.get(module)
+        has_stacks = self.family.block.count("{}") == 2
+        if renamed is None or bool(stack) != has_stacks:
+            return name
+        block = self.family.block.format(f"{stack}oder", layer) if stack else self.family.block.format(layer)
+        return f"{block}.{renamed}.{parameter}"
 
     def read(self, name: str, rows: slice = slice(None)) -> Tensor:
         """One tensor, or rows of its first dimension, in new memory.
@@ -377,17 +428,19 @@ class GgufFile:
 
     def _permuted_heads(self, name: str) -> int:
         """The heads whose rows llama.cpp has permuted; 0 for a tensor that it leaves as it is."""
-        ends = {"self_attn.q_proj": "num_attention_heads", "self_attn.k_proj": "num_key_value_heads"}
-        field = next((field for end, field in ends.items() if name.rpartition(".")[0].endswith(end)), "")
-        if not self.family.permuted or not field:
-            return 0
-        return int(self.config.get(field) or self.config.get("num_attention_heads") or 0)
+        module = name.rpartition(".")[0]
+        if self.family.permuted and module.endswith("self_attn.q_proj"):
+            return int(self.config.get("num_attention_heads") or 0)
+        if self.family.permuted and module.endswith("self_attn.k_proj"):
+            return int(self.config.get("num_key_value_heads") or self.config.get("num_attention_heads") or 0)
+        return 0
 
     def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
         """The bytes of the file that `read` needs for these rows of these tensors."""
         return [self._locate(name, slice(None) if self._permuted_heads(name) else rows) for name, rows in reads.items()]
 
     def _locate(self, name: str, rows: slice) -> Extent:
+        """The bytes of rows of a tensor."""
         info = self.tensors[name]
         first, last, _ = rows.indices(info.shape[0]) if info.shape else (0, 1, 1)
         return Extent(self._starts[name] + first * info.row_nbytes, max(last - first, 0) * info.row_nbytes)
@@ -407,25 +460,32 @@ class _Entry(NamedTuple):
 
 
 class _Reader:
-    """The header's bytes, one value after the other."""
+    """The header's bytes, one value after the other. position: the next byte."""
 
     def __init__(self, source: ByteSource) -> None:
-        self._source, self.at, self._start, self._chunk = source, 0, 0, b""
-        self.size, self._texts = source.size, 0
+        self._source = source
+        self.size = source.size
+        self.position = 0
+        self._texts = 0  # texts of all lists so far
+        # The bytes that are in memory, and the position of the first one.
+        self._chunk = b""
+        self._start = 0
 
     def broken(self, problem: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"the GGUF header {problem}; download it again")
 
     def take(self, count: int) -> bytes:
         """The next bytes."""
-        if not 0 <= count <= LONGEST_TEXT or self.at + count > min(self._source.size, LONGEST_HEADER):
-            raise self.broken(f"announces {count:,} bytes at {self.at:,}, and the file has {self._source.size:,}")
-        if self.at + count > self._start + len(self._chunk):
-            self._start = self.at
-            length = min(max(count, min(max(self.at // 2, FIRST_CHUNK), CHUNK)), self._source.size - self.at)
-            self._chunk = bytes(self._source.read(self.at, length, "header").numpy())
-        first = self.at - self._start
-        self.at += count
+        end = self.position + count
+        if not 0 <= count <= LONGEST_TEXT or end > min(self._source.size, LONGEST_HEADER):
+            raise self.broken(f"announces {count:,} bytes at {self.position:,}, and the file has {self._source.size:,}")
+        if end > self._start + len(self._chunk):
+            self._start = self.position
+            usual = min(max(self.position // 2, FIRST_CHUNK), CHUNK)
+            length = min(max(count, usual), self._source.size - self.position)
+            self._chunk = bytes(self._source.read(self.position, length, "header").numpy())
+        first = self.position - self._start
+        self.position = end
         return self._chunk[first : first + count]
 
     def number(self, form: str) -> Any:
@@ -443,11 +503,13 @@ class _Reader:
             return self.take(self.number("Q")).decode("utf-8", "replace")
         if kind != LIST:
             return self.number(self._form(kind))
-        kind, count = self.number("I"), self.number("Q")
+        kind = self.number("I")
+        count = self.number("Q")
         if kind != TEXT:
             return self._numbers(self._form(kind), count, is_wanted=is_wanted)
         self._texts += count
-        if count > (MOST_TEXTS if is_wanted else self.size // 8) or self._texts > MOST_SKIPPED:
+        most = MOST_TEXTS if is_wanted else self.size // 8
+        if count > most or self._texts > MOST_SKIPPED:
             raise self.broken(f"announces a list of {count:,} texts")
         if is_wanted:
             return [self.value(TEXT) for _ in range(count)]
@@ -459,24 +521,26 @@ class _Reader:
         if count > CHUNK:
             raise self.broken(f"announces a list of {count:,} numbers")
         raw = self.take(struct.calcsize(form) * count)
-        return np.frombuffer(raw, np.dtype(form).newbyteorder("<")) if is_wanted else Unread(count)
+        if not is_wanted:
+            return Unread(count)
+        return np.frombuffer(raw, np.dtype(form).newbyteorder("<"))
 
     def _skip_texts(self, count: int) -> None:
         """Read over texts, many at a time, as most have a few characters."""
         length = struct.Struct("<Q")
         while count:
             self.take(8)  # so that the next length is in memory
-            self.at -= 8
+            self.position -= 8
             chunk = self._chunk
-            place = self.at - self._start
-            while count and place + 8 <= len(chunk):
-                after = place + 8 + length.unpack_from(chunk, place)[0]
-                if after > len(chunk):
+            offset = self.position - self._start
+            while count and offset + 8 <= len(chunk):
+                end = offset + 8 + length.unpack_from(chunk, offset)[0]
+                if end > len(chunk):
                     break
-                place = after
+                offset = end
                 count -= 1
-            self.at = self._start + place
-            if count and place + 8 <= len(chunk):  # the text goes on in the next bytes
+            self.position = self._start + offset
+            if count and offset + 8 <= len(chunk):  # the text goes on in the next bytes
                 self.take(self.number("Q"))
                 count -= 1
 
@@ -495,10 +559,12 @@ def read_vocabulary(source: ByteSource) -> dict[str, Any]:
 
 def _read_header(reader: _Reader, wanted: Collection[str] = ()) -> tuple[dict[str, Any], list[_Entry]]:
     """The values and the tensors that a header lists. wanted: the keys of lists that are kept however long they are."""
-    magic, version = reader.take(4), reader.number("I")
+    magic = reader.take(4)
+    version = reader.number("I")
     if magic != MAGIC or version not in VERSIONS:
         raise reader.broken(f"begins with {magic!r} and version {version}, expected {MAGIC!r} and 2 or 3")
-    count, keys = reader.number("Q"), reader.number("Q")
+    count = reader.number("Q")
+    keys = reader.number("Q")
     if count > MOST_TENSORS or keys > MOST_KEYS:
         raise reader.broken(f"announces {count:,} tensors and {keys:,} values")
     metadata: dict[str, Any] = {}
@@ -509,23 +575,34 @@ def _read_header(reader: _Reader, wanted: Collection[str] = ()) -> tuple[dict[st
         metadata[key] = reader.value(reader.number("I"), is_wanted=key in wanted)
     entries = []
     for _ in range(count):
-        name, dimensions = reader.text(), reader.number("I")
+        name = reader.text()
+        dimensions = reader.number("I")
         if dimensions > 4:
             raise reader.broken(f"announces {dimensions} dimensions of a tensor")
         shape = tuple(reader.number("Q") for _ in range(dimensions))[::-1]
         if any(size >= 1 << 40 for size in shape):
             raise reader.broken(f"announces a tensor of {list(shape)}")
-        entries.append(_Entry(name, shape, reader.number("I"), reader.number("Q")))
+        dtype = reader.number("I")
+        offset = reader.number("Q")
+        entries.append(_Entry(name, shape, dtype, offset))
     return metadata, entries
 
 
 def open_splits(
     first: GgufFile, name: str, open_source: Callable[[str], ByteSource]
 ) -> dict[str, tuple[ByteSource, GgufFile]]:
-    """The other files of a model in several: name → the file. The first one, `name`, says how many there are.
+    """The other files of a model in several: name → the file.
 
-    It has the metadata of all; the factors of rotary embeddings may be in any, and it gets them.
-    Raises CorruptCheckpointError if one is missing, broken, or another one than its name says.
+    The first one says how many there are. It has the metadata of all; the factors of rotary embeddings may be in any,
+    and it gets them.
+
+    Args:
+        first: the first file.
+        name: its name.
+        open_source: opens a file by its name.
+
+    Raises:
+        CorruptCheckpointError: A file is missing, broken, or another one than its name says.
     """
     count = first.metadata.get("split.count", 1)
     match = re.fullmatch(r"(.+)-00001-of-(\d{5})(\.gguf)", name)
@@ -535,26 +612,30 @@ def open_splits(
                 f"states {count!s:.20} parts, expected a name of the first of them, …-00001-of-….gguf"
             )
     opened: dict[str, tuple[ByteSource, GgufFile]] = {}
+    files = [first]
     try:
         for number in range(2, count + 1):
-            part = f"{match[1]}-{number:05}-of-{count:05}{match[3]}"
-            source = open_source(part)
-            opened[part] = (source, GgufFile(source, first.metadata))
-            if (factors := opened[part][1].factors) is not None:
-                first.factors = factors
-        _require_parts([first, *(file for _, file in opened.values())])
+            split = f"{match[1]}-{number:05}-of-{count:05}{match[3]}"
+            source = open_source(split)
+            file = GgufFile(source, first.metadata)
+            opened[split] = (source, file)
+            files.append(file)
+            if file.factors is not None:
+                first.factors = file.factors
+        _require_splits(files)
     except BaseException:
-        for file in (first, *(file for _, file in opened.values())):
+        for file in files:
             file.close()
         raise
     first.config = first.build_config()
     return opened
 
 
-def _require_parts(files: Sequence[GgufFile]) -> None:
+def _require_splits(files: Sequence[GgufFile]) -> None:
     """Raise CorruptCheckpointError unless files are the parts of one model, in their order, and all of it."""
     total = sum(len(file.tensors) for file in files)
-    for key in ("split.no", "split.count", "split.tensors.count"):  # the last one says least about what is wrong
+    # The last key says least about what is wrong: all files are asked for one key before the next.
+    for key in ("split.no", "split.count", "split.tensors.count"):
         for number, file in enumerate(files):
             expected = {"split.no": number, "split.count": len(files)}.get(key, total)
             stated = file.own.get(key)
@@ -564,15 +645,15 @@ def _require_parts(files: Sequence[GgufFile]) -> None:
                         f"states {key} = {stated!s:.20}, expected {expected}: it is part {number + 1} of {len(files)} "
                         f"by its name, with {total:,} tensors in all parts; download it again"
                     )
-    seen: set[str] = set()
+    earlier: set[str] = set()
     for file in files:
-        twice = seen & file.tensors.keys()
-        if twice:
+        repeated = earlier & file.tensors.keys()
+        if repeated:
             with about(file.where):
                 raise CorruptCheckpointError(
-                    f"the tensor {min(twice)!r:.80} is in an earlier part, too; download it again"
+                    f"the tensor {min(repeated)!r:.80} is in an earlier part, too; download it again"
                 )
-        seen |= file.tensors.keys()
+        earlier |= file.tensors.keys()
     require_layers(files[0], files)
 
 
@@ -587,7 +668,9 @@ def require_layers(first: GgufFile, files: Iterable[GgufFile]) -> None:
         count = first.metadata.get(f"{name}.block_count")
         if stack == "dec.":
             count = first.metadata.get(f"{name}.decoder_block_count", count)
-        if count is None or (_is_count(count) and numbers == set(range(min(count, len(numbers) + 1)))):
+        if count is None:
+            continue
+        if _is_count(count) and numbers == set(range(min(count, len(numbers) + 1))):  # a forged count may be huge
             continue
         with about(first.where):
             raise CorruptCheckpointError(
@@ -600,7 +683,8 @@ def _count_layers(entries: Iterable[_Entry]) -> dict[str, set[int]]:
     """The beginning of the name of a layer → the numbers of the layers that have queries or keys."""
     layers: dict[str, set[int]] = {}
     for entry in entries:
-        if match := LAYER.fullmatch(entry.name):
+        match = LAYER.fullmatch(entry.name)
+        if match:
             layers.setdefault(match[1] or "", set()).add(int(match[2]))
     return layers
 

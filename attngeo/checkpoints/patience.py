@@ -118,7 +118,8 @@ class _WatchedFactory:
         client.event_hooks = {name: [*hooks, checks[name]] for name, hooks in client.event_hooks.items()}
         for transport in (client._transport, *client._mounts.values()):
             # There is no public way to see what comes before the end of the headers. Other transports have no pool.
-            if (pool := getattr(transport, "_pool", None)) is not None:
+            pool = getattr(transport, "_pool", None)
+            if pool is not None:
                 pool._network_backend = _PacedConnections(pool._network_backend)
         return client
 

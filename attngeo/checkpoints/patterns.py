@@ -16,7 +16,8 @@ import regex
 
 # Far more than the patterns of adapters take: microseconds.
 SECONDS = 2.0
-MOST_CHARACTERS, MOST_REPETITIONS = 100_000, 10_000
+MOST_CHARACTERS = 100_000
+MOST_REPETITIONS = 10_000
 # Compiled patterns that are kept: an adapter may have one for each module of a large model.
 MOST_PATTERNS = 4096
 # A number of repetitions; Python refuses one of more digits.

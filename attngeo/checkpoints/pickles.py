@@ -119,12 +119,12 @@ class TorchUnpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: D102
         path = f"{module}.{name}"
-        if (function := STAND_INS.get(path)) is not None:
-            return function
+        if path in STAND_INS:
+            return STAND_INS[path]
         if module in ("torch", "torch.storage") and name in STORAGES:
             return STORAGES[name]
-        if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
-            return dtype
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
         if INERT.fullmatch(path):
             return Record
         raise UnsafeCheckpointError(path)
@@ -174,10 +174,12 @@ def broken(why: str) -> CorruptCheckpointError:
 
 
 def _check_keys(keys: list[Any]) -> None:
-    kinds = set(map(type, keys))
-    if odd := kinds - KEYS:
-        raise ValueError(f"a key is a {odd.pop().__name__}, expected a text or a number")
-    if int in kinds and any(type(key) is int and key.bit_length() > LONGEST_KEY for key in keys):
+    """Raise ValueError for a key that is no text or number, or a number of many bits."""
+    types = set(map(type, keys))
+    others = types - KEYS
+    if others:
+        raise ValueError(f"a key is a {others.pop().__name__}, expected a text or a number")
+    if int in types and any(type(key) is int and key.bit_length() > LONGEST_KEY for key in keys):
         raise ValueError(f"a key is a number of more than {LONGEST_KEY} bits")
 
 
@@ -212,7 +214,7 @@ STAND_INS: dict[str, Any] = {
     "torch._utils._rebuild_tensor": _rebuild,
     "torch._utils._rebuild_tensor_v2": _rebuild,
     "torch._utils._rebuild_tensor_v3": _rebuild_of_dtype,
-    "torch._utils._rebuild_qtensor": lambda storage, *places: _check(storage, storage.dtype, *places[:3]),
+    "torch._utils._rebuild_qtensor": lambda storage, *numbers: _check(storage, storage.dtype, *numbers[:3]),
     "torch._utils._rebuild_meta_tensor_no_storage": lambda dtype, *sizes: _check(None, dtype, 0, *sizes[:2]),
     "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
     "torch._utils._rebuild_parameter_with_state": lambda tensor, *_: tensor,
@@ -223,14 +225,18 @@ STAND_INS: dict[str, Any] = {
 def _check(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any) -> SavedTensor:
     """The tensor. Raises ValueError unless its numbers are inside its storage."""
     saved = SavedTensor(storage, dtype, offset, shape, strides)
-    kinds = (SavedStorage | None, torch.dtype, int, tuple, tuple)
-    if not all(map(isinstance, saved, kinds)) or not len(shape) == len(strides) <= MOST_DIMENSIONS:
-        raise ValueError(f"{reprlib.repr(tuple(saved)[1:])} is no tensor")
-    if not all(map(_is_size, (offset, *shape, *strides))):
+    types = (SavedStorage | None, torch.dtype, int, tuple, tuple)
+    is_tensor = (
+        all(map(isinstance, saved, types))
+        and len(shape) == len(strides) <= MOST_DIMENSIONS
+        and all(map(_is_size, (offset, *shape, *strides)))
+    )
+    if not is_tensor:
         raise ValueError(f"{reprlib.repr(tuple(saved)[1:])} is no tensor")
     end = 0 if 0 in shape else offset + count_spanned(shape, strides)
-    if storage is not None and end * dtype.itemsize > storage.nbytes:
-        raise ValueError(f"a tensor needs {end * dtype.itemsize:,} bytes of a storage of {storage.nbytes:,}")
+    nbytes = end * dtype.itemsize
+    if storage is not None and nbytes > storage.nbytes:
+        raise ValueError(f"a tensor needs {nbytes:,} bytes of a storage of {storage.nbytes:,}")
     return saved
 
 

@@ -43,10 +43,12 @@ PART = 16 * 2**20
 # Ranges are merged if the bytes between them are at most this share of theirs.
 GAP = 0.01
 # The first wait in seconds before what is broken is asked for again; each next one is twice as long.
-FIRST_WAIT, LONGEST_PAUSE = 0.5, 8
+FIRST_WAIT = 0.5
+LONGEST_PAUSE = 8
 # The statuses of answers: an address has expired, a range comes, the whole file comes.
 EXPIRED = (401, 403, 404, 410)
-PARTIAL, WHOLE = 206, 200
+PARTIAL = 206
+WHOLE = 200
 RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
 # The most connections that are dropped for their speed, for one range.
 MOST_DROPS = 8

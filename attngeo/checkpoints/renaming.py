@@ -33,12 +33,14 @@ def find_renaming(config: Mapping[str, Any], names: Collection[str]) -> Callable
         return None
     try:
         parsed = transformers.CONFIG_MAPPING[str(config.get("model_type"))].from_dict(dict(config))
-        named = getattr(transformers, str((parsed.architectures or [""])[0]), None)
-        is_named = getattr(named, "config_class", None) is type(parsed)
-        model_class: Any = named if is_named else transformers.MODEL_MAPPING[type(parsed)]
+        architecture = str((parsed.architectures or [""])[0])
+        model_class: Any = getattr(transformers, architecture, None)
+        if getattr(model_class, "config_class", None) is not type(parsed):
+            model_class = transformers.MODEL_MAPPING[type(parsed)]
         with torch.device("meta"):
             model = model_class(parsed)
-        renamings = [part for part in get_model_conversion_mapping(model) if isinstance(part, WeightRenaming)]
+        conversions = get_model_conversion_mapping(model)
+        renamings = [conversion for conversion in conversions if isinstance(conversion, WeightRenaming)]
     except Exception as error:  # configurations and classes of models raise anything
         log.info("the names of %r are those of its checkpoint: %s", config.get("model_type"), error)
         return None

@@ -138,10 +138,12 @@ class TensorStore(Protocol):
 
 def count_rows_nbytes(infos: Mapping[str, TensorInfo], reads: Mapping[str, slice]) -> int:
     """Bytes of rows of tensors, as their infos describe them."""
-    return sum(
-        infos[name].row_nbytes * (len(range(infos[name].shape[0])[rows]) if infos[name].shape else 1)
-        for name, rows in reads.items()
-    )
+    nbytes = 0
+    for name, rows in reads.items():
+        info = infos[name]
+        count = len(range(info.shape[0])[rows]) if info.shape else 1
+        nbytes += info.row_nbytes * count
+    return nbytes
 
 
 def read_state(model: Any, *, on_device: bool) -> dict[str, Tensor]:
@@ -161,7 +163,9 @@ class ModuleStore(TensorStore):
 
     revision: str | None = None
     folder: Path | None = None
-    main_file, format, offline = "", "memory", False
+    main_file = ""
+    format = "memory"
+    offline = False
 
     def __init__(self, model: Any, state: dict[str, Tensor] | None = None, *, on_device: bool = False) -> None:
         self.ref = in_utf8(getattr(model, "name_or_path", "") or type(model).__name__)

@@ -40,11 +40,14 @@ from attngeo.errors import (
 SMALL_RECORDS = ("data.pkl", "byteorder")
 # Bytes of the list of records, and of a record that is read as a whole; 300 bytes a tensor are usual for both.
 LONGEST = 100_000_000
-ZIP, LOCAL_HEADER = b"PK\x03\x04", 30
+# How a zip file and the header of each record begin, and the bytes of such a header before the name of the record.
+ZIP = b"PK\x03\x04"
+LOCAL_HEADER = 30
 # Bytes that torch.save adds to a header so that the numbers are aligned; with other settings, it adds more.
 PADDING = 128
 # Bytes of the first requests to a remote file: the header of the first record, and the list of a hundred.
-HEAD, TAIL = 1000, 10_000
+HEAD = 1000
+TAIL = 10_000
 ENCRYPTED = 0x1
 # The last entry of an archive: mark, two numbers of disks, two of records, size and place of their list, comment.
 END = struct.Struct("<4s4H2IH")
@@ -52,7 +55,8 @@ LONG_END = 76
 # A file from before PyTorch 1.6 begins with the pickle of a magic number, in one of the protocols that torch.load
 # reads. Four pickles follow: version, machine, state dict and list of storages; then each storage: count and numbers.
 OLD_MARKS = tuple(b"\x80%c\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." % protocol for protocol in (2, 3))
-OLD_VERSION, OLD_COUNT = 1001, 8
+OLD_VERSION = 1001
+OLD_COUNT = 8
 # Under these keys, Lightning, nanoGPT and DeepSpeed save the state dict of the model, beside that of the optimiser.
 WRAPPERS = ("state_dict", "model", "module")
 
@@ -173,15 +177,16 @@ def _find_tensors(state: Any) -> dict[str, SavedTensor]:
     """
     if not isinstance(state, dict) or isinstance(state, Record):
         raise CorruptCheckpointError(f"holds a {type(state).__name__}, expected a state dict of name → tensor")
-    inside = {key: tensors for key, value in state.items() if isinstance(key, str) and (tensors := _list_saved(value))}
-    known = [key for key in WRAPPERS if key in inside]
-    if len(known) == 1:
-        return inside[known[0]]
+    by_key = {key: _list_saved(value) for key, value in state.items() if isinstance(key, str)}
+    keys_with_tensors = [key for key, saved in by_key.items() if saved]
+    wrappers = [key for key in WRAPPERS if key in keys_with_tensors]
+    if len(wrappers) == 1:
+        return by_key[wrappers[0]]
     tensors = _list_saved(state)
-    if tensors and not known:
+    if tensors and not wrappers:
         return tensors
-    if inside:
-        keys = ", ".join(f"{key!r:.40}" for key in sorted(inside)[:5])
+    if keys_with_tensors:
+        keys = ", ".join(f"{key!r:.40}" for key in sorted(keys_with_tensors)[:5])
         raise CorruptCheckpointError(
             f"holds tensors under {keys}, expected one state dict, alone or under one of "
             f"{', '.join(WRAPPERS)}; save torch.load(FILE)[KEY] as a file of its own"
@@ -210,7 +215,8 @@ class _Records:
     """
 
     def __init__(self, source: ByteSource) -> None:
-        self._source, self._records = source, _list_records(source)
+        self._source = source
+        self._records = _list_records(source)
         # The bytes that are added to the header of the first record are about as many as in each other header.
         first = min((record.header_offset for record in self._records.values()), default=0)
         header = bytes(source.read(first, min(LOCAL_HEADER, source.size - first), "first record").numpy())
@@ -239,30 +245,37 @@ class _Records:
         return bytes(self._source.read(self.find(name), size, name).numpy())
 
     def find(self, name: str) -> int:
-        """The place in the file at which a record starts. Raises CorruptCheckpointError if its own header differs."""
+        """The byte of the file at which a record starts. Raises CorruptCheckpointError if its own header differs."""
         record = self._records[name]
         header = bytes(self._source.read(record.header_offset, LOCAL_HEADER, name).numpy())
-        length, extra = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
-        stated = bytes(self._source.read(record.header_offset + LOCAL_HEADER, length, name).numpy())
-        start = record.header_offset + LOCAL_HEADER + length + extra
-        stored = header[:4] == ZIP and header[8:10] == b"\0\0"
-        if not stored or stated != record.orig_filename.encode() or start + record.file_size > self._source.size:
+        name_length = int.from_bytes(header[26:28], "little")
+        extra_length = int.from_bytes(header[28:30], "little")
+        name_start = record.header_offset + LOCAL_HEADER
+        stated = bytes(self._source.read(name_start, name_length, name).numpy())
+        start = name_start + name_length + extra_length
+        is_stored = header[:4] == ZIP and header[8:10] == b"\0\0"
+        is_inside = start + record.file_size <= self._source.size
+        if not is_stored or stated != record.orig_filename.encode() or not is_inside:
             raise broken(f"record {record.orig_filename[:80]!r} differs from the list of records")
         return start
 
     def _hold(self, names: Collection[str]) -> AbstractContextManager[None]:
         """Inside the block, these records are read soon; those that are missing are not."""
-        present = [name for name in names if (size := self.size(name)) is not None and size <= LONGEST]
-        located = (self.locate(name, 0, self._records[name].file_size) for name in present)
-        return self._source.hold(extent for extents in located for extent in extents)
+        extents: list[Extent] = []
+        for name in names:
+            size = self.size(name)
+            if size is not None and size <= LONGEST:
+                extents += self.locate(name, 0, size)
+        return self._source.hold(extents)
 
     def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
         """The header of a record and a part of its content, some more because the length of the header is not known."""
         record = self._records[name]
-        header = LOCAL_HEADER + len(record.orig_filename.encode())
+        header_length = LOCAL_HEADER + len(record.orig_filename.encode())
+        content = record.header_offset + header_length
         return (
-            Extent(record.header_offset, header + self._padding),
-            Extent(record.header_offset + header + start, count + self._padding),
+            Extent(record.header_offset, header_length + self._padding),
+            Extent(content + start, count + self._padding),
         )
 
 
@@ -270,7 +283,8 @@ class _OldRecords:
     """The storages of a file from before PyTorch 1.6, by the names that they would have as records of a newer one."""
 
     def __init__(self, source: ByteSource) -> None:
-        self._source, self._places = source, dict[str, tuple[int, SavedStorage]]()
+        self._source = source
+        self._storages: dict[str, tuple[int, SavedStorage]] = {}  # name → the first byte of its numbers, the storage
 
     def load_state(self) -> Any:
         """The object that the pickle of the file describes. Finds the storages, too. Raises as `_Records`."""
@@ -287,21 +301,25 @@ class _OldRecords:
         listed = [f"data/{key}" for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
         if sorted(listed) != sorted(storages):
             raise broken("its list of storages is not that of its tensors")
-        at = content.tell()
+        end = content.tell()
         for name in listed:
-            self._places[name] = at + OLD_COUNT, storages[name]
-            at += OLD_COUNT + storages[name].nbytes
-        if at > self._source.size:
-            raise broken(f"it has {self._source.size:,} bytes, expected {at:,}")
+            start = end + OLD_COUNT
+            self._storages[name] = (start, storages[name])
+            end = start + storages[name].nbytes
+        if end > self._source.size:
+            raise broken(f"it has {self._source.size:,} bytes, expected {end:,}")
         return state
 
     def size(self, name: str) -> int | None:
         """The bytes of a storage, None if there is no such storage."""
-        return self._places[name][1].nbytes if name in self._places else None
+        if name not in self._storages:
+            return None
+        _, storage = self._storages[name]
+        return storage.nbytes
 
     def find(self, name: str) -> int:
-        """The place in the file at which a storage starts. Raises CorruptCheckpointError if its own count differs."""
-        start, storage = self._places[name]
+        """The byte of the file at which a storage starts. Raises CorruptCheckpointError if its own count differs."""
+        start, storage = self._storages[name]
         count = int.from_bytes(bytes(self._source.read(start - OLD_COUNT, OLD_COUNT, name).numpy()), "little")
         if count * storage.dtype.itemsize != storage.nbytes:
             expected = storage.nbytes // storage.dtype.itemsize
@@ -310,8 +328,8 @@ class _OldRecords:
 
     def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
         """The count of a storage, and a part of its content."""
-        at = self._places[name][0]
-        return Extent(at - OLD_COUNT, OLD_COUNT), Extent(at + start, count)
+        first, _ = self._storages[name]
+        return Extent(first - OLD_COUNT, OLD_COUNT), Extent(first + start, count)
 
 
 def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
@@ -347,17 +365,22 @@ def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
     return records
 
 
-def _check_end(end: tuple[Any, ...], records: int, at: int) -> None:
-    """Raise BadZipFile unless the end of an archive, which is at byte `at`, fits the list of records in front of it.
+def _check_end(end: tuple[Any, ...], records: int, position: int) -> None:
+    """Raise BadZipFile unless the end of an archive fits the list of records in front of it.
 
-    zipfile reads more than torch.save writes, such as lists that state another place or number of records.
+    zipfile reads more than torch.save writes, such as lists that state another position or number of records.
+
+    Args:
+        end: the last entry; see `END`.
+        records: the number of records in the list.
+        position: the byte of the file at which the last entry starts.
     """
     mark, disk, first_disk, on_disk, total, nbytes, start, comment = end
     # An entry for long archives may be between; it has the numbers if these are the largest that they can be.
     is_long = start == 0xFFFFFFFF or nbytes == 0xFFFFFFFF or total == 0xFFFF
     if mark != b"PK\x05\x06" or disk or first_disk or on_disk != total or comment:
         raise zipfile.BadZipFile("its last entry is not that of one whole archive")
-    if not is_long and (total != records or at - start - nbytes not in (0, LONG_END)):
+    if not is_long and (total != records or position - start - nbytes not in (0, LONG_END)):
         raise zipfile.BadZipFile(f"it states {total:,} records, and has {records:,}")
 
 
@@ -365,24 +388,27 @@ class _SourceReader(io.RawIOBase):
     """A ByteSource as a file that is never read far: zipfile reads as many bytes as a forged directory states."""
 
     def __init__(self, source: ByteSource) -> None:
-        self._source, self._at = source, 0
+        self._source = source
+        self._position = 0
 
     def seekable(self) -> bool:
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._source.size}[whence]
-        if self._at < 0:
-            raise OSError("a place in front of the file")
-        return self._at
+        origins = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size}
+        self._position = origins[whence] + offset
+        if self._position < 0:
+            raise OSError("a position in front of the file")
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def read(self, size: int | None = -1, /) -> bytes:
-        left = max(self._source.size - self._at, 0)
-        size = left if size is None or size < 0 else min(size, left)
-        if size > LONGEST:
-            raise zipfile.BadZipFile(f"its list of records states {size:,} bytes")
-        self._at += size
-        return bytes(self._source.read(self._at - size, size, "list of records").numpy())
+        left = max(self._source.size - self._position, 0)
+        count = left if size is None or size < 0 else min(size, left)
+        if count > LONGEST:
+            raise zipfile.BadZipFile(f"its list of records states {count:,} bytes")
+        content = bytes(self._source.read(self._position, count, "list of records").numpy())
+        self._position += count
+        return content
