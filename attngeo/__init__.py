@@ -1,6 +1,7 @@
 """attngeo: what the attention of a pretrained transformer has learned, read from its weights.
 
     score(model)                       symmetry and directionality of every layer and head, as a DataFrame
+    score_columns()                    the columns of that DataFrame
     attention_sites(model)             each attention site with its query and key weights
     verify(model)                      whether the weights that are read are those that the running model multiplies
     analogy(models)                    accuracy of embeddings at word analogies, and tests between models
@@ -11,6 +12,8 @@
     summarise(rows)                    medians and quartiles of scores, for each stack of each model
     query_key_matrix(model, layer)     |W_qk| made small enough to look at, and the norms of its rows and columns
     plot(kind, inputs)                 a plotly figure of results or models; save_figure(figure, path) to a file
+    AttentionClassifier()              attention for tables of categories, as an estimator of scikit-learn
+    ExponentialFamilyAttention()       attention for sequences, baskets, ratings and places, as an estimator
     pretrain                           initialisations, a Trainer callback, and training runs: see attngeo.pretrain
     errors                             the classes of all errors; AttnGeoError is their base
 
@@ -34,8 +37,15 @@ __version__ = "0.3.0"
 def import_when_used(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` of a package that imports its public names when they are first used.
 
-    They are those that it imports under `if TYPE_CHECKING`, where editors and mypy find them. If a package of an extra
-    is missing, MissingPackageError names it.
+    The names are those that the package imports under `if TYPE_CHECKING`, so that editors, mypy and this function read
+    the same list.
+
+    Args:
+        package: the name of the package.
+
+    Returns:
+        Functions to be called `__getattr__`, which raises MissingPackageError if a package of an extra is missing, and
+        `__dir__`.
     """
 
     @cache
@@ -66,11 +76,15 @@ if TYPE_CHECKING:
     from attngeo.analogies.nearest import nearest as nearest
     from attngeo.embeddings.opening import open_embedding as open_embedding
     from attngeo.errors import AttnGeoError as AttnGeoError
+    from attngeo.estimators import (
+        AttentionClassifier as AttentionClassifier,
+        ExponentialFamilyAttention as ExponentialFamilyAttention,
+    )
     from attngeo.figures.save import save_figure as save_figure
     from attngeo.geometry import directionality as directionality, symmetry as symmetry
     from attngeo.reporting.plots import plot as plot
     from attngeo.scores.computing import query_key_matrix as query_key_matrix
-    from attngeo.scores.score import score as score
+    from attngeo.scores.score import score as score, score_columns as score_columns
     from attngeo.scores.summary import summarise as summarise
     from attngeo.scores.weights import attention_sites as attention_sites
     from attngeo.verification.verify import verify as verify

@@ -29,7 +29,8 @@ def software() -> dict[str, str]:
 @cache
 def digest_code() -> str:
     """The SHA-256 of the code and the tables of the package: results are computed again if any changes."""
-    digest, package = hashlib.sha256(), Path(__file__).parent
+    digest = hashlib.sha256()
+    package = Path(__file__).parent
     for path in sorted(package.rglob("*")):
         if path.suffix in SOURCES and not path.name.startswith(".") and path.is_file():
             digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
@@ -37,12 +38,12 @@ def digest_code() -> str:
 
 
 def describe_code(*packages: str) -> dict[str, str]:
-    """What numbers depend on besides data and options: the code of attngeo, and the versions of these packages."""
+    """The software that numbers depend on: the digest of attngeo's code, and the versions of these packages."""
     return {"code": digest_code(), **{name: version(name) for name in packages}}
 
 
 def is_current(described: Any) -> bool:
-    """Whether what `describe_code` returned when a result was kept is what it returns now."""
+    """Whether a description by `describe_code`, which was kept with a result, is still that of the software."""
     try:
         return bool(described == describe_code(*(described.keys() - {"code"})))
     except (AttributeError, ValueError, metadata.PackageNotFoundError):
@@ -60,12 +61,14 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def merge_origins(origins: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
-    """How the rows of several models were made, from how those of each were: a field that all share, or by model.
+    """The origin of the rows of several models, from the origin of each: a field that all share, or by model.
 
     origins: each has the name of its model as `model`. A field that differs, or that some lack, becomes a dict of the
     models that state it.

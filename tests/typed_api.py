@@ -15,6 +15,7 @@ def call_public_functions() -> None:
     attngeo.score("demo:minilm", per_head="yes")  # type: ignore[arg-type]
     attngeo.score("demo:minilm", convention="correct")  # type: ignore[arg-type]
     attngeo.score()  # type: ignore[call-arg]
+    rows[list(attngeo.score_columns())]
 
     for site, wq, _ in attngeo.attention_sites("demo:minilm", layers=[0], with_bias=True):
         print(site.layer, wq.mT)
@@ -39,6 +40,11 @@ def call_public_functions() -> None:
     figure = attngeo.plot("heatmap", rows, score="symmetry", where={"layer": 2})
     attngeo.save_figure(figure.update_layout(width=600), "figure.html")
     attngeo.save_figure(figure, "figure.html", widht=600)  # type: ignore[call-arg]
+
+    attngeo.AttentionClassifier(max_epochs=3).fit(rows, rows["layer"])
+    attngeo.AttentionClassifier(max_epochs="3")  # type: ignore[arg-type]
+    attngeo.ExponentialFamilyAttention(max_epochs=3)
+    attngeo.ExponentialFamilyAttention(max_epochs="3")  # type: ignore[arg-type]
 
     compare(make_options("tiny"), "folder", compare=["default", "symmetric"], seeds=2, jobs=2)
     compare(make_options("tiny"), "folder", seeds="2")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""From models and a question set to the tables of results: `attngeo.analogy`."""
+"""Word analogies asked of models, and the tables of their results: `attngeo.analogy`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from attngeo.session import Session
 
 log = logging.getLogger(__name__)
 
-# What makes more questions known.
+# Options that make more questions known.
 ADVICE = "try --case ignore, --compose mean or --candidates all"
 
 # A note warns if a smaller share of the questions is known.
@@ -40,8 +40,10 @@ QUESTION_COLUMNS = (
 
 
 class AnalogyResult(NamedTuple):
-    """Three tables: `scores` with the columns `summary.COLUMNS`, `comparisons` of each two models with the columns
-    `summary.COMPARISON_COLUMNS`, and `questions` with `QUESTION_COLUMNS`, one row for each model and question.
+    """Three tables of results.
+
+    scores: accuracies, with the columns `options.COLUMNS`. comparisons: of each two models, with the columns
+    `summary.COMPARISON_COLUMNS`. questions: one row for each model and question, with the columns `QUESTION_COLUMNS`.
     """
 
     scores: pd.DataFrame
@@ -61,18 +63,26 @@ class AnalogyKeywords(AnalogyOptions, HubAccess):
 def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Session) -> AnalogyResult:
     """Ask the embeddings of one or several models word analogies: a is to b as c is to which word?
 
-    models: each as for `attngeo.open_embedding`: a checkpoint, a file of word vectors, `cbow:TEXT`, or an Embedding.
-    Several models are compared on the questions that all of them know.
-    {options}
-    {hub}
-    progress: called while tables are read and questions are asked.
-
-    questions may also be a list of fours of words, or a QuestionSet. How words are found in a table is described at
+    Several models are compared on the questions that all of them know. How words are found in a table is described at
     `lexicon.build_lexicon`, the methods in `probe`, the preparation of vectors at `lexicon.Space`: by default vectors
     are used as they are, and only whole words may be answers.
+    Source: Wibisono and Wang 2023, section 4.1 and appendix F.
 
-    Source: Wibisono and Wang 2023, section 4.1 and appendix F. Raises ModelUnavailableError, CheckpointError,
-    QuestionError, UsageError.
+    Args:
+        models: one or several, each as for `attngeo.open_embedding`: a checkpoint, a file of word vectors, `cbow:TEXT`,
+            or an Embedding. `questions` may also be a list of fours of words, or a QuestionSet.
+        {options}
+        {hub}
+        progress: called while tables are read and questions are asked.
+
+    Returns:
+        The tables of results.
+
+    Raises:
+        ModelUnavailableError: a model cannot be found or reached.
+        CheckpointError: it cannot be read, or has no table of vectors.
+        QuestionError: the questions cannot be read, or no question is known.
+        UsageError: an option has no meaning.
 
     >>> import attngeo
     >>> result = attngeo.analogy("demo:minilm")
@@ -97,9 +107,9 @@ def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Se
     common = _find_common(frames)
     notes += _note_few(frames, common)
     result = _summarise(frames, common, options)
-    about = _describe_provenance(frames, question_set, options, notes)
-    for part in result:
-        part.attrs = about
+    origin = _describe_provenance(frames, question_set, options, notes)
+    for table in result:
+        table.attrs = origin
     return result
 
 
@@ -108,17 +118,17 @@ def _summarise(frames: Sequence[pd.DataFrame], common_questions: Any, options: A
     several = len(frames) > 1
     answers = pd.concat([frame.assign(common=common_questions) for frame in frames], ignore_index=True)
     common = answers.assign(known=answers["common"])
-    scores = [summarise_answers(common, which="common", options=options)] if several else []
+    tables = []
+    if several:
+        tables.append(summarise_answers(common, which="common", options=options))
     if options.own or not several:
-        scores.append(summarise_answers(answers, options=options))
-    scores = [part.assign(note="; ".join(describe_settings(options))) for part in scores]
+        tables.append(summarise_answers(answers, options=options))
+    note = "; ".join(describe_settings(options))
+    tables = [table.assign(note=note) for table in tables]
     if options.published:
-        scores.append(pd.DataFrame(published_rows(), columns=list(COLUMNS)))
-    return AnalogyResult(
-        pd.concat([part.astype({"asked": "Int64", "known": "Int64"}) for part in scores], ignore_index=True),
-        compare_models(common, options=options),
-        answers[list(QUESTION_COLUMNS)],
-    )
+        tables.append(pd.DataFrame(published_rows(), columns=list(COLUMNS)))
+    scores = pd.concat([table.astype({"asked": "Int64", "known": "Int64"}) for table in tables], ignore_index=True)
+    return AnalogyResult(scores, compare_models(common, options=options), answers[list(QUESTION_COLUMNS)])
 
 
 def _ask_one(
@@ -139,36 +149,50 @@ def _ask_one(
     embedding = replace(embedding, ref=next(name for name in names if name not in taken))
     lexicon = build_lexicon(embedding, words, options)
     rows = [lexicon.rows_of(question) for question in questions]
-    places = [place for place, row in enumerate(rows) if row is not None]
+    known = [number for number, row in enumerate(rows) if row is not None]
     log.info(
         "%s: %d vectors of %d dimensions, %d candidates; %d of %d questions have only known words",
-        embedding.ref, *embedding.matrix.shape, len(lexicon.candidates), len(places), len(rows),
-    )  # fmt: skip
-    notes = [f"{embedding.ref}: {note}" for note in embedding.notes] + _describe_case(lexicon, questions, len(places))
+        embedding.ref,
+        *embedding.matrix.shape,
+        len(lexicon.candidates),
+        len(known),
+        len(rows),
+    )
+    notes = [f"{embedding.ref}: {note}" for note in embedding.notes]
+    notes += _describe_case(lexicon, questions, len(known))
     frame = _build_frame(questions, embedding.ref)
     frame.attrs = {"model": embedding.ref, "revision": embedding.revision, "candidates": len(lexicon.candidates)}
     frame["known"] = [row is not None for row in rows]
-    if places:
+    if known:
         terms, answers = zip(*(row for row in rows if row is not None), strict=True)
         most = max(map(len, answers))
         result = ask(
-            Space(lexicon, options), torch.tensor(terms),
-            torch.tensor([known + [-1] * (most - len(known)) for known in answers]),
-            method=options.method, top_k=options.top_k, memory=int(options.memory), progress=session.progress,
-        )  # fmt: skip
-        frame.loc[places, "rank"] = result.rank.tolist()
-        frame.loc[places, "cosine"] = result.cosine.tolist()
-        frame.loc[places, "top"] = [" ".join(map(lexicon.label, top)) for top in result.top.tolist()]
+            Space(lexicon, options),
+            torch.tensor(terms),
+            torch.tensor([answer_rows + [-1] * (most - len(answer_rows)) for answer_rows in answers]),
+            method=options.method,
+            top_k=options.top_k,
+            memory=int(options.memory),
+            progress=session.progress,
+        )
+        frame.loc[known, "rank"] = result.rank.tolist()
+        frame.loc[known, "cosine"] = result.cosine.tolist()
+        frame.loc[known, "top"] = [" ".join(map(lexicon.label, top)) for top in result.top.tolist()]
     return frame, notes
 
 
 def _build_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
+    """A row for each question, without an answer yet."""
     frame = pd.DataFrame(map(vars, questions))
     return frame.assign(
-        model=ref, answer=frame["answers"].map("/".join), top="", cosine=float("nan"),
+        model=ref,
+        answer=frame["answers"].map("/".join),
+        top="",
+        cosine=float("nan"),
         rank=pd.array([pd.NA] * len(questions), "Int64"),
-        first_pair=[q.pairs[0] for q in questions], second_pair=[q.pairs[1] for q in questions],
-    )  # fmt: skip
+        first_pair=[question.pairs[0] for question in questions],
+        second_pair=[question.pairs[1] for question in questions],
+    )
 
 
 def _find_common(frames: Sequence[pd.DataFrame]) -> Any:
@@ -177,18 +201,19 @@ def _find_common(frames: Sequence[pd.DataFrame]) -> Any:
     for frame in frames[1:]:
         common &= frame["known"].to_numpy()
     if not common.any():
-        who = "no question is known to all models" if len(frames) > 1 else "the model knows no question"
-        raise QuestionError(f"{who} ({_count_known(frames)}); {ADVICE}")
+        problem = "no question is known to all models" if len(frames) > 1 else "the model knows no question"
+        raise QuestionError(f"{problem} ({_count_known(frames)}); {ADVICE}")
     return common
 
 
 def _note_few(frames: Sequence[pd.DataFrame], common: Any) -> list[str]:
     """A note if the results are about a small share of the questions."""
-    known, asked = int(common.sum()), len(common)
+    known = int(common.sum())
+    asked = len(common)
     if known >= FEW * asked:
         return []
-    who = "known to all models" if len(frames) > 1 else "known"
-    return [f"only {known:,} of {asked:,} questions are {who} ({_count_known(frames)}); {ADVICE}"]
+    are_known = "known to all models" if len(frames) > 1 else "known"
+    return [f"only {known:,} of {asked:,} questions are {are_known} ({_count_known(frames)}); {ADVICE}"]
 
 
 def _count_known(frames: Sequence[pd.DataFrame]) -> str:
@@ -200,23 +225,22 @@ def _describe_case(lexicon: Lexicon, questions: Sequence[Question], known: int) 
     """A note if words are looked up in lower case, and more of them would be found as they are written."""
     if lexicon.case != "lower":
         return []
-    kept = replace(lexicon, case="keep")
-    with_keep = sum(kept.rows_of(question) is not None for question in questions)
-    if with_keep <= known:
+    as_written = replace(lexicon, case="keep")
+    known_as_written = sum(as_written.rows_of(question) is not None for question in questions)
+    if known_as_written <= known:
         return []
-    return [f"{lexicon.embedding.ref}: knows {known:,} questions in lower case; with --case keep {with_keep:,}"]
+    return [f"{lexicon.embedding.ref}: knows {known:,} questions in lower case; with --case keep {known_as_written:,}"]
 
 
 def _check(references: Sequence[Any], options: AnalogyOptions) -> None:
     """Refuse arguments that contradict each other, before any file is read."""
     if not references:
         raise UsageError("$models is empty, expected at least one model", "models")
-    names = [
-        (str(model), 0) if isinstance(model, str | Path) else (getattr(model, "ref", type(model).__name__), id(model))
-        for model in references
-    ]
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"{repeated[0][0]} is named twice, expected different models")
+    identities = [str(model) if isinstance(model, str | Path) else id(model) for model in references]
+    for model, identity in zip(references, identities, strict=True):
+        if identities.count(identity) > 1:
+            name = identity if isinstance(identity, str) else getattr(model, "ref", type(model).__name__)
+            raise UsageError(f"{name} is named twice, expected different models")
     if options.published and options.questions != GOOGLE:
         raise UsageError(f"$published is the paper's Table 3, of the {GOOGLE} questions; leave it out", "published")
 

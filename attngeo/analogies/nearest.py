@@ -1,4 +1,4 @@
-"""One analogy by hand: the words nearest to a sum of words, `attngeo.nearest`."""
+"""The words nearest to a sum of words, which is an analogy by hand: `attngeo.nearest`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attngeo.session import Session
 
 # A sign inside a text without spaces.
 SIGN = re.compile(r"([+−-])")
-# Most frequent words among which a mistyped one is looked for.
+# Number of most frequent words among which a mistyped one is looked for.
 GUESSED_FROM = 100_000
 
 
@@ -39,13 +39,20 @@ class NearestKeywords(NearestOptions, HubAccess):
 def nearest(model: Any, words: str, options: NearestOptions, *, session: Session) -> pd.DataFrame:
     """The words nearest to a sum of words, by cosine; the words of the sum are left out.
 
-    model: as for `attngeo.open_embedding`. words: the sum, such as "king - man + woman", with spaces around the signs.
-    {options}
-    {hub}
-    progress: called while the table is read.
+    Args:
+        model: as for `attngeo.open_embedding`.
+        words: the sum, such as "king - man + woman", with spaces around the signs.
+        {options}
+        {hub}
+        progress: called while the table is read.
 
-    Returns a DataFrame with the columns rank, word and cosine. Raises UsageError if the model does not know a word, and
-    what `analogy` raises.
+    Returns:
+        A DataFrame with the columns rank, word and cosine.
+
+    Raises:
+        UsageError: the model does not know a word, the sum is 0, or an option has no meaning.
+        ModelUnavailableError: the model cannot be found or reached.
+        CheckpointError: it cannot be read, or has no table of vectors.
 
     >>> import attngeo
     >>> attngeo.nearest("demo:minilm", "king - man + woman", top_k=1).word.item()
@@ -57,25 +64,24 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         embedding = open_embedding(model, table=options.table, hub=session.hub, progress=session.progress)
         lexicon = build_lexicon(embedding, terms, options)
         rows = [lexicon.row(word) for word in terms]
-        if unknown := [word for word, row in zip(terms, rows, strict=True) if row is None]:
-            raise _explain(unknown[0], lexicon)
+        for word, row in zip(terms, rows, strict=True):
+            if row is None:
+                raise _explain(word, lexicon)
         space = Space(lexicon, options)
-        places = torch.tensor(rows)
-        vectors = space.vectors(places)
+        term_rows = torch.tensor(rows)
+        vectors = space.vectors(term_rows)
         target = unit(vectors.new_tensor(weights)[None] @ vectors)[0]
         if not target.any():
             raise UsageError(f"{words!r}: the sum of these vectors is 0, expected another sum")
         # If too few words exist to show one, this raises.
         top_k = options.top_k or max(1, min(MOST_SHOWN, len(space.candidates) - len(terms)))
         check_top_k(space, len(terms), top_k)
-        cosines = torch.cat([unit(x) @ target for _, x in space.blocks(SHAPES[vectors.device.type][1])]).cpu()
-        cosines[torch.isin(space.candidates, places)] = -torch.inf
+        _, block = SHAPES[vectors.device.type]
+        cosines = torch.cat([unit(x) @ target for _, x in space.blocks(block)]).cpu()
+        cosines[torch.isin(space.candidates, term_rows)] = -torch.inf
         top = cosines.topk(top_k)
-    frame = pd.DataFrame({
-        "rank": range(1, top_k + 1),
-        "word": [lexicon.label(row) for row in space.candidates[top.indices].tolist()],
-        "cosine": top.values.tolist(),
-    })  # fmt: skip
+    labels = [lexicon.label(row) for row in space.candidates[top.indices].tolist()]
+    frame = pd.DataFrame({"rank": range(1, top_k + 1), "word": labels, "cosine": top.values.tolist()})
     frame.attrs = dict[Any, Any](vars(options)) | {
         "top_k": top_k,
         "model": embedding.ref,
@@ -94,7 +100,8 @@ def _explain(word: str, lexicon: Lexicon) -> UsageError:
         return UsageError(f"{problem} as a whole word; try $candidates all", "candidates")
     if _is_sum(word, lexicon):
         return UsageError(f"{problem}; put spaces around the signs: {' '.join(SIGN.split(word))}")
-    if close := get_close_matches(word, islice(lexicon.row_of, GUESSED_FROM), 1, cutoff=0.75):
+    close = get_close_matches(word, islice(lexicon.row_of, GUESSED_FROM), 1, cutoff=0.75)
+    if close:
         problem += f"; did you mean {close[0]!r}?"
     pieces = embedding.pieces(word) if embedding.pieces is not None else None
     if pieces and len(pieces) > 1:
@@ -106,4 +113,6 @@ def _explain(word: str, lexicon: Lexicon) -> UsageError:
 def _is_sum(word: str, lexicon: Lexicon) -> bool:
     """Whether a word is a sum without spaces, and not a word with hyphens."""
     terms = SIGN.split(word)[::2]
-    return len(terms) > 1 and all(terms) and ("+" in word or all(lexicon.row(term) is not None for term in terms))
+    if len(terms) == 1 or not all(terms):
+        return False
+    return "+" in word or all(lexicon.row(term) is not None for term in terms)

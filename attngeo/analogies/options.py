@@ -105,11 +105,13 @@ def parse_sum(text: str) -> tuple[list[str], list[int]]:
     """
     if not isinstance(text, str):
         raise UsageError(f"$words is {text!r:.60}, expected a text such as king - man + woman", "words")
-    parts = text.split()
-    if parts and parts[0] not in SIGNS:
-        parts = ["+", *parts]
-    signs, terms = parts[::2], parts[1::2]
-    if not terms or len(signs) != len(terms) or not SIGNS.keys() >= {*signs} or SIGNS.keys() & {*terms}:
+    words = text.split()
+    if words and words[0] not in SIGNS:
+        words = ["+", *words]
+    signs = words[::2]
+    terms = words[1::2]
+    alternates = len(signs) == len(terms) and SIGNS.keys() >= {*signs} and SIGNS.keys().isdisjoint(terms)
+    if not terms or not alternates:
         raise UsageError(f"{text!r} is not a sum of words, expected for example king - man + woman")
     return terms, [SIGNS[sign] for sign in signs]
 

@@ -82,7 +82,11 @@ class _Sentences:
     def __init__(self, path: Path, options: CbowOptions, progress: ProgressCallback, *, epochs: int = 0) -> None:
         from gensim.utils import tokenize
 
-        self._path, self._options, self._progress, self._epochs, self._passes = path, options, progress, epochs, 0
+        self._path = path
+        self._options = options
+        self._progress = progress
+        self._epochs = epochs
+        self._passes = 0
         self._tokenize = str.split if options.tokenised else tokenize
 
     def __iter__(self) -> Iterator[list[str]]:
@@ -91,22 +95,24 @@ class _Sentences:
         self._passes += 1
         what = f"epoch {self._passes} of {self._epochs}" if self._epochs else "counting words"
         with open_stream(self._path, None, str(self._path), self._progress, what) as stream:
-            rest = b""
+            unfinished = b""
             for chunk in stream.chunks():
-                *lines, rest = (rest + chunk).split(b"\n")
-                if len(rest) > LONGEST_TEXT_LINE:  # a text may be one long line, which is cut between two words
-                    line, _, rest = rest.rpartition(b" ")
+                *lines, unfinished = (unfinished + chunk).split(b"\n")
+                if len(unfinished) > LONGEST_TEXT_LINE:  # a text may be one long line, which is cut between two words
+                    line, _, unfinished = unfinished.rpartition(b" ")
                     lines.append(line)
                 for line in lines:
                     yield from self._cut(line)
-            yield from self._cut(rest)
+            yield from self._cut(unfinished)
 
     def _cut(self, line: bytes) -> Iterator[list[str]]:
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
             raise CorruptCheckpointError(f"{self._path}: not UTF-8 text; convert it first") from None
-        words = list(self._tokenize(text if self._options.keep_case else text.lower()))
+        if not self._options.keep_case:
+            text = text.lower()
+        words = list(self._tokenize(text))
         # gensim truncates longer sentences, so a text without line ends would lose most of its words.
         for start in range(0, len(words), LONGEST_SENTENCE):
             yield words[start : start + LONGEST_SENTENCE]

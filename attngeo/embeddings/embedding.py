@@ -1,4 +1,4 @@
-"""Embedding: a table of vectors, the label of each row, and which rows are words.
+"""Tables of vectors in memory: the matrix, the label of each row, and which rows are words.
 
 A vocabulary marks the tokens that start a word (`Ġ` in byte-level BPE, `▁` in SentencePiece), those that end one
 (`</w>`), or those that continue one (`##` in WordPiece). The mark of a vocabulary is the one on most of its tokens.
@@ -70,8 +70,9 @@ class Embedding:
         usable = find_finite_rows(tensor)
         if not usable.any():
             raise CorruptCheckpointError(f"{ref}: no vector is finite; save it again")
-        bad = int((~usable).sum())
-        notes += (f"vectors with NaN or Inf, left out: {bad:,}",) if bad else ()
+        left_out = int((~usable).sum())
+        if left_out:
+            notes = (*notes, f"vectors with NaN or Inf, left out: {left_out:,}")
         words = torch.tensor([is_word(label) for label in labels])
         return cls(ref, tensor, labels, words & usable, usable, notes=notes)
 
@@ -87,7 +88,8 @@ class Embedding:
     def is_cased(self) -> bool:
         """Whether the vocabulary has words with capitals."""
         words = [self.labels[row] for row in self.rows("words").tolist()]
-        return bool(sum(word != word.lower() for word in words) > LEAST_CASED_SHARE * len(words))
+        cased: int = sum(word != word.lower() for word in words)
+        return bool(cased > LEAST_CASED_SHARE * len(words))
 
 
 def find_finite_rows(matrix: Tensor) -> Tensor:
@@ -100,10 +102,10 @@ def find_finite_rows(matrix: Tensor) -> Tensor:
 
 
 class Mark(NamedTuple):
-    """A mark, its place in a token, and whether it is on whole words (their start or end) or on what is inside."""
+    """A mark, the side of a token that it is on, and whether it marks whole words or pieces inside of words."""
 
     text: str
-    at: Literal["start", "end"]
+    side: Literal["start", "end"]
     marks_words: bool
 
 
@@ -121,12 +123,12 @@ def is_word(text: str) -> bool:
         return True
     if not text or not text[0].isalpha():
         return False
-    return all(
-        character.isalpha()
-        or unicodedata.category(character).startswith("M")
-        or (character in JOINERS and previous not in JOINERS)
-        for previous, character in pairwise(text)
-    ) and (text[-1] == "." or text[-1] not in JOINERS)
+    for previous, character in pairwise(text):
+        is_letter = character.isalpha() or unicodedata.category(character).startswith("M")
+        is_single_joiner = character in JOINERS and previous not in JOINERS
+        if not is_letter and not is_single_joiner:
+            return False
+    return text[-1] == "." or text[-1] not in JOINERS
 
 
 def find_mark(tokens: Collection[str]) -> Mark | None:
@@ -145,7 +147,8 @@ def label_tokens(tokens: Mapping[int, str], special: Collection[int]) -> tuple[d
     ordinary = [token for number, token in tokens.items() if number not in special]
     mark = find_mark(ordinary)
     decoder = ByteLevel() if mark is not None and _is_byte_level(ordinary, mark) else None
-    labels, words = {}, set()
+    labels: dict[int, str] = {}
+    words: set[int] = set()
     for number, token in tokens.items():
         if number in special:
             labels[number] = token
@@ -157,7 +160,7 @@ def label_tokens(tokens: Mapping[int, str], special: Collection[int]) -> tuple[d
             labels[number] = text
             if is_word(text):
                 words.add(number)
-        elif mark.at == "end":
+        elif mark.side == "end":
             labels[number] = f"{text}{INSIDE}"
         else:
             labels[number] = f"{INSIDE}{text}"
@@ -173,8 +176,8 @@ def _is_byte_level(tokens: Iterable[str], mark: Mark) -> bool:
 
 
 def _has_mark(token: str, mark: Mark) -> bool:
-    return token.startswith(mark.text) if mark.at == "start" else token.endswith(mark.text)
+    return token.startswith(mark.text) if mark.side == "start" else token.endswith(mark.text)
 
 
 def _remove_mark(token: str, mark: Mark) -> str:
-    return token.removeprefix(mark.text) if mark.at == "start" else token.removesuffix(mark.text)
+    return token.removeprefix(mark.text) if mark.side == "start" else token.removesuffix(mark.text)

@@ -1,4 +1,4 @@
-"""From a reference, or an object in memory, to its table of vectors.
+"""Opening tables of vectors: by a reference, or from an object in memory.
 
 The input embeddings of a model, or its unembedding, are found by the names of the known families.
 """
@@ -6,7 +6,7 @@ The input embeddings of a model, or its unembedding, are found by the names of t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -74,14 +74,22 @@ def open_embedding(
 ) -> Embedding:
     """Open a table of vectors.
 
-    model: a checkpoint as for `score`; a file of word vectors: the text of GloVe or fastText (plain, .gz, or .zip, with
-    `FILE.zip/MEMBER` for one file of several), word2vec's text or binary format; `cbow:TEXT`,
-    which trains CBOW on a text first; or a transformers model, gensim's KeyedVectors or an Embedding in memory.
-    table: the "input" embeddings of a checkpoint, or its unembedding, "output".
-    tokeniser: of transformers or tokenizers, required for a model in memory; a checkpoint has its own.
-    {hub}
+    Args:
+        model: a checkpoint as for `score`; a file of word vectors: the text of GloVe or fastText (plain, .gz, or .zip,
+            with `FILE.zip/MEMBER` for one file of several), word2vec's text or binary format; `cbow:TEXT`, which trains
+            CBOW on a text first; or a transformers model, gensim's KeyedVectors or an Embedding in memory.
+        table: the "input" embeddings of a checkpoint, or its unembedding, "output".
+        tokeniser: of transformers or tokenizers, required for a model in memory; a checkpoint has its own.
+        {hub}
+        progress: called while files are downloaded and read.
 
-    Raises ModelUnavailableError, CheckpointError, UsageError.
+    Returns:
+        The table, on the CPU, as it was stored.
+
+    Raises:
+        ModelUnavailableError: a file cannot be found or reached.
+        CheckpointError: it cannot be read, or is not supported.
+        UsageError: an argument has no meaning for this model.
     """
     if isinstance(model, Embedding):
         return model
@@ -102,7 +110,8 @@ def open_embedding(
 
 def _take_vectors(vectors: Any, ref: str) -> Embedding:
     """The table of gensim's KeyedVectors. Raises CorruptCheckpointError unless each word has a floating-point row."""
-    matrix, labels = np.asarray(vectors.vectors), list(vectors.index_to_key)
+    matrix = np.asarray(vectors.vectors)
+    labels = list(vectors.index_to_key)
     if matrix.ndim != 2 or len(matrix) < len(labels) or matrix.dtype.str[1:] not in FLOATS:
         raise CorruptCheckpointError(
             f"{ref}: {len(labels):,} words and an array {matrix.dtype} {matrix.shape}, expected one floating-point row "
@@ -125,20 +134,30 @@ def _read_checkpoint(model: Any, table: Table, tokeniser: Any, hub: HubAccess, p
         store.open([name], lambda file: progress(Progress("download", file)))
         progress(Progress("read", name, 0, store.info(name).nbytes))
         matrix = store.read(name)
-        ref, revision = store.ref, store.revision
+        ref = store.ref
+        revision = store.revision
     tokens = {number: text for number, text in vocabulary.tokens.items() if number < rows}
     labels, words = label_tokens(tokens, vocabulary.special)
-    is_word, is_entry = torch.zeros(rows, dtype=torch.bool), torch.zeros(rows, dtype=torch.bool)
-    is_word[list(words)], is_entry[list(labels)] = True, True
-    finite = find_finite_rows(matrix)
-    if broken := int((is_entry & ~finite).sum()):
-        if broken == len(labels):
-            raise CorruptCheckpointError(f"{ref}: no row of {name} is finite; download it again")
+    is_word = torch.zeros(rows, dtype=torch.bool)
+    is_word[list(words)] = True
+    is_entry = torch.zeros(rows, dtype=torch.bool)
+    is_entry[list(labels)] = True
+    is_finite = find_finite_rows(matrix)
+    broken = int((is_entry & ~is_finite).sum())
+    if broken and broken == len(labels):
+        raise CorruptCheckpointError(f"{ref}: no row of {name} is finite; download it again")
+    if broken:
         notes.append(f"tokens with NaN or Inf in their vectors, left out: {broken:,}")
     return Embedding(
-        ref, matrix, [labels.get(row, "") for row in range(rows)], is_word & finite, is_entry & finite,
-        revision=revision, pieces=vocabulary.pieces, notes=tuple(notes),
-    )  # fmt: skip
+        ref,
+        matrix,
+        labels=[labels.get(row, "") for row in range(rows)],
+        is_word=is_word & is_finite,
+        is_entry=is_entry & is_finite,
+        revision=revision,
+        pieces=vocabulary.pieces,
+        notes=tuple(notes),
+    )
 
 
 def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
@@ -147,11 +166,11 @@ def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
     The unembedding is a matrix with about as many rows as the input embeddings, or these if they are tied.
     Raises UnsupportedModelError with the names that were looked for.
     """
-    inputs = next(iter(_match_names(store, TABLE_NAMES["input"])), None) or _find_by_size(store)
+    inputs = next(_match_names(store, TABLE_NAMES["input"]), None) or _find_by_size(store)
     if table == "output":
-        least = 0 if inputs is None else LEAST_COVERED_SHARE * store.info(inputs).shape[0]
+        fewest_rows = 0 if inputs is None else LEAST_COVERED_SHARE * store.info(inputs).shape[0]
         for name in _match_names(store, TABLE_NAMES["output"]):
-            if store.info(name).shape[0] >= least:
+            if store.info(name).shape[0] >= fewest_rows:
                 return name, []
         if inputs is not None and store.config.get("tie_word_embeddings") is not False:
             return inputs, ["no unembedding of its own: tied to the input embeddings"]
@@ -160,26 +179,25 @@ def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
             "table",
         )
     if inputs is None:
-        hints = [name for name in store.names if "emb" in name]
-        hint = f"names with 'emb' found: {', '.join(hints[:SHOWN])}" if hints else "no tensor name contains 'emb'"
+        names = [name for name in store.names if "emb" in name]
+        hint = f"names with 'emb' found: {', '.join(names[:SHOWN])}" if names else "no tensor name contains 'emb'"
         raise UnsupportedModelError(
             f"{store.ref}: no token embeddings, looked for {', '.join(TABLE_NAMES['input'])}; {hint}"
         )
     return inputs, []
 
 
-def _match_names(store: TensorStore, names: tuple[str, ...]) -> list[str]:
+def _match_names(store: TensorStore, names: tuple[str, ...]) -> Iterator[str]:
     """The two-dimensional tensors of these names, without those of vision or audio.
 
     In the order of `names`; for one name, short prefixes come first, then those of an encoder.
     """
     tensors = sorted(store.names, key=lambda tensor: (tensor.count("."), "encoder" not in tensor, tensor))
-    return [
-        tensor
-        for name in names
-        for tensor in tensors
-        if (tensor == name or tensor.endswith(f".{name}")) and _is_table(store, tensor)
-    ]
+    for name in names:
+        for tensor in tensors:
+            has_name = tensor == name or tensor.endswith(f".{name}")
+            if has_name and _is_table(store, tensor):
+                yield tensor
 
 
 def _is_table(store: TensorStore, name: str) -> bool:
@@ -199,7 +217,8 @@ def _check_match(tokeniser: Tokeniser, rows: int, name: str, store: TensorStore)
     mismatch = f"{store.ref}: the tokeniser does not match {name}"
     expected = "expected the tokeniser that the model was trained with"
     beyond = sorted(number for number in tokeniser.tokens if number >= rows)
-    if trained := [number for number in beyond if number not in tokeniser.added]:
+    trained = [number for number in beyond if number not in tokeniser.added]
+    if trained:
         raise ShapeError(
             f"{mismatch}: the id of token {tokeniser.tokens[trained[0]]!r} is {trained[0]:,}, but the matrix has "
             f"{rows:,} rows; {expected}"
@@ -207,5 +226,9 @@ def _check_match(tokeniser: Tokeniser, rows: int, name: str, store: TensorStore)
     named = len(tokeniser.tokens) - len(beyond)
     if named < LEAST_COVERED_SHARE * rows:
         raise ShapeError(f"{mismatch}: it has {named:,} tokens, but the matrix has {rows:,} rows; {expected}")
-    notes = [f"added tokens without a vector: {len(beyond):,}"] if beyond else []
-    return [*notes, f"rows without a token: {rows - named:,}"] if named < rows else notes
+    notes = []
+    if beyond:
+        notes.append(f"added tokens without a vector: {len(beyond):,}")
+    if named < rows:
+        notes.append(f"rows without a token: {rows - named:,}")
+    return notes

@@ -1,4 +1,4 @@
-"""What a user writes to name a table of vectors, and where its file is. Imports nothing heavy."""
+"""References to tables of vectors, and their files. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from attngeo.checkpoints.reference import local_path
 from attngeo.errors import ModelNotFoundError
 
 CBOW = "cbow:"
-# What may stand before a path: the text of CBOW vectors, and a table of Jigsaw's comments.
+# Prefixes of a path: to the text of CBOW vectors, and to a table of Jigsaw's comments.
 PREFIXES = (CBOW, "jigsaw:")
 VECTOR_SUFFIXES = (".txt", ".vec", ".gz", ".zip", ".kv", ".model", ".bin")
-# How files begin, by which they are told apart.
+# The first bytes of files, by which they are told apart.
 GZIP, ZIP, PICKLE, FASTTEXT = b"\x1f\x8b", b"PK\x03\x04", b"\x80", b"\xba\x16\x4f\x2f"
 
 
 def split_prefix(text: str) -> tuple[str, str]:
-    """What stands before a path, and the path.
+    """The prefix of a path, and the path.
 
     >>> split_prefix("cbow:text.txt"), split_prefix("text.txt")
     (('cbow:', 'text.txt'), ('', 'text.txt'))
@@ -48,22 +48,23 @@ def find_vectors_file(text: str) -> tuple[Path, str | None] | None:
     """The file of word vectors that `text` names, and the member of a .zip; None if it names a checkpoint."""
     if not text or text.startswith("demo:"):
         return None
-    path, member, name = local_path(text), None, text.lower()
+    path = local_path(text)
+    name = text.lower()
     if not path.exists():
-        archive = next((parent for parent in path.parents if parent.suffix == ".zip" and parent.is_file()), None)
-        if archive is not None:
-            path, member = archive, path.relative_to(archive).as_posix()
-        elif name.endswith(VECTOR_SUFFIXES):
+        for parent in path.parents:
+            if parent.suffix == ".zip" and parent.is_file():
+                return parent, path.relative_to(parent).as_posix()
+        if name.endswith(VECTOR_SUFFIXES):
             raise ModelNotFoundError(f"{text}: no such file")
     if not path.is_file():
         return None
-    if member is not None:
-        return path, member
     if name.endswith(".bin"):
         magic = read_magic(path, text)
-        of_torch = magic.startswith(ZIP) or (magic.startswith(PICKLE) and path.with_name("config.json").is_file())
-        return None if of_torch else (path, None)
-    return None if path.name == "config.json" or is_weights(name) else (path, None)
+        is_pickle_of_model = magic.startswith(PICKLE) and path.with_name("config.json").is_file()
+        is_checkpoint = magic.startswith(ZIP) or is_pickle_of_model
+    else:
+        is_checkpoint = path.name == "config.json" or is_weights(name)
+    return None if is_checkpoint else (path, None)
 
 
 def read_magic(path: Path, ref: str) -> bytes:

@@ -32,7 +32,7 @@ from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedMode
 COMPLETE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
 # The files that transformers reads if there is no tokenizer.json: vocabularies, at least one of which is required, and
-# what some families keep beside them.
+# files that some families keep beside them.
 VOCABULARIES = (
     "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model",
     "spm.model", "source.spm",
@@ -44,8 +44,9 @@ ADVICE = (
 )
 # A byte that no token covers, as SentencePiece writes it. Its vector says nothing about a word.
 BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-# Of GGUF files: what the ids of special tokens are called (one as llama.cpp misspells it), and their type.
-SPECIAL, CONTROL = ("bos", "eos", "unknown", "seperator", "padding", "cls", "mask"), 3
+# Names of the ids of special tokens in GGUF files (one as llama.cpp misspells it), and the type of these tokens.
+SPECIAL = ("bos", "eos", "unknown", "seperator", "padding", "cls", "mask")
+CONTROL = 3
 
 Encode = Callable[[str], list[int]]
 
@@ -69,16 +70,19 @@ class Tokeniser:
         if not self._starts_word(ids):
             # Byte-level tokenisers need a space before a word; without it they take the word for the end of another.
             spaced = self.encode(f" {word}")
-            ids = spaced if self._starts_word(spaced) else ids
-        usable = ids and all(
-            number in self.tokens and number not in self.special and not BYTE.fullmatch(self.tokens[number])
-            for number in ids
-        )
-        return ids if usable else None
+            if self._starts_word(spaced):
+                ids = spaced
+        return ids if ids and all(map(self._is_piece, ids)) else None
 
     def _starts_word(self, ids: list[int]) -> bool:
         first = self.tokens.get(ids[0], "") if ids else ""
         return any(mark.marks_words and first.startswith(mark.text) for mark in MARKS)
+
+    def _is_piece(self, number: int) -> bool:
+        """Whether an id is that of a token which says something about a word."""
+        if number in self.special or number not in self.tokens:
+            return False
+        return not BYTE.fullmatch(self.tokens[number])
 
 
 def take_tokeniser(tokeniser: Any) -> Tokeniser:
@@ -159,22 +163,23 @@ def _build_word_piece(stored: list[str], values: Mapping[str, Any], ref: str) ->
 
     Source: `set_vocab` of BertModel, https://github.com/ggml-org/llama.cpp/blob/master/conversion/bert.py
     """
-    kinds, unknown = values.get(TYPES), values.get(f"{GGML}.unknown_token_id")
-    special = {number for number, kind in enumerate(kinds if isinstance(kinds, np.ndarray) else ()) if kind == CONTROL}
-    special |= {id_ for name in SPECIAL if isinstance(id_ := values.get(f"{GGML}.{name}_token_id"), int)}
+    special = _find_special(values)
     tokens = {}
     for number, text in enumerate(stored):
-        is_whole = number in special or (text.startswith("[") and text.endswith("]"))
-        token = text if is_whole else text[1:] if text.startswith("▁") else f"{INSIDE}{text}"
+        token = text
+        if number not in special and not (text.startswith("[") and text.endswith("]")):
+            token = text[1:] if text.startswith("▁") else f"{INSIDE}{text}"
         if token != f"[PAD{number}]":  # a row without a token
             tokens[number] = token
+    unknown = values.get(f"{GGML}.unknown_token_id")
     name = tokens.get(unknown) if isinstance(unknown, int) else "[UNK]"
     vocabulary = {token: number for number, token in tokens.items()}
     if name not in vocabulary:
         raise UnsupportedModelError(
             f"{ref}: no unknown token: none of {len(stored):,} tokens is {name or f'number {unknown}'}; {ADVICE}"
         )
-    lowercase, strip_accents = (values.get(f"{GGML}.normalizer.{rule}") for rule in ("lowercase", "strip_accents"))
+    lowercase = values.get(f"{GGML}.normalizer.lowercase")
+    strip_accents = values.get(f"{GGML}.normalizer.strip_accents")
     if not isinstance(lowercase, bool):
         lowercase = _changes_few(tokens.values(), lowercase=True, strip_accents=False)
     if not isinstance(strip_accents, bool):
@@ -186,11 +191,25 @@ def _build_word_piece(stored: list[str], values: Mapping[str, Any], ref: str) ->
     return _wrap_fast(library)
 
 
+def _find_special(values: Mapping[str, Any]) -> set[int]:
+    """The ids of special tokens in the fields of a GGUF file: by their types and by their names."""
+    special = set()
+    types = values.get(TYPES)
+    if isinstance(types, np.ndarray):
+        special.update(np.flatnonzero(types == CONTROL).tolist())
+    for name in SPECIAL:
+        number = values.get(f"{GGML}.{name}_token_id")
+        if isinstance(number, int):
+            special.add(number)
+    return special
+
+
 def _changes_few(tokens: Collection[str], **rules: bool) -> bool:
     """Whether BERT's normaliser with these rules changes few tokens; those in brackets do not count."""
     normaliser = BertNormalizer(clean_text=False, handle_chinese_chars=False, **rules)
     words = [token for token in tokens if not token.startswith("[")]
-    return sum(normaliser.normalize_str(word) != word for word in words) <= LEAST_CASED_SHARE * len(words)
+    changed = sum(normaliser.normalize_str(word) != word for word in words)
+    return changed <= LEAST_CASED_SHARE * len(words)
 
 
 def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tokeniser:
@@ -204,9 +223,9 @@ def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tok
         # Without the last argument, a tokeniser that needs code of its own asks on the terminal.
         return _load("AutoTokenizer", folder, trust_remote_code=False)
     except Exception as error:  # the class that transformers chooses may raise anything
-        names, family = ", ".join(path.name for path in vocabularies), store.config.get("model_type")
+        names = ", ".join(path.name for path in vocabularies)
         raise UnsupportedModelError(
-            f"{store.ref}: transformers cannot read {names} as a tokeniser of {family!r} "
+            f"{store.ref}: transformers cannot read {names} as a tokeniser of {store.config.get('model_type')!r} "
             f"({_explain(error, vocabularies)}); {ADVICE}"
         ) from None
 
@@ -255,9 +274,11 @@ def _wrap_fast(tokenizer: Any) -> Tokeniser:
             encoding = tokenizer.encode(text, add_special_tokens=False)
         except Exception:  # what the library raises, bare, if a model without an unknown token meets one
             return []
-        covered = {place for start, stop in encoding.offsets for place in range(start, stop)}
+        covered: set[int] = set()
+        for start, stop in encoding.offsets:
+            covered.update(range(start, stop))
         # A BPE without an unknown token drops what it does not know.
-        is_complete = all(place in covered for place, letter in enumerate(text) if letter.isalnum())
+        is_complete = all(position in covered for position, letter in enumerate(text) if letter.isalnum())
         return list(encoding.ids) if is_complete else []
 
     return Tokeniser(tokens, frozenset(special), frozenset(added), encode)
@@ -288,12 +309,13 @@ def silence_transformers(level: int = logging.ERROR) -> Iterator[None]:
     """Inside the block, transformers logs only messages of this level and above, and shows no progress bars."""
     from transformers.utils import logging as transformers_logging
 
-    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    verbosity = transformers_logging.get_verbosity()
+    shows_bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity(level)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         transformers_logging.set_verbosity(verbosity)
-        if bars:
+        if shows_bars:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -39,6 +39,7 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
 Values = np.ndarray[Any, np.dtype[np.float32]]
 
+# Bytes that are read at a time, and at the start, to tell the format.
 CHUNK = 1 << 22
 SNIFFED = 1 << 16
 LONGEST_LINE = 1 << 24
@@ -62,8 +63,9 @@ LONGEST_WORD = 4096
 # Bytes of numbers in a text. A float32 vector has a sixteenth of them, and a text that was damaged has most.
 NUMERALS = re.compile(rb"[0-9.eE+\s-]+")
 MOST_NUMERALS = 0.6
+# Bytes of vectors that are examined for numerals, and the least that show anything.
 SAMPLE, LEAST_BYTES = 4096, 12
-# The rest of a word with spaces, at the start of what is read as its vector. One of 170 vectors begins like this, too.
+# The end of a word with spaces, at the start of what is read as its vector. One of 170 vectors begins like this, too.
 REST_OF_WORD = re.compile(rb"(?:[^\x00-\x20\x7f]{0,60} ){1,8}")
 # Sizes of the numbers of vectors: almost all numbers that are read from the wrong bytes are larger or smaller.
 LEAST_NUMBER, MOST_NUMBER = 1e-15, 1e15
@@ -96,10 +98,18 @@ class Stream:
     def __init__(
         self, ref: str, file: IO[bytes], raw: IO[bytes], size: int, report: ProgressCallback, what: str
     ) -> None:
-        self.ref, self._file, self._raw, self._size, self._report, self._what = ref, file, raw, size, report, what
+        self.ref = ref
+        self._file = file
+        self._raw = raw
+        self._size = size
+        self._report = report
+        self._what = what
         self.head = b""
-        while self.head.count(b"\n") < 2 and len(self.head) < LONGEST_LINE and (more := self._read(SNIFFED)):
-            self.head += more
+        while self.head.count(b"\n") < 2 and len(self.head) < LONGEST_LINE:
+            sniffed = self._read(SNIFFED)
+            if not sniffed:
+                break
+            self.head += sniffed
         self._pending = self.head
 
     def chunks(self) -> Iterator[bytes]:
@@ -171,7 +181,9 @@ class RowCollector:
     """
 
     def __init__(self, ref: str, width: int, unit: str) -> None:
-        self.ref, self.width, self.unit = ref, width, unit
+        self.ref = ref
+        self.width = width
+        self.unit = unit
         self._row_of: dict[str, int] = {}
         self._matrix = np.empty((0, width), np.float32)
         self._left_out: dict[str, list[int]] = {}
@@ -184,31 +196,36 @@ class RowCollector:
         """
         finite: Any = np.isfinite(values).all(1).tolist()
         kept = []
-        for i, written in enumerate(words):
+        for row, encoded in enumerate(words):
             try:
-                word = written.decode("utf-8")
+                word = encoded.decode("utf-8")
             except UnicodeDecodeError:
-                self.leave_out("not in UTF-8", numbers[i])
+                self.leave_out("not in UTF-8", numbers[row])
                 continue
-            if not finite[i]:
-                self.leave_out("with NaN or Inf", numbers[i])
+            if not finite[row]:
+                self.leave_out("with NaN or Inf", numbers[row])
             elif word in self._row_of:
-                self.leave_out("with a repeated word", numbers[i])
+                self.leave_out("with a repeated word", numbers[row])
             else:
                 self._row_of[word] = len(self._row_of)
-                kept.append(i)
+                kept.append(row)
         end = len(self._row_of)
         if end > len(self._matrix):
-            least = LEAST_STEP_BYTES // (4 * self.width)
-            longer = max(end, len(self._matrix) + max(least, int(len(self._matrix) * STEP)))
-            require_memory(4 * longer * self.width, f"{self.ref}: the table of vectors")
-            # In place: the system moves the pages of a large matrix instead of copying them.
-            self._matrix.resize((longer, self.width), refcheck=False)
+            self._lengthen(end)
         self._matrix[end - len(kept) : end] = values if len(kept) == len(words) else values[kept]
 
-    def leave_out(self, why: str, number: int) -> None:
+    def _lengthen(self, rows: int) -> None:
+        """Make room for at least this number of rows."""
+        length = len(self._matrix)
+        least_step = LEAST_STEP_BYTES // (4 * self.width)
+        length = max(rows, length + max(least_step, int(length * STEP)))
+        require_memory(4 * length * self.width, f"{self.ref}: the table of vectors")
+        # In place: the system moves the pages of a large matrix instead of copying them.
+        self._matrix.resize((length, self.width), refcheck=False)
+
+    def leave_out(self, reason: str, number: int) -> None:
         """Count a line or vector that is left out. Raises CorruptCheckpointError if there are too many."""
-        numbers = self._left_out.setdefault(why, [])
+        numbers = self._left_out.setdefault(reason, [])
         numbers.append(number)
         if len(numbers) > max(MOST_LEFT_OUT, len(self._row_of)):
             raise self._refuse()
@@ -233,11 +250,12 @@ class RowCollector:
 
         Raises CorruptCheckpointError unless more rows were kept than left out.
         """
-        count, note = len(self._row_of), self._describe_left_out()
+        count = len(self._row_of)
         if count <= self._count_left_out():
             raise self._refuse()
         self._matrix.resize((count, self.width), refcheck=False)
-        notes = (note, *more_notes) if note else more_notes
+        left_out = self._describe_left_out()
+        notes = (left_out, *more_notes) if left_out else more_notes
         return Embedding.from_words(self.ref, self._matrix, list(self._row_of), notes)
 
     def _count_left_out(self) -> int:
@@ -246,17 +264,21 @@ class RowCollector:
     def _describe_left_out(self) -> str:
         """How many lines or vectors were left out, why, and the first numbers; "" if there are none."""
         total = self._count_left_out()
-        parts = [
-            f"{len(numbers):,} {why} ({self.unit} {list_first(numbers)})" for why, numbers in self._left_out.items()
+        if not total:
+            return ""
+        reasons = [
+            f"{len(numbers):,} {reason} ({self.unit} {list_first(numbers)})"
+            for reason, numbers in self._left_out.items()
         ]
         units = self.unit if total == 1 else f"{self.unit}s"
-        return f"{total:,} {units} left out: {', '.join(parts)}" if total else ""
+        return f"{total:,} {units} left out: {', '.join(reasons)}"
 
 
 def _is_text(head: bytes) -> bool:
     """Whether these first bytes are a word and numbers, on the first line or after a header."""
-    lines = head.split(b"\n")[:2]
-    line = lines[-1] if HEADER.fullmatch(lines[0]) and len(lines) > 1 else lines[0]
+    line, *others = head.split(b"\n")[:2]
+    if others and HEADER.fullmatch(line):
+        line = others[0]
     values = line.split()[1:]
     if not values or CONTROL.search(line):
         return False
@@ -273,14 +295,15 @@ def _read_text(stream: Stream) -> Embedding:
     Raises CorruptCheckpointError if the file has fewer lines than its first line announces, or hardly any vectors.
     """
     announced, width = _measure_text(stream)
-    rows, number = RowCollector(stream.ref, width, "line"), 0
-    skip = 0 if announced is None else 1
-    for block in _split_blocks(stream):
-        numbers = range(number + 1, number + len(block) + 1)
-        number += len(block)
-        first = skip if numbers.start == 1 else 0
-        _add_lines(rows, block[first:], numbers[first:])
-    count = number - skip
+    rows = RowCollector(stream.ref, width, "line")
+    header_lines = 0 if announced is None else 1
+    read_lines = 0
+    for lines in _split_blocks(stream):
+        numbers = range(read_lines + 1, read_lines + len(lines) + 1)
+        first = header_lines if read_lines == 0 else 0
+        _add_lines(rows, lines[first:], numbers[first:])
+        read_lines += len(lines)
+    count = read_lines - header_lines
     if announced is None or count == announced:
         return rows.finish()
     if count < announced:
@@ -297,10 +320,12 @@ def _cut_off(ref: str, count: int, announced: int) -> CorruptCheckpointError:
 def _measure_text(stream: Stream) -> tuple[int | None, int]:
     """The number of vectors that a header announces (None without a header), and their width."""
     lines = stream.head.removeprefix(codecs.BOM_UTF8).split(b"\n")
-    if header := HEADER.fullmatch(lines[0]):
-        if 0 in (int(header[1]), int(header[2])):
+    header = HEADER.fullmatch(lines[0])
+    if header is not None:
+        count, width = map(int, header.groups())
+        if not count or not width:
             raise CorruptCheckpointError(f"{stream.ref}: line 1 announces {lines[0].decode()!r}, no vectors at all")
-        return int(header[1]), int(header[2])
+        return count, width
     # The most frequent width, because the first word may contain a space. The head may end inside a line.
     complete = lines[:-1] or lines
     widths = Counter(len(line.split()) - 1 for line in complete[:100] if line.strip())
@@ -312,29 +337,33 @@ def _measure_text(stream: Stream) -> tuple[int | None, int]:
 
 def _split_blocks(stream: Stream) -> Iterator[list[bytes]]:
     """The lines of the stream, in blocks of some megabytes."""
-    rest, first = b"", True
-    for chunk in stream.chunks():
-        *lines, rest = (rest + (chunk.removeprefix(codecs.BOM_UTF8) if first else chunk)).split(b"\n")
-        first = False
-        if len(rest) > LONGEST_LINE:
+    unfinished = b""
+    for number, chunk in enumerate(stream.chunks()):
+        if number == 0:
+            chunk = chunk.removeprefix(codecs.BOM_UTF8)
+        *lines, unfinished = (unfinished + chunk).split(b"\n")
+        if len(unfinished) > LONGEST_LINE:
             raise CorruptCheckpointError(f"{stream.ref}: no word vectors: a line has over {LONGEST_LINE:,} bytes")
         if lines:
             yield lines
-    if rest:
-        yield [rest]
+    if unfinished:
+        yield [unfinished]
 
 
 def _add_lines(rows: RowCollector, lines: list[bytes], numbers: range) -> None:
     """Add lines: at once if each is a word and numbers with single spaces between them, or else one by one."""
-    parts = [line.strip(b"\r\n ").replace(b"\t", b" ").partition(b" ") for line in lines]
-    words, texts = [word for word, _, _ in parts], [text for _, _, text in parts]
+    words = []
+    texts = []
+    for line in lines:
+        word, _, text = line.strip(b"\r\n ").replace(b"\t", b" ").partition(b" ")
+        words.append(word)
+        texts.append(text)
     try:
         if not all(words) or {text.count(b" ") for text in texts} != {rows.width - 1}:
             raise ValueError("odd lines")
+        content = io.BytesIO(b"\n".join(texts))
         with np.errstate(over="ignore"):  # numbers beyond float32 become Inf, and their rows are left out
-            frame = pd.read_csv(
-                io.BytesIO(b"\n".join(texts)), sep=" ", header=None, dtype=np.float32, quoting=3, na_filter=False
-            )  # fmt: skip
+            frame = pd.read_csv(content, sep=" ", header=None, dtype=np.float32, quoting=3, na_filter=False)
         if frame.shape != (len(lines), rows.width):
             raise ValueError("ragged")
     except ValueError:
@@ -346,20 +375,21 @@ def _add_lines(rows: RowCollector, lines: list[bytes], numbers: range) -> None:
 
 def _add_line(rows: RowCollector, line: bytes, number: int) -> None:
     """Add a line that has spaces in its word, or count it as left out. An empty one is no fault."""
-    parts = line.rsplit(None, rows.width)
-    if not parts:
+    fields = line.rsplit(None, rows.width)
+    if not fields:
         rows.skip_empty()
         return
+    word, *numerals = fields
     try:
-        if b"_" in b"".join(parts[1:]):  # Python takes it for a digit separator
+        if b"_" in b"".join(numerals):  # Python takes it for a digit separator
             raise ValueError("not a number")
         with np.errstate(over="ignore"):
-            values = np.array([[float(part) for part in parts[1:]]], np.float32)
+            values = np.array([[float(numeral) for numeral in numerals]], np.float32)
     except ValueError:
         rows.leave_out("with text in place of a number", number)
         return
-    if len(parts) == rows.width + 1:
-        rows.add([parts[0].strip()], values, [number])
+    if len(numerals) == rows.width:
+        rows.add([word.strip()], values, [number])
     else:
         rows.leave_out(f"with fewer than {rows.width} numbers", number)
 
@@ -367,17 +397,23 @@ def _add_line(rows: RowCollector, line: bytes, number: int) -> None:
 def _read_binary(stream: Stream) -> Embedding:
     """The vectors of a word2vec binary file. Raises CorruptCheckpointError if it ends early or is of another format."""
     announced, width, start = _measure_binary(stream)
-    rows, size, record = RowCollector(stream.ref, width, "vector"), 4 * width, 0
+    rows = RowCollector(stream.ref, width, "vector")
+    size = 4 * width
+    record = 0
     chunks = stream.chunks()
     buffer = next(chunks)[start:]
     while True:
-        words, vectors, first, offset = [], [], record + 1, 0
+        words = []
+        vectors = []
+        first = record + 1
+        offset = 0
         while record < announced:
             space = buffer.find(b" ", offset, offset + LONGEST_WORD)
             end = space + 1 + size
             if space < 0 or end > len(buffer):
                 break
-            if text := REST_OF_WORD.match(buffer, space + 1, end):
+            text = REST_OF_WORD.match(buffer, space + 1, end)
+            if text:
                 _refuse_space(
                     text[0],
                     buffer[space + 1 : end + len(text[0])],
@@ -386,7 +422,8 @@ def _read_binary(stream: Stream) -> Embedding:
                 )
             words.append(buffer[offset:space].lstrip(b"\n"))
             vectors.append(buffer[space + 1 : end])
-            offset, record = end, record + 1
+            offset = end
+            record += 1
         joined = b"".join(vectors)
         _refuse_text(joined[:SAMPLE], stream.ref)
         values = np.frombuffer(joined, "<f4").astype(np.float32, copy=False)
@@ -407,20 +444,20 @@ def _read_binary(stream: Stream) -> Embedding:
 
 
 def _refuse_space(text: bytes, content: bytes, start: bytes, what: str) -> None:
-    """Raise CorruptCheckpointError if a word goes on after its first space, so that its vector is read from its rest.
+    """Raise CorruptCheckpointError if a word has a space in it, so that its vector is read from the wrong bytes.
 
-    text, content: as for `_find_rest_of_word`. start: the word up to its first space. what: the word, for the message.
+    text, content: as for `_find_end_of_word`. start: the word up to its first space. what: the word, for the message.
     """
-    rest = _find_rest_of_word(text, content)
-    if rest:
-        word = (start + rest[:-1]).decode("utf-8", "replace").strip("\n")
+    end = _find_end_of_word(text, content)
+    if end:
+        word = (start + end[:-1]).decode("utf-8", "replace").strip("\n")
         raise CorruptCheckpointError(
             f"{what} contains a space ({word!r:.60}), where a word of the binary format ends; gensim misreads the "
             "file, too. Save the vectors as text, or with _ for the spaces"
         )
 
 
-def _find_rest_of_word(text: bytes, content: bytes) -> bytes:
+def _find_end_of_word(text: bytes, content: bytes) -> bytes:
     """The start of a text that belongs to the word, if the numbers after it are sound and those with it are not.
 
     text: the start of a vector, each of its words with a space behind it. content: the vector, and as many bytes behind
@@ -429,15 +466,16 @@ def _find_rest_of_word(text: bytes, content: bytes) -> bytes:
     size = len(content) - len(text)
     if _has_sound_numbers(content[:size]):
         return b""
-    ends = [place for place, byte in enumerate(text, start=1) if byte == ord(" ")]
+    ends = [end for end, byte in enumerate(text, start=1) if byte == ord(" ")]
     for end in ends:
-        if _has_sound_numbers(content[end : end + size]) and "\ufffd" not in text[:end].decode("utf-8", "replace"):
+        is_text = "\ufffd" not in text[:end].decode("utf-8", "replace")
+        if is_text and _has_sound_numbers(content[end : end + size]):
             return text[:end]
     return b""
 
 
 def _has_sound_numbers(content: bytes) -> bool:
-    """Whether all of some float32 numbers have sizes of those of vectors."""
+    """Whether all of some float32 numbers are as large or small as those of vectors."""
     sizes = np.abs(np.frombuffer(content[: len(content) // 4 * 4], "<f4"))
     with np.errstate(invalid="ignore"):
         is_sound = (sizes == 0) | ((sizes > LEAST_NUMBER) & (sizes < MOST_NUMBER))
@@ -445,15 +483,16 @@ def _has_sound_numbers(content: bytes) -> bool:
 
 
 def _measure_binary(stream: Stream) -> tuple[int, int, int]:
-    """The number of vectors that the first line announces, their width, and the place of the first one."""
+    """The number of vectors that the first line announces, their width, and the offset of the first one."""
     line, _, _ = stream.head.partition(b"\n")
     header = HEADER.fullmatch(line)
-    if header is None or not int(header[1]) or not int(header[2]):
+    count, width = map(int, header.groups()) if header is not None else (0, 0)
+    if not count or not width:
         raise CorruptCheckpointError(
             f"{stream.ref}: no word vectors: it starts with {line[:40]!r}, expected a word and its numbers, or "
             "the number of vectors and their width"
         )
-    return int(header[1]), int(header[2]), len(line) + 1
+    return count, width, len(line) + 1
 
 
 def _refuse_text(vectors: bytes, ref: str) -> None:

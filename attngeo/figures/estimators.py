@@ -149,7 +149,7 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
         maps_of_sequence = [_build_item_map(sequence, layer, part) for layer, part in layers_of_sequence]
         heights.append(_limit_height(len(maps_of_sequence[0].weights) * ITEM_HEIGHT))
         maps += maps_of_sequence
-    longest_name = max(len(name) for item_map in maps for name in item_map.columns)
+    longest_name = max(max(map(len, item_map.columns)) for item_map in maps)
     between = BETWEEN + LETTER * longest_name
     total = sum(heights) + between * (len(sequences) - 1)
     titles = [f"layer {layer}" for layer in layers]
@@ -209,7 +209,8 @@ def _build_item_map(sequence: Hashable, layer: Hashable, rows: pd.DataFrame) -> 
 
 def _add_item_map(figure: go.Figure, item_map: _ItemMap, subplot: dict[str, int], *, has_numbers: bool) -> None:
     """Add one map to its panel. has_numbers: whether cells have room for their shares."""
-    lines, columns = item_map.lines, item_map.columns
+    lines = item_map.lines
+    columns = item_map.columns
     figure.add_heatmap(
         z=item_map.weights.to_numpy(),
         coloraxis="coloraxis",

@@ -76,7 +76,7 @@ class PlotOptions(Options):
     )  # fmt: skip
 
 
-# What makes the rows of a figure → the command that writes files of them.
+# Source of the rows of a figure → the command or function that makes them.
 SOURCES = {
     "score": "attngeo score -o FILE", "matrix": "attngeo score", "pretrain": "attngeo pretrain",
     "gradients": "attngeo gradients -o FILE", "pairs": "attngeo gradients --pairs-output FILE",

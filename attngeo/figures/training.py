@@ -209,7 +209,8 @@ def _name(key: str, value: str) -> str:
 def _count_seeds(rows: pd.DataFrame) -> str:
     """The number of seeds of each group, as text; groups may have unlike numbers."""
     counts = rows.groupby([*KEYS])["seed"].nunique()
-    fewest, most = counts.min(), counts.max()
+    fewest = counts.min()
+    most = counts.max()
     return f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
 
 

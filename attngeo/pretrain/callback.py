@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FILE = "geometry.parquet"
 # The columns that are no scores.
 KEYS = ("step", "stack", "layer", "head", "loss")
-# Trackers with one run per process: a second instance must join it, and neither begin nor end it.
+# Trackers with one run a process: a second instance must join it, and neither begin nor end it.
 ONE_RUN = ("TrackioCallback", "WandbCallback")
 
 
@@ -47,9 +47,14 @@ class AttentionGeometryCallback(TrainerCallback):
     one before stay in `geometry-1.parquet`. Works for every family that `attngeo.score` reads, and raises the same
     errors, when training begins.
 
-    file: name or path of the table, relative to the output folder. stack: score only this one (see `attngeo inspect`).
-
     Under DDP and FSDP all processes gather the weights, and the first one computes and writes.
+
+    Args:
+        file: name or path of the table, relative to the output folder; it ends in .parquet.
+        stack: score only this one (see `attngeo inspect`).
+
+    Raises:
+        UsageError: `file` has another ending.
     """
 
     TITLE: ClassVar[str] = "Attention scores during training"
@@ -59,7 +64,8 @@ class AttentionGeometryCallback(TrainerCallback):
     def __init__(self, *, file: str | Path = FILE, stack: str | None = None) -> None:
         if Path(file).suffix != ".parquet":
             raise UsageError(f"{file}: expected a name ending in .parquet")
-        self._file, self._stack = Path(file), stack
+        self._file = Path(file)
+        self._stack = stack
         self._sites: list[AttentionSite] = []
         self._rows: list[dict[str, Any]] = []
         self._trackers: list[Any] | None = None
@@ -93,7 +99,8 @@ class AttentionGeometryCallback(TrainerCallback):
         self._sites = select(sites_of(store)[0], self._stack, None, store.ref)
         if self._rows and state.global_step == 0 and state.is_world_process_zero:
             _set_aside(self._path(args))
-        self._rows, self._trackers = _read_rows(self._path(args), state.global_step), None
+        self._rows = _read_rows(self._path(args), state.global_step)
+        self._trackers = None
         if state.global_step == 0:
             self._record(args, state, control, model, loss=math.nan)
 
@@ -139,7 +146,10 @@ class AttentionGeometryCallback(TrainerCallback):
         gathered = [store.read_all(site.reads) for site in self._sites]  # all processes take part
         if not is_first:
             return []
-        return [row for site, tensors in zip(self._sites, gathered, strict=True) for row in _score(site, tensors)]
+        rows: list[dict[str, Any]] = []
+        for site, tensors in zip(self._sites, gathered, strict=True):
+            rows += _score(site, tensors)
+        return rows
 
     def _log_to_trackers(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel
@@ -168,8 +178,8 @@ def _score(site: AttentionSite, tensors: dict[str, Tensor]) -> list[dict[str, An
 def _set_aside(path: Path) -> None:
     """Give the file of the training before a name of its own."""
     if path.is_file():
-        number = next(number for number in count(1) if not path.with_stem(f"{path.stem}-{number}").exists())
-        path.rename(path.with_stem(f"{path.stem}-{number}"))
+        names = (path.with_stem(f"{path.stem}-{number}") for number in count(1))
+        path.rename(next(name for name in names if not name.exists()))
 
 
 def _read_rows(path: Path, step: int) -> list[dict[str, Any]]:

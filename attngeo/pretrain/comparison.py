@@ -1,4 +1,4 @@
-"""Runs that differ in their initialisation, and how their results differ."""
+"""Comparisons of runs that differ in their initialisation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def comparison_columns() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Finished runs. rows: one for each run. curves: their geometry and loss at every log."""
+    """Finished runs that are compared. rows: one for each run. curves: their geometry and loss at every log."""
 
     folder: Path
     rows: pd.DataFrame
@@ -94,16 +94,24 @@ def compare(
 ) -> Comparison:
     """Train once for each objective, initialisation and seed, with the same data in the same order.
 
-    options: of every run; see `attngeo.pretrain.make_options`. The seeds are counted from `options.seed` on.
-    {comparison}
-    {study}
-    resume: keep the finished runs in `folder`, and resume those that are not. progress: called as by `run`; for runs in
-    other processes, when one ends.
-
     Writes to `folder` a folder for each run, `comparison.csv` and `.parquet` (a row for each run), `spread.csv` (over
     seeds), `layers.csv` (a row for each layer of each run) and `curves.parquet`. A run that fails does not stop the
-    others, unless `fail_fast`: its error is raised at the end. Raises as `run` does. `folder` is locked, and that of
-    each run while it trains.
+    others, unless `fail_fast`: its error is raised at the end. `folder` is locked, and that of each run while it
+    trains.
+
+    Args:
+        options: options of every run; see `attngeo.pretrain.make_options`. Seeds are counted from `options.seed` on.
+        folder: folder of the comparison.
+        {comparison}
+        {study}
+        resume: keep the finished runs in `folder`, and resume those that are not.
+        progress: called as by `run`; for runs in other processes, when one ends.
+
+    Returns:
+        The finished runs.
+
+    Raises:
+        AttnGeoError: as `run` does.
     """
     folder = Path(folder)
     inits = [make_absolute("init", init) for init in comparison.compare or ()]
@@ -139,8 +147,8 @@ def _plan(options: RunOptions, inits: Sequence[str], comparison: ComparisonOptio
     if comparison.objectives:
         if not isinstance(options, TextPretrainOptions):
             raise UsageError("$objectives is for texts, but these runs are on images; leave it out", "objectives")
-        known = cast(Sequence[Objective], comparison.objectives)  # ComparisonOptions has checked them
-        by_objective = [options.replace(objective=objective) for objective in known]
+        objectives = cast(Sequence[Objective], comparison.objectives)  # ComparisonOptions has checked them
+        by_objective = [options.replace(objective=objective) for objective in objectives]
     plan = [
         planned.replace(init=init, seed=options.seed + number)
         for planned, number, init in product(by_objective, range(comparison.seeds), inits)
@@ -189,7 +197,8 @@ def _train_all(plan: Mapping[str, RunOptions], folder: Path, session: Session, *
         on_outcome=note,
         saves=True,
     )
-    if failed := [outcome for outcome in outcomes if outcome.failure is not None]:
+    failed = [outcome for outcome in outcomes if outcome.failure is not None]
+    if failed:
         raise _explain_failures(failed, len(plan))
     if len(outcomes) < len(plan):
         name = next(name for name in plan if name not in {outcome.name for outcome in outcomes})
@@ -225,15 +234,20 @@ def _explain_failures(failed: Sequence[RunOutcome[Run]], total: int) -> AttnGeoE
 def _add_evaluation(run: Run) -> pd.DataFrame:
     """The geometry of a run; if it was evaluated, with loss and accuracy in the rows of the last step."""
     geometry = run.geometry
-    last = geometry["step"] == geometry["step"].max()
-    measured = {name: run.summary[name] for name in EVALUATION if name in run.summary}
-    return geometry.assign(**{name: last.map({True: value, False: float("nan")}) for name, value in measured.items()})
+    is_last = geometry["step"] == geometry["step"].max()
+    measured = {}
+    for name in EVALUATION:
+        if name in run.summary:
+            measured[name] = is_last.map({True: run.summary[name], False: float("nan")})
+    return geometry.assign(**measured)
 
 
 def build_curves(runs: Iterable[Run]) -> pd.DataFrame:
     """The geometry of all runs, with the columns `RUN_COLUMNS` in front, and `EVALUATION` of images at the end."""
-    parts = {(trained.options.objective_name, trained.options.init, trained.options.seed): _add_evaluation(trained)
-             for trained in runs}  # fmt: skip
-    curves = pd.concat(parts, names=[*RUN_COLUMNS]).reset_index([*RUN_COLUMNS]).reset_index(drop=True)
+    geometries = {}
+    for trained in runs:
+        options = trained.options
+        geometries[options.objective_name, options.init, options.seed] = _add_evaluation(trained)
+    curves = pd.concat(geometries, names=[*RUN_COLUMNS]).reset_index([*RUN_COLUMNS]).reset_index(drop=True)
     curves.attrs = {"title": "Training curves"}
     return curves

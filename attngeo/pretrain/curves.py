@@ -1,4 +1,4 @@
-"""What the curves of training runs say: losses, speed-up, evaluation, and the scores of each layer at the end.
+"""Summaries of the curves of training runs: losses, speed-up, evaluation, and the scores of each layer at the end.
 
 Curves are rows of `curves.parquet`: objective, init, seed, step, stack, layer, head (missing for a whole layer), a
 column for each score, and loss; those of images have the columns `EVALUATION`, too, with values at the last step.
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 RUN_COLUMNS = ("objective", "init", "seed")
 # Digits of statistics.
 DIGITS = 6
-# Of a classifier of images at the end of its training: loss and accuracy on the test images, of the model and of the
-# average of its weights.
+# Columns of a classifier of images at the end of its training: loss and accuracy on the test images, of the model and
+# of the average of its weights.
 EVALUATION = ("eval_loss", "eval_accuracy", "ema_loss", "ema_accuracy")
 
 
@@ -58,25 +58,35 @@ def summarise_runs(curves: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    first, rows, baselines = curves["init"].iloc[0], [], dict[Any, list[float]]()
+    baseline_init = curves["init"].iloc[0]
+    baselines: dict[Any, list[float]] = {}
     evaluated = [name for name in EVALUATION if name in curves]
-    for run, part in curves.groupby(list(RUN_COLUMNS), sort=False):
-        objective, init, seed = run
-        losses = _read_losses(part)
-        if init == first:
+    rows = []
+    for (objective, init, seed), run in curves.groupby(list(RUN_COLUMNS), sort=False):
+        losses = _read_losses(run)
+        speed_up = 0.0
+        number: int | None = len(losses)
+        if init == baseline_init:
             baselines[objective, seed] = list(losses)
-            number, gained = len(losses), 0.0
         else:
-            reached, gained = find_speed_up(list(losses), baselines.get((objective, seed), [float("nan")]))
-            number = reached or 0
-        reached_at = int(losses.index[number - 1]) if number else None
-        row = {"steps": int(part["step"].max()), "final_loss": float(losses.iloc[-1]), "steps_to_baseline": reached_at,
-               "speed_up": gained}  # fmt: skip
-        spread = spread_of(part[part["step"] == row["steps"]])
-        rows.append(
-            dict(zip(RUN_COLUMNS, run, strict=True)) | row | {name: part[name].max() for name in evaluated}
-            | {name: round(spread[name], DIGITS) for name in statistics(QUARTILES)}
-        )  # fmt: skip
+            baseline = baselines.get((objective, seed), [float("nan")])
+            number, speed_up = find_speed_up(list(losses), baseline)
+        last_step = int(run["step"].max())
+        row = {
+            "objective": objective,
+            "init": init,
+            "seed": seed,
+            "steps": last_step,
+            "final_loss": float(losses.iloc[-1]),
+            "steps_to_baseline": int(losses.index[number - 1]) if number else None,
+            "speed_up": speed_up,
+        }
+        for name in evaluated:
+            row[name] = run[name].max()
+        spread = spread_of(run[run["step"] == last_step])
+        for name in statistics(QUARTILES):
+            row[name] = round(spread[name], DIGITS)
+        rows.append(row)
     frame = pd.DataFrame(rows).astype({"steps_to_baseline": "Int64"})
     frame.attrs = {"title": "Training runs"}
     return frame
@@ -95,11 +105,12 @@ def _read_losses(curves: pd.DataFrame) -> pd.Series[float]:
 
 def layer_columns() -> tuple[str, ...]:
     """The columns of `summarise_layers`, in their order."""
-    ends = (name for score in score_names() for name in (
-        score, f"{score}_settled", *(statistic(score, place, heads=True) for place in QUARTILES),
-        f"{HEADS}{score}_settled",
-    ))  # fmt: skip
-    return (*RUN_COLUMNS, "stack", "layer", *ends)
+    columns = [*RUN_COLUMNS, "stack", "layer"]
+    for score in score_names():
+        columns += [score, f"{score}_settled"]
+        columns += [statistic(score, quartile, heads=True) for quartile in QUARTILES]
+        columns.append(f"{HEADS}{score}_settled")
+    return tuple(columns)
 
 
 def summarise_layers(curves: pd.DataFrame) -> pd.DataFrame:
@@ -111,16 +122,18 @@ def summarise_layers(curves: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
+    keys = [*RUN_COLUMNS, "stack", "layer"]
     rows = []
-    for place, part in curves.groupby([*RUN_COLUMNS, "stack", "layer"], sort=False):
-        last = part[part["step"] == part["step"].max()]
-        row = dict(zip((*RUN_COLUMNS, "stack", "layer"), place, strict=True)) | spread_of(last)
-        heads = part["head"].notna()
+    for values, layer in curves.groupby(keys, sort=False):
+        at_last_step = layer[layer["step"] == layer["step"].max()]
+        row = dict(zip(keys, values, strict=True)) | spread_of(at_last_step)
+        is_head = layer["head"].notna()
         for score in score_names():
-            if score in part:
-                row[score] = row[statistic(score, "median")]
-                row[f"{score}_settled"] = find_settled(part[~heads].groupby("step")[score].median())
-                row[f"{HEADS}{score}_settled"] = find_settled(part[heads].groupby("step")[score].median())
+            if score not in layer:
+                continue
+            row[score] = row[statistic(score, "median")]
+            row[f"{score}_settled"] = find_settled(layer[~is_head].groupby("step")[score].median())
+            row[f"{HEADS}{score}_settled"] = find_settled(layer[is_head].groupby("step")[score].median())
         rows.append(row)
     frame = pd.DataFrame(rows, columns=list(layer_columns()))
     frame = frame.astype({name: "Int64" for name in layer_columns() if name.endswith("_settled")})

@@ -1,4 +1,4 @@
-"""Labelled images to train on: where they come from, and how a model takes them.
+"""Labelled images to train on: their sources, and their form as inputs of a model.
 
 They are decoded and preprocessed when they are requested, in an order that depends on the seed alone.
 """
@@ -29,16 +29,18 @@ from attngeo.pretrain.sources import resolve_path
 CIFAR10 = "uoft-cs/cifar10"
 # Names of the split to test on, in the order in which they are tried.
 TEST_SPLITS = ("test", "validation")
+# Share of the images that is held out to test on, if there is no such split.
 HELD_OUT = 0.1
+# Share of the digits to train on.
 DIGITS_TRAINED_ON = 0.8
 
 
 @dataclass(frozen=True)
 class ImageData:
-    """Labelled images to train and to test on, as tables of `datasets`.
+    """Labelled images to train and to test on, as tables of `datasets` with the columns "image" and "label".
 
-    Their columns are "image" and "label", which was called `column`. labels: names of the labels, in the order of their
-    numbers. channels: 1 for grey images, 3 for RGB.
+    column: the name of the column of labels in the source. labels: names of the labels, in the order of their numbers.
+    channels: 1 for grey images, 3 for RGB.
     """
 
     name: str
@@ -62,8 +64,9 @@ def open_images(reference: str, *, seed: int = 0) -> ImageData:
     name = CIFAR10 if reference == "cifar10" else reference
     require_images(reference)
     path = resolve_path(name, EXPECTED_IMAGES)
+    is_folder = reference == name and path.exists()
     with explain_errors(reference):
-        splits = _open_folder(reference, path) if reference == name and path.exists() else _open_hub(name)
+        splits = _open_folder(reference, path) if is_folder else _open_hub(name)
         return _build_data(reference, splits, channels=3, seed=seed)
 
 
@@ -90,15 +93,17 @@ def _open_folder(reference: str, path: Path) -> dict[str, datasets.Dataset]:
 
 def _drop_links(rows: datasets.Dataset) -> datasets.Dataset:
     """The images of a folder, without symbolic links to others of the same label."""
-    places = [image["path"] for image in rows.cast_column("image", datasets.Image(decode=False))["image"]]
-    if None in places:  # in an archive
+    paths = [image["path"] for image in rows.cast_column("image", datasets.Image(decode=False))["image"]]
+    if None in paths:  # in an archive
         return rows
     labels = rows["label"] if "label" in rows.features else [None] * len(rows)
     by_label: dict[int | None, list[Path]] = {}
-    for place, label in zip(places, labels, strict=True):
-        by_label.setdefault(label, []).append(Path(place))
-    kept = {str(path) for paths in by_label.values() for path in without_links(paths)}
-    numbers = [number for number, place in enumerate(places) if place in kept]
+    for path, label in zip(paths, labels, strict=True):
+        by_label.setdefault(label, []).append(Path(path))
+    kept: set[str] = set()
+    for paths_of_label in by_label.values():
+        kept.update(map(str, without_links(paths_of_label)))
+    numbers = [number for number, path in enumerate(paths) if path in kept]
     return rows if len(numbers) == len(rows) else rows.select(numbers)
 
 
@@ -119,33 +124,43 @@ def _build_data(reference: str, splits: Mapping[str, datasets.Dataset], *, chann
         raise DataError(
             f"{reference}: no split 'train'; its splits are {list_names([*splits])}; choose one with {reference}#SPLIT"
         )
-    train, features = splits["train"], splits["train"].features
-    image, label = _image_column(reference, features), _label_column(reference, features)
-    tests = [splits[name] for name in TEST_SPLITS if name in splits and label in splits[name].features]
-    test = next((rows for rows in tests if _all_label(rows, label)), None)
+    train = splits["train"]
+    image = _image_column(reference, train.features)
+    label = _label_column(reference, train.features)
     if not _all_label(train, label):
         raise DataError(f"{reference}: some images to train on have no {label}; leave them out")
-    labels = list(features[label].names)
+    labels = list(train.features[label].names)
     if len(labels) < 2:
         raise DataError(f"{reference}: its labels are {list_names(labels)}, expected at least two")
+    test = _find_test_split(splits, label)
     if test is None:
         train, test = _hold_out(train, seed)
-    train, test = (
-        rows.select_columns([image, label]).rename_columns({image: "image", label: "label"}) for rows in (train, test)
-    )
+    columns = {image: "image", label: "label"}
+    train = train.select_columns([image, label]).rename_columns(columns)
+    test = test.select_columns([image, label]).rename_columns(columns)
     return ImageData(reference, train, test, label, labels, channels)
 
 
+def _find_test_split(splits: Mapping[str, datasets.Dataset], label: str) -> datasets.Dataset | None:
+    """The first split to test on that has a label for each image."""
+    for name in TEST_SPLITS:
+        rows = splits.get(name)
+        if rows is not None and label in rows.features and _all_label(rows, label):
+            return rows
+    return None
+
+
 def _image_column(reference: str, features: Mapping[str, Any]) -> str:
-    images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
-    if not images:
+    """`image` or `img`, otherwise the first column of images."""
+    columns = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
+    if not columns:
         raise DataError(f"{reference} holds no images; its columns are {list_names([*features])}")
-    return next((name for name in images if name in ("image", "img")), images[0])
+    return next((name for name in columns if name in ("image", "img")), columns[0])
 
 
 def _label_column(reference: str, features: Mapping[str, Any]) -> str:
     """`label` or `labels`, otherwise the first column of labels; in cifar100, that is the finer of two."""
-    columns = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
+    columns = [name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
     if not columns:
         raise DataError(
             f"{reference}: no column of labels, expected one of the type ClassLabel; its columns are "
@@ -167,7 +182,7 @@ def _hold_out(rows: datasets.Dataset, seed: int) -> tuple[datasets.Dataset, data
 
 
 def make_processor(size: int, channels: int) -> ViTImageProcessorPil:
-    """What makes a model's input of an image; it is saved with the model.
+    """The image processor, which turns an image into a model's input; it is saved with the model.
 
     The shorter side is resized to `size`, bilinearly, the middle is cropped to a square, and values are scaled to
     [−1, 1]. channels: 1 for grey images, 3 for RGB.
@@ -198,7 +213,9 @@ class ImageSplit(Dataset[tuple[Tensor, int]]):
     """
 
     def __init__(self, data: ImageData, split: Literal["train", "test"], processor: ViTImageProcessorPil) -> None:
-        self._data, self._split, self._processor = data, split, processor
+        self._data = data
+        self._split = split
+        self._processor = processor
         self._rows = data.train if split == "train" else data.test
 
     def __len__(self) -> int:
@@ -218,9 +235,9 @@ class ImageSplit(Dataset[tuple[Tensor, int]]):
             if len(numbers) > 1:
                 return [self[number] for number in numbers]  # raises for the broken one alone
             encoded = self._rows.cast_column("image", datasets.Image(decode=False))[int(numbers[0])]["image"]
-            place = (encoded and encoded["path"]) or f"{self._split} image {numbers[0]}"
+            name = (encoded and encoded["path"]) or f"{self._split} image {numbers[0]}"
             raise DataError(
-                f"{self._data.name}: {place} cannot be decoded ({first_line(error)}); replace it, or leave it out"
+                f"{self._data.name}: {name} cannot be decoded ({first_line(error)}); replace it, or leave it out"
             ) from error
         return list(zip(pixels, rows["label"], strict=True))
 
@@ -233,7 +250,9 @@ class ShuffledImages(Dataset[dict[str, Any]]):
     """
 
     def __init__(self, split: ImageSplit, count: int, seed: int) -> None:
-        self._split, self._count, self._seed = split, count, seed
+        self._split = split
+        self._count = count
+        self._seed = seed
 
     def __len__(self) -> int:
         return self._count
@@ -244,27 +263,33 @@ class ShuffledImages(Dataset[dict[str, Any]]):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Several images; see `ImageSplit`."""
         _check_numbers(indices, self._count)
-        places = [divmod(index, len(self._split)) for index in indices]
-        numbers = [int(_shuffle(self._seed, epoch, len(self._split))[place]) for epoch, place in places]
+        size = len(self._split)
+        numbers = []
+        for index in indices:
+            epoch, position = divmod(index, size)
+            numbers.append(int(_shuffle(self._seed, epoch, size)[position]))
+        images = self._split.__getitems__(numbers)
         return [
             {"pixel_values": pixels, "label": label, "index": index}
-            for index, (pixels, label) in zip(indices, self._split.__getitems__(numbers), strict=True)
+            for index, (pixels, label) in zip(indices, images, strict=True)
         ]
 
 
 def _check_numbers(numbers: Sequence[int], count: int) -> None:
-    if outside := [number for number in numbers if not 0 <= number < count]:
-        raise IndexError(outside[0])
+    for number in numbers:
+        if not 0 <= number < count:
+            raise IndexError(number)
 
 
 @lru_cache(maxsize=2)
 def _shuffle(seed: int, epoch: int, count: int) -> np.ndarray:
+    """The numbers of the images in the order of one epoch."""
     return np.random.default_rng((seed, epoch)).permutation(count)
 
 
 @contextmanager
 def unwrap_worker_errors() -> Iterator[None]:
-    """A DataError in its own line: from a process that decodes images, it comes with a traceback around it."""
+    """In the block, a DataError has one line, also one with the traceback of a process that decodes images."""
     try:
         yield
     except DataError as error:

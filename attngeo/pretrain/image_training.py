@@ -59,7 +59,8 @@ def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTas
     check_init(options.init)
     data = open_images(options.data, seed=options.seed)
     processor = make_processor(size, data.channels)
-    train, test = ImageSplit(data, "train", processor), ImageSplit(data, "test", processor)
+    train = ImageSplit(data, "train", processor)
+    test = ImageSplit(data, "test", processor)
     batch = options.batch_size * processes
     if len(train) < batch:
         raise DataError(
@@ -70,34 +71,41 @@ def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTas
     images_per_update = batch * options.grad_accum
     updates_per_epoch = math.ceil(len(train) / images_per_update)
     steps, warmup = _count_steps(options, updates_per_epoch)
+    images = steps * images_per_update
     transformers.set_seed(options.seed)  # the weights depend on the seed alone, not on earlier draws
     model = build_model(configure_images(options, data.labels, data.channels), options.objective_name)
     changed = initialise(model, options.init, seed=options.seed)
     decay = adapt_decay(options.ema_decay, images_per_update, steps / updates_per_epoch)
     average = start_average(model, decay)
-    smoothing = options.label_smoothing
-    about = {
-        "name": data.name, "images": len(train), "test_images": len(test), "labels": len(data.labels),
-        "label_column": data.column, "epochs": round(steps * images_per_update / len(train), 3),
-        "channels": data.channels, "image_size": size, "ema_decay": decay,
-    }  # fmt: skip
     return TrainingTask(
         model=model,
-        data=ShuffledImages(train, steps * images_per_update, options.seed),
+        data=ShuffledImages(train, images, options.seed),
         collator=MixupCutmixCollator(len(data.labels), options.mixup, options.cutmix, options.seed),
         processor=processor,
-        make_trainer=partial(ImageTrainer, average=average, smoothing=smoothing),
+        make_trainer=partial(ImageTrainer, average=average, smoothing=options.label_smoothing),
         steps=steps,
         warmup=warmup,
         changed=changed,
-        about=about,
-        count_rates=lambda images, seconds: {
-            "images": images,
-            "images_per_second": round(images / max(seconds, 1e-9), 1),
+        about={
+            "name": data.name,
+            "images": len(train),
+            "test_images": len(test),
+            "labels": len(data.labels),
+            "label_column": data.column,
+            "epochs": round(images / len(train), 3),
+            "channels": data.channels,
+            "image_size": size,
+            "ema_decay": decay,
         },
+        count_rates=_count_images,
         others={"model-ema": lambda: cast("PreTrainedModel", average.module)},
-        evaluate=partial(evaluate, test, average, smoothing),
+        evaluate=partial(evaluate, test, average, options.label_smoothing),
     )
+
+
+def _count_images(images: int, seconds: float) -> dict[str, float]:
+    """Images, in all and per second."""
+    return {"images": images, "images_per_second": round(images / max(seconds, 1e-9), 1)}
 
 
 def _count_steps(options: ImagePretrainOptions, updates_per_epoch: int) -> tuple[int, int]:
@@ -117,8 +125,8 @@ def _count_steps(options: ImagePretrainOptions, updates_per_epoch: int) -> tuple
 def read_image_size(config: PreTrainedConfig, name: str) -> int:
     """Height and width of a model's images. Raises UsageError if they differ, or if patches do not divide them."""
     config = getattr(config, "vision_config", config)
-    sizes, patches = (np.atleast_1d(getattr(config, key, None) or default).tolist()
-                      for key, default in (("image_size", IMAGE_SIZE), ("patch_size", 1)))  # fmt: skip
+    sizes = np.atleast_1d(getattr(config, "image_size", None) or IMAGE_SIZE).tolist()
+    patches = np.atleast_1d(getattr(config, "patch_size", None) or 1).tolist()
     if len({*sizes}) > 1:
         raise UsageError(f"{name}: image_size is {' × '.join(map(str, sizes))}, expected a square; set one number")
     for patch in patches:
@@ -139,20 +147,21 @@ def evaluate(split: ImageSplit, average: AveragedModel, smoothing: float, traine
     models = {"eval": cast("PreTrainedModel", trainer.model), "ema": cast("PreTrainedModel", average.module)}
     for model in models.values():
         model.train(mode=False)
-    sums = torch.zeros(len(models), 2, device=args.device)
-    for images, labels in batches:
-        images, labels = images.to(args.device), labels.to(args.device)
+    sums = torch.zeros(len(models), 2, device=args.device)  # of losses, and of right answers
+    for batch, batch_labels in batches:
+        images = batch.to(args.device)
+        labels = batch_labels.to(args.device)
         for row, model in zip(sums, models.values(), strict=True):
             with trainer.accelerator.autocast():
                 logits = model(pixel_values=images)["logits"]
             row[0] += soft_cross_entropy(logits, labels, smoothing) * len(labels)
             row[1] += (logits.argmax(-1) == labels).sum()
     means = (trainer.accelerator.reduce(sums, "sum") / len(split)).tolist()
-    return {
-        f"{name}_{what}": round(value, 6)
-        for name, values in zip(models, means, strict=True)
-        for what, value in zip(("loss", "accuracy"), values, strict=True)
-    }
+    measured = {}
+    for name, (loss, accuracy) in zip(models, means, strict=True):
+        measured[f"{name}_loss"] = round(loss, 6)
+        measured[f"{name}_accuracy"] = round(accuracy, 6)
+    return measured
 
 
 def make_schedule(optimizer: Optimizer, warmup: int, steps: int) -> LambdaLR:
@@ -161,7 +170,8 @@ def make_schedule(optimizer: Optimizer, warmup: int, steps: int) -> LambdaLR:
     def share(step: int) -> float:
         if step < warmup:
             return FIRST_RATE + (1 - FIRST_RATE) * step / warmup
-        return (1 + math.cos(math.pi * min((step - warmup) / max(steps - warmup, 1), 1))) / 2
+        progress = min((step - warmup) / max(steps - warmup, 1), 1)
+        return (1 + math.cos(math.pi * progress)) / 2
 
     return LambdaLR(optimizer, share)
 
@@ -173,7 +183,10 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Ten
 
 def image_workers(args: TrainingArguments) -> int:
     """The number of processes that decode images for this one; 0 if it decodes them itself, as without a GPU."""
-    return min(MOST_WORKERS, available_cores() // args.world_size) if args.device.type == "cuda" else 0
+    if args.device.type != "cuda":
+        return 0
+    cores: int = available_cores() // args.world_size
+    return min(MOST_WORKERS, cores)
 
 
 class ImageTrainer(RunTrainer):
@@ -186,7 +199,8 @@ class ImageTrainer(RunTrainer):
         super().__init__(*args, **kwargs)
         # All batches have one size, so the mean over accumulated batches is the mean of their means.
         self.loss_is_scaled_for_ga = self.model_accepts_loss_kwargs = False
-        self._average, self._smoothing = average.to(self.args.device), smoothing
+        self._average = average.to(self.args.device)
+        self._smoothing = smoothing
         self.args.dataloader_num_workers = image_workers(self.args)
         self.add_callback(UpdateEMA(average, self.args.warmup_steps))
 
@@ -244,7 +258,8 @@ class UpdateEMA(TrainerCallback):
     """Updates the average at steps 1, 33, 65 …; until the warm-up ends, it becomes a copy of the model."""
 
     def __init__(self, average: AveragedModel, warmup: float) -> None:
-        self._average, self._warmup = average, warmup
+        self._average = average
+        self._warmup = warmup
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:  # noqa: ARG002
         """Update the average if it is the step to do so."""
@@ -309,6 +324,7 @@ def draw_box(share: float, height: int, width: int, random: np.random.Generator)
     half = 0.5 * math.sqrt(1 - share)
     edges = []
     for length in (height, width):
-        centre, reach = int(random.integers(length)), int(half * length)
+        centre = int(random.integers(length))
+        reach = int(half * length)
         edges.append(slice(max(centre - reach, 0), min(centre + reach, length)))
     return edges[0], edges[1]

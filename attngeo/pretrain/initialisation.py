@@ -1,4 +1,4 @@
-"""The start of training: sets the query and key weights of a model in memory, and nothing else of it."""
+"""Initialisations of attention: they set the query and key weights of a model in memory, and nothing else of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from attngeo.scores.projections import key_heads_of
 from attngeo.scores.weights import read, select, sites_of
 
 # Shares of noise and of the identity, as in Trockman & Kolter 2023 for queries and keys.
-ALPHA = BETA = 0.7
+ALPHA = 0.7
+BETA = 0.7
 # Tensors by name or by role.
 Tensors = dict[str, Tensor]
 
@@ -44,7 +45,7 @@ def initialise(
     layers: Iterable[int] | None = None,
     seed: int | None = None,
 ) -> list[str]:
-    """Set the query and key weights of a transformers model in memory; returns the names of the changed parameters.
+    """Set the query and key weights of a transformers model in memory.
 
     Biases, norms, values and the rest of a fused tensor stay bit for bit as they are. No parameter becomes an alias of
     another, so Wq and Wk differ after the first training step. With Wq, Wk [d_model, head_dim] of a head, M = Wq·Wkᵀ,
@@ -64,11 +65,25 @@ def initialise(
     a checkpoint  a reference (`org/name`, folder, file, `demo:NAME`, or a ModelRef) or another model in memory: Wq and
                   Wk of the same stack and layer, rounded to the model's dtype. Norm gains stay the model's own.
 
-    stack, layers: change only these. seed: of "identity"; if it is None, torch's global generator is used. "symmetric"
-    and "identity" skip cross-attention over inputs of another width, which has no square M.
-    All checks are done before anything is written. Raises UsageError, the errors of reading a checkpoint
-    (ModelUnavailableError, CheckpointError), ShapeError if the checkpoint's heads differ from the model's, and
-    UnsupportedModelError if there is no exact form.
+    "symmetric" and "identity" skip cross-attention over inputs of another width, which has no square M. All checks are
+    done before anything is written.
+
+    Args:
+        model: a model of transformers, whose parameters are changed in place.
+        init: see above.
+        stack: change only this stack.
+        layers: change only these layers.
+        seed: seed of "identity"; None uses torch's global generator.
+
+    Returns:
+        The names of the changed parameters.
+
+    Raises:
+        UsageError: `model` is no module, or `init` names nothing, or the checkpoint has no such layer.
+        ModelUnavailableError: the checkpoint cannot be found or reached.
+        CheckpointError: the checkpoint cannot be read.
+        ShapeError: the checkpoint's heads differ from the model's.
+        UnsupportedModelError: there is no exact form.
 
     >>> from transformers import BertConfig, BertModel
     >>> import attngeo
@@ -85,33 +100,32 @@ def initialise(
     with ExitStack() as opened, torch.no_grad():
         store = opened.enter_context(closing(open_store(model)))
         sites = select(sites_of(store)[0], stack, layers, store.ref)
-        make: Callable[[AttentionSite, Tensors], Iterator[Change]]
+        make_changes: Callable[[AttentionSite, Tensors], Iterator[Change]]
         if isinstance(init, str) and init in INITS:
             sites = [site for site in sites if site.d_model == site.key_width]
-            make = partial(_make_symmetric, store.ref)
+            make_changes = partial(_make_symmetric, store.ref)
             if init == "identity":
                 generator = None if seed is None else torch.Generator().manual_seed(whole("seed", seed, 0))
-                make = partial(_make_identity, store.ref, generator)
+                make_changes = partial(_make_identity, store.ref, generator)
         else:
             source = opened.enter_context(closing(open_store(parse_init(init))))
-            matches = {(site.stack, site.layer): site for site in sites_of(source)[0]}
-            make = partial(_make_copies, store.ref, source, matches)
+            source_sites = {(site.stack, site.layer): site for site in sites_of(source)[0]}
+            make_changes = partial(_make_copies, store.ref, source, source_sites)
         parameters: Tensors = dict(model.named_parameters(remove_duplicate=False))
+        changes: list[Change] = []
         for site in sites:
             for name in site.tensors.values():
                 if name not in parameters:
                     raise UnsupportedModelError(f"{store.ref}: {name} is not a parameter, expected one to write to")
                 store.read(name, slice(0, 0))  # no rows; the store refuses a tensor without values
-        changes = [
-            (parameters[change.name], change)
-            for site in sites
-            for change in make(site, {role: parameters[name] for role, name in site.tensors.items()})
-        ]
-        for parameter, change in changes:
+        for site in sites:
+            changes += make_changes(site, {role: parameters[name] for role, name in site.tensors.items()})
+        for change in changes:
+            parameter = parameters[change.name]
             # A copy, because the values may be a view of the memory that is written to.
             values = change.values.to(parameter, copy=True)
             parameter.index_copy_(change.axis, change.rows.flatten().to(parameter.device), values)
-    written = {id(parameter) for parameter, _ in changes}
+    written = {id(parameters[change.name]) for change in changes}
     return [name for name, parameter in model.named_parameters() if id(parameter) in written]
 
 
@@ -145,11 +159,17 @@ def _make_symmetric(ref: str, site: AttentionSite, tensors: Tensors) -> Iterator
         for role, values in _build_latent_queries(ref, site, exact):
             yield Change(site.tensors[role], torch.arange(len(values)), values)
         return
-    rows = {letter: part.weight for letter, part in _number_outputs(site, tensors).items()}
-    source, target = ("k", "q") if site.key_heads < site.heads else ("q", "k")
-    read_rows = rows["k"][key_heads_of(site, "corrected")] if source == "k" else rows["q"]
-    values = tensors[source].index_select(output_axis(site, source), read_rows.flatten().to(tensors[source].device))
-    yield Change(site.tensors[target], rows[target], values, output_axis(site, target))
+    outputs = _number_outputs(site, tensors)
+    source: Letter = "q"
+    target: Letter = "k"
+    source_rows = outputs["q"].weight
+    if site.key_heads < site.heads:
+        source = "k"
+        target = "q"
+        source_rows = outputs["k"].weight[key_heads_of(site, "corrected")]
+    weights = tensors[source]
+    values = weights.index_select(output_axis(site, source), source_rows.flatten().to(weights.device))
+    yield Change(site.tensors[target], outputs[target].weight, values, output_axis(site, target))
 
 
 def _build_latent_queries(ref: str, site: AttentionSite, tensors: Tensors) -> Iterator[tuple[str, Tensor]]:
@@ -159,27 +179,32 @@ def _build_latent_queries(ref: str, site: AttentionSite, tensors: Tensors) -> It
     part of the key latent that it has room for; the keys stop reading the rest.
     """
     if "q" in tensors:
-        parts = assemble(site, {site.tensors[role]: tensor for role, tensor in tensors.items()})
-        yield "q", parts["k"].weight.flatten(0, 1)
+        factors = assemble(site, {site.tensors[role]: tensor for role, tensor in tensors.items()})
+        yield "q", factors["k"].weight.flatten(0, 1)
         return
-    kv_a, kv_b, kv_norm, q_norm = (tensors[role] for role in ("kv_a", "kv_b", "kv_norm", "q_norm"))
-    rank, rotary = len(kv_norm), len(kv_a) - len(kv_norm)
-    if len(q_norm) < rotary:
+    kv_a = tensors["kv_a"]  # [rank + rotary, d_model]
+    kv_norm = tensors["kv_norm"]  # [rank]
+    q_norm = tensors["q_norm"]  # [query rank]
+    rank = len(kv_norm)
+    query_rank = len(q_norm)
+    rotary = len(kv_a) - rank
+    if query_rank < rotary:
         raise UnsupportedModelError(
-            f"{ref}: {site.tensors['q_a']} has rank {len(q_norm)}, expected at least the {rotary} of the rotary key"
+            f"{ref}: {site.tensors['q_a']} has rank {query_rank}, expected at least the {rotary} of the rotary key"
         )
     if not q_norm.all():
         raise UnsupportedModelError(f"{ref}: {site.tensors['q_norm']} has a gain of 0, which no weight can undo")
-    nope, held = site.head_dim - rotary, min(rank, len(q_norm) - rotary)
-    up = kv_b.reshape(site.heads, -1, rank)  # for each head, rows of keys, then of values
-    if held < rank:
-        up = up.clone()
-        up[:, :nope, held:] = 0
-        yield "kv_b", up.flatten(0, 1)
-    yield "q_a", torch.cat([kv_a[:held], kv_a[rank:]])
-    q_b = up.new_zeros(site.heads, site.head_dim, len(q_norm))
-    q_b[:, :nope, :held] = up[:, :nope, :held] * kv_norm[:held]
-    q_b[:, nope:, held : held + rotary] = torch.eye(rotary).to(q_b)
+    unrotated = site.head_dim - rotary
+    kept = min(rank, query_rank - rotary)  # of the key latent
+    kv_b = tensors["kv_b"].reshape(site.heads, -1, rank)  # for each head, rows of keys, then of values
+    if kept < rank:
+        kv_b = kv_b.clone()
+        kv_b[:, :unrotated, kept:] = 0
+        yield "kv_b", kv_b.flatten(0, 1)
+    yield "q_a", torch.cat([kv_a[:kept], kv_a[rank:]])
+    q_b = kv_b.new_zeros(site.heads, site.head_dim, query_rank)
+    q_b[:, :unrotated, :kept] = kv_b[:, :unrotated, :kept] * kv_norm[:kept]
+    q_b[:, unrotated:, kept : kept + rotary] = torch.eye(rotary).to(q_b)
     yield "q_b", (q_b / q_norm).flatten(0, 1)
 
 
@@ -187,16 +212,17 @@ def _make_identity(
     ref: str, generator: torch.Generator | None, site: AttentionSite, tensors: Tensors
 ) -> Iterator[Change]:
     """M := the nearest matrix of rank head_dim to α·Z + β·I. Raises UnsupportedModelError."""
-    where = f"{ref}: {site.module}"
+    module = f"{ref}: {site.module}"
     if isinstance(site.layout, LatentLayout):
-        raise UnsupportedModelError(f"{where} makes the keys of all heads from one latent, expected init symmetric")
-    basis, between = _read_head_norm(site, _number_outputs(site, tensors))
-    if not between.isfinite().all() or (torch.linalg.matrix_rank(between) < between.shape[-1]).any():
-        raise UnsupportedModelError(f"{where} has a query or key gain of 0 or NaN, which no weight can undo")
+        raise UnsupportedModelError(f"{module} makes the keys of all heads from one latent, expected init symmetric")
+    basis, gains = _read_head_norm(site, _number_outputs(site, tensors))
+    if not gains.isfinite().all() or (torch.linalg.matrix_rank(gains) < gains.shape[-1]).any():
+        raise UnsupportedModelError(f"{module} has a query or key gain of 0 or NaN, which no weight can undo")
     device = tensors["q"].device if tensors["q"].is_cuda else torch.device("cpu")  # not every device has float64
     factors = [_draw_factors(generator, site.d_model, basis.shape[1], device) for _ in range(site.key_heads)]
-    q, k = (torch.stack(heads) for heads in zip(*factors, strict=True))
-    q = torch.linalg.solve(between.to(q), q[key_heads_of(site, "corrected")])
+    q = torch.stack([q_of_head for q_of_head, _ in factors])  # [key_heads, n, d_model]
+    k = torch.stack([k_of_head for _, k_of_head in factors])
+    q = torch.linalg.solve(gains.to(q), q[key_heads_of(site, "corrected")])  # [heads, n, d_model]
     yield from _write_heads(site, tensors, basis.to(q) @ q, basis.to(k) @ k)
 
 
@@ -209,49 +235,60 @@ def _draw_factors(
     """
     z = torch.randn(width, width, generator=generator, dtype=torch.float64).to(device)
     m = ALPHA / math.sqrt(width) * z + BETA * torch.eye(width).to(z)
-    squares, v = torch.linalg.eigh(m.T @ m)
+    squares, vectors = torch.linalg.eigh(m.T @ m)  # ascending: [width], [width, width]
     top = min(rank, width)
-    v, root = v[:, -top:], squares[-top:].clamp_min(torch.finfo(z.dtype).tiny) ** 0.25
+    v = vectors[:, -top:]
+    root = squares[-top:].clamp_min(torch.finfo(z.dtype).tiny) ** 0.25  # √Σ
     q, k = z.new_zeros(2, rank, width)
-    q[:top], k[:top] = (m @ v / root).T, (v * root).T
+    q[:top] = (m @ v / root).T
+    k[:top] = (v * root).T
     return q, k
 
 
-def _read_head_norm(site: AttentionSite, parts: dict[Letter, Heads]) -> tuple[Tensor, Tensor]:
-    """What QK-norm puts between Wq and Wk: a basis B [head_dim, n] of its range, and Bᵀ·diag(γ_q∘γ_k)·B [heads, n, n].
+def _read_head_norm(site: AttentionSite, outputs: dict[Letter, Heads]) -> tuple[Tensor, Tensor]:
+    """The factors of QK-norm between Wq and Wk: a basis B [head_dim, n] of its range, and its gains in this basis.
+
+    The gains are Bᵀ·diag(γ_q∘γ_k)·B [heads, n, n].
 
     n is head_dim − 1 if the norm subtracts the mean. Without QK-norm both are identities.
     """
     gain = torch.ones(site.heads, site.head_dim, dtype=torch.float64)
     basis = torch.eye(site.head_dim).to(gain)
-    if (queries := parts["q"].gain) is not None:
-        gain = gain * queries.to(gain)
-    if (keys := parts["k"].gain) is not None:
-        gain = gain * keys.to(gain).expand(site.key_heads, -1)[key_heads_of(site, "corrected")]
+    query_gain = outputs["q"].gain
+    if query_gain is not None:
+        gain = gain * query_gain.to(gain)
+    key_gain = outputs["k"].gain
+    if key_gain is not None:
+        gain = gain * key_gain.to(gain).expand(site.key_heads, -1)[key_heads_of(site, "corrected")]
     norm = site.family.head_norm
-    if norm is not None and norm.centred and any(role.startswith(("q_gain", "k_gain")) for role in site.tensors):
-        basis = torch.linalg.qr(torch.cat([torch.ones_like(basis[:, :1]), basis[:, 1:]], dim=1))[0][:, 1:]
+    has_norm = any(role.startswith(("q_gain", "k_gain")) for role in site.tensors)
+    if norm is not None and norm.centred and has_norm:
+        # An orthonormal basis that begins with the direction of the mean, without this direction.
+        with_mean = torch.cat([torch.ones_like(basis[:, :1]), basis[:, 1:]], dim=1)
+        basis = torch.linalg.qr(with_mean)[0][:, 1:]
     return basis, basis.T @ (gain.unsqueeze(-1) * basis)
 
 
 def _make_copies(
     ref: str,
     source: TensorStore,
-    matches: Mapping[tuple[str, int], AttentionSite],
+    source_sites: Mapping[tuple[str, int], AttentionSite],
     site: AttentionSite,
     tensors: Tensors,
 ) -> Iterator[Change]:
     """Wq and Wk of the same stack and layer of a checkpoint. Raises UsageError, ShapeError, UnsupportedModelError."""
-    where = f"{site.module} of {ref}"
+    module = f"{site.module} of {ref}"
     if isinstance(site.layout, LatentLayout):
-        raise UnsupportedModelError(f"{where} makes keys and values from one latent, expected init symmetric")
-    match = matches.get((site.stack, site.layer))
-    if match is None:
-        raise UsageError(f"{source.ref} has no {site.stack} layer {site.layer}, expected one for {where}")
-    if (got := _describe_sizes(match)) != (want := _describe_sizes(site)):
-        raise ShapeError(f"{source.ref}: {match.module} has {got}, expected {want} as {where} has")
-    parts = assemble(match, {name: _to_exact(tensor) for name, tensor in read(source, match).items()})
-    yield from _write_heads(site, tensors, parts["q"].weight, parts["k"].weight)
+        raise UnsupportedModelError(f"{module} makes keys and values from one latent, expected init symmetric")
+    source_site = source_sites.get((site.stack, site.layer))
+    if source_site is None:
+        raise UsageError(f"{source.ref} has no {site.stack} layer {site.layer}, expected one for {module}")
+    got = _describe_sizes(source_site)
+    expected = _describe_sizes(site)
+    if got != expected:
+        raise ShapeError(f"{source.ref}: {source_site.module} has {got}, expected {expected} as {module} has")
+    factors = assemble(source_site, {name: _to_exact(tensor) for name, tensor in read(source, source_site).items()})
+    yield from _write_heads(site, tensors, factors["q"].weight, factors["k"].weight)
 
 
 def _describe_sizes(site: AttentionSite) -> str:

@@ -104,8 +104,9 @@ PRESETS: Mapping[str, Preset] = {
     ),
 }  # fmt: skip
 
-# What a model of the user's own is trained with, and the model that is trained if none is named.
+# The options that a model of the user's own is trained with.
 DEFAULTS: Mapping[Task, Mapping[str, Any]] = {"text": S2, "image": S3}
+# The model that is trained if none is named.
 DEFAULT_MODELS: Mapping[Task, str] = {"text": "tiny", "image": "vit-tiny"}
 # The names of data sets of texts and of images.
 TEXT_DATA = ("austen", "wikipedia", "redpajama")
@@ -133,15 +134,16 @@ def show_presets(name: str) -> str:
     >>> show_presets("data")
     'austen for texts; digits for vit-tiny; cifar10 for vit-6, vit-12'
     """
-    shown = []
+    defaults = []
     for task in DEFAULTS:
-        models: dict[Any, list[str]] = {}
+        models_of_value: dict[Any, list[str]] = {}
         for model, preset in PRESETS.items():
             if preset.task == task and name in preset.options:
-                models.setdefault(preset.options[name], []).append(model)
-        for value, names in models.items():
-            shown.append(f"{value} for {', '.join(names) if len(models) > 1 else f'{task}s'}")
-    return "; ".join(shown)
+                models_of_value.setdefault(preset.options[name], []).append(model)
+        for value, models in models_of_value.items():
+            models_or_task = ", ".join(models) if len(models_of_value) > 1 else f"{task}s"
+            defaults.append(f"{value} for {models_or_task}")
+    return "; ".join(defaults)
 
 
 def preset_option(name: str, help: str, *, panel: str, least: float, default: Any = BY_MODEL, **about: Any) -> Any:
@@ -210,11 +212,19 @@ class PretrainOptions(Options):
 
     @classmethod
     def of(cls, model: str = "", **options: Any) -> Self:
-        """The options of a run of `model`: those given, and for the others what the model is trained with by default.
+        """The options of a run of `model`: those given, and for the others the model's defaults.
 
-        model: a name of `PRESETS`, or the path of a transformers config.json. options: by name; None means not
-        given. If `steps` is given, the warm-up is at most a tenth of them, and a short run has about ten logs.
-        Raises UsageError, also for an option of the other task.
+        If `steps` is given, the warm-up is at most a tenth of them, and a short run has about ten logs.
+
+        Args:
+            model: a name of `PRESETS`, or the path of a transformers config.json.
+            **options: by name; None means not given.
+
+        Returns:
+            The options, checked.
+
+        Raises:
+            UsageError: an option has no meaning, or is one of the other task.
         """
         model = model or DEFAULT_MODELS[cls.TASK]
         preset = PRESETS.get(model)
@@ -396,11 +406,22 @@ def refuse_masking(options: Mapping[str, Any]) -> None:
 def make_options(model: str = "", *, task: Task | None = None, **options: Any) -> RunOptions:
     """The options of a run, of the class for its task: see `PretrainOptions.of`.
 
-    task: by default that of the model, or of the data if they are digits or cifar10, otherwise text.
+    Args:
+        model: a name of `PRESETS`, or the path of a transformers config.json; by default the task's smallest model.
+        task: text or image; by default that of the model, or of the data if they are digits or cifar10, otherwise text.
+        **options: by name; None means not given.
+
+    Returns:
+        TextPretrainOptions or ImagePretrainOptions.
+
+    Raises:
+        UsageError: an option has no meaning, or is one of the other task.
     """
+    preset = PRESETS.get(model or "")
+    if task is None and preset is not None:
+        task = preset.task
     if task is None:
-        preset = PRESETS.get(model or "")
-        task = preset.task if preset else "image" if options.get("data") in IMAGE_DATA else "text"
+        task = "image" if options.get("data") in IMAGE_DATA else "text"
     return KINDS[one_of("task", task, Task)].of(model or "", **options)
 
 
@@ -408,10 +429,11 @@ def make_absolute(option: str, reference: str) -> str:
     """An existing path in full, so that a run can be resumed from any folder; a name or other reference as it is."""
     if reference in PATHS[option]:
         return reference
-    head, colon, path = reference.rpartition(":") if reference.startswith("jigsaw:") else ("", "", reference)
+    prefix = "jigsaw:" if reference.startswith("jigsaw:") else ""
+    name = reference.removeprefix(prefix)
     try:
-        place = Path(path).expanduser()
-        return f"{head}{colon}{place.absolute()}" if path and place.exists() else reference
+        path = Path(name).expanduser()
+        return f"{prefix}{path.absolute()}" if name and path.exists() else reference
     except (OSError, RuntimeError, ValueError):
         return reference
 
@@ -421,7 +443,8 @@ def _adapt(defaults: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, 
     for first, second in (("steps", "epochs"), ("warmup", "warmup_epochs")):
         if chosen.get(first) and chosen.get(second):
             raise UsageError(f"${first} and ${second} contradict each other; give one of them", first, second)
-    adapted, steps = dict(defaults), chosen.get("steps")
+    adapted = dict(defaults)
+    steps = chosen.get("steps")
     if isinstance(steps, int) and "epochs" not in chosen:
         adapted["log_every"] = _fit_interval(steps, defaults["log_every"])
         adapted["warmup"] = 0 if "warmup_epochs" in chosen else min(defaults.get("warmup", steps), steps // 10)
@@ -436,8 +459,11 @@ def _fit_interval(steps: int, usual: int) -> int:
     """Steps between logs: as usual, or in a short run so that there are about ten, the last of them at its end."""
     if steps >= 5 * usual:
         return usual
-    most = max(steps // 10, 1)
-    return next((every for every in range(most, most // 2, -1) if steps % every == 0), most)
+    longest = max(steps // 10, 1)
+    for interval in range(longest, longest // 2, -1):
+        if steps % interval == 0:
+            return interval
+    return longest
 
 
 def write_settings(options: PretrainOptions, folder: Path) -> None:
@@ -473,16 +499,18 @@ def resume_options(stored: Kind, options: Mapping[str, Any], folder: Path) -> Ki
 
     options: by name; None means not given. Raises UsageError for any other difference.
     """
-    asked: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    for name, value in asked.items():
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
         if name not in options_of(type(stored)):
             raise UsageError(f"${name} is not an option of the {stored.TASK} run in {folder}; leave it out", name)
         before = getattr(stored, name)
-        same = make_absolute(name, before) == make_absolute(name, value) if name in PATHS else before == value
-        if not same and name not in FREE:
+        is_same = before == value
+        if name in PATHS:
+            is_same = make_absolute(name, before) == make_absolute(name, value)
+        if not is_same and name not in FREE:
             raise UsageError(
                 f"${name} is {value}, expected {before}, with which {folder} was started; leave it out, or start "
                 "another run with -o",
                 name,
             )
-    return stored.replace(**{name: asked[name] for name in FREE if name in asked})
+    return stored.replace(**{name: given[name] for name in FREE if name in given})

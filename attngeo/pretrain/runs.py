@@ -1,4 +1,4 @@
-"""One run: options and a folder in; a trained model, its geometry from step 0 and a summary out."""
+"""Training runs: from options and a folder to a trained model, its geometry from step 0 and a summary."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ from attngeo.tables.read import read_results
 
 log = logging.getLogger(__name__)
 
+# The folder of the model, and the file of the summary, in the folder of a run.
 MODEL, SUMMARY = "model", "summary.json"
 # Digits of the statistics in a summary.
 DIGITS = 6
@@ -67,7 +68,7 @@ DIGITS = 6
 CHECKPOINTS_KEPT = 2
 # A checkpoint holds the weights and AdamW's two moments of each, in float32.
 CHECKPOINT_COPIES = 3
-# What to do if a batch needs too much memory.
+# Advice if a batch needs too much memory.
 SMALLER = "lower --batch-size (and raise --grad-accum as much), or lower --seq-len"
 
 
@@ -86,12 +87,23 @@ def run(
 ) -> Run:
     """Train a model and write to `folder`: `model/`, `geometry.parquet`, `summary.json`, `settings.json`, checkpoints.
 
-    options: see `attngeo.pretrain.make_options`. resume: continue from the last checkpoint in `folder`. progress: is
-    called while data are prepared, and at every log.
+    Args:
+        options: see `attngeo.pretrain.make_options`.
+        folder: folder of the run, which is created if it is missing, and locked while the run trains.
+        resume: continue from the last checkpoint in `folder`.
+        progress: called while data are prepared, and at every log.
 
-    Ctrl-C and SIGTERM save a checkpoint and raise InterruptedTrainingError. Raises UsageError, DataUnavailableError and
-    DataError before training starts, TrainingError if the loss is not a number, OutputError if a file cannot be
-    written, and FolderInUseError if another process trains in `folder`.
+    Returns:
+        The finished run.
+
+    Raises:
+        UsageError: an option has no meaning for this model, these data or this machine.
+        DataUnavailableError: the data cannot be found or reached, or there is no run to resume.
+        DataError: the data cannot be read, or are too few.
+        TrainingError: the loss is not a number, or a file of the run cannot be read.
+        OutputError: a file cannot be written, or `folder` holds another run.
+        FolderInUseError: another process trains in `folder`.
+        InterruptedTrainingError: Ctrl-C or SIGTERM; a checkpoint is saved first.
     """
     folder, report = Path(folder), progress or ignore_progress
     stop = StopOnSignal(lambda: report(Progress("train", STOPPING)))
@@ -152,14 +164,29 @@ def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments
     if options.report_to != "none" and find_spec(options.report_to) is None:
         raise UsageError(f"$report_to {options.report_to} requires: pip install {options.report_to}", "report_to")
     arguments = TrainingArguments(
-        output_dir=str(folder), max_steps=1, per_device_train_batch_size=options.batch_size,
-        gradient_accumulation_steps=options.grad_accum, learning_rate=options.lr, weight_decay=options.weight_decay,
-        lr_scheduler_type="linear", optim="adamw_torch", seed=options.seed, bf16=precision == "bf16",
-        fp16=precision == "fp16", logging_steps=options.log_every, logging_nan_inf_filter=False,
-        save_steps=options.save_every, save_total_limit=CHECKPOINTS_KEPT, report_to=options.report_to,
-        disable_tqdm=True, remove_unused_columns=False, train_sampling_strategy="sequential", log_level="error",
-        dataloader_pin_memory=has_cuda, use_cpu=not (has_cuda or torch.backends.mps.is_available()),
-    )  # fmt: skip
+        output_dir=str(folder),
+        max_steps=1,
+        per_device_train_batch_size=options.batch_size,
+        gradient_accumulation_steps=options.grad_accum,
+        learning_rate=options.lr,
+        weight_decay=options.weight_decay,
+        lr_scheduler_type="linear",
+        optim="adamw_torch",
+        seed=options.seed,
+        bf16=precision == "bf16",
+        fp16=precision == "fp16",
+        logging_steps=options.log_every,
+        logging_nan_inf_filter=False,
+        save_steps=options.save_every,
+        save_total_limit=CHECKPOINTS_KEPT,
+        report_to=options.report_to,
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        train_sampling_strategy="sequential",
+        log_level="error",
+        dataloader_pin_memory=has_cuda,
+        use_cpu=not (has_cuda or torch.backends.mps.is_available()),
+    )
     if arguments.n_gpu > 1:
         raise UsageError(
             f"there are {arguments.n_gpu} GPUs but one process; start with accelerate launch -m attngeo pretrain, or "
@@ -222,11 +249,16 @@ def _train(
     geometry = AttentionGeometryCallback()
     if checkpoint is not None and not (folder / GEOMETRY).is_file():
         raise TrainingError(f"{folder} cannot be resumed: {GEOMETRY} is missing; start the run again in another folder")
-    arguments.max_steps, arguments.warmup_steps = task.steps, task.warmup
+    arguments.max_steps = task.steps
+    arguments.warmup_steps = task.warmup
     trainer = task.make_trainer(
-        task.model, arguments, train_dataset=task.data, data_collator=task.collator, processing_class=task.processor,
+        task.model,
+        arguments,
+        train_dataset=task.data,
+        data_collator=task.collator,
+        processing_class=task.processor,
         callbacks=[geometry, stop, _ReportLogs(report, geometry)],
-    )  # fmt: skip
+    )
     trainer.remove_callback(PrinterCallback)  # which prints to stdout
     with explain_memory(SMALLER):
         trainer.resume(checkpoint)
@@ -237,10 +269,13 @@ def _train(
             f"stopped at step {step} of {task.steps}, checkpoint saved",
             f"resume with: {launch}attngeo pretrain --resume -o {shlex.quote(str(folder))}",
         )
-    first = trainer.is_world_process_zero()  # which has the scores
-    summary = summarise_run(options, task, trainer, geometry) if first else {}
-    measured = task.evaluate(trainer)
-    summary |= measured if first else {}
+    summary: dict[str, Any] = {}
+    is_first = trainer.is_world_process_zero()  # which has the scores
+    if is_first:
+        summary = summarise_run(options, task, trainer, geometry)
+    measured = task.evaluate(trainer)  # all processes take part
+    if is_first:
+        summary |= measured
     _save(trainer, task, folder, summary)
     if stop.requested:
         raise InterruptedTrainingError(f"stopped at step {step}, the last one", f"the run in {folder} is finished")
@@ -255,18 +290,28 @@ def summarise_run(
     losses = scores[["step", "loss"]].dropna().drop_duplicates()
     world = trainer.args.world_size
     sequences = trainer.state.global_step * options.batch_size * options.grad_accum * world
+    precision = trainer.args.mixed_precision
     return {
         "settings": dict(options) | {"steps": task.steps, "warmup": task.warmup},
-        "final_loss": float(losses["loss"].iloc[-1]), "first_loss": float(losses["loss"].iloc[0]),
-        "start": spread_at(scores, 0), "end": spread_at(scores, trainer.state.global_step),
+        "final_loss": float(losses["loss"].iloc[-1]),
+        "first_loss": float(losses["loss"].iloc[0]),
+        "start": spread_at(scores, 0),
+        "end": spread_at(scores, trainer.state.global_step),
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
-        "d_model": geometry.d_model, "changed_at_init": task.changed, "data": task.about,
-        "sequences": sequences, "seconds": round(trainer.seconds, 1),
-        "processes": world, "device": str(trainer.args.device), "threads": torch.get_num_threads(),
-        "precision": {"no": "fp32"}.get(trainer.args.mixed_precision, trainer.args.mixed_precision),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"), **software(), **machine(),
+        "d_model": geometry.d_model,
+        "changed_at_init": task.changed,
+        "data": task.about,
+        "sequences": sequences,
+        "seconds": round(trainer.seconds, 1),
+        "processes": world,
+        "device": str(trainer.args.device),
+        "threads": torch.get_num_threads(),
+        "precision": "fp32" if precision == "no" else precision,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        **software(),
+        **machine(),
         **task.count_rates(sequences, trainer.seconds),
-    }  # fmt: skip
+    }
 
 
 def spread_at(geometry: pd.DataFrame, step: int) -> dict[str, float]:
@@ -305,9 +350,10 @@ def _save(trainer: RunTrainer, task: TrainingTask, folder: Path, summary: Mappin
 def _check_room(folder: Path, task: TrainingTask) -> None:
     """Raise OutputError if the disk has no room for the checkpoints and the model."""
     weights = sum(parameter.numel() * 4 for parameter in task.model.parameters())
-    others = len(task.others)
-    # One checkpoint more than are kept, while the oldest is replaced; then the models.
-    needed = weights * ((CHECKPOINT_COPIES + others) * (CHECKPOINTS_KEPT + 1) + 1 + others)
+    models = 1 + len(task.others)
+    # One checkpoint more than are kept, while the oldest is replaced.
+    copies = (CHECKPOINT_COPIES + len(task.others)) * (CHECKPOINTS_KEPT + 1)
+    needed = weights * (copies + models)
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
@@ -321,7 +367,8 @@ class _ReportLogs(TrainerCallback):
     """Reports loss and median scores at every log."""
 
     def __init__(self, report: ProgressCallback, geometry: AttentionGeometryCallback) -> None:
-        self._report, self._geometry = report, geometry
+        self._report = report
+        self._geometry = geometry
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:  # noqa: ARG002
         logs = kwargs.get("logs")

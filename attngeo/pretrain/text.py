@@ -1,4 +1,4 @@
-"""A training run on text: its sequences in an order that depends on the seed alone, its masks, and its losses."""
+"""Training runs on text: sequences in an order that depends on the seed alone, masks, and losses."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ from attngeo.pretrain.trainer import RunTrainer, TrainingTask
 
 # A training sequence: `input_ids` [length], and its `index`, counted from the start of training.
 Example = dict[str, Any]
-# How a tokeniser is called. Not verbose: it would warn of documents that are longer than its own model takes.
-BARE: dict[str, Any] = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
-PACKED, CUT = BARE | {"add_special_tokens": False}, BARE | {"truncation": True}
+# Arguments of a tokeniser. Not verbose: it would warn of documents that are longer than its own model takes.
+IDS_ONLY: dict[str, Any] = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
+# Those for documents that are packed, and for documents that are cut to a length.
+PACKED = IDS_ONLY | {"add_special_tokens": False}
+CUT = IDS_ONLY | {"truncation": True}
 # Streamed sequences that are shuffled with each other.
 SHUFFLED = 10_000
 # Purposes of random numbers: the generators of two purposes never give the same numbers.
@@ -51,26 +53,32 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
     config = configure_text(options, tokeniser)
     batch = options.batch_size * processes
     data = build_sequences(
-        text, tokeniser, length=options.seq_len, pack=options.pack, batch=batch,
-        count=options.steps * options.grad_accum * batch, seed=options.seed,
-    )  # fmt: skip
+        text,
+        tokeniser,
+        length=options.seq_len,
+        pack=options.pack,
+        batch=batch,
+        count=options.steps * options.grad_accum * batch,
+        seed=options.seed,
+    )
     transformers.set_seed(options.seed)  # the weights depend on the seed alone, not on earlier draws
     model = build_model(config, options.objective)
     check_length(model, options.seq_len)
     changed = initialise(model, options.init, seed=options.seed)
-    about = {"name": text.name, "vocabulary": len(tokeniser)}
+    about: dict[str, Any] = {"name": text.name, "vocabulary": len(tokeniser)}
     if isinstance(data, ShuffledSequences):
-        about |= {"tokens": data.distinct_tokens, "epochs": round(data.epochs, 3)}
-    masked = options.objective == "mlm"
+        about["tokens"] = data.distinct_tokens
+        about["epochs"] = round(data.epochs, 3)
+    is_masked = options.objective == "mlm"
     collator = SeededMaskingCollator(
-        tokeniser, mlm=masked, mlm_probability=options.mlm_probability, mask_seed=options.seed, packed=options.pack
+        tokeniser, mlm=is_masked, mlm_probability=options.mlm_probability, mask_seed=options.seed, packed=options.pack
     )
     return TrainingTask(
         model=model,
         data=data,
         collator=collator,
         processor=tokeniser,
-        make_trainer=MaskedTrainer if masked else CausalTrainer,
+        make_trainer=MaskedTrainer if is_masked else CausalTrainer,
         steps=options.steps,
         warmup=options.warmup,
         changed=changed,
@@ -103,7 +111,11 @@ class ShuffledSequences(Dataset[Example]):
     """
 
     def __init__(self, tokens: np.ndarray, bounds: np.ndarray, count: int, seed: int, length: int = 0) -> None:
-        self._tokens, self._bounds, self._count, self._seed, self._length = tokens, bounds, count, seed, length
+        self._tokens = tokens
+        self._bounds = bounds
+        self._count = count
+        self._seed = seed
+        self._length = length
         self.distinct = len(bounds) - 1
         self._orders: dict[int, tuple[np.ndarray, int]] = {}
 
@@ -113,9 +125,10 @@ class ShuffledSequences(Dataset[Example]):
     def __getitem__(self, index: int) -> Example:
         if not 0 <= index < self._count:
             raise IndexError(index)
-        epoch, place = divmod(index, self.distinct)
+        epoch, position = divmod(index, self.distinct)
         order, shift = self._draw_order(epoch)
-        start, end = self._bounds[order[place] : order[place] + 2]
+        sequence = order[position]
+        start, end = self._bounds[sequence : sequence + 2]
         shift = min(shift, len(self._tokens) - end)  # the last sequence has few tokens or none behind it
         return {"input_ids": self._tokens[start + shift : end + shift], "index": index}
 
@@ -132,8 +145,9 @@ class ShuffledSequences(Dataset[Example]):
     def tokens_until(self, count: int) -> int:
         """Tokens of the first `count` sequences, without padding."""
         lengths = np.diff(self._bounds)
-        whole, rest = divmod(count, self.distinct)
-        return int(whole * lengths.sum() + lengths[self._draw_order(whole)[0][:rest]].sum())
+        full_epochs, remaining = divmod(count, self.distinct)
+        order, _ = self._draw_order(full_epochs)
+        return int(full_epochs * lengths.sum() + lengths[order[:remaining]].sum())
 
     def _draw_order(self, epoch: int) -> tuple[np.ndarray, int]:
         """The order of one epoch, and by how many tokens its sequences are shifted."""
@@ -142,8 +156,9 @@ class ShuffledSequences(Dataset[Example]):
             self._orders = {old: order for old, order in self._orders.items() if old == epoch - 1}
             random = np.random.default_rng((self._seed, ORDER, epoch))
             order = random.permutation(self.distinct)
-            shifted = epoch > 0 and self._length > 0
-            self._orders[epoch] = order, int(random.integers(self._length)) if shifted else 0
+            is_shifted = epoch > 0 and self._length > 0
+            shift = int(random.integers(self._length)) if is_shifted else 0
+            self._orders[epoch] = order, shift
         return self._orders[epoch]
 
 
@@ -155,27 +170,32 @@ class StreamedSequences(IterableDataset[Example]):
     """
 
     def __init__(self, text: TextSource, encode: EncodeDocuments, length: int, seed: int) -> None:
-        self._text, self._encode, self._length, self._seed = text, encode, length, seed
+        self._text = text
+        self._encode = encode
+        self._length = length
+        self._seed = seed
 
     def __iter__(self) -> Iterator[Example]:
-        index, rest = 0, np.empty(0, dtype=np.int32)
+        index = 0
+        remaining = np.empty(0, dtype=np.int32)  # tokens that fill no sequence yet
         for epoch in count():
-            first, random = index, np.random.default_rng((self._seed, ORDER, epoch))
+            first = index
+            random = np.random.default_rng((self._seed, ORDER, epoch))
             buffer: list[np.ndarray] = []
             for texts in self._text.read_batches():
-                tokens = np.concatenate([rest, *self._encode(texts)])
+                tokens = np.concatenate([remaining, *self._encode(texts)])
                 end = len(tokens) // self._length * self._length
-                rest = tokens[end:]
+                remaining = tokens[end:]
                 for ids in tokens[:end].reshape(-1, self._length):
                     if len(buffer) < SHUFFLED:
                         buffer.append(ids.copy())  # a view would keep all of `tokens` in memory
                         continue
-                    place = random.integers(SHUFFLED)
-                    yield {"input_ids": buffer[place], "index": index}
-                    buffer[place] = ids.copy()
+                    position = random.integers(SHUFFLED)
+                    yield {"input_ids": buffer[position], "index": index}
+                    buffer[position] = ids.copy()
                     index += 1
-            for place in random.permutation(len(buffer)):
-                yield {"input_ids": buffer[place], "index": index}
+            for position in random.permutation(len(buffer)):
+                yield {"input_ids": buffer[position], "index": index}
                 index += 1
             if index == first:
                 raise DataError(f"{self._text.name} has fewer than {self._length} tokens; lower $seq_len", "seq_len")
@@ -196,7 +216,8 @@ def build_sequences(
         if not pack:
             raise UsageError(f"{text.name} is streamed, and streamed sequences must be packed; leave $pack on", "pack")
         return StreamedSequences(text, encode, length, seed)
-    batches, lengths = [np.empty(0, dtype=np.int32)], [0]
+    batches = [np.empty(0, dtype=np.int32)]
+    lengths = [0]
     for texts in text.read_batches():
         documents = encode(texts)
         batches.append(np.concatenate(documents))
@@ -225,11 +246,14 @@ def build_sequences(
 
 def make_encoder(tokeniser: PreTrainedTokenizerBase, length: int, *, pack: bool) -> EncodeDocuments:
     """A function that tokenises documents: to be packed, each ends with the separator; else it is cut to `length`."""
-    call: Any = tokeniser
+    tokenise: Any = tokeniser
     if not pack:
-        return partial(_encode, partial(call, **CUT, max_length=length), [])
-    separator = tokeniser.sep_token_id if tokeniser.sep_token_id is not None else tokeniser.eos_token_id
-    return partial(_encode, partial(call, **PACKED), [] if separator is None else [separator])
+        return partial(_encode, partial(tokenise, **CUT, max_length=length), [])
+    separator = tokeniser.sep_token_id
+    if separator is None:
+        separator = tokeniser.eos_token_id
+    end = [] if separator is None else [separator]
+    return partial(_encode, partial(tokenise, **PACKED), end)
 
 
 def _encode(tokenise: Callable[..., Any], end: list[int], texts: list[str]) -> list[np.ndarray]:
@@ -240,15 +264,21 @@ class SeededMaskingCollator(DataCollatorForLanguageModeling):
     """transformers' collator, but the masks depend only on `mask_seed` and on the index of each sequence.
 
     So a resumed run has the same masks, whatever the number of processes, and the sequences of a batch are masked
-    independently of each other. packed: all sequences are full, so that no attention mask is needed. given: arguments
-    of transformers' collator, such as `mlm` and `mlm_probability`.
+    independently of each other.
+
+    Args:
+        tokenizer: the tokeniser of the sequences.
+        mask_seed: seed of the masks.
+        packed: all sequences are full, so that no attention mask is needed.
+        **arguments: those of transformers' collator, such as `mlm` and `mlm_probability`.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, mask_seed: int = 0, packed: bool = True, **given: Any
+        self, tokenizer: PreTrainedTokenizerBase, *, mask_seed: int = 0, packed: bool = True, **arguments: Any
     ) -> None:
-        super().__init__(tokenizer, **given)
-        self._mask_seed, self._packed = mask_seed, packed
+        super().__init__(tokenizer, **arguments)
+        self._mask_seed = mask_seed
+        self._packed = packed
         self._rows: list[tuple[int, int]] = []  # index and length of each sequence of the batch
 
     def torch_call(self, examples: Sequence[Example]) -> dict[str, Any]:  # type: ignore[override]
@@ -260,15 +290,15 @@ class SeededMaskingCollator(DataCollatorForLanguageModeling):
         lengths = torch.tensor([length for _, length in self._rows])
         longest = int(lengths.max())
         ids = torch.full((len(examples), longest), self.tokenizer.pad_token_id or 0)
-        real = torch.arange(longest) < lengths[:, None]
-        ids[real] = torch.from_numpy(np.concatenate([example["input_ids"] for example in examples])).long()
+        is_token = torch.arange(longest) < lengths[:, None]
+        ids[is_token] = torch.from_numpy(np.concatenate([example["input_ids"] for example in examples])).long()
         batch: dict[str, Any] = super().torch_call(list(ids))
         if not self.mlm:
             # transformers' collator gives no label to padding tokens; some tokenisers end documents with that token.
-            batch["labels"] = torch.where(real, ids, NO_LABEL)
+            batch["labels"] = torch.where(is_token, ids, NO_LABEL)
             batch["labels"][:, 0] = NO_LABEL  # nothing comes before the first token
         if not self._packed:
-            batch["attention_mask"] = real.long()
+            batch["attention_mask"] = is_token.long()
         return batch
 
     def torch_mask_tokens(
@@ -281,17 +311,20 @@ class SeededMaskingCollator(DataCollatorForLanguageModeling):
         """
         del special_tokens_mask, offset_mapping
         ids = inputs.numpy()
-        vocabulary, changed = len(self.tokenizer), self.mask_replace_prob + self.random_replace_prob
-        draws, random_tokens = np.ones((2, *ids.shape)), np.zeros_like(ids)
+        vocabulary = len(self.tokenizer)
+        # Uniform draws that choose tokens to predict, and what replaces these; 1 in the padding.
+        choices, replacements = np.ones((2, *ids.shape))
+        random_tokens = np.zeros_like(ids)
         for row, (index, length) in enumerate(self._rows):
             random = np.random.default_rng((self._mask_seed, MASKS, index))
-            draws[:, row, :length] = random.random((2, length))
+            choices[row, :length], replacements[row, :length] = random.random((2, length))
             random_tokens[row, :length] = random.integers(vocabulary, size=length)
-        chosen = (draws[0] < self.mlm_probability) & ~np.isin(ids, self.tokenizer.all_special_ids)
-        labels = np.where(chosen, ids, NO_LABEL)
-        replaced = np.where(draws[1] < changed, random_tokens, ids)
-        masked = np.where(draws[1] < self.mask_replace_prob, self.tokenizer.mask_token_id, replaced)
-        return torch.from_numpy(np.where(chosen, masked, ids)), torch.from_numpy(labels)
+        is_chosen = (choices < self.mlm_probability) & ~np.isin(ids, self.tokenizer.all_special_ids)
+        labels = np.where(is_chosen, ids, NO_LABEL)
+        most_changed = self.mask_replace_prob + self.random_replace_prob
+        replaced = np.where(replacements < most_changed, random_tokens, ids)
+        masked = np.where(replacements < self.mask_replace_prob, self.tokenizer.mask_token_id, replaced)
+        return torch.from_numpy(np.where(is_chosen, masked, ids)), torch.from_numpy(labels)
 
 
 class MaskedTrainer(RunTrainer):
@@ -339,16 +372,16 @@ class CausalTrainer(RunTrainer):
 
 def _mean_over_next(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
     """Cross-entropy of each label given the tokens before it; the first label of a sequence must be -100."""
-    logits, following = outputs["logits"][:, :-1], labels[:, 1:]
-    return _mean_loss(logits, following, num_items_in_batch)
+    return _mean_loss(outputs["logits"][:, :-1], labels[:, 1:], num_items_in_batch)
 
 
 def _mean_over_masked(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
     """Cross-entropy over the tokens that have a label; the logits are of these tokens, or of all."""
-    logits, chosen = outputs["logits"], labels != NO_LABEL
+    logits = outputs["logits"]
+    is_chosen = labels != NO_LABEL
     if logits.shape[:-1] == labels.shape:
-        logits = logits[chosen]
-    return _mean_loss(logits, labels[chosen], num_items_in_batch)
+        logits = logits[is_chosen]
+    return _mean_loss(logits, labels[is_chosen], num_items_in_batch)
 
 
 def _mean_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:

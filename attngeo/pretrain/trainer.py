@@ -60,7 +60,8 @@ class RunTrainer(Trainer):
         exact = torch.float32 if self.args.device.type == "mps" else torch.float64
         self._loss_sum = torch.zeros((), dtype=exact, device=self.args.device)
         self._logged_at = 0
-        self._seconds_before, self._started = 0.0, time.perf_counter()
+        self._seconds_before = 0.0
+        self._started = time.perf_counter()
         # The checkpoint that is being written.
         self._unfinished: Path | None = None
         self.add_callback(_CompleteRun(self))
@@ -125,7 +126,8 @@ class RunTrainer(Trainer):
         """Train from a whole checkpoint, or from the start if it is None. Raises TrainingError and OutputError."""
         if checkpoint is not None and (mark := read_mark(checkpoint)) is not None:
             self._loss_sum.fill_(mark.loss_sum)
-            self._logged_at, self._seconds_before = mark.logged_at, mark.seconds
+            self._logged_at = mark.logged_at
+            self._seconds_before = mark.seconds
             self._load_weights(checkpoint)
             self.load_state_of_run(checkpoint)
         self._started = time.perf_counter()
@@ -179,7 +181,9 @@ class StopOnSignal(TrainerCallback):
     """Saves and stops at the end of the step in which a signal calls `request`; `tell` is called when it does."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
-        self.requested, self._can_save, self._tell = False, False, tell
+        self.requested = False
+        self._can_save = False
+        self._tell = tell
 
     def request(self) -> bool:
         """Save and stop after this step. Returns False if there is nothing to save."""

@@ -96,7 +96,14 @@ def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
     if suffix == ".parquet":
         return read_parquet(path)
     if suffix == ".csv":
-        return _read_csv(path)
+        content = _read_text_table(path)
+        types: Any = dict.fromkeys((*NAMES, *OTHER_TEXTS), "str")
+        # In pieces, as pandas reads by default, one text would make texts of the numbers in its piece only.
+        frame = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=types, low_memory=False)
+        # If rows have more cells than the header, pandas takes their first cells as the index.
+        if not isinstance(frame.index, pd.RangeIndex):
+            raise ValueError("a row has more cells than the header has names")
+        return frame
     text = read_small_text(path, MOST_RESULTS_BYTES)
     if suffix == ".jsonl":
         lines = [line for line in text.split("\n") if line.strip()]
@@ -107,22 +114,15 @@ def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
     return pd.DataFrame(rows, dtype=object)
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
+def _read_text_table(path: Path) -> bytes:
+    """The content of a .csv file. Raises ValueError for one that its beginning shows to be no table."""
     content = read_small_bytes(path, MOST_RESULTS_BYTES)
     if not content.strip():
         raise ValueError("it is empty")
     problem = find_text_problem(content[:HEAD_BYTES])
     if problem:
         raise ValueError(problem)
-    types: Any = dict.fromkeys((*NAMES, *OTHER_TEXTS), "str")
-    # In pieces, as pandas reads by default, one text would make texts of the numbers in its piece only.
-    frame = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=types, low_memory=False)
-    # If rows have more cells than the header, pandas takes their first cells as the index.
-    if not isinstance(frame.index, pd.RangeIndex):
-        raise ValueError("a row has more cells than the header has names")
-    return frame
+    return content
 
 
 def find_text_problem(head: bytes, separator: str = ",") -> str:
@@ -184,7 +184,11 @@ def _to_numbers(values: pd.Series, expected: str) -> pd.Series:
     import pandas as pd
 
     if values.dtype.kind in "bO":
-        _require_numbers(values)
+        cells = _number_cells(values)
+        parsed = pd.to_numeric(pd.Series(cells, dtype=object), errors="coerce")
+        for (row, value), is_text in zip(cells.items(), parsed.isna(), strict=True):
+            if is_text:
+                raise ValueError(f"{value!r:.60} in row {row} is no number")
     numbers = pd.to_numeric(values)
     if expected is not WHOLE:
         return numbers.astype("float64")
@@ -193,19 +197,17 @@ def _to_numbers(values: pd.Series, expected: str) -> pd.Series:
     return numbers.astype("Int64")
 
 
-def _require_numbers(values: pd.Series) -> None:
-    """Raise TypeError or ValueError, with the row, for the first cell that is neither empty nor a number."""
-    import pandas as pd
+def _number_cells(values: pd.Series) -> dict[int, Any]:
+    """The number of the row of each cell that is not empty, and its value.
 
+    Raises TypeError for a value that is neither a number nor a text.
+    """
     numbered = zip(range(1, len(values) + 1), values, values.notna(), strict=True)
     cells = {row: value for row, value, has_value in numbered if has_value}
     for row, value in cells.items():
         if isinstance(value, bool) or not isinstance(value, Real | str):
             raise TypeError(f"{value!r:.60} in row {row} is no number")
-    parsed = pd.to_numeric(pd.Series(cells, dtype=object), errors="coerce")
-    for (row, value), is_text in zip(cells.items(), parsed.isna(), strict=True):
-        if is_text:
-            raise ValueError(f"{value!r:.60} in row {row} is no number")
+    return cells
 
 
 def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.DataFrame:
