@@ -90,9 +90,9 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) 
     modules: dict[str, Module] = {}
     halves: list[Half] = []
     for tower in _split_towers(names, config):
-        matched, lonely_halves = _match(tower, names)
+        matched, incomplete = _match(tower, names)
         modules |= matched
-        halves += lonely_halves
+        halves += incomplete
     reasons = _explain_others(modules, names)
     for name in reasons:
         del modules[name]
