@@ -329,16 +329,10 @@ def _decorator(keywords: Any) -> Any:
         accept.__signature__ = signature  # type: ignore[attr-defined]
         accept.__doc__ = inspect.cleandoc(function.__doc__ or "")  # Python does so itself since version 3.13
         for name, kind in parts.items():
-            accept.__doc__ = _insert_indented(accept.__doc__, f"{{{name}}}", describe_options(kind))
+            accept.__doc__ = fill_in(accept.__doc__, name, describe_options(kind))
         return accept
 
     return decorate
-
-
-def _insert_indented(docstring: str, placeholder: str, text: str) -> str:
-    """The docstring with the text in place of a line of its own, as far indented as that."""
-    pattern = rf"^( *){re.escape(placeholder)}"
-    return re.sub(pattern, lambda match: textwrap.indent(text, match[1]), docstring, flags=re.MULTILINE)
 
 
 def _is_plain(hint: Any) -> bool:
@@ -386,6 +380,12 @@ def build_signature(function: Callable[..., Any], keywords: type[Options], parts
         for name in dict.fromkeys((*options, *rest)) if (field := keywords.model_fields[name])
     ]  # fmt: skip
     return inspect.Signature([*kept, *named])
+
+
+def fill_in(docstring: str, name: str, text: str) -> str:
+    """The docstring with a text in place of a name in braces, all of its lines indented as the name is."""
+    placeholder = re.compile(rf"^( *)\{{{name}\}}", re.MULTILINE)
+    return placeholder.sub(lambda match: textwrap.indent(text, match[1]), docstring)
 
 
 def describe_options(kind: type[Options]) -> str:
