@@ -27,22 +27,29 @@ from attngeo.choices import Convention, one_of, real
 from attngeo.errors import ShapeError
 
 # Edge of a block of A and B, and of a tile of M: three float32 tiles fit a 16 MiB last-level cache.
-BLOCK, TILE = 256, 1024
+BLOCK = 256
+TILE = 1024
 # The Gram form costs about 6.5·n·rank² operations (block triangles), the tiled form 2·n²·rank.
 GRAM_LIMIT = 3.25
 # Σ A∘B loses digits if it is small against ‖A‖·‖B‖; below this share float32 is not enough.
 CANCELLATION = 0.02
 # Entries of the queries whose heads are computed by the same products. On a CPU only small heads gain, those of larger
 # ones leave its cache. Another device needs as few products as its memory allows; 2²⁶ float32 are 256 MiB.
-CPU_BATCH, DEVICE_BATCH = 1 << 16, 1 << 26
+CPU_BATCH = 1 << 16
+DEVICE_BATCH = 1 << 26
 
 
 class FormStatistics(NamedTuple):
     """Statistics of one matrix M = qᵀ·k [n, n], from which every score is computed.
 
-    q, k: the factors [rank, n] that the other fields were computed from, after `rescale`. A score that jumps at a
-    threshold takes exact norms from them if one is near it. trace: tr(M·M). squared_norm: ‖M‖²_F. row_norms,
-    column_norms: Euclidean, [n]. These four are on the CPU.
+    Attributes:
+        q: the left factor [rank, n] that the other fields were computed from, after `rescale`. A score that jumps at a
+            threshold takes exact norms from the factors if one is near it.
+        k: the right factor [rank, n].
+        trace: tr(M·M), on the CPU.
+        squared_norm: ‖M‖²_F, on the CPU.
+        row_norms: Euclidean, [n], on the CPU.
+        column_norms: Euclidean, [n], on the CPU.
     """
 
     q: Tensor
@@ -56,8 +63,13 @@ class FormStatistics(NamedTuple):
 class Form(NamedTuple):
     """The matrices of the heads of one layer: M = left[i]ᵀ·right[j] for each head's pair (i, j).
 
-    left, right: factors [count, rank, n]. Heads share factors of one side: Wq·Wkᵀ those on the right, with the pairs
-    (h, g(h)), and Wv·Wo those on the left, with the pairs (g(h), h).
+    Heads share factors of one side: Wq·Wkᵀ those on the right, with the pairs (h, g(h)), and Wv·Wo those on the left,
+    with the pairs (g(h), h).
+
+    Attributes:
+        left: left factors, [count, rank, n].
+        right: right factors, [count, rank, n].
+        pairs: the left and the right factor of each head.
     """
 
     left: Tensor
@@ -268,7 +280,8 @@ def _wide(x: Tensor) -> Tensor:
 
 
 # The fourth power of a weight in this range, summed over a whole matrix, neither overflows nor underflows float32.
-SMALLEST, LARGEST = 2.0**-20, 2.0**20
+SMALLEST = 2.0**-20
+LARGEST = 2.0**20
 
 
 def rescale(w: Tensor) -> tuple[Tensor, Tensor]:
@@ -461,8 +474,9 @@ def _sum_outliers(norms: Tensor, gamma: float, convention: Convention, factor: T
 
 def outlier_threshold(norms: Tensor, gamma: float, convention: Convention = "corrected") -> Tensor:
     """The value that a norm must exceed to be an outlier among norms [n]: mean plus `gamma` standard deviations."""
-    deviation = norms.std(correction=1 if convention == "published" else 0) if len(norms) > 1 else 0.0
-    return norms.mean() + gamma * deviation
+    if len(norms) < 2:
+        return norms.mean()
+    return norms.mean() + gamma * norms.std(correction=1 if convention == "published" else 0)
 
 
 def is_outlier(norms: Tensor, threshold: Tensor) -> Tensor:

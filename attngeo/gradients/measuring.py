@@ -47,8 +47,10 @@ NOT_TRAINED = ("model", "revision", "model_type", "objective", "key_head", "d_mo
 class Gradients:
     """The updates of a model on a text.
 
-    rows: the table of `measure`. tokens: of the first sequence, as the model saw them. first: the gradients of every
-    site on the first sequence.
+    Attributes:
+        rows: the table of `measure`.
+        tokens: of the first sequence, as the model saw them.
+        first: the gradients of every site on the first sequence.
     """
 
     rows: pd.DataFrame

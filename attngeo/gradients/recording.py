@@ -55,8 +55,11 @@ Batch = Mapping[str, Tensor]
 class SiteGradients(NamedTuple):
     """One attention site on S sequences of N tokens; a module that runs several times has S for each.
 
-    x: its input, [S, N, d_model]. beta: the gradients by its logits, [S, heads, N, N]; a row is a token that attends.
-    seen: whether a token attends to another one, [S, heads, N, N].
+    Attributes:
+        site: the attention site.
+        x: its input, [S, N, d_model].
+        beta: the gradients by its logits, [S, heads, N, N]; a row is a token that attends.
+        seen: whether a token attends to another one, [S, heads, N, N].
     """
 
     site: AttentionSite

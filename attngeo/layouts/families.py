@@ -22,7 +22,8 @@ from attngeo.layouts.layout import (
 
 HUGGING_FACE = "https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models"
 
-HALF, INTERLEAVED = Rotary(), Rotary(interleaved=True)
+HALF = Rotary()
+INTERLEAVED = Rotary(interleaved=True)
 LATENT_TAIL = Rotary(interleaved=True, tail=True)
 RMS = HeadNorm()
 BART_NORMS: dict[str, Any] = {"pre_norm": ("self_attn_layer_norm",), "cross_norm": ("encoder_attn_layer_norm",)}

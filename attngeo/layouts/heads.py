@@ -36,8 +36,10 @@ COUNTING = ("num", "n")
 class HeadConfig:
     """The heads of one stack as the configuration states them; None for a number that it does not state.
 
-    heads: query heads. key_heads: by default as many as query heads. head_dim: by default the input width divided by
-    the number of query heads.
+    Attributes:
+        heads: query heads.
+        key_heads: by default as many as query heads.
+        head_dim: by default the input width divided by the number of query heads.
     """
 
     heads: int

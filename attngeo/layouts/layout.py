@@ -30,9 +30,13 @@ Letter = str
 class Projection:
     """One stored layer. Names of tensors are relative to the name of the attention module.
 
-    name: its weight. slots: the order of the slots in it. blocks: number of times that the order repeats if there are
-    several kinds of slots, "key_heads" for once per key head, or "heads" for once per query head. transposed: stored as
-    (in, out) or (in, heads, head_dim) instead of (out, in). bias: its bias, which a checkpoint may lack; "" for none.
+    Attributes:
+        name: its weight.
+        slots: the order of the slots in it.
+        blocks: number of times that the order repeats if there are several kinds of slots, "key_heads" for once per
+            key head, or "heads" for once per query head.
+        transposed: stored as (in, out) or (in, heads, head_dim) instead of (out, in).
+        bias: its bias, which a checkpoint may lack; "" for none.
     """
 
     name: str
@@ -46,10 +50,14 @@ class Projection:
 class Layout:
     """Where one attention module keeps its projections.
 
-    when: values of configuration fields that this layout requires. key_heads: the number of key heads: "config" for the
-    configuration's, "one", or "heads" for as many as query heads whatever the configuration says. width_from_rows:
-    head_dim is the output width divided by the number of heads, whatever the configuration says. q_scale: a vector that
-    softplus turns into a factor for each dimension of a query.
+    Attributes:
+        projections: its stored layers.
+        when: values of configuration fields that this layout requires.
+        key_heads: the number of key heads: "config" for the configuration's, "one", or "heads" for as many as query
+            heads whatever the configuration says.
+        width_from_rows: head_dim is the output width divided by the number of heads, whatever the configuration
+            says.
+        q_scale: a vector that softplus turns into a factor for each dimension of a query.
     """
 
     projections: tuple[Projection, ...]
@@ -67,10 +75,16 @@ class Layout:
 class LatentLayout:
     """Multi-head latent attention: queries and keys pass through a normalised latent vector of low rank.
 
-    Wq = q_a·diag(q_norm)·q_b, or `q` alone in a model without a query latent. Wk = kv_a·diag(kv_norm)·(the key part of
-    kv_b). The rows of `kv_a` after the latent are a rotary key that all heads share; `k_rope_norm` normalises it.
-    scaled: the normalised latents are multiplied by sqrt(d_model / rank). keys_alone: kv_b is the transposed key part
-    of each head, [heads · rank, width], as in GGUF files.
+    Wq = q_a·diag(q_norm)·q_b, or `q` alone in a model without a query latent. Wk = kv_a·diag(kv_norm)·(the key part
+    of kv_b). The rows of `kv_a` after the latent are a rotary key that all heads share; `k_rope_norm` normalises
+    it.
+
+    Attributes:
+        scaled: the normalised latents are multiplied by sqrt(d_model / rank).
+        keys_alone: kv_b is the transposed key part of each head, [heads · rank, width], as in GGUF files.
+
+    The other fields name tensors, relative to the name of the attention module.
+
     Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1.
     """
 
@@ -96,10 +110,14 @@ LATENT_ROLES = ("q", "q_a", "q_a_bias", "q_norm", "q_b", "kv_a", "kv_a_bias", "k
 class Rotary:
     """Rotary position embeddings: which dimensions of a head make a pair.
 
-    interleaved: neighbours (2i, 2i + 1) make a pair; otherwise (i, i + half). tail: the rotated dimensions are the last
-    `qk_rope_head_dim` ones of a head, not the first ones. sliding: only layers with a sliding window rotate. reversed:
-    they rotate the other way. axes: half of the pairs rotate by the row of a patch and half by its column. other: why
-    the product of a query and a key does not depend on an offset of positions alone; then no offset is read.
+    Attributes:
+        interleaved: neighbours (2i, 2i + 1) make a pair; otherwise (i, i + half).
+        tail: the rotated dimensions are the last `qk_rope_head_dim` ones of a head, not the first ones.
+        sliding: only layers with a sliding window rotate.
+        reversed: they rotate the other way.
+        axes: half of the pairs rotate by the row of a patch and half by its column.
+        other: why the product of a query and a key does not depend on an offset of positions alone; then no offset
+            is read.
     """
 
     interleaved: bool = False
@@ -114,8 +132,11 @@ class Rotary:
 class HeadNorm:
     """A normalisation of queries and keys after projection (QK-norm). A checkpoint may lack its tensors.
 
-    q, k: names of the two modules. centred: LayerNorm, which subtracts the mean, instead of RMSNorm. gain_offset: 1 if
-    the gain g is stored as g − 1.
+    Attributes:
+        q: name of the module that normalises queries.
+        k: name of the module that normalises keys.
+        centred: LayerNorm, which subtracts the mean, instead of RMSNorm.
+        gain_offset: 1 if the gain g is stored as g − 1.
     """
 
     q: str = "q_norm"
@@ -128,16 +149,23 @@ class HeadNorm:
 class Family:
     """One model family. An entry states only what the rules do not find by themselves.
 
-    source: URL of the modeling file that the entry was read from; "" for a family that is not in the table.
-    layouts: tried in order; empty for `RULES`. stack: name of the self-attention stack if tensor names do not tell.
-    stacks: regular expression on a module's name → its stack, for names that the general rules do not cover.
-    pre_norm: names of the normalisation in front of attention, relative to an enclosing module; empty for a post-norm
-    model. cross_norm: the same for cross-attention, if it has another one. pre_norm_when: values of configuration
-    fields that a pre-norm model of the family has. input_gain_offset: 1 if the gain g is stored as g − 1.
-    rotary: see `Rotary`. head_norm: see `HeadNorm`. defaults: configuration fields that published checkpoints may leave
-    out, with the values that transformers then uses. shared: names of the configuration fields (layers, groups) of a
-    family whose layers share weights. uncounted_layers: number of layers that the configuration counts and that have
-    no weights of their own. notes: caveats for the user.
+    Attributes:
+        source: URL of the modeling file that the entry was read from; "" for a family that is not in the table.
+        layouts: tried in order; empty for `RULES`.
+        stack: name of the self-attention stack if tensor names do not tell.
+        stacks: regular expression on a module's name → its stack, for names that the general rules do not cover.
+        pre_norm: names of the normalisation in front of attention, relative to an enclosing module; empty for a
+            post-norm model.
+        cross_norm: the same for cross-attention, if it has another one.
+        pre_norm_when: values of configuration fields that a pre-norm model of the family has.
+        input_gain_offset: 1 if the gain g is stored as g − 1.
+        rotary: see `Rotary`.
+        head_norm: see `HeadNorm`.
+        defaults: configuration fields that published checkpoints may leave out, with the values that transformers
+            then uses.
+        shared: names of the configuration fields (layers, groups) of a family whose layers share weights.
+        uncounted_layers: number of layers that the configuration counts and that have no weights of their own.
+        notes: caveats for the user.
     """
 
     source: str
@@ -181,8 +209,11 @@ def weights_of(layout: Layout | LatentLayout) -> tuple[str, ...]:
 class Sizes(NamedTuple):
     """The sizes of one attention module.
 
-    counts: letter → number of heads. widths: letter → width of one head. d_model: input width of the queries.
-    key_width: input width of the keys.
+    Attributes:
+        counts: letter → number of heads.
+        widths: letter → width of one head.
+        d_model: input width of the queries.
+        key_width: input width of the keys.
     """
 
     counts: Mapping[Letter, int]
@@ -251,13 +282,21 @@ def latent_weights(
 
 @dataclass(frozen=True)
 class AttentionSite:
-    """One attention module: its place in the model, its sizes, and the tensors that hold its projections.
+    """One attention module: its position in the model, its sizes, and the tensors that hold its projections.
 
-    stack, layer: its place; layers are counted from 0 within the stack. module: its name in the checkpoint. layout: how
-    its projections are cut. family: its model family. section: the configuration of its part of the model. tensors:
-    role → tensor name; the role of a weight is its letter. sizes: query head h reads key head h // (heads / key_heads);
-    the input width of the keys differs from d_model only in cross-attention. rule: how it was found. letters: those
-    of the projections to read. notes: caveats for readers of its scores.
+    Attributes:
+        stack: the stack that it belongs to, such as "encoder", "cross" or "vision".
+        layer: its number in the stack, from 0.
+        module: its name in the checkpoint.
+        layout: how its projections are cut.
+        family: its model family.
+        section: the configuration of its tower.
+        tensors: role → tensor name; the role of a weight is its letter.
+        sizes: query head h reads key head h // (heads / key_heads); the input width of the keys differs from
+            d_model only in cross-attention.
+        rule: how it was found.
+        letters: those of the projections to read.
+        notes: caveats for readers of its scores.
     """
 
     stack: str
@@ -345,8 +384,10 @@ class AttentionSite:
 class Heads(NamedTuple):
     """Heads of one letter at one site: the queries, for example.
 
-    weight: [heads, width, d_model]. bias: [heads, width], or None. gain: of a normalisation after projection, [heads or
-    1, width], or None.
+    Attributes:
+        weight: [heads, width, d_model].
+        bias: [heads, width], or None.
+        gain: of a normalisation after projection, [heads or 1, width], or None.
     """
 
     weight: Tensor

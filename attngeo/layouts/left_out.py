@@ -32,15 +32,7 @@ def find_left_out(
     """
     unread = _find_unread(names, tensors, modules)
     reasons = dict.fromkeys(unread, UNKNOWN) | _find_changed(unread, names) | dict(halves)
-    left_out = {}
-    for pattern, reason in reasons.items():
-        other = _find_other_module(pattern)
-        if other is None:
-            left_out[pattern] = reason
-        else:
-            module, reason_of_module = other
-            left_out[module] = reason_of_module
-    return left_out
+    return dict(_find_other_module(pattern) or (pattern, reason) for pattern, reason in reasons.items())
 
 
 def _find_unread(names: Iterable[str], tensors: Collection[str], modules: Collection[str]) -> list[str]:
@@ -135,15 +127,10 @@ def explain_nothing_found(
         return UnsupportedModelError(
             f"{ref}: a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
         )
-    looked_for = ", ".join(map(_name_pair, RULES))
+    pairs = [(rule.q, rule.kv_a) if isinstance(rule, LatentLayout) else weights_of(rule) for rule in RULES]
+    looked_for = ", ".join("/".join(pair).replace(".weight", "") for pair in pairs)
     hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})
     seen = "names with 'att' found: " + ", ".join(hints[:6]) if hints else "no tensor is named after attention"
     return UnsupportedModelError(
         f"{ref}: no query-key attention in this {model_type!r:.60} model: looked for {looked_for}; {seen}"
     )
-
-
-def _name_pair(rule: Any) -> str:
-    """The names of queries and keys that a rule looks for."""
-    pair = (rule.q, rule.kv_a) if isinstance(rule, LatentLayout) else weights_of(rule)
-    return "/".join(name.removesuffix(".weight") for name in pair)

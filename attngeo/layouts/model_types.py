@@ -26,13 +26,16 @@ from attngeo.layouts.layout import (
 
 @dataclass(frozen=True, kw_only=True)
 class TypeFacts:
-    """One model type.
+    """Facts about one model type.
 
-    layouts: tried before the rules. causal: whether it is a decoder that is not in transformers; for those that are,
-    the census tells. rotary: its rotary embeddings, if the census does not tell them. head_norm: a QK-norm whose form
-    the names and shapes of its tensors do not tell. cross_norm: names of the normalisation in front of
-    cross-attention. other_attention: why its attention is no softmax of q·k, or its queries and keys are no products of
-    weights. more_key_heads: some layers have more key heads than is stated, as many as query heads, or twice as many.
+    Attributes:
+        layouts: tried before the rules.
+        causal: whether it is a decoder that is not in transformers; for those that are, the census tells.
+        rotary: its rotary embeddings, if the census does not tell them.
+        head_norm: a QK-norm whose form the names and shapes of its tensors do not tell.
+        cross_norm: names of the normalisation in front of cross-attention.
+        other_attention: why its attention is no softmax of q·k, or its queries and keys are no products of weights.
+        more_key_heads: some layers have more key heads than is stated, as many as query heads, or twice as many.
     """
 
     layouts: tuple[Layout | LatentLayout, ...] = ()
@@ -50,7 +53,8 @@ def _types(names: str, *layouts: Layout | LatentLayout, **facts: Any) -> dict[st
 
 
 # Queries, keys and values in one projection, in this order.
-QKV, QKV_PROJ = make_fused("qkv"), make_fused("qkv_proj")
+QKV = make_fused("qkv")
+QKV_PROJ = make_fused("qkv_proj")
 # Each head of the query projection holds a query and a gate.
 GATED = Layout((make_linear("q_proj", "qg", "heads"), make_linear("k_proj", "k")))
 # Queries and keys are narrower than the input: head_dim follows from the weights.

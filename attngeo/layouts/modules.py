@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -24,10 +24,15 @@ from attngeo.layouts.towers import SIZES_OF, describe_named_tower, find_coded_to
 class Module:
     """An attention module, known by its names only.
 
-    name: its name in the checkpoint, "" for the model itself. section: the configuration of its tower. tower: the name
-    of its tower, None in a model of one tower. rule: the family or rule that found it, and its names. certain: whether
-    the configuration says that this section describes the tower; otherwise it is the main section of a model whose
-    other sections do not fit.
+    Attributes:
+        name: its name in the checkpoint, "" for the model itself.
+        layout: how its projections are cut.
+        family: its model family.
+        section: the configuration of its tower.
+        tower: the name of its tower, None in a model of one tower.
+        rule: the family or rule that found it, and its names.
+        certain: whether the configuration says that this section describes the tower; otherwise it is the main
+            section of a model whose other sections do not fit.
     """
 
     name: str
@@ -85,15 +90,17 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) 
     modules: dict[str, Module] = {}
     halves: list[Half] = []
     for tower in _split_towers(names, config):
-        matched, lonely_halves = _match(tower, names)
+        matched, incomplete = _match(tower, names)
         modules |= matched
-        halves += lonely_halves
+        halves += incomplete
     reasons = _explain_others(modules, names)
     for name in reasons:
         del modules[name]
     others = {pattern_of(name): reason for name, reason in reasons.items()}
     lacking = _explain_halves(halves, modules, ref)
-    tensors = {join(module.name, weight) for module in modules.values() for weight in weights_of(module.layout)}
+    tensors: set[str] = set()
+    for module in modules.values():
+        tensors.update(join(module.name, weight) for weight in weights_of(module.layout))
     left_out = find_left_out(names, tensors, [*modules, *others], lacking)
     if not modules:
         raise explain_nothing_found(names, config, others | left_out, ref)
@@ -185,8 +192,9 @@ def _match(tower: Tower, names: Collection[str]) -> tuple[dict[str, Module], lis
         first, second = weights_of(layout)[-2:]
         rule = f"{origin}: {first} / {second}"
         for weight, partner in ((first, second), (second, first)):
-            for path in _find_paths(weight, by_ending):
-                if path in matched:
+            for name in by_ending[_ending_of(weight)]:
+                path = name[: -len(weight)].rstrip(".")
+                if path in matched or (name != weight and not name.endswith(f".{weight}")):
                     continue
                 module = Module(path, layout, tower.family, tower.section, tower.name, rule, tower.certain)
                 missing = join(path, partner)
@@ -208,13 +216,6 @@ def _list_layouts(tower: Tower) -> list[Layout | LatentLayout]:
     if tower.section.get("quantization_config") == {"quant_method": "gguf"}:
         layouts += GGUF
     return layouts
-
-
-def _find_paths(weight: str, by_ending: Mapping[str, list[str]]) -> Iterator[str]:
-    """The modules that have a tensor of this name."""
-    for name in by_ending[_ending_of(weight)]:
-        if name == weight or name.endswith(f".{weight}"):
-            yield name[: -len(weight)].rstrip(".")
 
 
 def _index_endings(names: Iterable[str]) -> Mapping[str, list[str]]:

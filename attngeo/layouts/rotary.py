@@ -24,7 +24,8 @@ GLOBAL_BASES = ("global_rope_theta",)
 FRACTIONS = ("partial_rotary_factor", "rotary_pct")
 # Fields that say which layers have such a window.
 WINDOWS = ("layer_types", "global_attn_every_n_layers", "_sliding_window_pattern", "sliding_window_pattern")
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING = "sliding_attention"
+FULL = "full_attention"
 # Kinds of scaling that change nothing within the trained context length.
 UNSCALED = ("default", "dynamic", "mrope")
 

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, count
+from itertools import accumulate, chain, count
 from typing import Any, NamedTuple
 
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
@@ -81,7 +81,7 @@ def find_sites(
             if is_unneeded_bias or is_unneeded_norm:
                 del candidate.tensors[role]
     skipped |= find_absent_layers(modules, names) | unread
-    prepare([name for candidate in candidates for name in candidate.tensors.values()])
+    prepare(list(chain.from_iterable(candidate.tensors.values() for candidate in candidates)))
     sites = []
     errors = []
     for stack, layer, module, tensors in candidates:
@@ -209,11 +209,9 @@ def _group_by_stack(modules: Iterable[Module]) -> dict[str, list[Module]]:
         for template in templates:
             stack = name if len(templates) == 1 else f"{name}:{template}"
             stacks[stack] = by_template[template]
-    return {stack: stacks[stack] for stack in sorted(stacks, key=_rank_stack)}
-
-
-def _rank_stack(stack: str) -> tuple[int, str]:
-    return (STACKS.index(stack) if stack in STACKS else 9), stack
+    listed = [stack for stack in STACKS if stack in stacks]
+    others = sorted(stacks.keys() - listed)
+    return {stack: stacks[stack] for stack in (*listed, *others)}
 
 
 def _stack_name(module: Module) -> str:

@@ -197,21 +197,21 @@ def _check_description(stored: StoredModule, sizes: Sizes) -> None:
     module = stored.module
     tower = module.tower or ""
     bridges = [word for word in BRIDGES if word in module.name.lower() and word not in tower]
-    if bridges and not _states_heads_of(bridges, module.section):
-        raise ShapeError(f"{stored.ref}: {module.name}: config.json states no number of heads for the {min(bridges)}")
+    if bridges:
+        fields = [name for name in module.section if "head" in name]
+        if not any(word in name for name in fields for word in bridges):
+            raise ShapeError(
+                f"{stored.ref}: {module.name}: config.json states no number of heads for the {min(bridges)}"
+            )
     widths = _list_widths(module.section)
     if not widths or sizes.widths["q"] in list_numbers(stored.fields, HEAD_DIM):
         return
-    if not any(sizes.d_model == width << stage for width in widths for stage in range(STAGES)):
+    fitting = {sizes.d_model / 2**stage for stage in range(STAGES)}
+    if fitting.isdisjoint(widths):
         raise ShapeError(
             f"{stored.ref}: {module.name} has an input width of {sizes.d_model}, and config.json states heads for a "
             f"width of {', '.join(map(str, widths[:3]))} only; it does not describe this part"
         )
-
-
-def _states_heads_of(words: Sequence[str], section: Mapping[str, Any]) -> bool:
-    """Whether a field about heads has one of these words in its name."""
-    return any("head" in name and any(word in name for word in words) for name in section)
 
 
 def _list_widths(section: Mapping[str, Any]) -> list[int]:

@@ -42,10 +42,17 @@ def directionality_at_chance(n: int) -> Chance:
 class ScoreSpec:
     """One score of a bilinear form M = Wq·Wkᵀ [d_model, d_model].
 
-    name: its column. label: how figures and tables call it. low, high: its range. negative, positive: what the ends of
-    the range mean, as the end of the sentence "the form is …". compute: the score of a form, NaN if it is undefined.
-    chance: the score of random forms, for a d_model. chance_is_exact: whether chance follows from a proof; then the
-    column `NAME_z` counts standard deviations above chance.
+    Attributes:
+        name: its column.
+        label: how figures and tables call it.
+        low: the lower end of its range.
+        high: the upper end of its range.
+        negative: what the lower end means, as the end of the sentence "the form is …".
+        positive: what the upper end means, as the end of the sentence "the form is …".
+        compute: the score of a form, NaN if it is undefined.
+        chance: the score of random forms, for a d_model.
+        chance_is_exact: whether chance follows from a proof; then the column `NAME_z` counts standard deviations
+            above chance.
     """
 
     name: str

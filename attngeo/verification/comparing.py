@@ -17,7 +17,11 @@ TOLERANCE = 2e-3
 class Prediction:
     """Queries and keys of one site for known inputs, from its weights: [heads, runs, head_dim] each.
 
-    query, key: Wq and Wk applied to the inputs. query_with_bias, key_with_bias: with the biases added.
+    Attributes:
+        query: Wq applied to the inputs.
+        key: Wk applied to the inputs.
+        query_with_bias: the queries with the biases added.
+        key_with_bias: the keys with the biases added.
     """
 
     query: Tensor

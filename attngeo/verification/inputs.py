@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 TOKENS = 7
 # Token ids of inputs, [from, to): special tokens have others.
-TOKENS_FROM, TOKENS_TO = 10, 100
+TOKENS_FROM = 10
+TOKENS_TO = 100
 # Frames, rows and columns of an image that is given as patches.
 GRID = (1, 4, 4)
 PATCHES = 16
@@ -31,7 +32,8 @@ WELCOME = {
 # What stands for other inputs, and is never added to them.
 INSTEAD = {"inputs_embeds", "hidden_states"}
 # Combinations to try: of one set of names, and altogether.
-MOST_OF_A_SET, MOST = 20, 40
+MOST_OF_A_SET = 20
+MOST = 40
 
 
 @dataclass

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -153,7 +154,8 @@ def _open_running(model: Any, store: TensorStore, report: ProgressCallback) -> I
         return
     loaded, random = load_model(model, store, report)
     sites, skipped = _sites_in_memory(loaded)
-    missing = [name for site in sites for name in site.tensors.values() if name in random]
+    tensors = chain.from_iterable(site.tensors.values() for site in sites)
+    missing = [name for name in tensors if name in random]
     if missing:
         raise CorruptCheckpointError(
             f"{store.ref}: the file lacks {len(missing)} tensors that attend in {type(loaded).__name__}, for "
