@@ -13,7 +13,6 @@ import typer
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
-from attngeo.progress import is_first_process
 from attngeo.session import Session
 from attngeo.studies.engine import Function, RunOutcome, run_study
 from attngeo.studies.models import list_models
@@ -104,11 +103,8 @@ def deliver(
     format: OutputFormat,
     print_table: Callable[[pd.DataFrame], None],
 ) -> None:
-    """Write and print the rows, then report the runs that failed. print_table: prints rows for people.
-
-    Of several processes that accelerate starts, the first one does.
-    """
-    if len(frame) and is_first_process():
+    """Write and print the rows, then report the runs that failed. print_table: prints rows for people."""
+    if len(frame):
         deliver_rows(frame, outputs, format, print_table)
     failed = [outcome for outcome in outcomes if outcome.failure is not None]
     for outcome in failed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
@@ -54,58 +55,69 @@ MOST_CELLS = 384
 DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "fast": torch.bfloat16}
 
 
-def compute(
-    model: Any,
-    options: ScoreOptions,
-    session: Session,
-    record: KeptResult | None = None,
-) -> Kept:
+def compute(model: Any, options: ScoreOptions, session: Session, record: KeptResult | None = None) -> Kept:
     """The rows of the table of scores, and how they were made; see `attngeo.score`.
 
     record: keeps each layer when it is finished, and all of them at the end. Layers that it has are taken from it; if
     the session wants fresh results, they are removed.
     """
-    report, resume = session.progress, not session.results.fresh
-    started, device = time.perf_counter(), pick_device(options.device)
+    started = time.perf_counter()
+    device = pick_device(options.device)
     if device.type == "mps" and options.precision == "float64":
         raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
-    opened = open_adapted(
-        model, options.adapter, session.hub, config=options.config, only_updates=options.adapter_only
-    )  # fmt: skip
+    opened = open_adapted(model, options.adapter, session.hub, config=options.config, only_updates=options.adapter_only)
     with closing(opened) as store, torch.inference_mode():
         if isinstance(store, AdapterStore):
             record = None  # the base of an adapter may change
-        sites, skipped = sites_of(store, options, lambda file: report(Progress("download", file)))
+        sites, skipped = sites_of(store, options, lambda file: session.progress(Progress("download", file)))
         require_updates(store, sites)
         sites = select(sites, options.stack, options.layers, store.ref)
         about = _describe_making(store, sites, options, device) | {"skipped": skipped}
-        if record is not None and not resume:
-            record.forget_parts()
-        parts = record.load_parts(len(sites)) if record is not None and resume else {}
-        rows = {at: kept.rows for at, kept in parts.items() if kept.about.get("device") == str(device)}
-        if rows:
-            report(Progress("kept", f"{len(rows)} of {len(sites)} layers from the result store"))
-        left = {at: site for at, site in enumerate(sites) if at not in rows}
+        rows = {} if record is None else _take_finished(record, len(sites), device, session)
+        missing = {number: site for number, site in enumerate(sites) if number not in rows}
         common = {
-            "model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type"),
+            "model": store.ref,
+            "revision": store.revision,
+            "model_type": store.config.get("model_type"),
             "parameters": store.parameters,
-        }  # fmt: skip
-        with closing(_score_sites(store, list(left.values()), options, device, session)) as scored:
-            for at, of_site in zip(left, scored, strict=True):
-                weights = [info for info in map(store.info, sites[at].tensors.values()) if len(info.shape) > 1]
-                formats = dict.fromkeys(info.packed or info.dtype for info in weights)  # a dtype, or a packed form
-                of_all = common | {"format": ", ".join(formats)}
-                rows[at] = [
-                    {name: in_utf8(x) if isinstance(x, str) else x for name, x in (of_all | row).items()}
-                    for row in of_site
-                ]
+        }
+        with closing(_score_sites(store, list(missing.values()), options, device, session)) as scored:
+            for (number, site), rows_of_site in zip(missing.items(), scored, strict=True):
+                of_site = common | {"format": _describe_format(store, site)}
+                rows[number] = [_in_utf8(of_site | row) for row in rows_of_site]
                 if record is not None:
-                    record.keep_part(at, rows[at], about)
-    result = Kept([row for at in range(len(sites)) for row in rows[at]], about)
+                    record.keep_part(number, rows[number], about)
+    in_order = itertools.chain.from_iterable(rows[number] for number in range(len(sites)))
+    result = Kept(list(in_order), about)
     log.info("%s: %d rows in %.1f s", store.ref, len(result.rows), time.perf_counter() - started)
     if record is not None:
         record.keep(*result)
     return result
+
+
+def _take_finished(
+    record: KeptResult, sites: int, device: torch.device, session: Session
+) -> dict[int, list[dict[str, Any]]]:
+    """The rows of the sites that were finished before on the same device, by the number of the site."""
+    if session.results.fresh:
+        record.forget_parts()
+        return {}
+    parts = record.load_parts(sites)
+    rows = {number: part.rows for number, part in parts.items() if part.about.get("device") == str(device)}
+    if rows:
+        session.progress(Progress("kept", f"{len(rows)} of {sites} layers from the result store"))
+    return rows
+
+
+def _describe_format(store: TensorStore, site: AttentionSite) -> str:
+    """How the weights of a site are stored: dtypes, or packed forms."""
+    infos = map(store.info, site.tensors.values())
+    return ", ".join(dict.fromkeys(info.packed or info.dtype for info in infos if len(info.shape) > 1))
+
+
+def _in_utf8(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose texts can be written to every file."""
+    return {name: in_utf8(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
 def _score_sites(
@@ -128,7 +140,8 @@ def _score_sites(
         q, k, notes = projections(site, tensors, options, dtype=dtype, device=device, ref=store.ref)
         notes += _option_notes(options)
         if options.adapter_only and q.shape[-1] == k.shape[-1]:
-            scored = _score_rows(site, *update_factors(site, tensors, q, k, options, store.ref), notes, options)
+            form, layer = update_factors(site, tensors, q, k, options, store.ref)
+            scored = _score_rows(site, form, layer, notes, options)
         else:
             scored = score_site(site, q, k, notes, options)
         tensors.clear()
@@ -137,11 +150,16 @@ def _score_sites(
 
 def _option_notes(options: ScoreOptions) -> list[str]:
     """Notes that tell rows from those with default options, in every file that they are written to."""
-    plain = ScoreOptions()
-    changed = "update alone" if options.adapter_only else "with the update"
-    notes = [f"{changed} of {', '.join(options.adapter)}"] if options.adapter else []
-    notes += [] if options.convention == plain.convention else [f"{options.convention} convention"]
-    return notes if options.gamma == plain.gamma else [*notes, f"gamma {options.gamma:g}"]
+    usual = ScoreOptions()
+    notes = []
+    if options.adapter:
+        changed = "update alone" if options.adapter_only else "with the update"
+        notes.append(f"{changed} of {', '.join(options.adapter)}")
+    if options.convention != usual.convention:
+        notes.append(f"{options.convention} convention")
+    if options.gamma != usual.gamma:
+        notes.append(f"gamma {options.gamma:g}")
+    return notes
 
 
 def score_site(
@@ -154,14 +172,14 @@ def score_site(
     key_head = key_heads_of(site, options.convention)
     if q.shape[-1] != k.shape[-1]:
         note = f"M is not square: queries read {site.d_model} inputs, keys {site.key_width}"
-        places, empty = _list_places(site, options), _empty([*notes, note])
-        return iter([place | empty for place in places])
+        empty = _empty([*notes, note])
+        return iter([beginning | empty for beginning in _begin_rows(site, options)])
     form = Form(q, k, list(enumerate(key_head)))
     return _score_rows(site, form, layer_factors(form), notes, options)
 
 
-def _list_places(site: AttentionSite, options: ScoreOptions) -> list[dict[str, Any]]:
-    """What the rows of a site begin with: the layer, then each head."""
+def _begin_rows(site: AttentionSite, options: ScoreOptions) -> list[dict[str, Any]]:
+    """The first columns of the rows of a site, which tell them apart: of the layer, then of each head."""
     common = {"stack": site.stack, "layer": site.layer, "d_model": site.d_model, "head_dim": site.head_dim}
     heads = [*enumerate(key_heads_of(site, options.convention))]
     return [common | {"head": head, "key_head": key} for head, key in [(None, None), *heads]]
@@ -171,26 +189,33 @@ def _score_rows(
     site: AttentionSite, form: Form, layer: tuple[Tensor, Tensor], notes: list[str], options: ScoreOptions
 ) -> Iterator[dict[str, Any]]:
     """The rows of a site, from the forms of its heads and the factors of their sum."""
-    first, *heads = _list_places(site, options)
+    first, *heads = _begin_rows(site, options)
     (left, left_factor), (right, right_factor) = map(rescale, layer)
     factor = float(left_factor) * float(right_factor)
     yield first | score_form(form_statistics(left, right), factor, notes, options)
-    (left, left_divisors), (right, right_divisors) = rescale(form.left), rescale(form.right)
-    left_factors, right_factors = left_divisors.tolist(), right_divisors.tolist()
+    left, left_divisors = rescale(form.left)
+    right, right_divisors = rescale(form.right)
+    left_factors = left_divisors.tolist()
+    right_factors = right_divisors.tolist()
     statistics_of_heads = head_statistics(Form(left, right, form.pairs))
-    for place, (i, j), statistics in zip(heads, form.pairs, statistics_of_heads, strict=True):
-        yield place | score_form(statistics, left_factors[i] * right_factors[j], notes, options)
+    for beginning, (i, j), statistics in zip(heads, form.pairs, statistics_of_heads, strict=True):
+        yield beginning | score_form(statistics, left_factors[i] * right_factors[j], notes, options)
 
 
 def score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> dict[str, Any]:
     """One row's scores, from the statistics of a form whose factors were divided by numbers of product `factor`."""
     if not math.isfinite(factor):
         return _empty([*notes, "NaN or Inf in the query or key weights"])
-    squared_norm, d_model = float(form.squared_norm), len(form.row_norms)
+    squared_norm = float(form.squared_norm)
+    d_model = len(form.row_norms)
     if factor == 0 or squared_norm <= 0:
         return _empty([*notes, "the form is zero"], frobenius_norm=0.0)
-    scores = {name: spec.compute(form, options) for name, spec in SCORES.items()}
-    above_chance = {f"{name}_z": spec.z(scores[name], d_model) for name, spec in SCORES.items() if spec.chance_is_exact}
+    scores: dict[str, float] = {}
+    above_chance: dict[str, float] = {}
+    for name, spec in SCORES.items():
+        scores[name] = spec.compute(form, options)
+        if spec.chance_is_exact:
+            above_chance[f"{name}_z"] = spec.z(scores[name], d_model)
     return scores | above_chance | {"frobenius_norm": math.sqrt(squared_norm) * factor, "note": "; ".join(notes)}
 
 
