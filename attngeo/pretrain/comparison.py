@@ -225,9 +225,10 @@ def _explain_failures(failed: Sequence[RunOutcome[Run]], total: int) -> AttnGeoE
     assert error is not None
     if len(faults) < 2:
         return error
-    name = f"{first.name}: " if first.is_raised else ""
+    if first.is_raised:
+        error.subject = f"{first.name}: {error.subject}" if error.subject else first.name
     others = ", ".join(outcome.name for outcome in faults[1:])
-    error.args = (f"{name}{error.args[0]}; {len(faults)} of {total} runs failed, also {others}", *error.option)
+    error.args = (f"{error.args[0]}; {len(faults)} of {total} runs failed, also {others}", *error.option)
     return error
 
 
