@@ -211,6 +211,7 @@ def is_read_so_by_library(folder: Path, case: str) -> bool:
     for name in stored:
         if "quant_state" in name:
             state, other = (json.loads(bytes(tensors[name].tolist())) for tensors in (stored, pack_weights(case)))
+            state = {field: value for field, value in state.items() if field in other}  # the library reads no others
             if state != other and {**state, "nested_offset": 0} == {**other, "nested_offset": 0}:
                 return type(state.get("nested_offset")) in (int, float)
     return False

@@ -16,6 +16,8 @@ from torch import Tensor
 from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, MOST, Packed, Stated, nibbles
 
 STATE = ".weight.quant_state.bitsandbytes__"
+# The numbers of a block that the library takes.
+BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 # Of the numbers that are added to nested scales; those of real weights are below 1.
 LARGEST_OFFSET = 1e30
 
@@ -104,7 +106,9 @@ class Blocks(Packed):
             raise wrong from None
         if not isinstance(shape, list) or len(shape) != 2 or quant_type not in (None, self.format_of_state()):
             raise wrong
-        if not all(type(size) is int and 0 < size <= MOST for size in (*shape, block, nested_block)):
+        if not all(type(size) is int and 0 < size <= MOST for size in (*shape, block)):
+            raise wrong
+        if block not in BLOCKS or (is_nested and nested_block not in BLOCKS):
             raise wrong
         if type(offset) not in (int, float) or not abs(offset) < LARGEST_OFFSET:
             raise wrong

@@ -193,6 +193,12 @@ class CompressedIntegers(Packed):
             return True
         raise self.broken(f"{words} words hold no {columns} numbers of {self.width} bits")
 
+    def _require_padding(self, words: Tensor) -> None:
+        """Raise CorruptCheckpointError if words have numbers where the stated width leaves them empty."""
+        used = 32 // self.width * self.width
+        if bool((words.long() & 0xFFFFFFFF >> used << used).any()):
+            raise self.broken(f"its words hold more than numbers of {self.width} bits")
+
     def needs(self, rows: slice) -> dict[str, slice]:
         """The same rows of codes and scales."""
         outputs, _ = self.shape
@@ -206,6 +212,8 @@ class CompressedIntegers(Packed):
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
         outputs, inputs = self.shape
+        if self.padded:
+            self._require_padding(tensors["codes"])
         codes = unpack(tensors["codes"], self.width, padded=self.padded)[:, :inputs]
         scales = tensors["scales"]
         if scales.numel() == 1:
