@@ -11,22 +11,23 @@
     │   ├── AccessError                  private, or gated and without a valid token
     │   └── NetworkError                 no connection, or offline mode
     ├── DataUnavailableError         3   a data set or a tokeniser cannot be found or reached
-    ├── QuestionError                4   a question set is empty, or every model lacks some word of it
-    ├── DataError                    4   a data set was found, but cannot be trained on
+    ├── QuestionError                4   a question set is empty, or each question has a word that a model lacks
+    ├── DataError                    4   a data set was found, but cannot be used: empty, too small or too large
     │   └── TableError                   a table cannot be used; also a ValueError
     ├── TrainingError                4   training failed, for example the loss is not a number
     ├── InterruptedTrainingError   130   training was interrupted; its checkpoint is saved
     ├── ClusterError                 3   the scheduler of a study cannot be reached, or is lost
     ├── StudyError                   4   a run of a study was lost with its process or worker
-    └── CheckpointError              4   found, but cannot be scored
-        ├── UnexpectedError              an error that attngeo did not expect: a bug
+    └── CheckpointError              4   the model was found, but cannot be scored
+        ├── UnexpectedError              an error of a kind that attngeo does not raise: a bug
         ├── CorruptCheckpointError       truncated, inconsistent or malformed files
-        ├── NotEnoughMemoryError         what has to be in memory at once does not fit
+        ├── NotEnoughMemoryError         the data that is needed at one time does not fit into memory
         ├── UnsafeCheckpointError        reading the file would run code
         ├── ShapeError                   a tensor does not have the shape that its configuration requires
         └── UnsupportedModelError        no attention, or an unsupported family or quantisation
 
-A message is one line: what happened: where: expected X, got Y. What to do. This module imports nothing heavy.
+A message is one line: what happened: where: expected X, got Y. What to do. This module imports the standard library
+only.
 """
 
 from __future__ import annotations
@@ -36,31 +37,42 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Where the files of the project can be read, for messages that refer to one.
+# The address of the project's files, for messages that refer to one.
 PROJECT_FILES = "https://github.com/attngeo/attngeo/blob/main"
-# Module → the extra of the package that installs it; the base installation is without.
+# Module → the extra of attngeo that installs it: attngeo without extras does not.
 EXTRAS = {
     "PIL": "data", "choreographer": "images", "datasets": "data", "distributed": "cluster", "gensim": "cbow",
     "gguf": "quantised", "kaleido": "images", "scipy": "estimators", "sentencepiece": "sentencepiece",
     "sklearn": "estimators",
 }  # fmt: skip
-# Characters of a word, and of a line. A path of this length is rare; a line of this length fills half a terminal.
+# The most characters of a word in a message, and of a message. Longer ones lose their middle. A path of this length is
+# rare; a message of this length fills half a terminal.
 LONGEST_WORD = 300
-LONGEST_LINE = 1200
-# Of what is shortened, how much of the whole is its start. The end of a path or of a message says most, too.
-START = 0.6
-# An address on the network: what is before and after the credentials, and a query, which may be signed.
+LONGEST_MESSAGE = 1200
+# The share of the characters that remain which is the start. The rest is the end, which matters in paths and messages.
+START_SHARE = 0.6
+# An address on the network. Group 1 is the scheme, group 2 the host and the path. Outside the groups are credentials
+# and the query, which may have a signature.
 ADDRESS = re.compile(r"\b(\w+://)(?:[^\s/@'\"<>]*@)?([^\s?#'\"<>]*)(?:[?#][^\s'\"<>]*)?")
 # Package → the first version of Python for which the index has no wheel of it; its extra leaves it out there.
 WITHOUT_WHEEL = {"gensim": (3, 14)}
 
 
 class AttnGeoError(Exception):
-    """Base of all; `exit_code` is what the command line exits with.
+    """Base class of all errors of attngeo.
 
-    UsageError("$jobs and $cluster contradict each other", "jobs", "cluster") is about the options that are named after
-    the message, which has them with a $. Python shows their keywords. The command line sets `spelling`, name → flag.
-    The subject, such as the reference of a model, is what the message begins with; see `about`.
+    A message may name options with a $: UsageError("$jobs and $cluster contradict each other", "jobs", "cluster").
+    `str` replaces $jobs by the keyword `jobs`, or by its flag on the command line.
+
+    Args:
+        message: one line.
+        option: the names of the options in the message, without the $.
+
+    Attributes:
+        exit_code: the exit code of the command line.
+        subject: the start of the message, such as the reference of a model; `about` sets it.
+        option: the names of the options in the message.
+        spelling: name of an option → its flag. Empty in Python; the command line sets it.
     """
 
     exit_code = 4
@@ -72,46 +84,49 @@ class AttnGeoError(Exception):
         self.spelling: dict[str, str] = {}
 
     def __str__(self) -> str:
-        names = {f"${name}": self.spelling.get(name, name) for name in self.option}
-        message = re.sub(r"\$\w+", lambda name: names.get(name[0], name[0]), self.args[0])
+        replacements = {f"${name}": self.spelling.get(name, name) for name in self.option}
+        message = re.sub(r"\$\w+", lambda match: replacements.get(match[0], match[0]), self.args[0])
         if not self.subject:
             return shorten(message)
-        first, _, others = message.partition(": ")
-        if others and self.subject.endswith(first):  # the subject is the file that the message names
-            message = others
+        first_part, _, other_parts = message.partition(": ")
+        if other_parts and self.subject.endswith(first_part):  # the subject is the file that the message names
+            message = other_parts
         return shorten(f"{self.subject}: {message}")
 
 
 def shorten(message: str) -> str:
-    """The message with the middle of each long word left out, then its own middle if it is still too long.
+    """The message without the middle of each long word, then without its own middle if it is still too long.
 
-    Names in it come from files, and have any length.
+    Names in a message come from files, and have any length. The limits are LONGEST_WORD and LONGEST_MESSAGE.
 
     >>> len(shorten("x" * 5000 + ": no such file")) < 400
     True
     >>> shorten("a.csv: no such file")
     'a.csv: no such file'
     """
-    words = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: _cut(word[0], LONGEST_WORD), message)
-    return _cut(words, LONGEST_LINE)
+    long_word = rf"\S{{{LONGEST_WORD + 1},}}"
+    short_words = re.sub(long_word, lambda match: _cut_middle(match[0], LONGEST_WORD), message)
+    return _cut_middle(short_words, LONGEST_MESSAGE)
 
 
-def _cut(text: str, longest: int) -> str:
-    """The start and the end of a text that is too long, and how much is left out between them."""
+def _cut_middle(text: str, longest: int) -> str:
+    """The text; if it has more than `longest` characters, that many of them, and a note in place of its middle."""
     if len(text) <= longest:
         return text
-    start = int(START * longest)
-    end = longest - start
-    return f"{text[:start]}…[{len(text) - longest:,} characters]…{text[-end:]}"
+    start_length = int(START_SHARE * longest)
+    end_length = longest - start_length
+    return f"{text[:start_length]}…[{len(text) - longest:,} characters]…{text[-end_length:]}"
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's error, at most 200 characters; the error's class if it has no text."""
-    return hide_secrets((str(error).strip().splitlines() or [type(error).__name__])[0])[:200]
+    """The first line of another library's error, at most 200 characters, without secrets; its class if it has none."""
+    lines = str(error).strip().splitlines()
+    line = lines[0] if lines else type(error).__name__
+    return hide_secrets(line)[:200]
 
 
 def hide_secrets(text: str) -> str:
-    """The text with addresses that open nothing: without names and passwords of users, and without queries.
+    """The text without credentials and queries in its network addresses.
 
     >>> hide_secrets("403 for 'https://me:secret@host/file?signature=1'")
     "403 for 'https://host/file'"
@@ -119,10 +134,10 @@ def hide_secrets(text: str) -> str:
     return ADDRESS.sub(r"\1\2", text)
 
 
-class about:  # noqa: N801  # as contextlib.suppress: a block, and faster than a generator, as each read is one
-    """Errors that are raised inside the block begin with their subject, such as the reference of a model.
+class about:  # noqa: N801  # a context manager, as contextlib.suppress; as a generator, it would slow down each read
+    """Context manager: gives a subject, such as the reference of a model, to errors that are raised inside the block.
 
-    Of nested blocks, the innermost one decides. A UsageError is about an argument, and stays as it is.
+    Of nested blocks, the innermost one gives it. A UsageError, which is about an argument, gets none.
 
     >>> with about("org/name"):
     ...     raise CorruptCheckpointError("no config.json")
@@ -135,7 +150,7 @@ class about:  # noqa: N801  # as contextlib.suppress: a block, and faster than a
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, AttnGeoError) and not isinstance(error, UsageError) and not error.subject:
             error.subject = self.subject
 
@@ -164,19 +179,21 @@ class MissingPackageError(UsageError, ModuleNotFoundError):
 
 @contextmanager
 def require_extra() -> Iterator[None]:
-    """In the block, which imports: if a package of an extra is missing, raise MissingPackageError that names it."""
+    """Context manager around imports: raises MissingPackageError if a package of an extra is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
-        missing = find_missing(error)
-        if missing is None:
+        missing_package = build_missing_package_error(error)
+        if missing_package is None:
             raise
-        raise missing from None
+        raise missing_package from None
 
 
-def find_missing(error: Exception) -> MissingPackageError | None:
-    """The error that names the package of an extra that could not be imported; None for any other error."""
-    name = str(error.name).partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+def build_missing_package_error(error: Exception) -> MissingPackageError | None:
+    """The MissingPackageError that explains a failed import. None if `error` is not about a package of an extra."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    name = str(error.name).partition(".")[0]
     if name not in EXTRAS:
         return None
     if name in WITHOUT_WHEEL and sys.version_info >= WITHOUT_WHEEL[name]:
@@ -207,7 +224,7 @@ class NetworkError(ModelUnavailableError):
 
 
 class QuestionError(AttnGeoError):
-    """A question set is empty, or every question has a word that some model does not know."""
+    """A question set is empty, or each question has a word that a model lacks."""
 
 
 class DataUnavailableError(AttnGeoError):
@@ -217,14 +234,20 @@ class DataUnavailableError(AttnGeoError):
 
 
 class DataError(AttnGeoError):
-    """A data set is empty, too small, or not of the expected kind."""
+    """A data set is empty, too small, too large, or not of the expected kind."""
 
 
 class TableError(DataError, ValueError):
     """A table cannot be used. Also a ValueError, as scikit-learn raises for invalid data.
 
-    table: its file, or what it is, such as "the training rows". row: number of the row, from 1. column: name of the
-    column. The message begins with those that are known.
+    Args:
+        message: one line.
+        option: the names of the options in the message; see AttnGeoError.
+        table: its file, or a name such as "the training rows"; "" if it has none.
+        row: the number of the row, from 1, if the error is about one.
+        column: the name of the column, if the error is about one.
+
+    `str` begins with the table, the row and the column, as far as they are known.
     """
 
     def __init__(
@@ -236,9 +259,17 @@ class TableError(DataError, ValueError):
         self.column = column
 
     def __str__(self) -> str:
-        row = "" if self.row is None else f"row {self.row}"
-        column = "" if self.column is None else f"column {self.column!r:.60}"
-        return shorten(": ".join(filter(None, (self.table, row, column, super().__str__()))))
+        parts = []
+        if self.table:
+            parts.append(self.table)
+        if self.row is not None:
+            parts.append(f"row {self.row}")
+        if self.column is not None:
+            parts.append(f"column {self.column!r:.60}")  # at most 60 characters of its name
+        message = super().__str__()
+        if message:
+            parts.append(message)
+        return shorten(": ".join(parts))
 
 
 class TrainingError(AttnGeoError):
@@ -248,7 +279,11 @@ class TrainingError(AttnGeoError):
 class InterruptedTrainingError(AttnGeoError):
     """Training was interrupted, and stopped after it saved a checkpoint.
 
-    what: what happened. advice: how to resume. The message is both.
+    The message is "what; advice".
+
+    Args:
+        what: what was interrupted and where, such as "interrupted in epoch 3 of 10".
+        advice: how to resume, such as "repeat the command".
     """
 
     exit_code = 130
@@ -274,19 +309,24 @@ class CheckpointError(AttnGeoError):
 
 
 class UnexpectedError(CheckpointError):
-    """An error that attngeo did not expect, which is a bug. Its cause is the error itself."""
+    """An error of a kind that attngeo does not raise, which is a bug. `__cause__`, if set, is the original error."""
 
     @classmethod
-    def of(cls, what: str, error: Exception) -> UnexpectedError:
-        """The line that describes an error in some work: a model, or a figure."""
-        missing = find_missing(error)
-        if missing is not None:
-            return cls(f"{what}: {missing}")
-        return cls(f"{what}: unexpected {type(error).__name__}: {first_line(error)}")
+    def describe(cls, task: str, error: Exception) -> UnexpectedError:
+        """An UnexpectedError whose message describes another error. Does not set its cause.
+
+        Args:
+            task: the work that failed, such as the name of a model or a figure.
+            error: the original error. The message names the extra to install if it is a failed import of a package.
+        """
+        missing_package = build_missing_package_error(error)
+        if missing_package is not None:
+            return cls(f"{task}: {missing_package}")
+        return cls(f"{task}: unexpected {type(error).__name__}: {first_line(error)}")
 
 
 class NotEnoughMemoryError(CheckpointError):
-    """What has to be in memory at once does not fit."""
+    """The data that is needed at one time does not fit into memory."""
 
 
 class CorruptCheckpointError(CheckpointError):

@@ -25,7 +25,7 @@ from attngeo.errors import (
     TableError,
     UsageError,
     about,
-    find_missing,
+    build_missing_package_error,
 )
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.pretrain import make_options
@@ -166,7 +166,7 @@ def test_a_package_without_a_wheel_is_not_offered_as_an_extra(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, "version_info", version)
-        missing = find_missing(ModuleNotFoundError("No module named 'gensim'", name="gensim"))
+        missing = build_missing_package_error(ModuleNotFoundError("No module named 'gensim'", name="gensim"))
     assert missing is not None
     assert "gensim is not installed" in str(missing)
     assert advice in str(missing)

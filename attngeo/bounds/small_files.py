@@ -1,6 +1,8 @@
-"""Small files that others have written, such as a config.json or a recipe: regular files only, up to a limit of bytes.
+"""Reading of small files that attngeo may not have written, such as a config.json or a recipe.
 
-A FIFO or a device may never end, and a file may be gigabytes long. So every small file is read here.
+A FIFO or a device may never end, and a file may be gigabytes long. So these functions accept regular files only, up to
+a limit of bytes. Every small file is read here, or checked here before another library reads it.
+Messages of a ValueError begin with "it" or "not": the caller puts the name of the file before them.
 """
 
 from __future__ import annotations
@@ -10,49 +12,74 @@ import os
 import stat
 from pathlib import Path
 
-MEGABYTE = 1 << 20
-# Several times the longest that are known: 2 MB for the configuration of a classifier with 21,000 labels, 9 MB for the
-# index of 90,000 tensors, 35 MB for a tokenizer.json. Parsed, a file needs up to twenty times its bytes of memory.
-MOST_BYTES = 16 * MEGABYTE
-MOST_INDEX_BYTES = 64 * MEGABYTE
-MOST_TOKENISER_BYTES = 256 * MEGABYTE
-MOST_RESULTS_BYTES = 1024 * MEGABYTE
+MEBIBYTE = 1 << 20
+# Limits in bytes, several times the longest files that are known. Parsing needs up to twenty times as much memory.
+# Configurations, recipes and lists. Longest: 2 MB, of a classifier with 21,000 labels.
+MOST_BYTES = 16 * MEBIBYTE
+# The index of a sharded checkpoint, and texts of sentences. Longest: 9 MB, of 90,000 tensors.
+MOST_INDEX_BYTES = 64 * MEBIBYTE
+# Longest: 35 MB, of a tokenizer.json.
+MOST_TOKENISER_BYTES = 256 * MEBIBYTE
+# Tables of results.
+MOST_RESULTS_BYTES = 1024 * MEBIBYTE
 
 
-def check_small(path: Path, most: int = MOST_BYTES) -> int:
-    """The number of bytes of a small file that another library reads.
+def require_regular_file(path: Path, most_bytes: int = MOST_BYTES) -> int:
+    """Check a file before it is read, here or by another library.
 
-    Raises OSError if it is no regular file, ValueError if it has more than `most` bytes.
+    Args:
+        path: the file.
+        most_bytes: the limit of its size.
+
+    Returns:
+        The size of the file in bytes.
+
+    Raises:
+        OSError: It does not exist, or is not a regular file.
+        ValueError: It has more than `most_bytes` bytes.
     """
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    if status.st_size > most:
-        raise ValueError(f"it has {status.st_size:,} bytes, expected at most {most:,}")
+    if status.st_size > most_bytes:
+        raise ValueError(f"it has {status.st_size:,} bytes, expected at most {most_bytes:,}")
     return status.st_size
 
 
-def read_small_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+def read_small_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """The content of a small file.
 
-    Raises OSError if it cannot be read, or is no regular file; ValueError if it has more than `most` bytes.
+    Args:
+        path: the file.
+        most_bytes: the limit of its size.
+
+    Raises:
+        OSError: It cannot be read, or is not a regular file.
+        ValueError: It has more than `most_bytes` bytes, or more than the size that the system states.
     """
-    size = check_small(path, most)
+    size = require_regular_file(path, most_bytes)
     with path.open("rb") as file:
         content = file.read(size + 1)
-    if len(content) > size:  # it grows, or it is a file of the system without a size
+    if len(content) > size:  # the file grows, or it is one such as those in /proc, whose size is stated as 0
         raise ValueError(f"it has more bytes than its size of {size:,}")
     return content
 
 
-def read_small_text(path: Path, most: int = MOST_BYTES, encoding: str = "utf-8") -> str:
-    """The text of a small file. Raises as `read_small_bytes`, and ValueError if it is not UTF-8.
+def read_small_text(path: Path, most_bytes: int = MOST_BYTES, encoding: str = "utf-8") -> str:
+    """The text of a small file.
 
-    encoding: "utf-8", or "utf-8-sig" for a file that may start with a byte order mark.
+    Args:
+        path: the file.
+        most_bytes: the limit of its size.
+        encoding: "utf-8", or "utf-8-sig" for a file that may start with a byte order mark.
+
+    Raises:
+        OSError: As `read_small_bytes`.
+        ValueError: As `read_small_bytes`, or the file is not UTF-8. The message has the offset of the byte, from 0.
     """
-    content = read_small_bytes(path, most)
+    content = read_small_bytes(path, most_bytes)
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:

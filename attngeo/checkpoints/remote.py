@@ -1,9 +1,9 @@
-"""RemoteFile: a file on the Hub of which only ranges are read.
+"""RemoteFile: a file on the Hub, of which ranges of bytes are read instead of the whole.
 
-The Hub answers a request for a file with the address of the server that has it, signed for some time. It is asked once
-for each file, and again when the address has expired. A token is sent to the Hub's host only. Each answer is checked:
-its range, its length and the size of the whole file. What a network breaks is asked for again, with growing waits.
-Imports no torch.
+The Hub answers a request for a file with the address of a server that has it; the address is valid for a limited time.
+The Hub is asked once for each file, and again if the address has expired. A token is sent to the Hub's host only. Each
+answer is checked: its range, its length and the size of the whole file. Requests that fail for a passing reason are
+repeated, with growing pauses. The import of this module does not import torch.
 """
 
 from __future__ import annotations
@@ -37,26 +37,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Requests for ranges in flight, of all files together, and bytes of one of them: more than enough to fill a line.
+# Requests at the same time, for all files together, and the most bytes of one: enough to use the whole bandwidth.
 CONNECTIONS = 4
-PART = 16 * 2**20
-# Ranges are merged if the bytes between them are at most this share of theirs.
-GAP = 0.01
-# The first wait in seconds before what is broken is asked for again; each next one is twice as long.
-FIRST_WAIT = 0.5
+PART_BYTES = 16 * 2**20
+# Ranges are merged if the bytes between them are at most this share of the bytes in them.
+MOST_GAP_SHARE = 0.01
+# Seconds before a failed request is repeated: the first pause, and the longest. Each pause is twice the one before.
+FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 8
-# The statuses of answers: an address has expired, a range comes, the whole file comes.
+# HTTP statuses: the address has expired, the answer is a range, the answer is the whole file.
 EXPIRED = (401, 403, 404, 410)
 PARTIAL = 206
 WHOLE = 200
-RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
-# The most connections that are dropped for their speed, for one range.
+# The header Content-Range: first byte, last byte (inclusive), and size of the file.
+CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
+# The most connections that are given up because they are slow, for one part of a range.
 MOST_DROPS = 8
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a file is served. url: for some time. etag: of its content. headers: of each request for it."""
+    """The address at which a server has a file.
+
+    Attributes:
+        url: valid for a limited time.
+        size: of the file, in bytes.
+        etag: the hash of the content, "" if the Hub states none.
+        headers: those that each request for the file needs.
+    """
 
     url: str
     size: int
@@ -65,55 +73,67 @@ class Address:
 
 
 class _BrokenError(Exception):
-    """An answer that may be right the next time. wait: the seconds that the server asks for, if it does."""
+    """A request failed, and may succeed if it is repeated.
 
-    def __init__(self, why: str, wait: int | None = None) -> None:
-        super().__init__(why)
+    Args:
+        reason: what failed.
+        wait: the seconds that the server asks to wait, or None.
+    """
+
+    def __init__(self, reason: str, wait: int | None = None) -> None:
+        super().__init__(reason)
         self.wait = wait
 
 
 class _ExpiredError(_BrokenError):
-    """The address is not served any more."""
+    """The address has expired. The Hub knows a new one."""
 
 
 class _SlowError(_BrokenError):
-    """The answer comes much more slowly than others."""
+    """The connection is much slower than the others."""
 
 
 class _RefusedError(Exception):
-    """An answer that will not be better the next time."""
+    """A request failed, and would fail again."""
 
 
 @dataclass
 class _Download:
-    """A range that is being downloaded.
+    """The part of a range that one thread downloads.
 
-    offset: its first byte in the file. view: memory for all of it. rules: of its requests. done: bytes that have come.
-    drops: connections that were given up for their speed.
+    Attributes:
+        offset: of its first byte in the file.
+        view: memory for all of its bytes.
+        rules: the limits of its requests.
+        received: the number of bytes in `view` so far.
+        drops: the number of connections that were given up because they were slow.
     """
 
     offset: int
     view: memoryview
     rules: ServerRules
-    done: int = 0
+    received: int = 0
     drops: int = 0
 
 
-# What is asked for again. A RuntimeError is that of a client which huggingface_hub has closed, after an error of
-# another request.
-REPEATED = (_BrokenError, httpx.RequestError, httpx.InvalidURL, RuntimeError)
+# Errors after which a request is repeated. The RuntimeError is that of a client which huggingface_hub has closed, after
+# an error of another request.
+PASSING_ERRORS = (_BrokenError, httpx.RequestError, httpx.InvalidURL, RuntimeError)
 
 
 class RemoteFile:
-    """A file on the Hub; see `ByteSource`. Each request is of the content that the Hub named first.
+    """A file on the Hub; see `ByteSource`.
+
+    All requests are for one content: `read` and `hold` fail if the file has changed on the Hub since it was opened.
 
     Args:
-        where: the file, for errors and the log.
+        where: the name of the file, for errors and the log.
         look_up: asks the Hub for the file's address.
-        retries: how often a range is asked for again.
+        retries: how often in a row a request for a part may be repeated without PROGRESS bytes in between.
 
     Raises:
-        NetworkError: The server does not serve ranges, or not in the end.
+        NetworkError: By `read` and `hold`: the server does not send ranges, it has failed more than `retries` times, or
+            the file has changed.
     """
 
     lanes = CONNECTIONS
@@ -125,28 +145,30 @@ class RemoteFile:
         self._address = look_up()
         self.size = self._address.size
         self._closed = threading.Event()
-        self._lock = threading.Lock()
-        self._renewing = threading.Lock()
-        self._held: list[tuple[int, Tensor]] = []  # offset, bytes
+        self._held_lock = threading.Lock()
+        self._address_lock = threading.Lock()
+        # The blocks in memory: the offset of the first byte in the file, and the bytes, uint8 [n].
+        self._held: list[tuple[int, Tensor]] = []
         watch_clients()
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
-        """Bytes, uint8 [count], in new memory; see `ByteSource`."""
+        """The `count` bytes from `offset` on, uint8 [count], from memory or by requests; see `ByteSource`."""
         if offset < 0 or offset + count > self.size:
             raise CorruptCheckpointError(f"ends inside tensor {name!r}")
-        with self._lock:
+        with self._held_lock:
             held = self._find_held(offset, count)
             if held is not None and len(held[1]) == count:  # large tensors are handed over, not copied
                 self._held = [block for block in self._held if block is not held]
                 return held[1]
         require_memory(count, f"tensor {name!r}")
         if held is None:
-            return self._load([(offset, count)])[0][1]
+            ((_, content),) = self._load([(offset, count)])
+            return content
         start, block = held
         return block[offset - start : offset - start + count].clone()
 
     def _find_held(self, offset: int, count: int) -> tuple[int, Tensor] | None:
-        """The block in memory that has all bytes of a range."""
+        """The block in memory that has all bytes of a range, as offset and bytes; None if there is none."""
         for start, block in self._held:
             if start <= offset and offset + count <= start + len(block):
                 return start, block
@@ -154,70 +176,77 @@ class RemoteFile:
 
     @contextmanager
     def hold(self, extents: Iterable[Extent]) -> Iterator[None]:
-        """Inside the block, these bytes are in memory, by as few requests as the ranges allow; see `ByteSource`."""
+        """Context manager: keeps the bytes of `extents` in memory, downloaded by few requests; see `ByteSource`."""
         merged = merge(self._clip(extent) for extent in extents)
         require_memory(sum(nbytes for _, nbytes in merged), "what is read at once")
         blocks = self._load(merged)
-        with self._lock:
+        with self._held_lock:
             self._held = [*self._held, *blocks]
         try:
             yield
         finally:
-            with self._lock:
+            with self._held_lock:
                 self._held = [held for held in self._held if not any(held is block for block in blocks)]
 
     def _clip(self, extent: Extent) -> tuple[int, int]:
-        """The part of a range that is inside the file."""
+        """The part of a range that is inside the file: offset and number of bytes."""
         offset = min(max(extent.offset, 0), self.size)
         return offset, max(min(extent.nbytes, self.size - offset), 0)
 
     def close(self) -> None:
-        """Forget what is held, and end requests that wait."""
+        """Free the memory of held bytes, and end pauses and downloads."""
         self._held = []
         self._closed.set()
 
     def _load(self, extents: list[tuple[int, int]]) -> list[tuple[int, Tensor]]:
-        """The bytes of each range with its offset; parts of them are asked for at once."""
+        """Download ranges, in parts of PART_BYTES by several threads.
+
+        Args:
+            extents: offset and number of bytes of each range.
+
+        Returns:
+            Offset and bytes, uint8 [count], of each range, in the same order.
+        """
         import torch
 
         blocks = [(offset, torch.empty(count, dtype=torch.uint8)) for offset, count in extents]
-        waiting: list[Future[None]] = []
+        downloads: list[Future[None]] = []
         for offset, block in blocks:
             view = memoryview(block.numpy().data)
-            waiting += [
-                _connections().submit(self._receive, offset + start, view[start : start + PART])
-                for start in range(0, len(view), PART)
-            ]
+            for start in range(0, len(view), PART_BYTES):
+                part = view[start : start + PART_BYTES]
+                downloads.append(_connection_pool().submit(self._receive, offset + start, part))
         try:
-            for request in waiting:
-                request.result()
+            for download in downloads:
+                download.result()
         finally:
-            for request in waiting:
-                request.cancel()
+            for download in downloads:
+                download.cancel()
         return blocks
 
     def _receive(self, offset: int, view: memoryview) -> None:
-        """Fill `view` with the bytes from `offset`. What has come is kept when the rest is asked for again.
+        """Fill `view` with the bytes of the file from `offset` on. A repeated request is for the missing bytes only.
 
-        That an address expires once is no failure, nor is a slow server, and bytes that came are progress.
+        Failures are counted against `retries`. The count starts again after PROGRESS bytes in one request. A slow
+        connection is no failure, and neither is the first time that the address has expired.
         """
         download = _Download(offset, view, ServerRules(self.where, counts_failures=True))
         failures = 0
-        renewed = False
-        while download.done < len(view):
+        has_expired = False
+        while download.received < len(view):
             address = self._address
-            begun = download.done
+            received_before = download.received
             try:
                 self._stream_into(download, address)
             except _RefusedError as error:
                 raise NetworkError(str(error), "download") from None
-            except REPEATED as error:
-                if download.done - begun >= PROGRESS:
+            except PASSING_ERRORS as error:
+                if download.received - received_before >= PROGRESS:
                     failures = 0
                 if isinstance(error, _SlowError):
                     download.drops += 1
-                elif isinstance(error, _ExpiredError) and not renewed:
-                    renewed = True
+                elif isinstance(error, _ExpiredError) and not has_expired:
+                    has_expired = True
                 else:
                     failures += 1
                 if failures > self._retries:
@@ -229,98 +258,142 @@ class RemoteFile:
                 self._recover(error, address, failures)
 
     def _stream_into(self, download: _Download, address: Address) -> None:
-        """Ask once for the bytes that are still to come. Raises what `_receive` recovers from."""
-        begun = download.done
+        """Send one request, for the missing bytes of a part, and write them to its memory.
+
+        Raises _RefusedError, NetworkError, or one of PASSING_ERRORS, as `_receive` expects.
+        """
+        received_before = download.received
         view = download.view
+        missing = len(view) - received_before
         speed: Speed | None = None
-        for block in _stream(address, download.offset + begun, len(view) - begun, download.rules):
+        for block in _stream(address, download.offset + received_before, missing, download.rules):
             self._require_open()
-            end = download.done + len(block)
+            end = download.received + len(block)
             if end > len(view):
-                download.done = begun  # nothing of an answer that is longer than the range is kept
+                download.received = received_before  # no byte of an answer that is too long is kept
                 raise _BrokenError("more bytes came than were asked for")
-            view[download.done : end] = block
-            download.done = end
+            view[download.received : end] = block
+            download.received = end
             now = time.monotonic()
-            if speed is None:  # what comes first has waited for the answer of the server, and for this thread
+            if speed is None:  # time starts at the first block, without the wait for the server and for this thread
                 speed = Speed(speeds, threading.get_ident(), now)
             if speed.is_slow(len(block), len(view) - end, now) and download.drops < MOST_DROPS:
                 raise _SlowError("much slower than others")
-        if download.done < len(view):
-            raise _BrokenError(f"{download.done:,} bytes came, expected {len(view):,}")
+        if download.received < len(view):
+            raise _BrokenError(f"{download.received:,} bytes came, expected {len(view):,}")
 
     def _require_open(self) -> None:
+        """Raise NetworkError if the file is closed."""
         if self._closed.is_set():
             raise NetworkError("closed while it was read")
 
-    def _recover(self, error: Exception, failed: Address, failures: int) -> None:
-        """Wait, and renew an address that has expired, unless another request has renewed it already."""
+    def _recover(self, error: Exception, address: Address, failures: int) -> None:
+        """Pause after a failure, and look up the address again if it has expired and no other thread has done so.
+
+        Args:
+            error: one of PASSING_ERRORS.
+            address: the address that the failed request used.
+            failures: their number so far; no pause if it is 0.
+
+        Raises:
+            NetworkError: The file is closed, has changed on the Hub, or its address cannot be looked up.
+        """
         log.info("%s: %s; asked again", self.where, first_line(error))
         if failures:
-            stated = getattr(error, "wait", None) or 0
-            pause = min(FIRST_WAIT * 2 ** (failures - 1), LONGEST_PAUSE)
-            self._closed.wait(max(stated, pause))
+            requested_wait = getattr(error, "wait", None) or 0
+            pause = min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
+            self._closed.wait(max(requested_wait, pause))
         self._require_open()
         if not isinstance(error, _ExpiredError):
             return
-        with self._renewing:
-            if self._address is not failed:
+        with self._address_lock:
+            if self._address is not address:
                 return
             try:
-                renewed = self._look_up()
-            except RuntimeError as closed:  # see REPEATED
-                raise NetworkError(f"{first_line(closed)}; try again") from None
-            if (renewed.size, renewed.etag) != (failed.size, failed.etag):
+                new_address = self._look_up()
+            except RuntimeError as closed_client:  # see PASSING_ERRORS
+                raise NetworkError(f"{first_line(closed_client)}; try again") from None
+            if (new_address.size, new_address.etag) != (address.size, address.etag):
                 raise NetworkError("it has changed while it was read; try again")
-            self._address = renewed
+            self._address = new_address
 
 
 def merge(extents: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges, offset and number of bytes, in order, with those merged that overlap or are close.
+    """The ranges in ascending order; those that overlap or have a small gap between them are merged.
+
+    A gap is small if the gaps of the merged range together are at most MOST_GAP_SHARE of its bytes in `extents`. Empty
+    ranges are left out.
+
+    Args:
+        extents: offset and number of bytes of each range, in any order.
+
+    Returns:
+        Offset and number of bytes of each merged range.
 
     >>> merge([(300, 100), (0, 100), (101, 100), (350, 10)])
     [(0, 201), (300, 100)]
     """
     merged: list[tuple[int, int]] = []
-    wanted = 0  # bytes of the last one that were given
+    requested = 0  # bytes of the last merged range that are in `extents`
     for offset, count in sorted(extents):
         if not count:
             continue
         if merged:
             start, length = merged[-1]
-            last = start + length
-            end = max(offset + count, last)
-            wanted_of_both = wanted + end - max(offset, last)
-            gaps = end - start - wanted_of_both
-            if gaps <= GAP * wanted_of_both:
+            previous_end = start + length  # exclusive
+            end = max(offset + count, previous_end)
+            new_bytes = end - max(offset, previous_end)
+            requested_of_both = requested + new_bytes
+            gaps = end - start - requested_of_both
+            if gaps <= MOST_GAP_SHARE * requested_of_both:
                 merged[-1] = (start, end - start)
-                wanted = wanted_of_both
+                requested = requested_of_both
                 continue
         merged.append((offset, count))
-        wanted = count
+        requested = count
     return merged
 
 
 def _stream(address: Address, offset: int, count: int, rules: ServerRules) -> Iterator[bytes]:
-    """The bytes of a range as they come. Raises _BrokenError, _RefusedError, NetworkError, or an error of httpx."""
-    last = offset + count - 1
+    """Send one request for a range, and yield its bytes in blocks as they arrive.
+
+    Args:
+        address: the address of the file.
+        offset: of the first byte.
+        count: the number of bytes, at least 1.
+        rules: the limits of this request.
+
+    Raises:
+        _RefusedError: The server does not send ranges.
+        NetworkError: The server asks to wait too long.
+        _BrokenError, httpx.RequestError, httpx.InvalidURL, RuntimeError: See PASSING_ERRORS.
+    """
+    last = offset + count - 1  # inclusive, as in HTTP
     headers = {**address.headers, "Range": f"bytes={offset}-{last}", "Accept-Encoding": "identity"}
     try:
         with (
-            apply_rules([rules]),  # of this request only: other threads send some beside it
+            apply_rules([rules]),  # for this thread only: other threads send requests at the same time
             get_session().stream("GET", address.url, headers=headers, follow_redirects=True) as response,
         ):
-            _check_answer(response, (offset, last, address.size))
+            _check_response(response, (offset, last, address.size))
             yield from response.iter_raw()
     except HfHubHTTPError:
         raise NetworkError(str(rules.refusal)) from None
 
 
-def _check_answer(response: Any, expected: tuple[int, int, int]) -> None:
-    """Raise _BrokenError or _RefusedError unless the answer is this range: first byte, last byte, size of the file."""
+def _check_response(response: Any, expected_range: tuple[int, int, int]) -> None:
+    """Check that the answer to a request for a range has its bytes, as they are.
+
+    Args:
+        response: an answer of httpx.
+        expected_range: first byte, last byte (inclusive) and size of the file.
+
+    Raises:
+        _BrokenError: The server is busy, the address has expired, or the answer is another range or compressed.
+        _RefusedError: The server sends whole files only, or answers with another status.
+    """
     status = response.status_code
     host = response.url.host
-    first, last, size = expected
     if status in BUSY:
         raise _BrokenError(f"HTTP status {status}", read_wait(response))
     if status in EXPIRED:
@@ -329,18 +402,20 @@ def _check_answer(response: Any, expected: tuple[int, int, int]) -> None:
         raise _RefusedError(f"{host} sends whole files only; read the model with $download")
     if status != PARTIAL:
         raise _RefusedError(f"{host} answers with HTTP status {status} to the request of a range; try $download")
-    stated = response.headers.get("Content-Range", "")
-    numbers = RANGE.fullmatch(stated)
-    if numbers is None or tuple(map(int, numbers.groups())) != expected:
-        raise _BrokenError(f"the range {stated!r:.60} came, expected {first}-{last} of {size:,} bytes")
+    stated_range = response.headers.get("Content-Range", "")
+    match = CONTENT_RANGE.fullmatch(stated_range)
+    if match is None or tuple(map(int, match.groups())) != expected_range:
+        first, last, size = expected_range
+        raise _BrokenError(f"the range {stated_range!r:.60} came, expected {first}-{last} of {size:,} bytes")
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise _BrokenError("the answer is compressed")
 
 
 @cache
-def _connections() -> ThreadPoolExecutor:
+def _connection_pool() -> ThreadPoolExecutor:
+    """The threads that download parts, for all files of the process."""
     return ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="attngeo-range")
 
 
-if hasattr(os, "register_at_fork"):  # a child has no threads, and makes its own
-    os.register_at_fork(after_in_child=_connections.cache_clear)
+if hasattr(os, "register_at_fork"):  # a forked process does not have these threads, and starts its own
+    os.register_at_fork(after_in_child=_connection_pool.cache_clear)

@@ -3,10 +3,10 @@
 A vocabulary marks the tokens that start a word (`Ġ` in byte-level BPE, `▁` in SentencePiece), those that end one
 (`</w>`), or those that continue one (`##` in WordPiece). The mark of a vocabulary is the one on most of its tokens.
 
-A token is a word if it is not special, is a whole word by that mark, and consists of letters (of any script, with their
-combining marks), with single hyphens, apostrophes and full stops between or after them. Examples of tokens that are no
-words: `[unused9]`, `##ing`, `<s>`, control and byte tokens, numbers, punctuation, and phrases such as `New_York`. Rare
-words and words of one letter are words.
+A token is a word if it is not special, is whole by that mark, and consists of letters (of any script, with their
+combining marks), single hyphens, apostrophes and full stops between letters, and at most one full stop at the end.
+Not words are: `[unused9]`, `##ing`, `<s>`, control and byte tokens, numbers, punctuation, and phrases such as
+`New_York`. Rare words and single letters are words.
 """
 
 from __future__ import annotations
@@ -20,31 +20,38 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from tokenizers.decoders import ByteLevel
-from tokenizers.pre_tokenizers import ByteLevel as ByteLevelBytes
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.pre_tokenizers import ByteLevel as ByteLevelEncoder
 from torch import Tensor
 
 from attngeo.choices import Candidates
 from attngeo.errors import CorruptCheckpointError
 
-# A vocabulary is cased if at least this share of its words has a capital.
+# A vocabulary is cased if more than this share of its words has a capital.
 LEAST_CASED_SHARE = 0.001
+# Characters between the letters of one word.
 JOINERS = frozenset("-'’.")
-# The label of a token that is only a part of a word has this mark, in every vocabulary.
-INSIDE = "##"
-# A mark on a smaller share of the tokens is a letter, such as the Ġ of Maltese.
-LEAST_SHARE = 0.01
+# The mark in labels, for every vocabulary, of a token that is only a part of a word: `##ing`, or `runn##` in a
+# vocabulary that marks the ends of words.
+INSIDE_MARK = "##"
+# A vocabulary has a mark if at least this share of its tokens has it. On fewer it is a letter, such as Ġ in Maltese.
+LEAST_MARKED_SHARE = 0.01
 
 
 @dataclass(frozen=True, repr=False)
 class Embedding:
     """A table of vectors.
 
-    ref: its name, as the user gave it. matrix: [rows, width], floating point, on the CPU, as it was stored.
-    labels: what each row is: a word as in running text, a token (`##ing`: a piece inside a word), or "".
-    is_word: [rows], whether a row is a word. is_entry: [rows], whether a row has a label and finite values.
-    revision: the Hub's commit of a checkpoint. pieces: the rows of a word's tokens, or None if a part of the word has
-    no token; itself None for a table without a tokeniser. notes: what a user should know about how it was read.
+    Attributes:
+        ref: its name, as the user gave it.
+        matrix: [rows, width], floating point, on the CPU, in the dtype in which it was stored.
+        labels: the text of each row: a word as in running text, a token (`##ing`: a piece inside a word), or "".
+        is_word: [rows], bool, whether a row is a word and has finite values.
+        is_entry: [rows], bool, whether a row has a label and finite values.
+        revision: the Hub's commit of a checkpoint, else None.
+        pieces: a function from a word to the rows of its tokens, or to None if a part of the word has no token. The
+            attribute is None if the table has no tokeniser.
+        notes: messages for the user about how the table was read.
     """
 
     ref: str
@@ -60,49 +67,67 @@ class Embedding:
     def from_words(
         cls, ref: str, matrix: np.ndarray[Any, Any], labels: Sequence[str], notes: tuple[str, ...] = ()
     ) -> Embedding:
-        """The table of word vectors [rows, width], one label for each row.
+        """The table of word vectors, whose rows are words or not by their labels alone.
 
-        Raises CorruptCheckpointError if no row is finite.
+        Args:
+            ref: the name of the table.
+            matrix: [rows, width], floating point.
+            labels: one for each row.
+            notes: messages for the user; one about rows that are not finite is added.
+
+        Raises:
+            CorruptCheckpointError: No row is finite.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of read-only memory, which nothing here writes to
             tensor = torch.from_numpy(matrix)
-        usable = find_finite_rows(tensor)
-        if not usable.any():
+        is_finite = flag_finite_rows(tensor)
+        if not is_finite.any():
             raise CorruptCheckpointError(f"{ref}: no vector is finite; save it again")
-        left_out = int((~usable).sum())
+        left_out = int((~is_finite).sum())
         if left_out:
             notes = (*notes, f"vectors with NaN or Inf, left out: {left_out:,}")
-        words = torch.tensor([is_word(label) for label in labels])
-        return cls(ref, tensor, labels, words & usable, usable, notes=notes)
+        has_word_label = torch.tensor([is_word(label) for label in labels])
+        return cls(ref, tensor, labels, is_word=has_word_label & is_finite, is_entry=is_finite, notes=notes)
 
     def __repr__(self) -> str:
         rows, width = self.matrix.shape
         return f"Embedding({self.ref!r}: {rows:,} vectors of {width} dimensions, {int(self.is_word.sum()):,} words)"
 
     def rows(self, candidates: Candidates) -> Tensor:
-        """The rows that may be answers, in ascending order: the words, or all entries."""
-        return (self.is_word if candidates == "words" else self.is_entry).nonzero()[:, 0]
+        """The numbers of the rows that may be answers, [n], int64, in ascending order: words, or all entries."""
+        is_candidate = self.is_word if candidates == "words" else self.is_entry
+        return is_candidate.nonzero()[:, 0]
 
     @property
     def is_cased(self) -> bool:
-        """Whether the vocabulary has words with capitals."""
+        """Whether more than LEAST_CASED_SHARE of the words have a capital."""
         words = [self.labels[row] for row in self.rows("words").tolist()]
-        cased: int = sum(word != word.lower() for word in words)
-        return bool(cased > LEAST_CASED_SHARE * len(words))
+        cased_count: int = sum(word != word.lower() for word in words)
+        return bool(cased_count > LEAST_CASED_SHARE * len(words))
 
 
-def find_finite_rows(matrix: Tensor) -> Tensor:
-    """Whether each row [rows] of `matrix` [rows, width] is finite. Works in blocks, to need little memory."""
-    finite = torch.empty(len(matrix), dtype=torch.bool)
-    block = 4096
-    for start in range(0, len(matrix), block):
-        finite[start : start + block] = matrix[start : start + block].isfinite().all(1)
-    return finite
+def flag_finite_rows(matrix: Tensor) -> Tensor:
+    """Whether all values of each row are finite, [rows], bool. matrix: [rows, width].
+
+    Needs little memory: a block of rows is checked at a time.
+    """
+    is_finite = torch.empty(len(matrix), dtype=torch.bool)
+    block_rows = 4096
+    for start in range(0, len(matrix), block_rows):
+        block = slice(start, start + block_rows)
+        is_finite[block] = matrix[block].isfinite().all(dim=1)
+    return is_finite
 
 
 class Mark(NamedTuple):
-    """A mark, the side of a token that it is on, and whether it marks whole words or pieces inside of words."""
+    """A mark of a vocabulary.
+
+    Attributes:
+        text: its characters.
+        side: whether it is at the start or at the end of a token.
+        marks_words: True if tokens with it are whole words, False if they are pieces inside a word.
+    """
 
     text: str
     side: Literal["start", "end"]
@@ -110,11 +135,11 @@ class Mark(NamedTuple):
 
 
 BYTE_LEVEL = Mark("Ġ", "start", True)
-MARKS = (BYTE_LEVEL, Mark("▁", "start", True), Mark("</w>", "end", True), Mark(INSIDE, "start", False))
+MARKS = (BYTE_LEVEL, Mark("▁", "start", True), Mark("</w>", "end", True), Mark(INSIDE_MARK, "start", False))
 
 
 def is_word(text: str) -> bool:
-    """Whether `text` is written as a single word.
+    """Whether `text` is written as a single word: letters and JOINERS, by the rule at the top of this module.
 
     >>> [is_word(text) for text in ("queen", "São", "U.S.", "mother-in-law", "[unused9]", "1990", "New_York", "-")]
     [True, True, True, True, False, False, False, False]
@@ -128,51 +153,63 @@ def is_word(text: str) -> bool:
         is_single_joiner = character in JOINERS and previous not in JOINERS
         if not is_letter and not is_single_joiner:
             return False
-    return text[-1] == "." or text[-1] not in JOINERS
+    last = text[-1]
+    return last == "." or last not in JOINERS
 
 
 def find_mark(tokens: Collection[str]) -> Mark | None:
-    """The mark of a vocabulary; None if its tokens have none."""
+    """The mark on most tokens of a vocabulary; None if fewer than LEAST_MARKED_SHARE of them have it."""
     counts = {mark: sum(_has_mark(token, mark) for token in tokens) for mark in MARKS}
-    mark = max(counts, key=counts.__getitem__)
-    return mark if counts[mark] >= max(1, LEAST_SHARE * len(tokens)) else None
+    commonest = max(MARKS, key=lambda mark: counts[mark])
+    least_count = max(1, LEAST_MARKED_SHARE * len(tokens))
+    return commonest if counts[commonest] >= least_count else None
 
 
 def label_tokens(tokens: Mapping[int, str], special: Collection[int]) -> tuple[dict[int, str], set[int]]:
     """The label of each token by its id, and the ids of the tokens that are words.
 
+    Args:
+        tokens: id → token, as the vocabulary writes it.
+        special: the ids of special tokens, which keep their text as the label and are never words.
+
     >>> label_tokens({0: "<s>", 1: "Ġking", 2: "s", 3: "ĠÃ©t"}, special={0})
     ({0: '<s>', 1: 'king', 2: '##s', 3: 'ét'}, {1, 3})
     """
-    ordinary = [token for number, token in tokens.items() if number not in special]
+    ordinary = [token for token_id, token in tokens.items() if token_id not in special]
     mark = find_mark(ordinary)
-    decoder = ByteLevel() if mark is not None and _is_byte_level(ordinary, mark) else None
+    decoder = None
+    if mark is not None and _is_byte_level(ordinary, mark):
+        decoder = ByteLevelDecoder()
     labels: dict[int, str] = {}
     words: set[int] = set()
-    for number, token in tokens.items():
-        if number in special:
-            labels[number] = token
+    for token_id, token in tokens.items():
+        if token_id in special:
+            labels[token_id] = token
             continue
         text = token if mark is None else _remove_mark(token, mark)
         if decoder is not None:
             text = decoder.decode([text])
-        if mark is None or _has_mark(token, mark) == mark.marks_words:
-            labels[number] = text
+        is_whole = mark is None or _has_mark(token, mark) == mark.marks_words
+        if is_whole:
+            labels[token_id] = text
             if is_word(text):
-                words.add(number)
-        elif mark.side == "end":
-            labels[number] = f"{text}{INSIDE}"
+                words.add(token_id)
+        elif mark is not None and mark.side == "end":
+            labels[token_id] = f"{text}{INSIDE_MARK}"
         else:
-            labels[number] = f"{INSIDE}{text}"
+            labels[token_id] = f"{INSIDE_MARK}{text}"
     return labels, words
 
 
 def _is_byte_level(tokens: Iterable[str], mark: Mark) -> bool:
-    """Whether tokens write bytes as letters, as GPT-2's do, and CLIP's, which have the mark at the ends of words."""
+    """Whether each character of a token stands for one byte, as in the vocabularies of GPT-2 and CLIP.
+
+    GPT-2 has the mark `Ġ`. CLIP has `</w>`, which vocabularies of plain text have as well: `tokens` decide.
+    """
     if mark.text != "</w>":
         return mark == BYTE_LEVEL
-    letters = set(ByteLevelBytes.alphabet())
-    return all(letters.issuperset(_remove_mark(token, mark)) for token in tokens)
+    byte_letters = set(ByteLevelEncoder.alphabet())
+    return all(byte_letters.issuperset(_remove_mark(token, mark)) for token in tokens)
 
 
 def _has_mark(token: str, mark: Mark) -> bool:

@@ -19,7 +19,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import local_path
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Table
-from attngeo.embeddings.embedding import Embedding, find_finite_rows, label_tokens
+from attngeo.embeddings.embedding import Embedding, flag_finite_rows, label_tokens
 from attngeo.embeddings.reference import CBOW, find_vectors_file
 from attngeo.embeddings.tokeniser import Tokeniser, read_tokeniser, take_tokeniser
 from attngeo.embeddings.vectors import read_vectors
@@ -142,7 +142,7 @@ def _read_checkpoint(model: Any, table: Table, tokeniser: Any, hub: HubAccess, p
     is_word[list(words)] = True
     is_entry = torch.zeros(rows, dtype=torch.bool)
     is_entry[list(labels)] = True
-    is_finite = find_finite_rows(matrix)
+    is_finite = flag_finite_rows(matrix)
     broken = int((is_entry & ~is_finite).sum())
     if broken and broken == len(labels):
         raise CorruptCheckpointError(f"{ref}: no row of {name} is finite; download it again")

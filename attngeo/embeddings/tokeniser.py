@@ -23,10 +23,10 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from attngeo.bounds.small_files import MOST_TOKENISER_BYTES, check_small, read_small_bytes, read_small_text
+from attngeo.bounds.small_files import MOST_TOKENISER_BYTES, read_small_bytes, read_small_text, require_regular_file
 from attngeo.checkpoints.gguf import GGML, TOKENS, TYPES, read_vocabulary
 from attngeo.checkpoints.store import RegularFile, TensorStore
-from attngeo.embeddings.embedding import INSIDE, LEAST_CASED_SHARE, MARKS
+from attngeo.embeddings.embedding import INSIDE_MARK, LEAST_CASED_SHARE, MARKS
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, first_line
 
 COMPLETE = "tokenizer.json"
@@ -168,7 +168,7 @@ def _build_word_piece(stored: list[str], values: Mapping[str, Any], ref: str) ->
     for number, text in enumerate(stored):
         token = text
         if number not in special and not (text.startswith("[") and text.endswith("]")):
-            token = text[1:] if text.startswith("▁") else f"{INSIDE}{text}"
+            token = text[1:] if text.startswith("▁") else f"{INSIDE_MARK}{text}"
         if token != f"[PAD{number}]":  # a row without a token
             tokens[number] = token
     unknown = values.get(f"{GGML}.unknown_token_id")
@@ -245,7 +245,7 @@ def _names_code(folder: Path, ref: str) -> bool:
     try:
         for path in (folder / name for name in (*VOCABULARIES, *COMPANIONS)):
             if path.exists():
-                check_small(path, MOST_TOKENISER_BYTES)
+                require_regular_file(path, MOST_TOKENISER_BYTES)
         return config.exists() and b'"auto_map"' in read_small_bytes(config)
     except (OSError, ValueError) as error:
         raise CorruptCheckpointError(f"{ref}: its tokeniser cannot be read ({error}); download it again") from None

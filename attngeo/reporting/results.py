@@ -52,7 +52,7 @@ class ReportFailure:
     @classmethod
     def of(cls, where: str, what: str, error: Exception) -> ReportFailure:
         """The failure of any error; one that is not attngeo's own is logged with its traceback."""
-        known = error if isinstance(error, AttnGeoError) else UnexpectedError.of(what, error)
+        known = error if isinstance(error, AttnGeoError) else UnexpectedError.describe(what, error)
         if isinstance(known, UnexpectedError):
             log.info("%s: %s", where, what, exc_info=error.__cause__ or error)
         return cls(where, what, known)

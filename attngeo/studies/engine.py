@@ -211,7 +211,7 @@ def run_task(function: Function[Any, Any], task: StudyTask[Any], session: Sessio
     except AttnGeoError as error:
         return RunOutcome(task.number, task.name, failure=error, is_raised=True, notes=tuple(notes))
     except Exception as error:
-        failure = UnexpectedError.of(task.name, error)
+        failure = UnexpectedError.describe(task.name, error)
         failure.__cause__ = error
     return RunOutcome(task.number, task.name, failure=failure, notes=tuple(notes))
 

@@ -42,5 +42,5 @@ def impatient(online: dict[str, str]) -> dict[str, str]:
 def here(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     """The Hub, reached by this process, whose time-outs are a second, and which asks again after a hundredth."""
     reach_hub(hub.url, tmp_path, monkeypatch, HF_HUB_ETAG_TIMEOUT=1, HF_HUB_DOWNLOAD_TIMEOUT=1)
-    monkeypatch.setattr(remote, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.01)
     return hub

@@ -152,7 +152,7 @@ def test_what_stays_broken_is_an_error(misdeed: Any, fact: str, here: Hub, tmp_p
 
 def read_remotely(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read 4 MB in 16 parts, of a server whose connections send 2 MB in a second, and check the bytes."""
-    monkeypatch.setattr(remote, "PART", 1 << 18)
+    monkeypatch.setattr(remote, "PART_BYTES", 1 << 18)
     monkeypatch.setattr(speed, "WINDOW", 0.02)
     monkeypatch.setattr(remote, "PROGRESS", 1 << 16)
     monkeypatch.setattr(speed, "PROGRESS", 1 << 16)

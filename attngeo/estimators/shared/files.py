@@ -17,7 +17,7 @@ import pandas as pd
 from pyarrow import parquet  # type: ignore[import-untyped]
 
 from attngeo.bounds.machine import require_memory
-from attngeo.bounds.small_files import check_small
+from attngeo.bounds.small_files import require_regular_file
 from attngeo.errors import TableError, first_line
 from attngeo.estimators.shared.cells import WHOLE, read_numbers, show_value
 from attngeo.estimators.shared.paths import SEPARATORS, read_header, require_table, require_text
@@ -220,7 +220,7 @@ def _find_undecodable(path: Path) -> int:
 
 def _count_bytes(path: Path) -> int:
     """The bytes of a table in memory, about: numbers of a text are as long as in the file."""
-    size = check_small(path, sys.maxsize)
+    size = require_regular_file(path, sys.maxsize)
     if path.suffix.lower() != ".parquet":
         return size
     metadata = parquet.read_metadata(path)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attngeo import __version__
 from attngeo.bounds.names import printable
-from attngeo.bounds.small_files import check_small, read_small_text
+from attngeo.bounds.small_files import read_small_text, require_regular_file
 from attngeo.choices import as_python
 from attngeo.errors import (
     CorruptCheckpointError,
@@ -139,7 +139,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     """The tensors of a saved model; their numbers are read when they are needed. Raises CorruptCheckpointError."""
     path = folder / WEIGHTS
     try:
-        check_small(path, sys.maxsize)  # a file that is no regular one may never end
+        require_regular_file(path, sys.maxsize)  # a file that is no regular one may never end
         return load_file(path)
     except (OSError, SafetensorError, ValueError) as error:
         raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None

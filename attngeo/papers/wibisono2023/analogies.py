@@ -1,7 +1,9 @@
-"""Why analogies hold in embeddings or not: error terms of paraphrases on a small corpus, `attngeo analogy --explain`.
+"""Error terms of analogies on a small corpus: `attngeo analogy --explain`. They say why an analogy holds or fails.
 
-CBOW and one layer of attention are trained on the corpus. For each question a : b = c : d, the terms are those of the
-word sets W = {b, c} and W* = {d, a}, from which w_d = w_b − w_a + w_c + C†(ξ + σ^W − σ^W*) follows.
+CBOW and one layer of attention are trained on the corpus. A question a : b = c : d is a paraphrase of the word set
+W = {b, c} by W* = {d, a}. Its error terms ξ, σ^W and σ^W* (see `ParaphraseErrors`) give
+w_d = w_b − w_a + w_c + C†(ξ + σ^W − σ^W*), where w is the center embedding of a word and C† the pseudoinverse of the
+context embeddings. The paper writes a* for c, and b* for d.
 Source: Wibisono and Wang 2023 (arXiv 2307.04057), section 4.2, Propositions 12, 16 and 17.
 """
 
@@ -51,9 +53,10 @@ TOY_QUESTIONS = (
     ("fun", "easy", "boring", "difficult"),
     ("mathematics", "statistics", "sociology", "history"),
 )
-# Numbers of the products of all words, and of the contexts: more would take gigabytes and hours.
+# Limits of the corpus, above which gigabytes and hours are needed: words of the vocabulary, whose sums of attention are
+# [|V|, |V|]; and entries of the contexts [n, |V|], with at most one context for each word of each sentence.
 MOST_WORDS = 3000
-MOST_CELLS = 100_000_000
+MOST_CONTEXT_ENTRIES = 100_000_000
 TERMS = ("rho", "sigma", "sigma_star", "delta", "xi")
 COLUMNS = (
     "model", "a", "b", "c", "answer", "rank", "cosine", "cosine_error", "contexts", *TERMS, "zeta_spread",
@@ -72,23 +75,27 @@ class ExplainKeywords(ExplainOptions):
 def explain(
     corpus: str | Path | Corpus, options: ExplainOptions, *, progress: ProgressCallback = ignore_progress
 ) -> pd.DataFrame:
-    """The error terms of each question beside its cosine error, for CBOW and attention trained on a corpus.
+    """Error terms and cosine error of each question, for CBOW and attention trained on a corpus.
 
     Questions with words that the corpus lacks are left out. With `positions`, words are units such as history@3
-    (appendix G.2), and a question is asked for all positions p, q at which c and b, and a and d occur in one sentence:
-    a@p is to b@q as c@p is to d@q. The mask has no position; the positions of the others leave out its own.
+    (appendix G.2). A question a : b = c : d then becomes one question for each pair of positions p and q: a@p is to b@q
+    as c@p is to d@q. One sentence has to have c@p and b@q, and one a@p and d@q. The mask has no position; the model
+    infers it from the positions of the other words.
 
-    corpus: "toy" (appendix I of the paper), a UTF-8 text with one sentence a line, or a Corpus.
-    {options}
-    progress: called while the models are trained.
+    Args:
+        corpus: "toy" (appendix I of the paper), a UTF-8 text with one sentence a line, or a Corpus.
+        {options}
+        progress: called while the models are trained.
 
     Returns:
         A row for each model and question, with the columns COLUMNS. `cosine` is that of w_d with w_b − w_a + w_c,
-        `cosine_error` 1 minus it, `rank` that of d among the words other than a, b and c. `rho` to `xi` are Euclidean
-        norms over the `contexts` in which every probability is positive; NaN if there is none. `zeta_spread` is the
-        range of ζ_j over the four words, as a share of its mean. `remainder` is ‖C†(ξ + σ^W − σ^W*)‖, what the error
-        terms add to w_d. `context_error` and `scaled_error` are cosine errors of the embeddings of words as context, c
-        and c̃_j = S·ζ_j·c_j. `asymmetry` is Σ|p̄ − p̄ᵀ|/Σ(p̄ + p̄ᵀ) over the rows of the four words, from 0 to 1.
+        `cosine_error` 1 minus it, `rank` that of d among the words other than a, b and c, from 1; a word with the same
+        cosine counts as nearer. `rho` to `xi` are Euclidean norms over the `contexts` (their number) in which every
+        probability is positive; NaN if there is none. `zeta_spread` is the range of ζ_j over the four words, as a share
+        of its mean. `remainder` is ‖C†(ξ + σ^W − σ^W*)‖, what the error terms add to w_d. `context_error` and
+        `scaled_error` are cosine errors of the embeddings of words as context, c and c̃_j = S·ζ_j·c_j, where S is the
+        mean number of words of a sentence. `asymmetry` is Σ|p̄ − p̄ᵀ|/Σ(p̄ + p̄ᵀ) over the rows of the four words, from
+        0 to 1.
 
     Raises:
         DataUnavailableError: if the corpus cannot be read.
@@ -96,46 +103,56 @@ def explain(
         QuestionError: if no question is left.
     """
     if isinstance(corpus, Corpus):
-        text = corpus
+        training_corpus = corpus
         source = "the corpus"
     else:
-        text = read_corpus(corpus)
+        training_corpus = read_corpus(corpus)
         source = str(corpus)
-    questions, notes = _choose_questions(text, source, options)
+    questions, notes = _choose_questions(training_corpus, source, options)
     if options.positions:
-        questions = _place_questions(text, source, questions)
-        text = place_words(text)
-    tokens = sum(len(sentence) for sentence in text.sentences)
-    if text.size > MOST_WORDS or text.size * tokens > MOST_CELLS:
-        raise DataError(
-            f"the corpus has {text.size:,} different words and {tokens:,} in all, expected at most {MOST_WORDS:,} "
-            f"different ones, and a product of at most {MOST_CELLS:,}; use fewer sentences"
-        )
-    examples = examples_of(text)
+        questions = _place_questions(training_corpus, source, questions)
+        training_corpus = place_words(training_corpus)
+    _require_small(training_corpus)
+    examples = examples_of(training_corpus)
     rows = []
-    for name in ("cbow", "attention"):
-        model = train_model(name, text, examples, options, progress)
+    for model_name in ("cbow", "attention"):
+        model = train_model(model_name, training_corpus, examples, options, progress)
         sums = sum_attention(examples, model.tau)
-        rows += [_measure_question(model, text, sums, question) for question in questions]
+        rows += [_measure_question(model, training_corpus, sums, question) for question in questions]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    about: dict[Any, Any] = {
+    attributes: dict[Any, Any] = {
         "title": "Word analogies and paraphrases",
         "questions": str(options.questions),
         "seed": options.seed,
         "dimensions": options.dimensions,
         "positions": options.positions,
-        "sentences": len(text.sentences),
-        "words": text.size,
+        "sentences": len(training_corpus.sentences),
+        "words": training_corpus.size,
         "notes": notes,
     }
-    frame.attrs = about | software() | machine()
+    frame.attrs = attributes | software() | machine()
     return frame
+
+
+def _require_small(corpus: Corpus) -> None:
+    """Raise DataError if a corpus has more than MOST_WORDS words, or would have more than MOST_CONTEXT_ENTRIES."""
+    tokens = sum(len(sentence) for sentence in corpus.sentences)
+    if corpus.size > MOST_WORDS or corpus.size * tokens > MOST_CONTEXT_ENTRIES:
+        raise DataError(
+            f"the corpus has {corpus.size:,} different words and {tokens:,} in all, expected at most {MOST_WORDS:,} "
+            f"different ones, and a product of at most {MOST_CONTEXT_ENTRIES:,}; use fewer sentences"
+        )
 
 
 def read_corpus(source: str | Path) -> Corpus:
     """The toy corpus, or that of a text with one sentence a line, split at white space.
 
-    Raises DataUnavailableError, DataError.
+    Args:
+        source: "toy", or the path of a UTF-8 text.
+
+    Raises:
+        DataUnavailableError: The text cannot be read.
+        DataError: The text is too large, is not UTF-8, or has no sentence of at least 2 words.
     """
     if str(source) == TOY:
         return toy_corpus()
@@ -150,12 +167,23 @@ def read_corpus(source: str | Path) -> Corpus:
 
 
 def _choose_questions(corpus: Corpus, source: str, options: ExplainOptions) -> tuple[list[Question], list[str]]:
-    """The questions whose words the corpus has, and a note about the others. source: of the corpus, for messages."""
-    is_toy = options.questions == GOOGLE and corpus.words == WORDS
-    candidates = as_questions(TOY_QUESTIONS if is_toy else options.questions).without_duplicates()
+    """The questions whose four words are different and in the corpus, and notes about those that are left out.
+
+    Args:
+        corpus: the corpus before its words are placed.
+        source: what the corpus was read from, for messages.
+        options: which questions. The toy corpus has its own in place of Google's.
+
+    Raises:
+        QuestionError: No question is left.
+    """
+    requested = options.questions
+    if requested == GOOGLE and corpus.words == WORDS:
+        requested = TOY_QUESTIONS
+    candidates = as_questions(requested).without_duplicates()
     questions = []
     for question in candidates.questions:
-        words = set(_words_of(question))
+        words = set(_list_words(question))
         if len(words) == 4 and words.issubset(corpus.words):
             questions.append(question)
     if not questions:
@@ -170,22 +198,30 @@ def _choose_questions(corpus: Corpus, source: str, options: ExplainOptions) -> t
     return questions, [f"{left_out:,} of {len(candidates.questions):,} questions have words that the corpus lacks"]
 
 
-def _words_of(question: Question) -> tuple[str, str, str, str]:
-    """a, b, c and d."""
+def _list_words(question: Question) -> tuple[str, str, str, str]:
+    """The words a, b, c and d of a question, where d is the first of its answers."""
     return question.a, question.b, question.c, question.answers[0]
 
 
 def _place_questions(corpus: Corpus, source: str, questions: Sequence[Question]) -> list[Question]:
-    """Each question for all positions at which both of its word sets occur. Raises QuestionError if there is none."""
+    """The questions a@p : b@q = c@p : d@q for all p and q at which c and b, and a and d, occur in one sentence.
+
+    Args:
+        corpus: the corpus before its words are placed.
+        source: what the corpus was read from, for messages.
+        questions: questions about words of the corpus.
+
+    Raises:
+        QuestionError: No question has such positions.
+    """
     placed = []
     for question in questions:
-        a, b, c, d = _words_of(question)
-        of_first = _find_places(corpus, corpus.find(c), corpus.find(b))
-        of_second = _find_places(corpus, corpus.find(a), corpus.find(d))
-        placed += [
-            replace(question, a=name_unit(a, p), b=name_unit(b, q), c=name_unit(c, p), answers=(name_unit(d, q),))
-            for p, q in sorted(of_first & of_second)
-        ]
+        a, b, c, d = _list_words(question)
+        offsets_of_c_and_b = _find_offsets(corpus, corpus.find(c), corpus.find(b))
+        offsets_of_a_and_d = _find_offsets(corpus, corpus.find(a), corpus.find(d))
+        for p, q in sorted(offsets_of_c_and_b & offsets_of_a_and_d):
+            answers = (name_unit(d, q),)
+            placed.append(replace(question, a=name_unit(a, p), b=name_unit(b, q), c=name_unit(c, p), answers=answers))
     if not placed:
         raise QuestionError(
             f"{source}: no question has both of its pairs of words at the same positions; leave out $positions",
@@ -194,94 +230,132 @@ def _place_questions(corpus: Corpus, source: str, questions: Sequence[Question])
     return placed
 
 
-def _find_places(corpus: Corpus, left: int, right: int) -> set[tuple[int, int]]:
-    """The pairs of places at which two words occur in one sentence."""
-    places: set[tuple[int, int]] = set()
+def _find_offsets(corpus: Corpus, left: int, right: int) -> set[tuple[int, int]]:
+    """The pairs of offsets, from 0, at which two words occur in one sentence: of `left`, and of `right`.
+
+    Args:
+        corpus: the sentences.
+        left: the number of one word.
+        right: the number of the other.
+    """
+    offsets: set[tuple[int, int]] = set()
     for sentence, _ in corpus.distinct:
-        of_left = np.flatnonzero(sentence == left).tolist()
-        of_right = np.flatnonzero(sentence == right).tolist()
-        places.update(product(of_left, of_right))
-    return places
+        left_offsets = np.flatnonzero(sentence == left).tolist()
+        right_offsets = np.flatnonzero(sentence == right).tolist()
+        offsets.update(product(left_offsets, right_offsets))
+    return offsets
 
 
 class TrainedModel(NamedTuple):
-    """The embeddings and the attention of cbow or attention. vectors, contexts: w and c, [|V|, p]. tau: τ, [|V| + 1].
+    """The embeddings of a trained model, and its attention.
 
-    τ of CBOW is 1, and 0 for the mask, which it lacks.
+    Attributes:
+        name: "cbow" or "attention".
+        centre_embeddings: w, [|V|, p].
+        context_embeddings: c, [|V|, p], without that of the mask.
+        tau: τ, [|V| + 1], the mask last. Of CBOW: 1 for words, and 0 for the mask, which it lacks.
     """
 
     name: str
-    vectors: Array
-    contexts: Array
+    centre_embeddings: Array
+    context_embeddings: Array
     tau: Array
 
 
 def train_model(
     name: str, corpus: Corpus, examples: Examples, options: ExplainOptions, progress: ProgressCallback
 ) -> TrainedModel:
-    """The model of this name, trained on a corpus."""
+    """Train a model on a corpus.
+
+    Args:
+        name: "cbow" or "attention".
+        corpus: the corpus, of which the size of the vocabulary is used.
+        examples: the prediction tasks of the corpus.
+        options: dimensions and seed.
+        progress: called after each epoch.
+    """
 
     def report(step: Progress) -> None:
         progress(Progress("prepare", f"{name}  {step.what}"))
 
+    model: ContinuousBag | WordAttention
     with seeded(options.seed):
-        model = (ContinuousBag if name == "cbow" else WordAttention)(corpus.size, options.dimensions)
+        if name == "cbow":
+            model = ContinuousBag(corpus.size, options.dimensions)
+        else:
+            model = WordAttention(corpus.size, options.dimensions)
     fit(model, examples, options.seed, progress=report)
     if isinstance(model, WordAttention):
         tau = model.attention().detach().numpy()
-        tokens = model.tokens
+        context_layer = model.tokens
     else:
         tau = np.append(np.ones(corpus.size), 0)
-        tokens = model.context
-    vectors = model.centre.weight.detach().numpy()
-    contexts = tokens.weight.detach().numpy()[: corpus.size]
-    return TrainedModel(name, vectors, contexts, tau)
+        context_layer = model.context
+    centre_embeddings = model.centre.weight.detach().numpy()
+    context_embeddings = context_layer.weight.detach().numpy()[: corpus.size]
+    return TrainedModel(name, centre_embeddings, context_embeddings, tau)
 
 
 def _measure_question(model: TrainedModel, corpus: Corpus, sums: AttentionSums, question: Question) -> dict[str, Any]:
-    """A question's row of the table."""
-    numbers = [corpus.find(word) for word in _words_of(question)]
-    a, b, c, d = numbers
+    """The row of a question in the table of `explain`: column → value.
+
+    Args:
+        model: the trained model.
+        corpus: the corpus that it was trained on.
+        sums: sums of γ and γ² over the corpus, with τ of the model.
+        question: a question about words of the corpus.
+    """
+    word_numbers = [corpus.find(word) for word in _list_words(question)]
+    a, b, c, d = word_numbers
     counts = count_sets(corpus, (b, c), (d, a), model.tau)
     terms = paraphrase_errors(sums.gamma, counts.joint, counts.joint_star, (b, c), (d, a), counts.every)
-    defined = ~np.isnan(np.array(terms)).any(0)
-    target = model.vectors[b] - model.vectors[a] + model.vectors[c]
-    cosines = model.vectors @ target / (np.linalg.norm(model.vectors, axis=1) * np.linalg.norm(target))
+    is_defined = ~np.isnan(np.array(terms)).any(axis=0)  # for each context word, [|V|]
+    cosines = _measure_cosines(model.centre_embeddings, word_numbers)
     cosine = float(cosines[d])
-    zeta = sums.zeta[numbers]
-    scaled = model.contexts
+    not_below = np.delete(cosines, word_numbers) >= cosines[d]
+    zeta = sums.zeta[word_numbers]
+    scaled_embeddings = model.context_embeddings  # c̃ of CBOW is c
     if model.name == "attention":
-        length = np.mean([len(sentence) for sentence in corpus.sentences])
-        scaled = model.contexts * (length * sums.zeta)[:, None]
+        mean_length = np.mean([len(sentence) for sentence in corpus.sentences])
+        scaled_embeddings = model.context_embeddings * (mean_length * sums.zeta)[:, None]
     remainder = np.nan
     norms = dict.fromkeys(TERMS, np.nan)
-    if defined.any():
-        _, added = combine(terms)
-        remainder = float(np.linalg.norm(np.linalg.pinv(scaled[defined]) @ added[defined]))
-        norms = {name: float(np.linalg.norm(getattr(terms, name)[defined])) for name in TERMS}
-    rows = sums.gamma[numbers]
-    columns = sums.gamma[:, numbers].T
+    if is_defined.any():
+        _, added = combine(terms)  # ξ + σ^W − σ^W*, [|V|]
+        inverse = np.linalg.pinv(scaled_embeddings[is_defined])  # C†
+        remainder = float(np.linalg.norm(inverse @ added[is_defined]))
+        norms = {term: float(np.linalg.norm(getattr(terms, term)[is_defined])) for term in TERMS}
+    gamma_rows = sums.gamma[word_numbers]
+    gamma_columns = sums.gamma[:, word_numbers].T
     return {
         "model": model.name,
         "a": question.a,
         "b": question.b,
         "c": question.c,
         "answer": question.answers[0],
-        "rank": 1 + int((np.delete(cosines, numbers) >= cosines[d]).sum()),
+        "rank": 1 + int(not_below.sum()),
         "cosine": cosine,
         "cosine_error": 1 - cosine,
-        "contexts": int(defined.sum()),
+        "contexts": int(is_defined.sum()),
         **norms,
         "zeta_spread": float(np.ptp(zeta) / zeta.mean()),
         "remainder": remainder,
-        "context_error": _measure_error(model.contexts[numbers]),
-        "scaled_error": _measure_error(scaled[numbers]),
-        "asymmetry": float(np.abs(rows - columns).sum() / (rows + columns).sum()),
+        "context_error": _measure_cosine_error(model.context_embeddings[word_numbers]),
+        "scaled_error": _measure_cosine_error(scaled_embeddings[word_numbers]),
+        "asymmetry": float(np.abs(gamma_rows - gamma_columns).sum() / (gamma_rows + gamma_columns).sum()),
     }
 
 
-def _measure_error(vectors: Array) -> float:
-    """1 minus the cosine of d with b − a + c, for rows a, b, c and d, [4, p]."""
-    a, b, c, d = vectors
+def _measure_cosines(embeddings: Array, word_numbers: Sequence[int]) -> Array:
+    """The cosine of each embedding with b − a + c, [|V|]. embeddings: [|V|, p]. word_numbers: of a, b, c and d."""
+    a, b, c, _ = word_numbers
+    target = embeddings[b] - embeddings[a] + embeddings[c]
+    cosines: Array = embeddings @ target / (np.linalg.norm(embeddings, axis=1) * np.linalg.norm(target))
+    return cosines
+
+
+def _measure_cosine_error(embeddings: Array) -> float:
+    """1 minus the cosine of d with b − a + c. embeddings: rows a, b, c and d, [4, p]."""
+    a, b, c, d = embeddings
     target = b - a + c
     return 1 - float(d @ target / (np.linalg.norm(d) * np.linalg.norm(target)))

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import pandas as pd
 
-from attngeo.bounds.small_files import check_small
+from attngeo.bounds.small_files import require_regular_file
 from attngeo.errors import DataError, DataUnavailableError, first_line
 from attngeo.papers.wibisono2025.options import README, require_data
 
@@ -53,7 +53,7 @@ def read_content(path: Path, most: int = MOST_BYTES, *, member: str = "") -> byt
     Raises DataUnavailableError if it is missing, DataError if it cannot be read or has more than `most` bytes.
     """
     try:
-        size = check_small(path, most)
+        size = require_regular_file(path, most)
         with path.open("rb") as file:
             # One byte more than is allowed, so that a longer one is noticed.
             content = _unpack(file, path, member).read(most + 1)
