@@ -49,7 +49,7 @@ EXTRAS = {
 # rare; a message of this length fills half a terminal.
 LONGEST_WORD = 300
 LONGEST_MESSAGE = 1200
-# The share of the characters that remain which is the start. The rest is the end, which matters in paths and messages.
+# The share of the start in the characters that are kept. The others are the end, which matters in paths and messages.
 START_SHARE = 0.6
 # An address on the network. Group 1 is the scheme, group 2 the host and the path. Outside the groups are credentials
 # and the query, which may have a signature.

@@ -134,8 +134,13 @@ class Mark(NamedTuple):
     marks_words: bool
 
 
-BYTE_LEVEL = Mark("Ġ", "start", True)
-MARKS = (BYTE_LEVEL, Mark("▁", "start", True), Mark("</w>", "end", True), Mark(INSIDE_MARK, "start", False))
+BYTE_LEVEL = Mark("Ġ", "start", marks_words=True)
+MARKS = (
+    BYTE_LEVEL,
+    Mark("▁", "start", marks_words=True),
+    Mark("</w>", "end", marks_words=True),
+    Mark(INSIDE_MARK, "start", marks_words=False),
+)
 
 
 def is_word(text: str) -> bool:

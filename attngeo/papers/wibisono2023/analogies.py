@@ -88,14 +88,21 @@ def explain(
         progress: called while the models are trained.
 
     Returns:
-        A row for each model and question, with the columns COLUMNS. `cosine` is that of w_d with w_b − w_a + w_c,
-        `cosine_error` 1 minus it, `rank` that of d among the words other than a, b and c, from 1; a word with the same
-        cosine counts as nearer. `rho` to `xi` are Euclidean norms over the `contexts` (their number) in which every
-        probability is positive; NaN if there is none. `zeta_spread` is the range of ζ_j over the four words, as a share
-        of its mean. `remainder` is ‖C†(ξ + σ^W − σ^W*)‖, what the error terms add to w_d. `context_error` and
-        `scaled_error` are cosine errors of the embeddings of words as context, c and c̃_j = S·ζ_j·c_j, where S is the
-        mean number of words of a sentence. `asymmetry` is Σ|p̄ − p̄ᵀ|/Σ(p̄ + p̄ᵀ) over the rows of the four words, from
-        0 to 1.
+        A row for each model and question, with the columns COLUMNS. All numbers are without a unit; logarithms are
+        natural.
+
+        - `model`: "cbow" or "attention".
+        - `a`, `b`, `c`, `answer`: the words of the question; `answer` is d.
+        - `rank`: that of d among the words other than a, b and c, from 1. A word with the same cosine counts as nearer.
+        - `cosine`, `cosine_error`: the cosine of w_d with w_b − w_a + w_c, and 1 minus it.
+        - `contexts`: the number of context words for which every probability is positive.
+        - `rho`, `sigma`, `sigma_star`, `delta`, `xi`: the Euclidean norm of each error term over these contexts; NaN if
+          there is none.
+        - `zeta_spread`: the range of ζ_j over the four words, as a share of its mean.
+        - `remainder`: ‖C†(ξ + σ^W − σ^W*)‖, what the error terms add to w_d; NaN if there is no context.
+        - `context_error`: the cosine error of the context embeddings c.
+        - `scaled_error`: that of c̃_j = S·ζ_j·c_j, where S is the mean number of words of a sentence. For CBOW c̃ is c.
+        - `asymmetry`: Σ|p̄ − p̄ᵀ|/Σ(p̄ + p̄ᵀ) over the rows of the four words, from 0 to 1.
 
     Raises:
         DataUnavailableError: if the corpus cannot be read.
