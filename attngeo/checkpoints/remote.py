@@ -152,7 +152,7 @@ class RemoteFile:
         watch_clients()
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
-        """The `count` bytes from `offset` on, uint8 [count], from memory or by requests; see `ByteSource`."""
+        """The `count` bytes from `offset` on, uint8 [count], in new memory; held ones need no request."""
         if offset < 0 or offset + count > self.size:
             raise CorruptCheckpointError(f"ends inside tensor {name!r}")
         with self._held_lock:
@@ -169,9 +169,10 @@ class RemoteFile:
 
     def _find_held(self, offset: int, count: int) -> tuple[int, Tensor] | None:
         """The block in memory that has all bytes of a range, as offset and bytes; None if there is none."""
-        for start, block in self._held:
+        for held in self._held:
+            start, block = held
             if start <= offset and offset + count <= start + len(block):
-                return start, block
+                return held
         return None
 
     @contextmanager

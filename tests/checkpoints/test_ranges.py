@@ -24,10 +24,12 @@ from torch.utils.serialization import config as serialization
 import attngeo
 from attngeo.checkpoints import remote, speed
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.hub import origin
+from attngeo.checkpoints.hub import Repository, origin
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.patience import require_answers
+from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.remote import merge
+from attngeo.checkpoints.store import Extent
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsafeCheckpointError
 from attngeo.scores.weights import sites_of
 
@@ -121,6 +123,20 @@ def test_neighbours_are_read_by_one_request(here: Hub, tmp_path: Path) -> None:
     here.repositories["org/name"] = folder
     assert_same_scores("org/name", folder)
     assert len(here.stored) == 2
+
+
+def test_bytes_that_are_held_are_handed_over_once(here: Hub, tmp_path: Path) -> None:
+    """A large tensor is not copied, and its memory is the reader's: another reader gets other memory."""
+    here.repositories["org/name"] = write_single(tmp_path / "remote", {"x": torch.arange(50.0)}, {})
+    repository = Repository(ModelRef.parse("org/name"), HubAccess())
+    repository.pin()
+    source = repository.open(FILE)
+    assert isinstance(source, remote.RemoteFile)
+    with closing(source), source.hold([Extent(0, 100)]):
+        part, first, second = (source.read(0, count, "x") for count in (40, 100, 100))
+    assert torch.equal(first, second)
+    assert torch.equal(first[:40], part)
+    assert len({tensor.data_ptr() for tensor in (part, first, second)}) == 3
 
 
 # What the server of the files does once → with right scores afterwards.
