@@ -239,7 +239,7 @@ def fit(model: Model, examples: Examples, seed: int = 0, *, progress: ProgressCa
     model: called as model(contexts [n, |V|]) → logits [n, |V|]. progress: called after each epoch. Returns the model.
     Raises TrainingError if the loss is not a number.
 
-    The loop is not `attngeo.training.train`: a step takes 0.2 ms, and a training of seconds needs no saved state.
+    The loop is not `attngeo.training.loop.train`: a step takes 0.2 ms, and a training of seconds needs no saved state.
     """
     contexts = torch.from_numpy(examples.contexts)
     centres = torch.from_numpy(examples.centres)
