@@ -1,4 +1,4 @@
-"""`attngeo analogy`: do the embeddings of a model solve word analogies?"""
+"""`attngeo analogy`: how well embeddings solve word analogies."""
 
 from __future__ import annotations
 

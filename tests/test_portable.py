@@ -32,7 +32,9 @@ SCORES = Path(__file__).parent / "golden" / "minilm.csv"
 
 @dataclass(frozen=True)
 class Seen:
-    """scores: per layer and head. answers: of each question. classified, predicted: by a classifier. fitted: a model of
+    """The numbers that one setting of a processor gave.
+
+    scores: per layer and head. answers: of each question. classified, predicted: by a classifier. fitted: a model of
     baskets. outputs: those of tests/golden/outputs.
     """
 

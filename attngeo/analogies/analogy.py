@@ -61,7 +61,7 @@ class AnalogyKeywords(AnalogyOptions, HubAccess):
 
 @takes(AnalogyKeywords)
 def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Session) -> AnalogyResult:
-    """Ask the embeddings of one or several models word analogies: a is to b as c is to which word?
+    """Accuracy of the embeddings of one or several models at word analogies: a is to b as c is to a word to be found.
 
     Several models are compared on the questions that all of them know. How words are found in a table is described at
     `lexicon.build_lexicon`, the methods in `probe`, the preparation of vectors at `lexicon.Space`: by default vectors

@@ -31,8 +31,9 @@ DIGITS, DECIMALS = 4, 3
 
 
 def render_page(content: ReportContent) -> str:
-    """The page as one HTML file that contains all it needs. Names are shown letter for letter; HTML in Markdown texts
-    is shown as text.
+    """The page as one HTML file that contains all it needs.
+
+    Names are shown letter for letter; HTML in Markdown texts is shown as text.
     """
 
     def show(value: Any) -> Any:

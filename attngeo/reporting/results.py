@@ -195,8 +195,9 @@ class ReportContent:
 
 
 def build_figure(block: FigureBlock, results: CollectedResults, place: Workplace) -> ReportFigure:
-    """The figure of a block. Raises what reading a model raises, and DataError or UsageError if the results lack what
-    is shown.
+    """The figure of a block.
+
+    Raises what reading a model raises, and DataError or UsageError if the results lack what is shown.
     """
     score = SCORES[block.score].label if block.score in SCORES else block.score
     label = block.spec.describe(score)

@@ -53,8 +53,10 @@ COLOURS = {"demo:minilm": "#0072B2", "demo:decoder": "#CC79A7", LLAMA: "#009E73"
 
 
 class Written(NamedTuple):
-    """A model in one format. path: of the file or folder. bits: stored bits for each weight. error: of the weights,
-    ‖W − Ŵ‖ / ‖W‖ over all of them.
+    """A model in one format.
+
+    path: of the file or folder. bits: stored bits for each weight. error: of the weights, ‖W − Ŵ‖ / ‖W‖ over all of
+    them.
     """
 
     path: Path

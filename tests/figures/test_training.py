@@ -110,8 +110,9 @@ def test_layers_have_a_line_each_in_a_panel_for_each_run() -> None:
 
 
 def test_layers_over_heads_have_a_band_and_a_point_from_which_on_they_change_little() -> None:
-    """Quartiles by numpy; the median of layer 1 comes within 10% of its last value at step 20, leaves it, and settles
-    at step 40.
+    """Quartiles by numpy, and the step at which a median settles.
+
+    That of layer 1 comes within 10% of its last value at step 20, leaves it, and settles at step 40.
     """
     medians = {0: [1.0, 1.0, 1.0, 1.0, 1.0], 1: [0.0, 0.1, 0.5, 0.4, 0.5]}
     rows = pd.DataFrame([

@@ -96,8 +96,10 @@ CHANGES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "whole" not in kind])
 def test_what_is_predicted_never_sees_itself_nor_one_direction_the_future(kind: str, direction: str) -> None:
-    """A cell that changes changes the predictions that see it, and no others. Its own row is among them for what goes
-    with the item, if values are predicted: an item is masked with its covariates, a value with those of its row.
+    """A cell that changes changes the predictions that see it, and no others.
+
+    Its own row is among them for what goes with the item, if values are predicted: an item is masked with its
+    covariates, a value with those of its row.
     """
     options = KINDS[kind]
     model = fit(**options, direction=direction, order=True)
@@ -445,9 +447,10 @@ def simulate(sequences: int, length: int, seed: int) -> tuple[pd.DataFrame, pd.D
 
 @pytest.mark.slow
 def test_a_known_distribution_of_items_and_values_is_found_again() -> None:
-    """From what is predicted in one direction, with a tenth of the values missing where a model trains. The errors of
-    means are a quarter, or less, of those of a mean for each item; log p is within 0.25 nats of that of the truth; the
-    learned variance, which starts at nine times the true one and moves slowly, is below twice that.
+    """From what is predicted in one direction, with a tenth of the values missing where a model trains.
+
+    The errors of means are a quarter, or less, of those of a mean for each item; log p is within 0.25 nats of that of
+    the truth; the learned variance, which starts at nine times the true one and moves slowly, is below twice that.
     """
     train, _, _ = simulate(1500, 6, seed=0)
     test, means, chances = simulate(300, 6, seed=1)

@@ -38,8 +38,9 @@ def draw_rows(values: Any) -> pd.DataFrame:
     ],
 )
 def test_log_p_of_large_counts_is_that_of_scipy(family: str, make: Any) -> None:
-    """The mean is in single precision, and its logarithm was: about 1e-6 of it, which moves log p by |y − mean| times
-    as much, or less.
+    """The mean is in single precision, and its logarithm was.
+
+    That is about 1e-6 of it, which moves log p by |y − mean| times as much, or less.
     """
     rows = draw_rows(lambda draw, count: draw.poisson(1e6, count))
     model = make_efa(**SMALL, family=family).fit(rows)

@@ -88,8 +88,9 @@ def enumerate_cells(rows: pd.DataFrame, of: str) -> tuple[pd.Series[float], pd.S
 
 @pytest.fixture(scope="module")
 def excess(rows: pd.DataFrame, exact: AttentionClassifier) -> tuple[float, float]:
-    """The divergence of the model's distributions of cells from the exact ones, summed over all cells, and the least
-    loss. The sum of the cells' weights is 13/3: three of each row, two of each row with a missing feature.
+    """The divergence of the model's distributions of cells from the exact ones, over all cells, and the least loss.
+
+    The sum of the cells' weights is 13/3: three of each row, two of each row with a missing feature.
     """
     cells = [enumerate_cells(rows, name) for name in (*FEATURES, "y")]
     least = -sum(float((weight * np.log(chance)).sum()) for chance, weight in cells) / (13 / 3)
