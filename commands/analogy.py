@@ -112,7 +112,7 @@ def analogy(
         attngeo analogy google-bert/bert-base-uncased glove.6B.300d.txt -o a.csv
         attngeo analogy vectors.bin --normalise --candidates all --keep-duplicates
         attngeo analogy --explain toy -o terms.csv
-    """
+    """  # noqa: D400 - it ends with a question
     more = {"questions": questions_output, "comparisons": comparisons_output}
     extra = {name: path for name, path in more.items() if path is not None}
     outputs = output or []
