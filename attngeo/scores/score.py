@@ -47,22 +47,33 @@ class ScoreKeywords(ScoreOptions, HubAccess, ResultOptions):
 
 
 @takes(ScoreKeywords)
-def score(model: Any, options: ScoreOptions, *, session: Session) -> pd.DataFrame:
+def score(  # noqa: D417 - the keywords are those of a session
+    model: Any, options: ScoreOptions, *, session: Session
+) -> pd.DataFrame:
     """Symmetry and directionality of every layer, and with `per_head` of every head, of a model's attention.
-
-    model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
-    {options}
-    {hub}
-    {results}
-    progress: called before each file and layer.
 
     Scores of a reference are kept in the platform's cache folder, or in that which ATTNGEO_CACHE names, under the
     model's content (its commit, or the times of its files), the options and the version of the code. They are not
     computed twice, and after an interruption no finished layer is read again.
 
-    Returns a DataFrame with one row for each layer (`head` is missing) and head. Its columns are `score_columns()`;
-    scores are missing if the form is zero or not finite, and `note` says why. Its `attrs` say how it was made.
-    Raises ModelUnavailableError, CheckpointError or UsageError.
+    Args:
+        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
+        options: what is scored, and how; its fields are keywords, too:
+            {options}
+        hub: access to the Hub; its fields are keywords, too:
+            {hub}
+        results: kept scores; its field is a keyword, too:
+            {results}
+        progress: called before each file and layer.
+
+    Returns:
+        A DataFrame with one row for each layer (`head` is missing) and head. Its columns are `score_columns()`; scores
+        are missing if the form is zero or not finite, and `note` says why. Its `attrs` say how it was made.
+
+    Raises:
+        ModelUnavailableError: the model cannot be found or reached.
+        CheckpointError: the model cannot be read or scored.
+        UsageError: a value is no choice or outside its limits.
 
     >>> import attngeo
     >>> frame = attngeo.score("demo:minilm", layers=[0])
