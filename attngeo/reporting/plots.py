@@ -53,18 +53,30 @@ class PlotKeywords(PlotOptions, HubAccess):
 
 
 @takes_after_two(PlotKeywords)
-def plot(kind: str, inputs: Any, options: PlotOptions, *, session: Session) -> Figure:
-    """Draw a figure of one of the kinds in `attngeo.figures.kinds.FIGURES`.
+def plot(  # noqa: D417 - the keywords are those of a session
+    kind: str, inputs: Any, options: PlotOptions, *, session: Session
+) -> Figure:
+    """A figure of one of the kinds in `attngeo.figures.kinds.FIGURES`.
 
-    inputs: one or several of: a file that `attngeo score`, `analogy` or `pretrain` wrote, a folder of `pretrain`,
-    a model's reference, a model in memory, a DataFrame of results.
-    {options}
-    {hub}
-    progress: called while models are read.
+    Rows of files and DataFrames come before those of models. An option that a kind does not use has no effect.
 
-    An option that a kind does not use has no effect. Rows of files and DataFrames come before those of models.
-    Raises UsageError for an unknown kind or a score that the kind cannot show, DataError for rows that lack what is
-    drawn, and what reading the inputs raises.
+    Args:
+        kind: name of the kind.
+        inputs: one or several of: a file that `attngeo score`, `analogy` or `pretrain` wrote, a folder of `pretrain`, a
+            model's reference, a model in memory, a DataFrame of results.
+        options: how it is drawn; its fields are keywords, too:
+            {options}
+        hub: access to the Hub; its fields are keywords, too:
+            {hub}
+        progress: called while models are read.
+
+    Returns:
+        A plotly figure; `attngeo.save_figure` writes it to a file.
+
+    Raises:
+        UsageError: the kind is unknown, or it cannot show the score.
+        DataError: the rows lack what is drawn.
+        AttnGeoError: an input cannot be read.
 
     >>> figure = plot("layers", "demo:minilm")
     >>> len(figure.data[-1].x)

@@ -270,13 +270,24 @@ def query_key_matrix(
 ) -> QueryKeyMatrix:
     """W_qk of one layer, or of one of its heads, small enough to be drawn.
 
-    model, stack: as for `attngeo.score`; the default is the first stack. gamma: a row or column is an outlier
-    if its norm exceeds mean + gamma·std of the norms; directionality sums the outliers. cells: the largest number of
-    squares along an edge.
-    {hub}
+    Args:
+        model: as for `attngeo.score`.
+        layer: number of the layer in its stack.
+        head: number of a query head; by default the sum over all heads.
+        stack: name of the stack; by default the first one.
+        gamma: a row or column is an outlier if its norm exceeds mean + gamma·std of the norms; directionality sums the
+            outliers.
+        cells: the largest number of squares along an edge.
+        hub: access to the Hub; its fields are keywords, too:
+            {hub}
 
-    The `attrs` of both tables say which matrix it is.
-    Raises ModelUnavailableError and CheckpointError; UsageError for a layer or head that does not exist, or no cells.
+    Returns:
+        The squares, and the norms of rows and columns. The `attrs` of both tables say which matrix it is.
+
+    Raises:
+        ModelUnavailableError: the model cannot be found or reached.
+        CheckpointError: the model cannot be read or scored.
+        UsageError: there is no such layer or head, or a number is outside its limits.
 
     >>> cells, norms = query_key_matrix("demo:minilm", layer=2, cells=100)
     >>> cells.shape, int(norms.outlier.sum())
