@@ -89,7 +89,8 @@ class AttnGeoError(Exception):
         if not self.subject:
             return shorten(message)
         first_part, _, other_parts = message.partition(": ")
-        if other_parts and self.subject.endswith(first_part):  # the subject is the file that the message names
+        is_last_name = f"/{self.subject}".endswith((f"/{first_part}", f": {first_part}"))
+        if other_parts and first_part and is_last_name:  # the subject is the file that the message names
             message = other_parts
         return shorten(f"{self.subject}: {message}")
 

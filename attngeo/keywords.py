@@ -1,12 +1,14 @@
 """Keywords of public functions, made from options classes: where a call of the library begins.
 
-class ScoreKeywords(ScoreOptions, HubAccess):
-options: ScoreOptions | None = None
-hub: HubAccess | None = None
-progress: ProgressCallback | None = None
+    class ScoreKeywords(ScoreOptions, HubAccess):
+        options: ScoreOptions | None = None
+        hub: HubAccess | None = None
+        progress: ProgressCallback | None = None
 
-@takes(ScoreKeywords)
-def score(model, options, *, session): ...  # score(model, gamma=3, offline=True)
+    @takes(ScoreKeywords)
+    def score(model, options, *, session): ...  # score(model, gamma=3, offline=True)
+
+The session is made of `hub`, `study`, `results` and `progress`.
 """
 
 from __future__ import annotations

@@ -81,6 +81,7 @@ def test_an_error_begins_with_its_subject() -> None:
     for message, text in {
         "broken": "b/x.bin: broken",
         "x.bin: broken": "b/x.bin: broken",
+        "bin: broken": "b/x.bin: bin: broken",
         "y: z": "b/x.bin: y: z",
     }.items():
         with pytest.raises(CheckpointError) as caught, about("a"), about("b/x.bin"):
