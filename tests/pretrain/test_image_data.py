@@ -43,10 +43,11 @@ def test_a_folder_may_say_what_to_test_on(name: str, tmp_path: Path) -> None:
     assert (len(data.train), len(data.test), data.labels) == (15, 6, ["a", "b", "c"])
 
 
-def test_a_symbolic_link_in_a_folder_is_no_second_image(tmp_path: Path) -> None:
+def test_a_link_in_a_folder_is_no_second_image(tmp_path: Path) -> None:
     """It would be in the training and in the test images. An image may have two labels."""
     folder = write_images(tmp_path / "images", count=5)
     (folder / "a/link.png").symlink_to(folder / "a/0.png")
+    (folder / "a/hard.png").hardlink_to(folder / "a/0.png")
     (folder / "b/other.png").symlink_to(folder / "a/0.png")
     data = open_images(str(folder))
     assert sorted([*data.train["label"], *data.test["label"]]) == [0] * 5 + [1] * 6
