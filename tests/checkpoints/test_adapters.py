@@ -402,3 +402,16 @@ def test_a_folder_with_an_adapter_is_not_run(tmp_path: Path) -> None:
     adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
     with pytest.raises(UnsupportedModelError, match="runs without adapters; verify its base"):
         attngeo.verify(adapter)
+
+
+def test_an_update_outside_of_layers_needs_no_names_of_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a head that the base does not store; to load transformers takes seconds."""
+    adapter, merged = adapt(tmp_path, "llama", target_modules=LINEAR)
+    stored = load_file(adapter / "adapter_model.safetensors")
+    for factor in "AB":
+        stored[f"base_model.model.other_head.lora_{factor}.weight"] = torch.zeros(3, 3)
+    save_file(stored, adapter / "adapter_model.safetensors")
+    monkeypatch.delattr("attngeo.checkpoints.renaming.find_renaming")
+    assert_same(adapter, merged)
