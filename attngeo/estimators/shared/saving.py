@@ -17,7 +17,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from attngeo import __version__
 from attngeo.bounds.names import printable
 from attngeo.bounds.small_files import read_small_text, require_regular_file
 from attngeo.choices import as_python
@@ -32,6 +31,7 @@ from attngeo.errors import (
 from attngeo.estimators.shared.paths import CONFIG, require_saved
 from attngeo.schemas import Table, describe_error
 from attngeo.tables.files import atomic_write
+from attngeo.version import __version__
 
 WEIGHTS = "model.safetensors"
 ADVICE = "fit and save the model again"
