@@ -1,7 +1,7 @@
 """Numbers in the texts of reports are those of the tables that are committed beside them.
 
 A comment of Markdown names a table and computes numbers from it, as an expression of pandas in which `table` is the
-table, and `heads` its rows that are of one head:
+table, `heads` its rows that are of one head, and `read(file)` another table:
 
     The first half has 57% to 61%<!-- training.csv: [table.share.min(), table.share.max()] --> of the norm.
 
@@ -35,12 +35,16 @@ class Statement(NamedTuple):
     file: str
     expression: str
 
+    def read(self, file: str) -> pd.DataFrame:
+        """A table beside the text."""
+        path = self.folder / file
+        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+
     def compute(self) -> list[float]:
         """The numbers that the table gives."""
-        path = self.folder / self.file
-        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        table = self.read(self.file)
         heads = table[table["head"].notna()] if "head" in table else None
-        names = {"table": table, "heads": heads, "pd": pd, "np": np}
+        names = {"table": table, "heads": heads, "read": self.read, "np": np}
         result = eval(f"({self.expression})", names)
         return [float(value) for value in np.ravel(np.asarray(result, dtype=float))]
 
