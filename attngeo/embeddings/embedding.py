@@ -83,7 +83,7 @@ class Embedding:
             tensor = torch.from_numpy(matrix)
         is_finite = flag_finite_rows(tensor)
         if not is_finite.any():
-            raise CorruptCheckpointError(f"{ref}: no vector is finite; save it again")
+            raise CorruptCheckpointError("no vector is finite; save it again")
         left_out = int((~is_finite).sum())
         if left_out:
             notes = (*notes, f"vectors with NaN or Inf, left out: {left_out:,}")
@@ -108,16 +108,9 @@ class Embedding:
 
 
 def flag_finite_rows(matrix: Tensor) -> Tensor:
-    """Whether all values of each row are finite, [rows], bool. matrix: [rows, width].
-
-    Needs little memory: a block of rows is checked at a time.
-    """
-    is_finite = torch.empty(len(matrix), dtype=torch.bool)
-    block_rows = 4096
-    for start in range(0, len(matrix), block_rows):
-        block = slice(start, start + block_rows)
-        is_finite[block] = matrix[block].isfinite().all(dim=1)
-    return is_finite
+    """Whether all values of each row are finite, [rows], bool. matrix: [rows, width]."""
+    # In blocks, because `isfinite` needs as much memory as its argument.
+    return torch.cat([block.isfinite().all(dim=1) for block in torch.split(matrix, 4096)])
 
 
 class Mark(NamedTuple):

@@ -90,7 +90,6 @@ def test_blocks_join_where_chunks_of_the_file_end(tmp_path: Path, monkeypatch: p
     from attngeo.embeddings import vectors
 
     monkeypatch.setattr(vectors, "CHUNK", 101)
-    monkeypatch.setattr(vectors, "SNIFFED", 61)
     for form in ("GloVe", "word2vec", "word2vec gzip"):
         embedding = open_embedding(FORMS[form](tmp_path))
         assert list(embedding.labels) == LABELS
