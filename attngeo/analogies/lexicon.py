@@ -95,9 +95,9 @@ def build_lexicon(
         rule = "keep" if embedding.is_cased else "lower"
     rows = embedding.rows(settings.candidates)[: settings.limit]
     index: dict[str, int] = {}
-    fold = FOLDS["ignore"] if rule == "ignore" else FOLDS["keep"]
     for row in rows.tolist():
-        index.setdefault(fold(embedding.labels[row]), row)
+        label = embedding.labels[row]
+        index.setdefault(label.casefold() if rule == "ignore" else label, row)
     if rule == "ignore":
         rows = torch.tensor(sorted(index.values()), dtype=torch.long)
     composed = _compose(embedding, words, index, rule) if settings.compose == "mean" else {}
@@ -209,12 +209,9 @@ def describe_settings(settings: ProbeSettings) -> list[str]:
     """The settings that are not at their defaults, and whether vectors have unit length, in words."""
     defaults = dict(type(settings)())
     values = dict(settings)
-    described = []
-    for name, text in DESCRIPTIONS.items():
-        if name in values and values[name] != defaults[name]:
-            described.append(text.format(values[name]))
-    described.append("unit vectors" if settings.normalise else "raw vectors")
-    return described
+    changed = [name for name in DESCRIPTIONS if values.get(name) != defaults.get(name)]
+    length = "unit vectors" if settings.normalise else "raw vectors"
+    return [*(DESCRIPTIONS[name].format(values[name]) for name in changed), length]
 
 
 def unit(x: Tensor) -> Tensor:

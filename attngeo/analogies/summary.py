@@ -48,7 +48,7 @@ def summarise_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
     for model, answers in questions.groupby("model", sort=False):
         known = answers[answers["known"]]
         is_right = (known["rank"] == 1).to_numpy(dtype=float)
-        sums = _resample_categories(answers, known, is_right[:, None], options)
+        sums = _resample_categories(answers, known, is_right, options)
         for level in _list_levels(answers):
             selected = known[known["category"].isin(level.categories)]
             rank = selected["rank"].astype(float)
@@ -59,19 +59,16 @@ def summarise_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
                 "name": level.name,
                 "asked": int(answers["category"].isin(level.categories).sum()),
                 "known": len(selected),
-                "accuracy": np.nan,
+                "accuracy": (rank == 1).mean(),
                 "accuracy_low": low,
                 "accuracy_high": high,
-                "top5": np.nan,
+                "top5": (rank <= 5).mean(),
                 "mean_rank": rank.mean(),
                 "mrr": (1 / rank).mean(),
                 "mean_cosine": selected["cosine"].mean(),
                 "questions": which,
                 "note": "",
             }
-            if len(selected):
-                row["accuracy"] = (rank == 1).mean()
-                row["top5"] = (rank <= 5).mean()
             rows.append(row)
     return _build_frame(rows, COLUMNS)
 
@@ -90,7 +87,7 @@ def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.Da
         is_right = (answers["rank"][both_known] == 1).to_numpy(dtype=bool)
         other_is_right = (other_answers["rank"][both_known] == 1).to_numpy(dtype=bool)
         differences = is_right.astype(float) - other_is_right
-        sums = _resample_categories(answers, known, differences[:, None], options)
+        sums = _resample_categories(answers, known, differences, options)
         for level in _list_levels(answers):
             if level.level == "category":
                 continue
@@ -145,7 +142,7 @@ def _list_levels(answers: pd.DataFrame) -> Iterator[_Level]:
 def _resample_categories(
     answers: pd.DataFrame, known: pd.DataFrame, values: Array, options: AnalogyOptions
 ) -> dict[str, Array]:
-    """Category → numerators and denominators of resampled means of `values` [rows of `known`, columns].
+    """Category → numerators and denominators of resampled means of `values` [rows of `known`].
 
     The key of a category is its number among all categories of `answers`, so that every model is resampled alike.
     """
@@ -165,7 +162,7 @@ def _estimate_interval(sums: Mapping[str, Array], level: _Level, options: Analog
     totals = np.zeros((2, options.draws))
     for category in level.categories:
         if category in sums:
-            totals += sums[category][:, 0]
+            totals += sums[category]
     return interval(totals)
 
 
@@ -175,7 +172,7 @@ def _build_frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.Dat
 
 
 def resample_means(values: Array, first: Array, second: Array, options: AnalogyOptions, key: int) -> Array:
-    """Numerators and denominators [2, columns, draws] of the mean of each column of `values` [questions, columns].
+    """Numerators and denominators [2, draws] of the mean of `values` [questions].
 
     The questions are those of one category. first, second: the names of their two pairs, [questions]. The sum over
     categories gives a type. key: number of the category, so that every model is resampled in the same way.
@@ -190,14 +187,13 @@ def resample_means(values: Array, first: Array, second: Array, options: AnalogyO
     names, inverse = np.unique(np.concatenate([first, second]), return_inverse=True)
     units = len(names)
     pairs = inverse.reshape(2, count)  # the numbers of both pairs of each question
-    sums = np.empty((2, values.shape[1], options.draws))
+    sums = np.empty((2, options.draws))
     step = max(1, CHUNK // (8 * count))
     for start in range(0, options.draws, step):
         stop = min(start + step, options.draws)
         drawn = generator.multinomial(units, np.full(units, 1 / units), size=stop - start)
         weights = drawn[:, pairs].prod(1).astype(float)
-        sums[0, :, start:stop] = (weights @ values).T
-        sums[1, :, start:stop] = weights.sum(1)
+        sums[:, start:stop] = weights @ values, weights.sum(1)
     return sums
 
 

@@ -159,14 +159,14 @@ def list_settings(name: str, options: RunOptions) -> list[ModelSetting]:
     """The models of an experiment that are asked for. Raises UsageError if there is none."""
     experiment = SETTINGS[one_of("experiment", name, SETTINGS)]
     _check_choices(name, options)
-    directions = [direction for direction in options.directions if direction in experiment.directions]
-    if not directions:
-        known = " and ".join(experiment.directions)
-        raise UsageError(f"$direction is {options.direction!r}, expected {known} for {name}", "direction")
     settings: list[ModelSetting] = []
     for model in options.models:
-        for direction in directions:
-            settings += _list_models(name, experiment, model, direction, options)
+        for direction in options.directions:
+            if direction in experiment.directions:
+                settings += _list_models(name, experiment, model, direction, options)
+    if not settings:
+        known = " and ".join(experiment.directions)
+        raise UsageError(f"$direction is {options.direction!r}, expected {known} for {name}", "direction")
     return settings
 
 

@@ -12,7 +12,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from attngeo.errors import UsageError
 from attngeo.estimators.efa.attention import AttentionShape, MaskedLayer
 from attngeo.estimators.efa.networks import (
     Batch,
@@ -36,7 +35,6 @@ Model = TypeVar("Model", bound=nn.Module)
 @torch.no_grad()
 def attention_of_items(factors: ItemFactors, length: int) -> ItemAttention:
     """The model of section 3.1 that equals a factor model in both directions for sequences of one length (Prop. 1)."""
-    _require_mean(factors)
     items, size = factors.center.weight.shape
     shape = AttentionShape(width=size, residual=False, output=False)
     model = ItemAttention(items, shape).to(factors.center.weight)
@@ -52,9 +50,6 @@ def attention_of_items(factors: ItemFactors, length: int) -> ItemAttention:
 @torch.no_grad()
 def attention_of_places(factors: SpatialFactors) -> ValueAttention:
     """The model of section 3.2, with linear attention, that equals a factor model of all other places (Prop. 2)."""
-    places = len(factors.neighbour)
-    if int(factors.neighbour.sum()) != places * (places - 1):
-        raise UsageError("the factor model has fewer neighbours than all other places, expected all")
     first = factors.place[0]
     last = factors.place[-1]
     assert isinstance(first, nn.Linear)
@@ -75,7 +70,6 @@ def attention_of_places(factors: SpatialFactors) -> ValueAttention:
 @torch.no_grad()
 def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
     """The model of section 3.3, with linear attention, that equals a factor model in both directions (Prop. 3)."""
-    _require_mean(factors)
     items, size = factors.center.weight.shape
     width = 2 * size + 1
     shape = ValueShape(size=size, items=items, head=None)
@@ -89,12 +83,6 @@ def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
     layer.key.weight[:size, size : 2 * size] = torch.eye(size)
     layer.value.weight[-1, -1] = width  # by which products of queries and keys are divided
     return model
-
-
-def _require_mean(factors: ItemFactors | ValueFactors) -> None:
-    """Raise UsageError for a factor model that is not that of both directions, with a mean."""
-    if factors.causal or factors.pooling != "mean" or factors.start is not None or factors.window is not None:
-        raise UsageError("the factor model is not that of the proposition, expected both directions and a mean")
 
 
 def _clear(model: ItemAttention | ValueAttention) -> MaskedLayer:
