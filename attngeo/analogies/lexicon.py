@@ -93,7 +93,7 @@ def build_lexicon(
     rule: str = settings.case
     if rule == "auto":
         rule = "keep" if embedding.is_cased else "lower"
-    rows = embedding.rows(settings.candidates)[: settings.limit]
+    rows = embedding.candidate_rows(settings.candidates)[: settings.limit]
     index: dict[str, int] = {}
     for row in rows.tolist():
         label = embedding.labels[row]
@@ -134,7 +134,7 @@ def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], 
         pieces = embedding.pieces(word if case == "ignore" else key) or []
         if len(pieces) == 1 and pieces[0] in candidates:
             index[key] = pieces[0]
-        elif len(pieces) > 1 and bool(embedding.is_entry[pieces].all()):
+        elif len(pieces) > 1 and embedding.is_entry[pieces].all():
             composed[key] = tuple(pieces)
     return composed
 
@@ -180,7 +180,7 @@ class Space:
         """The vectors of some rows as they are stored, [len(rows), width]."""
         table = self.lexicon.embedding.matrix
         is_token = rows < len(table)
-        if bool(is_token.all()):
+        if is_token.all():
             return table[rows].to(self._device, self._dtype)
         x = torch.empty(len(rows), self.width, dtype=self._dtype)
         x[is_token] = table[rows[is_token]].to(self._dtype)

@@ -51,16 +51,12 @@ class QuestionSet:
 
     def without_duplicates(self) -> QuestionSet:
         """The first of all questions with the same words, and a note with the number of those dropped."""
-        seen: set[tuple[object, ...]] = set()
-        kept = []
+        first: dict[object, Question] = {}
         for question in self.questions:
-            words = (question.a, question.b, question.c, question.answers)
-            if words not in seen:
-                seen.add(words)
-                kept.append(question)
-        dropped = len(self.questions) - len(kept)
+            first.setdefault((question.a, question.b, question.c, question.answers), question)
+        dropped = len(self.questions) - len(first)
         notes = [f"{self.name}: {dropped:,} repeated questions are dropped"] if dropped else []
-        return replace(self, questions=kept, notes=[*self.notes, *notes])
+        return replace(self, questions=list(first.values()), notes=[*self.notes, *notes])
 
 
 def load_questions(source: str | Path) -> QuestionSet:

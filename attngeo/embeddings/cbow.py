@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,25 +79,22 @@ def save_vectors(vectors: KeyedVectors, path: Path) -> None:
         vectors.save_word2vec_format(str(partial), binary=path.suffix.lower() == ".bin")
 
 
+@dataclass
 class _Sentences:
     """The words of each line. The text is read once to count words, and once in each epoch."""
 
-    def __init__(self, path: Path, options: CbowOptions, progress: ProgressCallback, *, epochs: int = 0) -> None:
-        from gensim.utils import tokenize
-
-        self._path = path
-        self._options = options
-        self._progress = progress
-        self._epochs = epochs
-        self._passes = 0
-        self._tokenize = str.split if options.tokenised else tokenize
+    path: Path
+    options: CbowOptions
+    progress: ProgressCallback
+    epochs: int = 0
+    passes: int = 0
 
     def __iter__(self) -> Iterator[list[str]]:
         from attngeo.embeddings.vectors import read_chunks
 
-        self._passes += 1
-        what = f"epoch {self._passes} of {self._epochs}" if self._epochs else "counting words"
-        with closing(read_chunks(self._path, None, self._progress, what)) as chunks:
+        self.passes += 1
+        what = f"epoch {self.passes} of {self.epochs}" if self.epochs else "counting words"
+        with closing(read_chunks(self.path, None, self.progress, what)) as chunks:
             unfinished = b""
             for chunk in chunks:
                 *lines, unfinished = (unfinished + chunk).split(b"\n")
@@ -108,13 +106,15 @@ class _Sentences:
             yield from self._cut(unfinished)
 
     def _cut(self, line: bytes) -> Iterator[list[str]]:
+        from gensim.utils import tokenize
+
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
             raise CorruptCheckpointError("not UTF-8 text; convert it first") from None
-        if not self._options.keep_case:
+        if not self.options.keep_case:
             text = text.lower()
-        words = list(self._tokenize(text))
+        words = text.split() if self.options.tokenised else list(tokenize(text))
         # gensim truncates longer sentences, so a text without line ends would lose most of its words.
         for start in range(0, len(words), LONGEST_SENTENCE):
             yield words[start : start + LONGEST_SENTENCE]

@@ -181,8 +181,10 @@ def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
         )
     if inputs is None:
         names = [name for name in store.names if "emb" in name]
-        hint = f"names with 'emb' found: {', '.join(names[:SHOWN])}" if names else "no tensor name contains 'emb'"
-        raise UnsupportedModelError(f"no token embeddings, looked for {', '.join(TABLE_NAMES['input'])}; {hint}")
+        shown = ", ".join(names[:SHOWN]) or "none"
+        raise UnsupportedModelError(
+            f"no token embeddings, looked for {', '.join(TABLE_NAMES['input'])}; names with 'emb' found: {shown}"
+        )
     return inputs, []
 
 

@@ -161,7 +161,14 @@ def _build_word_piece(stored: list[str], values: Mapping[str, Any]) -> Tokeniser
 
     Source: `set_vocab` of BertModel, https://github.com/ggml-org/llama.cpp/blob/master/conversion/bert.py
     """
-    special = _find_special(values)
+    special = set()
+    types = values.get(TYPES)
+    if isinstance(types, np.ndarray):
+        special.update(np.flatnonzero(types == CONTROL).tolist())
+    for field in SPECIAL:
+        number = values.get(f"{GGML}.{field}_token_id")
+        if isinstance(number, int):
+            special.add(number)
     tokens = {}
     for number, text in enumerate(stored):
         token = text
@@ -187,19 +194,6 @@ def _build_word_piece(stored: list[str], values: Mapping[str, Any]) -> Tokeniser
     library.pre_tokenizer = BertPreTokenizer()
     library.add_special_tokens([tokens[number] for number in sorted(special & tokens.keys())])
     return _wrap_fast(library)
-
-
-def _find_special(values: Mapping[str, Any]) -> set[int]:
-    """The ids of special tokens in the fields of a GGUF file: by their types and by their names."""
-    special = set()
-    types = values.get(TYPES)
-    if isinstance(types, np.ndarray):
-        special.update(np.flatnonzero(types == CONTROL).tolist())
-    for name in SPECIAL:
-        number = values.get(f"{GGML}.{name}_token_id")
-        if isinstance(number, int):
-            special.add(number)
-    return special
 
 
 def _changes_few(tokens: Collection[str], **rules: bool) -> bool:

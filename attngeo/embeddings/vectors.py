@@ -34,7 +34,7 @@ import pandas as pd
 from attngeo.bounds.machine import require_memory
 from attngeo.bounds.names import list_first
 from attngeo.embeddings.embedding import Embedding
-from attngeo.embeddings.reference import FASTTEXT, GZIP, PICKLE, ZIP, read_magic
+from attngeo.embeddings.reference import FASTTEXT, GZIP, PICKLE, ZIP
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, UsageError
 from attngeo.progress import Progress, ProgressCallback
 
@@ -80,17 +80,30 @@ def read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCal
 
     Raises ModelNotFoundError, UsageError, UnsupportedModelError for another format, CorruptCheckpointError.
     """
-    magic = read_magic(path)
-    if magic.startswith(PICKLE):
-        raise UnsupportedModelError(
-            "a pickle, which could run code, is not read; load it with gensim and save its vectors with "
-            "save_word2vec_format"
-        )
-    if magic == FASTTEXT:
-        raise UnsupportedModelError("fastText's own binary format is not supported; use its .vec file")
     with closing(read_chunks(path, member, progress, "reading vectors")) as chunks:
-        head = next(chunks, b"")
-        rows = _read_text(head, chunks) if _is_text(head) else _read_binary(head, chunks)
+        head = next(chunks, b"").removeprefix(codecs.BOM_UTF8)
+        if head.startswith(PICKLE):
+            raise UnsupportedModelError(
+                "a pickle, which could run code, is not read; load it with gensim and save its vectors with "
+                "save_word2vec_format"
+            )
+        if head.startswith(FASTTEXT):
+            raise UnsupportedModelError("fastText's own binary format is not supported; use its .vec file")
+        line, _, rest = head.partition(b"\n")
+        header = HEADER.fullmatch(line)
+        if header is not None:
+            announced, width = map(int, header.groups())
+            if not announced or not width:
+                raise CorruptCheckpointError(f"line 1 announces {line.decode()!r}, no vectors at all")
+            read = _read_text if _is_text(rest) else _read_binary
+            rows = read(rest, chunks, width, announced)
+        elif _is_text(head):
+            rows = _read_text(head, chunks, _measure_width(head), None)
+        else:
+            raise CorruptCheckpointError(
+                f"no word vectors: it starts with {line[:40]!r}, expected a word and its numbers, or the number of "
+                "vectors and their width"
+            )
     return Embedding.from_words(ref, *rows)
 
 
@@ -248,11 +261,9 @@ class RowCollector:
         return f"{total:,} {units} left out: {', '.join(reasons)}"
 
 
-def _is_text(head: bytes) -> bool:
-    """Whether these first bytes are a word and numbers, on the first line or after a header."""
-    line, *others = head.split(b"\n", 2)[:2]
-    if others and HEADER.fullmatch(line):
-        line = others[0]
+def _is_text(content: bytes) -> bool:
+    """Whether the first line is a word and numbers."""
+    line, _, _ = content.partition(b"\n")
     values = line.split()[1:]
     if not values or CONTROL.search(line):
         return False
@@ -263,18 +274,30 @@ def _is_text(head: bytes) -> bool:
     return True
 
 
-def _read_text(head: bytes, chunks: Iterator[bytes]) -> WordRows:
+def _measure_width(head: bytes) -> int:
+    """The numbers in a vector of a text: the most frequent count, because the first word may contain a space."""
+    lines = head.split(b"\n", MEASURED_LINES)
+    complete = lines[:-1] or lines  # the head may end inside a line
+    widths = Counter(len(line.split()) - 1 for line in complete if line.strip())
+    width = widths.most_common(1)[0][0]
+    if not width:
+        raise CorruptCheckpointError("its lines are single words, expected a word and its numbers each")
+    return width
+
+
+def _read_text(head: bytes, chunks: Iterator[bytes], width: int, announced: int | None) -> WordRows:
     """The vectors of a text file. Lines of another width or without numbers are left out, and a note lists them.
 
-    Raises CorruptCheckpointError if the file has fewer lines than its first line announces, or hardly any vectors.
+    Raises CorruptCheckpointError if the file has fewer lines than it announces, or hardly any vectors.
+
+    Args:
+        head: the first lines, without a header.
+        chunks: what follows.
+        width: the numbers in a vector.
+        announced: the number of vectors that a header states; None without a header.
     """
-    head = head.removeprefix(codecs.BOM_UTF8)
-    announced, width = _measure_text(head)
     rows = RowCollector(width, "line")
-    first = 1  # number of the line
-    if announced is not None:
-        _, _, head = head.partition(b"\n")
-        first = 2
+    first = 1 if announced is None else 2  # number of the line
     number = first
     for lines in _split_lines(chain([head], chunks)):
         _add_lines(rows, lines, range(number, number + len(lines)))
@@ -291,24 +314,6 @@ def _cut_off(count: int, announced: int) -> CorruptCheckpointError:
     return CorruptCheckpointError(
         f"it ends after {count:,} vectors, its first line announces {announced:,}; download it again"
     )
-
-
-def _measure_text(head: bytes) -> tuple[int | None, int]:
-    """The number of vectors that a header announces (None without a header), and their width."""
-    lines = head.split(b"\n", MEASURED_LINES)
-    header = HEADER.fullmatch(lines[0])
-    if header is not None:
-        count, width = map(int, header.groups())
-        if not count or not width:
-            raise CorruptCheckpointError(f"line 1 announces {lines[0].decode()!r}, no vectors at all")
-        return count, width
-    # The most frequent width, because the first word may contain a space. The head may end inside a line.
-    complete = lines[:-1] or lines
-    widths = Counter(len(line.split()) - 1 for line in complete if line.strip())
-    width = widths.most_common(1)[0][0]
-    if not width:
-        raise CorruptCheckpointError("its lines are single words, expected a word and its numbers each")
-    return None, width
 
 
 def _split_lines(chunks: Iterator[bytes]) -> Iterator[list[bytes]]:
@@ -368,16 +373,8 @@ def _add_line(rows: RowCollector, line: bytes, number: int) -> None:
         rows.leave_out(f"with fewer than {rows.width} numbers", number)
 
 
-def _read_binary(head: bytes, chunks: Iterator[bytes]) -> WordRows:
+def _read_binary(buffer: bytes, chunks: Iterator[bytes], width: int, announced: int) -> WordRows:
     """The vectors of a word2vec binary file. Raises CorruptCheckpointError if it ends early or is of another format."""
-    line, _, buffer = head.partition(b"\n")
-    header = HEADER.fullmatch(line)
-    announced, width = map(int, header.groups()) if header is not None else (0, 0)
-    if not announced or not width:
-        raise CorruptCheckpointError(
-            f"no word vectors: it starts with {line[:40]!r}, expected a word and its numbers, or the number of vectors "
-            "and their width"
-        )
     rows = RowCollector(width, "vector")
     size = 4 * width
     record = 0

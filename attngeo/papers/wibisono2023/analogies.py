@@ -299,7 +299,9 @@ def _measure_question(model: TrainedModel, corpus: Corpus, sums: AttentionSums, 
     joint, joint_star, every = count_sets(corpus, (b, c), (d, a), model.tau)
     terms = paraphrase_errors(sums.gamma, joint, joint_star, (b, c), (d, a), every)
     is_defined = ~np.isnan(np.array(terms)).any(axis=0)  # for each context word, [|V|]
-    cosines = _measure_cosines(model.centre_embeddings, word_numbers)
+    w = model.centre_embeddings
+    target = w[b] - w[a] + w[c]
+    cosines = w @ target / (np.linalg.norm(w, axis=1) * np.linalg.norm(target))  # [|V|]
     cosine = float(cosines[d])
     not_below = np.delete(cosines, word_numbers) >= cosines[d]
     zeta = sums.zeta[word_numbers]
@@ -333,14 +335,6 @@ def _measure_question(model: TrainedModel, corpus: Corpus, sums: AttentionSums, 
         "scaled_error": _measure_cosine_error(scaled_embeddings[word_numbers]),
         "asymmetry": float(np.abs(gamma_rows - gamma_columns).sum() / (gamma_rows + gamma_columns).sum()),
     }
-
-
-def _measure_cosines(embeddings: Array, word_numbers: Sequence[int]) -> Array:
-    """The cosine of each embedding with b − a + c, [|V|]. embeddings: [|V|, p]. word_numbers: of a, b, c and d."""
-    a, b, c, _ = word_numbers
-    target = embeddings[b] - embeddings[a] + embeddings[c]
-    cosines: Array = embeddings @ target / (np.linalg.norm(embeddings, axis=1) * np.linalg.norm(target))
-    return cosines
 
 
 def _measure_cosine_error(embeddings: Array) -> float:

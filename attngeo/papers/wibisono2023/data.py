@@ -10,7 +10,7 @@ import hashlib
 import io
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -201,7 +201,11 @@ def read_cars(path: Path, source: str = "") -> pd.DataFrame:
     require_cars(path)
     try:
         text = read_small_text(path, MOST_BYTES, "utf-8-sig")
-        cells = _read_cells(text)
+        header, _, _ = text.partition("\n")
+        form: dict[str, Any] = {}
+        if "," not in header:  # UCI's file
+            form = {"sep": r"\s+", "names": [*NUMBERS, "car name"]}
+        cells = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, **form)
         missing = [name for name in NUMBERS if name not in cells]
         if missing:
             raise ValueError(f"lacks the column {missing[0]!r}")
@@ -219,15 +223,6 @@ def read_cars(path: Path, source: str = "") -> pd.DataFrame:
             f"the columns {', '.join(NUMBERS)}"
         ) from None
     return cars
-
-
-def _read_cells(text: str) -> pd.DataFrame:
-    """The cells of a CSV file with a header, or of UCI's file, which has neither commas nor a header, as texts."""
-    header, _, _ = text.partition("\n")
-    if "," in header:
-        return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-    names = [*NUMBERS, "car name"]
-    return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, sep=r"\s+", names=names)
 
 
 def digest_cars(cars: pd.DataFrame) -> str:

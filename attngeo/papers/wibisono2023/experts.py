@@ -213,20 +213,18 @@ def mixture_of_mixtures(model: BidirectionalAttention, sentence: Tensor, masked:
     z = list(model.tokens.weight[sentence] + model.positions.weight)
     for layer in model.layers:
         assert isinstance(layer, AttentionLayer)
-        z = [_mix(layer, z, middle) for middle in z]
+        after = torch.eye(len(z[0]), dtype=z[0].dtype) + layer.linear.weight  # I + W′
+        mixtures = []
+        for middle in z:
+            total = torch.zeros_like(middle)
+            for key_query, value in layer.head_forms():
+                shares = torch.softmax(torch.stack([other @ key_query @ middle for other in z]), 0)
+                for share, other in zip(shares, z, strict=True):
+                    total = total + share * after @ (middle / layer.heads + value @ other)
+            mixtures.append(total)
+        z = mixtures
     logits: Tensor = model.last.weight @ z[masked]
     return logits
-
-
-def _mix(layer: AttentionLayer, z: list[Tensor], middle: Tensor) -> Tensor:
-    """The mixture of the experts of one layer for one position: [p], from all positions below, each [p]."""
-    after = torch.eye(len(middle), dtype=middle.dtype) + layer.linear.weight  # I + W′
-    total = torch.zeros_like(middle)
-    for key_query, value in layer.head_forms():
-        shares = torch.softmax(torch.stack([other @ key_query @ middle for other in z]), 0)
-        for share, other in zip(shares, z, strict=True):
-            total = total + share * after @ (middle / layer.heads + value @ other)
-    return total
 
 
 class Case(NamedTuple):
@@ -271,7 +269,7 @@ def check_lemma_1(seed: int = 0, **sizes: int) -> Residuals:
     for case in draw_cases(seed, **sizes):
         losses = -torch.log_softmax(case.logits(), 0)
         errors.append(difference(lemma_1_losses(*case), losses))
-    return Residuals(f"losses of {len(errors)} masked positions, every word", tuple(errors))
+    return Residuals(f"losses of {len(errors)} masked positions, every word", errors)
 
 
 def check_parts(seed: int = 0, **sizes: int) -> Residuals:
@@ -280,7 +278,7 @@ def check_parts(seed: int = 0, **sizes: int) -> Residuals:
     for case in draw_cases(seed, **sizes):
         logits = logits_from_parts(split_parts(case.model), case.sentence, case.masked)
         errors.append(difference(logits, case.logits()))
-    return Residuals(f"logits of {len(errors)} masked positions", tuple(errors))
+    return Residuals(f"logits of {len(errors)} masked positions", errors)
 
 
 def check_cbow_loss(
@@ -299,7 +297,7 @@ def check_cbow_loss(
             expected = -torch.log_softmax(model(counts[None])[0], 0)
             losses = cbow_losses(model.centre.weight, model.tokens.weight, sentence, position, window)
             errors.append(difference(losses, expected))
-    return Residuals(f"losses of {length} positions, every word, windows of 1 to {length - 1}", tuple(errors))
+    return Residuals(f"losses of {length} positions, every word, windows of 1 to {length - 1}", errors)
 
 
 def check_theorem_2(seed: int = 0, *, heads: int = 1, layers: int = 1, **sizes: int) -> Residuals:
@@ -309,4 +307,4 @@ def check_theorem_2(seed: int = 0, *, heads: int = 1, layers: int = 1, **sizes: 
     shape = f"{heads} head{'' if heads == 1 else 's'}"
     if layers > 1:
         shape = f"{layers} layers of {shape}"
-    return Residuals(f"logits of {len(errors)} masked positions, {shape}", tuple(errors))
+    return Residuals(f"logits of {len(errors)} masked positions, {shape}", errors)

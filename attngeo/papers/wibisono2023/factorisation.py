@@ -122,7 +122,7 @@ def check_proposition_9(
     sizes = ", ".join(map(str, dimensions))
     return Residuals(
         f"Spearman {spearman}, Pearson {pearson} at {sizes} dimensions, means of {starts} starts",
-        tuple(errors.ravel().tolist()),
+        errors.ravel().tolist(),
     )
 
 

@@ -23,8 +23,8 @@ from attngeo.papers.wibisono2023.factorisation import AttentionSums, attention_m
 WORDS = 7
 TRIALS = 20
 # Of Propositions 13 and 17: the words {r, s} and {t, u}, by how much each assumption fails, and the rank of log p.
-FIRST = (0, 1)
-SECOND = (2, 3)
+FIRST = [0, 1]
+SECOND = [2, 3]
 FAILURES = (1e-2, 1e-4, 1e-6)
 SIZE = 3
 KERNEL = np.array([1.0, -0.7, 0.5])
@@ -143,7 +143,7 @@ def check_sums(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS, weigh
             scaled_products = attention_matrix(sums, length) * (length * sums.zeta)
             errors.append(difference(scaled_products, words * sums.gamma / sums.gamma.sum(0) - 1))
         computed += f"; w·c̃ of {trials} more"
-    return Residuals(computed, tuple(errors))
+    return Residuals(computed, errors)
 
 
 def check_analogies(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS, weighted: bool = False) -> Residuals:
@@ -162,7 +162,7 @@ def check_analogies(seed: int = 0, *, words: int = WORDS, trials: int = TRIALS, 
         terms = paraphrase_errors(pairs, joint, joint_star, (b, a_star), (b_star, a))
         linear = centre[a_star] - centre[a] + centre[b]
         errors += [difference(linear + inverse @ side, centre[b_star]) for side in combine(terms)]
-    return Residuals(f"{trials} analogies among {words} words, W·Cᵀ = M", tuple(errors))
+    return Residuals(f"{trials} analogies among {words} words, W·Cᵀ = M", errors)
 
 
 def _draw_pairs(random: np.random.Generator, words: int, *, weighted: bool) -> Array:
@@ -200,8 +200,8 @@ def check_conclusions(seed: int = 0, *, trials: int = TRIALS, asymmetry: float =
             pairs, context = embed(left, factors)
             centre = np.column_stack([left, np.ones(WORDS)])
             marginal = pairs.sum(0)
-            together = marginal[list(FIRST)].prod() * np.exp(failure * random.normal())
-            together_star = marginal[list(SECOND)].prod() * np.exp(failure * random.normal())
+            together = marginal[FIRST].prod() * np.exp(failure * random.normal())
+            together_star = marginal[SECOND].prod() * np.exp(failure * random.normal())
             conclusion = float(np.linalg.norm(_subtract_sets(context)))
             assumed = float(np.linalg.norm(_subtract_sets(centre)))
             errors = assumption_errors(pairs, FIRST, SECOND, together, together_star)
@@ -210,12 +210,12 @@ def check_conclusions(seed: int = 0, *, trials: int = TRIALS, asymmetry: float =
             shares.append(conclusion * smallest / (largest * assumed + WORDS**0.5 * errors))
             conclusions[failure] = max(conclusions[failure], conclusion)
     shown = ", ".join(f"{error:.0e} if they fail by {failure:.0e}" for failure, error in conclusions.items())
-    return Residuals(f"conclusion off by {shown}; {max(shares):.2f} of the bound", tuple(shares))
+    return Residuals(f"conclusion off by {shown}; {max(shares):.2f} of the bound", shares)
 
 
 def _subtract_sets(embeddings: Array) -> Array:
     """v_r + v_s − v_t − v_u of embeddings v, [p]."""
-    gap: Array = embeddings[list(FIRST)].sum(0) - embeddings[list(SECOND)].sum(0)
+    gap: Array = embeddings[FIRST].sum(0) - embeddings[SECOND].sum(0)
     return gap
 
 
@@ -244,7 +244,7 @@ def solve_factors(random: np.random.Generator, *, symmetric: bool = True) -> tup
     def ratio(free: Array) -> float:
         left, factors = factorise(free)
         marginal = np.log(np.exp(left @ factors.T).sum(0))
-        return float(marginal[list(FIRST)].sum() - marginal[list(SECOND)].sum())
+        return float(marginal[FIRST].sum() - marginal[SECOND].sum())
 
     solved = least_squares(ratio, random.normal(scale=0.5, size=WORDS * SIZE), xtol=1e-15, ftol=1e-15, gtol=1e-15)
     return factorise(solved.x)
@@ -253,7 +253,7 @@ def solve_factors(random: np.random.Generator, *, symmetric: bool = True) -> tup
 def _complete(free: Array) -> Array:
     """Rows v [|V|, SIZE] of free numbers, of which v_r is replaced so that v_r + v_s = v_t + v_u."""
     factors: Array = free.reshape(-1, SIZE).copy()
-    factors[FIRST[0]] = factors[list(SECOND)].sum(0) - factors[FIRST[1]]
+    factors[FIRST[0]] = factors[SECOND].sum(0) - factors[FIRST[1]]
     return factors
 
 
@@ -294,7 +294,7 @@ def check_tokens(seed: int = 0) -> Residuals:
     return Residuals(
         f"if ζ of one word is 1.5 times that of the others, the sums of c are off by {min(unequal):.0%} to "
         f"{max(unequal):.0%}; without symmetry those of c̃ by {min(skewed):.0%} to {max(skewed):.0%}",
-        tuple(errors),
+        errors,
     )
 
 

@@ -15,7 +15,6 @@ Source: Wibisono and Wang 2025 (arXiv 2501.16790), section 5.1, appendices B and
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attngeo.estimators.efa.attention import AttentionShape, MaskedLayer
+from attngeo.estimators.efa.attention import AttentionShape
 from attngeo.estimators.efa.families import Categorical
 from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
@@ -32,7 +31,7 @@ from attngeo.estimators.efa.prediction import draw_items
 from attngeo.estimators.efa.relations import Relation, relate
 from attngeo.estimators.efa.sequences import DataShape
 from attngeo.papers.residuals import Residuals, difference
-from attngeo.papers.wibisono2025.propositions import randomise
+from attngeo.papers.wibisono2025.propositions import first_layer, randomise
 from attngeo.training import TrainingOptions
 from attngeo.training.loop import draw_generator, seeded, train
 
@@ -100,7 +99,7 @@ def check_theorem_1_items(seed: int = 0) -> Residuals:
         f"{TRIALS} pairs of parameters; printed, b = 0: the best linear map of the centers is off by "
         f"{min(printed):.0%} to {max(printed):.0%} of their deviation"
     )
-    return Residuals(computed, tuple(errors), tuple(printed))
+    return Residuals(computed, errors, printed)
 
 
 def _transform(model: ItemAttention) -> ItemAttention:
@@ -110,8 +109,7 @@ def _transform(model: ItemAttention) -> ItemAttention:
     contexts = _draw_basis()
     same = copy.deepcopy(model)
     assert same.position is not None
-    layer = same.attention.layers[0]
-    assert isinstance(layer, MaskedLayer)
+    layer = first_layer(same)
     for weight in (same.context.weight, same.position.weight):
         weight.copy_(weight @ tokens.T)
     for name, left in (("query", products), ("key", products.inverse().T), ("value", contexts)):
@@ -174,7 +172,7 @@ def check_theorem_1_values(seed: int = 0) -> Residuals:
         f"{TRIALS} pairs of parameters with {width} numbers in Y'_ii; printed: at other inputs the C of the proof is "
         f"off by at least {min(printed):.0%} of K'"
     )
-    return Residuals(computed, tuple(errors), tuple(printed))
+    return Residuals(computed, errors, printed)
 
 
 def _draw_value_part() -> ValueAttention:
@@ -182,8 +180,7 @@ def _draw_value_part() -> ValueAttention:
     shape = ValueShape(size=SIZE, items=ITEMS, head=None)
     attention = AttentionShape(width=shape.attended, residual=False, output=False)
     model = randomise(ValueAttention(shape, attention, causal=True))
-    layer = model.attention.layers[0]
-    assert isinstance(layer, MaskedLayer)
+    layer = first_layer(model)
     centers = slice(SIZE, 2 * SIZE)
     layer.query.weight[:, centers] = 0
     layer.key.weight[:, centers] = 0
@@ -214,8 +211,7 @@ def draw_truth(items: int, size: int, length: int, seed: int) -> ItemAttention:
         model.context.weight[-1] = 0
         drawn = torch.randint(items, (2000, length), generator=random)
         contexts = model.read(know_all(drawn))[:, 1:].flatten(0, 1)
-        layer = model.attention.layers[0]
-        assert isinstance(layer, MaskedLayer)
+        layer = first_layer(model)
         value = layer.value.weight
         value.copy_(torch.linalg.solve_triangular(torch.linalg.cholesky(contexts.T.cov()), value, upper=False))
     return model
@@ -259,9 +255,7 @@ class ItemBatches:
             yield (know_all(self.items[rows]),)
 
 
-def fit_items(
-    items: Tensor, number: int, size: int, seed: int, *, enough: float = -math.inf, starts: int = 1
-) -> ItemAttention:
+def fit_items(items: Tensor, number: int, size: int, seed: int, *, enough: float, starts: int) -> ItemAttention:
     """Fit the model of `make_model` by maximum likelihood: of several starts, that with the lowest training loss.
 
     All starts have the first part of the schedule; the others follow in the order of their losses then. A fit of
@@ -330,7 +324,7 @@ def check_theorem_1_fits(seed: int = 0) -> Residuals:
         f"of the true model {first_loss:.1e} and {second_loss:.1e}, accepted up to {share / 2:.1e}"
     )
     r2 = (contexts.forward, contexts.backward, centers.forward, centers.backward)
-    return Residuals(computed, tuple(1 - value for value in r2))
+    return Residuals(computed, [1 - value for value in r2])
 
 
 def _draw_from(model: ItemAttention, count: int, seed: int) -> Tensor:

@@ -85,10 +85,16 @@ def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
     return model
 
 
-def _clear(model: ItemAttention | ValueAttention) -> MaskedLayer:
-    """The only layer, with zeros for all of its weights."""
+def first_layer(model: ItemAttention | ValueAttention) -> MaskedLayer:
+    """The only layer of a model that has one."""
     layer = model.attention.layers[0]
     assert isinstance(layer, MaskedLayer)
+    return layer
+
+
+def _clear(model: ItemAttention | ValueAttention) -> MaskedLayer:
+    """The only layer, with zeros for all of its weights."""
+    layer = first_layer(model)
     for weight in layer.parameters():
         weight.zero_()
     return layer
@@ -103,7 +109,7 @@ def check_proposition_1(seed: int = 0) -> Residuals:
         known = torch.ones(SEQUENCES, length, dtype=torch.bool)
         batch = Batch(known, torch.randint(items, known.shape))
         errors.append(difference(attention_of_items(factors, length)(batch), factors(batch)))
-    return Residuals(f"logits of {_count_positions()} masked positions", tuple(errors))
+    return Residuals(f"logits of {_count_positions()} masked positions", errors)
 
 
 @torch.no_grad()
@@ -116,7 +122,7 @@ def check_proposition_2(seed: int = 0) -> Residuals:
         values, known = _draw_values(length)
         batch = Batch(known, values=values, coordinates=places)
         errors.append(difference(attention_of_places(factors)(batch), factors(batch)))
-    return Residuals(f"means of {_count_positions()} masked values", tuple(errors))
+    return Residuals(f"means of {_count_positions()} masked values", errors)
 
 
 @torch.no_grad()
@@ -135,8 +141,7 @@ def check_proposition_3(seed: int = 0) -> Residuals:
         attention = attention_of_values(factors, length)
         expected = factors(batch)
         errors.append(difference(attention(batch), expected))
-        layer = attention.attention.layers[0]
-        assert isinstance(layer, MaskedLayer)
+        layer = first_layer(attention)
         layer.key.weight.copy_(layer.key.weight.T.clone())
         printed.append(_miss(attention(batch), expected))
         layer.value.weight.copy_(layer.key.weight)
@@ -146,7 +151,7 @@ def check_proposition_3(seed: int = 0) -> Residuals:
         f"log rates of {_count_positions()} masked values; printed matrix, read as that of values or that of keys: "
         f"off by {min(printed):.0%} to {max(printed):.0%}"
     )
-    return Residuals(computed, tuple(errors), tuple(printed))
+    return Residuals(computed, errors, printed)
 
 
 def _seeded_sizes(seed: int) -> Iterator[tuple[int, int, int]]:
