@@ -150,12 +150,14 @@ def _read_bats(folder: Path) -> QuestionSet:
     paths = without_links(sorted(path for path in folder.rglob("*.txt") if not path.name.startswith(".")))
     names = [path.stem for path in paths]
     for path in paths:
-        pairs: list[tuple[str, str, list[str], int]] = []
+        pairs: list[tuple[str, str, tuple[str, ...], int]] = []
         left_out: list[int] = []
         with about(str(path)):
             for number, line in enumerate(_read_text(path).splitlines(), 1):
                 fields = line.split()
-                answers = list(dict.fromkeys(filter(None, fields[-1].split("/")))) if len(fields) == 2 else []
+                answers: tuple[str, ...] = ()
+                if len(fields) == 2:
+                    answers = tuple(dict.fromkeys(filter(None, fields[1].split("/"))))
                 if answers:
                     pairs.append((f"line {number}", fields[0], answers, number))
                 elif fields:
@@ -169,7 +171,7 @@ def _read_bats(folder: Path) -> QuestionSet:
         if path.parent != folder:
             question_type = re.sub(r"^\d+[_ ]*", "", path.parent.name).replace("_", " ").lower()
         for (first, a, b, _), (second, c, d, number) in permutations(pairs, 2):
-            questions.append(Question(category, question_type, a, b[0], c, tuple(d), number, first, second))
+            questions.append(Question(category, question_type, a, b[0], c, d, number, first, second))
     return _make_set(str(folder), questions, notes, ".txt files with a word and its answers a line")
 
 
