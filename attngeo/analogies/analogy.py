@@ -97,7 +97,7 @@ def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Se
     identities = [str(model) if isinstance(model, str | Path) else id(model) for model in references]
     for model, identity in zip(references, identities, strict=True):
         if identities.count(identity) > 1:
-            name = identity if isinstance(identity, str) else type(model).__name__
+            name = identity if isinstance(identity, str) else getattr(model, "ref", type(model).__name__)
             raise UsageError(f"{name} is named twice, expected different models")
     if options.published and options.questions != GOOGLE:
         raise UsageError(f"$published is the paper's Table 3, of the {GOOGLE} questions; leave it out", "published")
