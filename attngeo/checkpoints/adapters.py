@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from attngeo.bounds.names import list_names
 from attngeo.checkpoints.adapter_settings import MERGE, LoraSettings, show_name
-from attngeo.checkpoints.store import FLOATS, TensorInfo, TensorStore
+from attngeo.checkpoints.store import FLOATS, OuterStore, TensorInfo, TensorStore
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError, about
 
 # What PEFT puts before the names of all modules, and how the name of a weight ends.
@@ -311,7 +310,7 @@ class Adapter:
         return changed.mul((magnitude[rows] / changed.norm(dim=1)).unsqueeze(1))
 
 
-class AdapterStore(TensorStore):
+class AdapterStore(OuterStore):
     """The tensors of a base model, and in place of the weights that adapters change the changed ones, in float32.
 
     Args:
@@ -331,14 +330,9 @@ class AdapterStore(TensorStore):
         only_updates: bool = False,
         may_be_idle: bool = False,
     ) -> None:
+        super().__init__(base)
         self.ref = ref
-        self.config = base.config
-        self.revision = base.revision
-        self.offline = base.offline
-        self.folder = base.folder
-        self.main_file = base.main_file
         self.format = f"{base.format}+lora"
-        self._base = base
         self._adapters = adapters
         self._only_updates = only_updates
         self._may_be_idle = may_be_idle
@@ -347,30 +341,15 @@ class AdapterStore(TensorStore):
     @property
     def lanes(self) -> int:
         """How many reads at once make it faster."""
-        return max(self._base.lanes, *(adapter.tensors.lanes for adapter in self._adapters))
-
-    @property
-    def names(self) -> Collection[str]:
-        """The names of the base's tensors."""
-        return self._base.names
-
-    @property
-    def total_nbytes(self) -> int | None:
-        """Bytes of the base's tensors as they are stored."""
-        return self._base.total_nbytes
-
-    @property
-    def parameters(self) -> int | None:
-        """Number of the base's weights; a merged adapter has no more."""
-        return self._base.parameters
+        return max(self._inner.lanes, *(adapter.tensors.lanes for adapter in self._adapters))
 
     def require_fit(self, weights: Mapping[str, bool]) -> None:
         """Check what the adapters say about tensors of the base; see `Adapter.require_fit`.
 
         Raises UsageError also if one adapter replaces what another one changes.
         """
-        if isinstance(self._base, AdapterStore):
-            self._base.require_fit(weights)
+        if isinstance(self._inner, AdapterStore):
+            self._inner.require_fit(weights)
         for adapter in self._adapters:
             adapter.require_fit(weights, only_updates=self._only_updates)
         for name in weights:
@@ -386,8 +365,8 @@ class AdapterStore(TensorStore):
 
     def require_changes(self, names: Collection[str]) -> None:
         """Raise UnsupportedModelError if an adapter changes none of these tensors, those of queries and keys."""
-        if isinstance(self._base, AdapterStore):
-            self._base.require_changes(names)
+        if isinstance(self._inner, AdapterStore):
+            self._inner.require_changes(names)
         if self._may_be_idle:
             return
         for adapter in self._adapters:
@@ -395,7 +374,7 @@ class AdapterStore(TensorStore):
 
     def info(self, name: str) -> TensorInfo:
         """Shape and bytes in memory of one tensor."""
-        info = self._base.info(name)
+        info = self._inner.info(name)
         adapters = [adapter for adapter in self._adapters if adapter.has(name)]
         if any(adapter.changes(name) for adapter in adapters):
             packed = f"{info.packed or info.dtype}+lora"
@@ -409,7 +388,7 @@ class AdapterStore(TensorStore):
 
     def fetched(self, reads: Mapping[str, slice]) -> int:
         """Bytes that `read_all` reads of the files of all."""
-        count = self._base.fetched(self._leave_out_replaced(reads))
+        count = self._inner.fetched(self._leave_out_replaced(reads))
         for adapter in self._adapters:
             count += adapter.tensors.fetched(adapter.list_stored(reads))
         return count
@@ -419,10 +398,6 @@ class AdapterStore(TensorStore):
         return {
             name: rows for name, rows in reads.items() if not any(adapter.replaces(name) for adapter in self._adapters)
         }
-
-    def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
-        """Open the base's files that hold these tensors. Calls `progress` with each file's name."""
-        self._base.open(names, progress)
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
         """Rows of each of these tensors after the updates.
@@ -434,7 +409,7 @@ class AdapterStore(TensorStore):
         unfitted = {name: False for name in reads if name not in self._fitted}
         if unfitted:
             self.require_fit(unfitted)
-        changed = self._base.read_all(self._leave_out_replaced(reads))
+        changed = self._inner.read_all(self._leave_out_replaced(reads))
         factors: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for adapter in self._adapters:
             stored = adapter.tensors.read_all(adapter.list_stored(reads))
@@ -452,17 +427,9 @@ class AdapterStore(TensorStore):
             tensors[name + FACTORS[1]] = torch.cat(downs)
         return tensors
 
-    def file(self, name: str) -> Path | None:
-        """The path of another file of the base."""
-        return self._base.file(name)
-
-    def download(self, progress: Callable[[str], None]) -> None:
-        """Make every file of the base a whole file on this machine."""
-        self._base.download(progress)
-
     def close(self) -> None:
         """Close all open files."""
-        self._base.close()
+        super().close()
         for adapter in self._adapters:
             adapter.tensors.close()
 

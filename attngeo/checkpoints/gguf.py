@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attngeo.checkpoints.store import ByteSource, Extent, TensorInfo
+from attngeo.checkpoints.files import GGUF
+from attngeo.checkpoints.store import ByteSource, Extent, TensorFile, TensorInfo
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, about
 
 MAGIC = b"GGUF"
@@ -163,7 +164,7 @@ class Unread(NamedTuple):
         return f"a list of {self.length:,}"
 
 
-class GgufFile:
+class GgufFile(TensorFile):
     """An open .gguf file. Errors are about the file.
 
     Args:
@@ -181,20 +182,13 @@ class GgufFile:
     """
 
     def __init__(self, source: ByteSource, inherited: Mapping[str, Any] = {}) -> None:
-        self._source = source
-        self.where = source.where
-        try:
-            with about(source.where):
-                self._load(inherited)
-        except BaseException:
-            self.close()
-            raise
+        self._inherited = inherited
+        super().__init__(source)
 
-    def _load(self, inherited: Mapping[str, Any]) -> None:
-        """Read the header."""
-        reader = _Reader(self._source)
+    def _load(self) -> None:
+        reader = _Reader(self.source)
         self.own, entries = _read_header(reader)
-        self.metadata = {**inherited, **self.own}
+        self.metadata = {**self._inherited, **self.own}
         architecture = str(self.metadata.get("general.architecture"))
         if architecture not in ARCHITECTURES:
             raise UnsupportedModelError(
@@ -202,9 +196,7 @@ class GgufFile:
                 f"{', '.join(ARCHITECTURES)}; give the checkpoint that the file was made from"
             )
         self.family = ARCHITECTURES[architecture]
-        self._starts: dict[str, int] = {}
-        self.tensors: dict[str, TensorInfo] = {}
-        self._locate_tensors(entries, reader)
+        self.tensors = self._locate_tensors(entries, reader)
         self.layers = _count_layers(entries)
         if self.metadata.get("split.count", 1) == 1:
             require_layers(self, [self])
@@ -321,8 +313,8 @@ class GgufFile:
             return None
         return {"rope_type": f"{rope_type:.40} of GGUF"}
 
-    def _locate_tensors(self, entries: list[_Entry], reader: _Reader) -> None:
-        """Fill the table of tensors. Each begins where the one before it ends, at a multiple of the alignment.
+    def _locate_tensors(self, entries: list[_Entry], reader: _Reader) -> dict[str, TensorInfo]:
+        """The table of tensors. Each begins where the one before it ends, at a multiple of the alignment.
 
         Raises CorruptCheckpointError if they do not, or do not fill the file.
         """
@@ -330,12 +322,13 @@ class GgufFile:
         if not _is_count(alignment) or alignment & (alignment - 1) or alignment > 1 << 20:
             raise reader.broken(f"states the alignment {alignment!s:.40}, expected a power of 2")
         start = _pad(reader.position, alignment)
-        room = self._source.size - start
+        room = self.source.size - start
+        tensors: dict[str, TensorInfo] = {}
         expected: int | None = 0
         end = 0
         for entry in entries:
-            info = self._describe(entry)
-            if info.name in self.tensors:
+            info = self._describe(entry, start)
+            if info.name in tensors:
                 raise reader.broken(f"lists the tensor {entry.name!r:.80} twice")
             if expected is None:  # the size of the one before it is not known
                 expected = max(_pad(end, alignment), _pad(entry.offset, alignment))
@@ -350,16 +343,19 @@ class GgufFile:
                     f"{entry.offset:,} does not fit into {max(room, 0):,} bytes of data; download it again"
                 )
             expected = _pad(end, alignment) if entry.dtype in DTYPES else None  # of other types, sizes are unknown
-            self._starts[info.name] = start + info.offset
-            self.tensors[info.name] = info
+            tensors[info.name] = info
         if expected is not None and entries and room > expected:
             raise reader.broken(f"lists tensors of {expected:,} bytes, and {room:,} bytes of data follow")
+        return tensors
 
-    def _describe(self, entry: _Entry) -> TensorInfo:
-        """The tensor of an entry. Raises CorruptCheckpointError if it has no whole blocks."""
+    def _describe(self, entry: _Entry, data_start: int) -> TensorInfo:
+        """The tensor of an entry. Raises CorruptCheckpointError if it has no whole blocks.
+
+        data_start: the first byte of the data in the file.
+        """
         name = self._rename(entry.name)
         if entry.dtype not in DTYPES:
-            return TensorInfo(name, f"GGML type {entry.dtype}", entry.shape, 0, entry.offset)
+            return TensorInfo(name, f"GGML type {entry.dtype}", entry.shape, 0, data_start + entry.offset)
         dtype, numbers, nbytes = DTYPES[entry.dtype]
         shape = entry.shape
         columns = shape[-1] if shape else 1
@@ -371,7 +367,7 @@ class GgufFile:
         size = math.prod(shape) // numbers * nbytes
         if entry.name.endswith("attn_k_b.weight") and len(shape) == 3:  # [heads, rank, width]
             shape = (shape[0] * shape[1], columns)
-        return TensorInfo(name, dtype, shape, size, entry.offset)
+        return TensorInfo(name, dtype, shape, size, data_start + entry.offset)
 
     def _rename(self, name: str) -> str:
         """The name that transformers has for a tensor; the name in the file for what no layout reads."""
@@ -389,31 +385,20 @@ class GgufFile:
         block = self.family.block.format(f"{stack}oder", layer) if stack else self.family.block.format(layer)
         return f"{block}.{renamed}.{parameter}"
 
-    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """One tensor, or rows of its first dimension, in new memory.
+    def _read(self, name: str, rows: slice) -> Tensor:
+        """Rows of a tensor: [rows, ...] in the dtype of plain numbers; of others bytes, uint8 [rows, bytes of a row].
 
-        Args:
-            name: the tensor.
-            rows: rows of its first dimension.
-
-        Returns:
-            [rows, ...] in the dtype of plain numbers; of others their bytes, uint8 [rows, bytes of a row].
-
-        Raises:
-            CorruptCheckpointError: The file was truncated after it was opened, or its rows belong to no whole heads.
+        Raises CorruptCheckpointError also if its rows belong to no whole heads.
         """
         info = self.tensors[name]
         heads = self._permuted_heads(name)
-        with about(self.where):
-            if heads:
-                raw = self._read_rows(name, slice(None))
-                if len(raw) % (2 * heads):
-                    raise CorruptCheckpointError(f"{name} has {len(raw)} rows for {heads} heads")
-                # Neighbours (2i, 2i + 1) become (i, i + half) again.
-                pairs = raw.view(heads, len(raw) // heads // 2, 2, -1)
-                raw = pairs.transpose(1, 2).reshape(raw.shape)[rows]
-            else:
-                raw = self._read_rows(name, rows)
+        raw = self._read_rows(name, slice(None) if heads else rows)
+        if heads:
+            if len(raw) % (2 * heads):
+                raise CorruptCheckpointError(f"{name} has {len(raw)} rows for {heads} heads")
+            # Neighbours (2i, 2i + 1) become (i, i + half) again.
+            pairs = raw.view(heads, len(raw) // heads // 2, 2, -1)
+            raw = pairs.transpose(1, 2).reshape(raw.shape)[rows]
         if info.dtype not in PLAIN:
             return raw
         plain = raw.contiguous().view(PLAIN[info.dtype]).view(len(raw), *info.shape[1:])
@@ -422,9 +407,9 @@ class GgufFile:
 
     def _read_rows(self, name: str, rows: slice) -> Tensor:
         """Rows as they are stored, uint8 [rows, bytes of a row]."""
-        shape = self.tensors[name].shape
-        first, last, _ = rows.indices(shape[0]) if shape else (0, 1, 1)
-        return self._source.read(*self._locate(name, rows), name).view(max(last - first, 0), -1)
+        info = self.tensors[name]
+        count = len(range(info.shape[0])[rows]) if info.shape else 1
+        return self.source.read(*info.locate(rows), name).view(count, -1)
 
     def _permuted_heads(self, name: str) -> int:
         """The heads whose rows llama.cpp has permuted; 0 for a tensor that it leaves as it is."""
@@ -437,17 +422,10 @@ class GgufFile:
 
     def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
         """The bytes of the file that `read` needs for these rows of these tensors."""
-        return [self._locate(name, slice(None) if self._permuted_heads(name) else rows) for name, rows in reads.items()]
-
-    def _locate(self, name: str, rows: slice) -> Extent:
-        """The bytes of rows of a tensor."""
-        info = self.tensors[name]
-        first, last, _ = rows.indices(info.shape[0]) if info.shape else (0, 1, 1)
-        return Extent(self._starts[name] + first * info.row_nbytes, max(last - first, 0) * info.row_nbytes)
-
-    def close(self) -> None:
-        """Close the file. A later `read` fails."""
-        self._source.close()
+        return [
+            self.tensors[name].locate(slice(None) if self._permuted_heads(name) else rows)
+            for name, rows in reads.items()
+        ]
 
 
 class _Entry(NamedTuple):
@@ -588,9 +566,7 @@ def _read_header(reader: _Reader, wanted: Collection[str] = ()) -> tuple[dict[st
     return metadata, entries
 
 
-def open_splits(
-    first: GgufFile, name: str, open_source: Callable[[str], ByteSource]
-) -> dict[str, tuple[ByteSource, GgufFile]]:
+def open_splits(first: GgufFile, name: str, open_source: Callable[[str], ByteSource]) -> dict[str, GgufFile]:
     """The other files of a model in several: name → the file.
 
     The first one says how many there are. It has the metadata of all; the factors of rotary embeddings may be in any,
@@ -605,26 +581,22 @@ def open_splits(
         CorruptCheckpointError: A file is missing, broken, or another one than its name says.
     """
     count = first.metadata.get("split.count", 1)
-    match = re.fullmatch(r"(.+)-00001-of-(\d{5})(\.gguf)", name)
+    match = re.fullmatch(r"(.+)-00001-of-(\d{5})\.gguf", name)
     if not _is_count(count) or count > 10_000 or match is None or int(match[2]) != count:
-        with about(first.where):
+        with about(first.source.where):
             raise CorruptCheckpointError(
                 f"states {count!s:.20} parts, expected a name of the first of them, …-00001-of-….gguf"
             )
-    opened: dict[str, tuple[ByteSource, GgufFile]] = {}
-    files = [first]
+    opened: dict[str, GgufFile] = {}
     try:
         for number in range(2, count + 1):
-            split = f"{match[1]}-{number:05}-of-{count:05}{match[3]}"
-            source = open_source(split)
-            file = GgufFile(source, first.metadata)
-            opened[split] = (source, file)
-            files.append(file)
+            split = f"{match[1]}-{number:05}-of-{count:05}{GGUF}"
+            file = opened[split] = GgufFile(open_source(split), first.metadata)
             if file.factors is not None:
                 first.factors = file.factors
-        _require_splits(files)
+        _require_splits([first, *opened.values()])
     except BaseException:
-        for file in files:
+        for file in (first, *opened.values()):
             file.close()
         raise
     first.config = first.build_config()
@@ -640,7 +612,7 @@ def _require_splits(files: Sequence[GgufFile]) -> None:
             expected = {"split.no": number, "split.count": len(files)}.get(key, total)
             stated = file.own.get(key)
             if type(stated) is not int or stated != expected:
-                with about(file.where):
+                with about(file.source.where):
                     raise CorruptCheckpointError(
                         f"states {key} = {stated!s:.20}, expected {expected}: it is part {number + 1} of {len(files)} "
                         f"by its name, with {total:,} tensors in all parts; download it again"
@@ -649,7 +621,7 @@ def _require_splits(files: Sequence[GgufFile]) -> None:
     for file in files:
         repeated = earlier & file.tensors.keys()
         if repeated:
-            with about(file.where):
+            with about(file.source.where):
                 raise CorruptCheckpointError(
                     f"the tensor {min(repeated)!r:.80} is in an earlier part, too; download it again"
                 )
@@ -672,7 +644,7 @@ def require_layers(first: GgufFile, files: Iterable[GgufFile]) -> None:
             continue
         if _is_count(count) and numbers == set(range(min(count, len(numbers) + 1))):  # a forged count may be huge
             continue
-        with about(first.where):
+        with about(first.source.where):
             raise CorruptCheckpointError(
                 f"states {count!s:.20} layers, and holds queries and keys of {len(numbers)} of them, "
                 f"{stack}blk.{min(numbers)} to {stack}blk.{max(numbers)}; download it again"
