@@ -30,19 +30,19 @@ class Gptq(Packed):
     numbers: ClassVar = {"zeros": WORDS, "scales": FLOAT_SCALES, "groups": INTEGERS}
 
     def _state(self) -> Stated:
-        bits = self.integer("bits")
+        bits = self.setting("bits", default=0)
         if bits not in (2, 3, 4, 8):
             raise self.unsupported(f"GPTQ with {bits} bits")
-        forms = {self.choice(name) for name in ("checkpoint_format", "format")} - {""}
+        forms = {self.setting(name) for name in ("checkpoint_format", "format")} - {""}
         if len(forms) > 1:
             raise self.broken(f"the configuration states the formats {' and '.join(sorted(forms))!s:.60}")
-        self.version = next(iter(forms), "gptq")
+        self.version: str = next(iter(forms), "gptq")
         if self.version not in ("gptq", "gptq_v2"):
             raise self.unsupported(f"GPTQ in the format {self.version!r:.40}")
         self.is_symmetric = self.settings.get("sym")
         if self.is_symmetric is not None:
-            self.flag("sym", default=True)  # raises for what is no flag
-        is_ordered = self.flag("desc_act", default=False) or None  # some have the order that inputs have anyway
+            self.setting("sym", default=True)  # raises for what is no flag
+        is_ordered = self.setting("desc_act", default=False) or None  # some have the order that inputs have anyway
         self.width = bits
         return Stated(WORDS, bits, self.group_size(128), has_zeros=True, is_ordered=is_ordered)
 
@@ -93,11 +93,11 @@ class Awq(Packed):
     bits = 4
 
     def _state(self) -> Stated:
-        version = self.choice("version") or self.choice("format", "gemm")
-        bits = self.integer("bits", 4)
-        if bits != 4 or version not in ("gemm", "gemv") or self.choice("backend") == "llm-awq":
+        version = self.setting("version") or self.setting("format", default="gemm")
+        bits = self.setting("bits", default=4)
+        if bits != 4 or version not in ("gemm", "gemv") or self.setting("backend") == "llm-awq":
             raise self.unsupported(f"AWQ with {bits} bits in the format {version!r:.40}")
-        if not self.flag("zero_point", default=True):
+        if not self.setting("zero_point", default=True):
             raise self.broken("the configuration states no zero points, and the tensor .qzeros has some")
         self.is_gemm = version == "gemm"
         self.by_rows = not self.is_gemm
@@ -237,9 +237,9 @@ class Mlx(Packed):
     numbers: ClassVar = {"scales": FLOAT_SCALES, "offsets": FLOAT_SCALES}
 
     def _state(self) -> Stated:
-        bits = self.integer("bits")
-        size = self.integer("group_size")
-        mode = self.choice("mode", "affine")
+        bits = self.setting("bits", default=0)
+        size = self.setting("group_size", default=0)
+        mode = self.setting("mode", default="affine")
         if mode != "affine" or bits not in (2, 3, 4, 5, 6, 8) or size < 1:
             raise self.unsupported(f"MLX with {bits} bits and groups of {size} in the mode {mode!r:.40}")
         self.width = bits

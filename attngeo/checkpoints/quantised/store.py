@@ -69,7 +69,7 @@ class DecodingStore(OuterStore):
         code_ends = {WEIGHT, *OTHER_CODES}
         ends = {WEIGHT} if self.method in METHODS else {WEIGHT, *OTHER_CODES}
         for form in self._forms:
-            code_ends.update(form.parts[form.codes_role()])
+            code_ends.update(form.parts["codes"])
             for names in form.parts.values():
                 ends.update(names)
         by_weight: dict[str, dict[str, str]] = {}
@@ -114,7 +114,7 @@ class DecodingStore(OuterStore):
         missing = ""
         for form in self._forms:
             by_role = self._sort_roles(form, pieces)
-            codes = by_role.get(form.codes_role())
+            codes = by_role.get("codes")
             if codes is None or self._inner.info(codes).dtype not in form.dtypes:
                 continue
             lacking = form.parts.keys() - by_role.keys() - form.optional
@@ -231,7 +231,7 @@ class DecodingStore(OuterStore):
         if info.dtype in FLOATS and not has_scales:
             return math.prod(info.shape)
         for form in self._forms:
-            if info.dtype in form.dtypes and info.name.endswith(form.parts[form.codes_role()]):
+            if info.dtype in form.dtypes and info.name.endswith(form.parts["codes"]):
                 module = (owner or info.name).removesuffix(WEIGHT)
                 return form.count(info, estimate_settings(self.method, self._settings, module))
         return 0  # scales and zeros
