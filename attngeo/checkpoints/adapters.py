@@ -88,8 +88,9 @@ class Adapter:
         self._stored: dict[str, dict[Role, str]] = defaultdict(
             dict
         )  # tensor of the base → role → tensor of the adapter
-        self._unmatched: list[str] = []  # tensors of the adapter whose tensor the base lacks
-        self._transposed: set[str] = set()
+        self._modules: dict[str, str] = {}  # weight of the base → its module in the model that was trained
+        self._unmatched: dict[str, str] = {}  # tensor of the adapter → its tensor, which the base lacks
+        self.transposed: set[str] = set()  # weights that are stored as [inputs, outputs]; see `require_fit`
         with about(ref):
             self._match_tensors()
 
@@ -107,29 +108,29 @@ class Adapter:
             if target is not None:
                 name, role = target
                 used[stored] = target
-                may_be_renamed[name] = role in UPDATE and _is_in_layer(name)
+                is_in_layer = any(part.isdecimal() for part in name.split("."))  # as queries and keys are
+                may_be_renamed[name] = role in UPDATE and is_in_layer
         matches = match_names(may_be_renamed, self._base)
         for stored, (name, role) in used.items():
-            if name in matches:
-                self._add(matches[name], role, stored)
-            else:
-                self._unmatched.append(stored)
-
-    def _add(self, name: str, role: Role, stored: str) -> None:
-        """Add a tensor of the adapter to those of a tensor of the base."""
-        by_role = self._stored[name]
-        if role == "other":
-            by_role.setdefault(role, stored)
-            return
-        # A tensor that takes the place of the base's leaves nothing to change.
-        excluded = set(by_role) - {"other"} if role == "whole" else {role, "whole"}
-        others = [by_role[taken] for taken in by_role if taken in excluded]
-        if others:
-            raise CorruptCheckpointError(
-                f"{show_name(stored)} and {show_name(others[0])} belong to {show_name(name)} both, expected one of "
-                f"them; {MERGE}"
-            )
-        by_role[role] = stored
+            if name not in matches:
+                self._unmatched[stored] = name
+                continue
+            in_base = matches[name]
+            by_role = self._stored[in_base]
+            if role == "other":
+                by_role.setdefault(role, stored)
+                continue
+            if role in UPDATE:
+                self._modules[in_base] = name.removesuffix(WEIGHT)
+            # A tensor that takes the place of the base's leaves nothing to change.
+            excluded = set(by_role) - {"other"} if role == "whole" else {role, "whole"}
+            others = [by_role[taken] for taken in by_role if taken in excluded]
+            if others:
+                raise CorruptCheckpointError(
+                    f"{show_name(stored)} and {show_name(others[0])} belong to {show_name(in_base)} both, expected one "
+                    f"of them; {MERGE}"
+                )
+            by_role[role] = stored
 
     def has(self, name: str) -> bool:
         """Whether it changes or replaces a tensor of the base."""
@@ -167,12 +168,12 @@ class Adapter:
         """
         with about(self.ref):
             modules = {_last_part(name) for name in weights}
-            for stored in self._unmatched:
-                if _module_of(stored) in modules:
+            for stored, name in self._unmatched.items():
+                if _last_part(name) in modules:
                     raise self._explain_foreign(stored)
             for name, is_transposed in weights.items():
                 if is_transposed:
-                    self._transposed.add(name)
+                    self.transposed.add(name)
                 if name in self._stored:
                     self._require_sum(name, only_updates=only_updates)
                     self._check_stored(name, is_transposed=is_transposed)
@@ -196,11 +197,9 @@ class Adapter:
             )
 
     def _explain_foreign(self, stored: str) -> CorruptCheckpointError:
-        target = _read_name(stored)
-        assert target is not None  # it was matched before
         return CorruptCheckpointError(
-            f"{show_name(stored)} changes {show_name(target[0])}, and {self._base.ref} has no such tensor; give its "
-            "own base"
+            f"{show_name(stored)} changes {show_name(self._unmatched[stored])}, and {self._base.ref} has no such "
+            "tensor; give its own base"
         )
 
     def _check_stored(self, name: str, *, is_transposed: bool) -> None:
@@ -223,7 +222,7 @@ class Adapter:
                 )
         if self.changes(name):
             outputs, inputs = shape[::-1] if is_transposed else shape
-            self._check_update(self._module(name), infos, outputs, inputs)
+            self._check_update(self._modules[name], infos, outputs, inputs)
 
     def _check_update(self, module: str, infos: Mapping[Role, TensorInfo], outputs: int, inputs: int) -> None:
         """Raise if the factors and magnitudes of an update do not fit its module or the settings."""
@@ -247,13 +246,6 @@ class Adapter:
                 f"{show_name(module)}: {list(infos['magnitude'].shape)} magnitudes, expected [{outputs}]"
             )
 
-    def _module(self, name: str) -> str:
-        """The name of the module of a weight of the base in the model that was trained."""
-        stored = next(stored for role, stored in self._stored[name].items() if role in UPDATE)
-        parameter = PARAMETER.fullmatch(stored.removeprefix(PREFIX))
-        assert parameter is not None  # its role comes from that
-        return parameter[1]
-
     def require_change(self, names: Collection[str]) -> None:
         """Raise UnsupportedModelError if it changes none of these tensors, those of queries and keys.
 
@@ -264,15 +256,11 @@ class Adapter:
         others = {_last_part(name) for name in self._stored}
         with about(self.ref):
             if not others and self._unmatched:
-                raise self._explain_foreign(self._unmatched[0])
+                raise self._explain_foreign(next(iter(self._unmatched)))
             raise UnsupportedModelError(
                 f"the adapter changes no queries or keys, but {list_names(sorted(others)[:4]) or 'nothing'}; score "
                 f"{self._base.ref} alone"
             )
-
-    def is_transposed(self, name: str) -> bool:
-        """Whether a weight is stored as [inputs, outputs]; see `require_fit`."""
-        return name in self._transposed
 
     def factors(self, name: str, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The update of a weight as a product: s·B [outputs, rank] and A [rank, inputs].
@@ -283,7 +271,7 @@ class Adapter:
         down = tensors[by_role["A"]].float()
         up = tensors[by_role["B"]].float()
         with about(self.ref):
-            scale = self.settings.scale(self._module(name), len(down))
+            scale = self.settings.scale(self._modules[name], len(down))
         return scale * self._weight * up, down
 
     def change(self, name: str, weight: Tensor | None, rows: slice, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -299,13 +287,13 @@ class Adapter:
             return weight
         up, down = self.factors(name, tensors)
         update = up @ down
-        if self.is_transposed(name):
+        if name in self.transposed:
             update = update.T
         changed = weight.float() + update[rows]
         if "magnitude" not in self._stored[name]:
             return changed
         magnitude = tensors[self._stored[name]["magnitude"]].float()  # [outputs]
-        if self.is_transposed(name):
+        if name in self.transposed:
             return changed.mul(magnitude / changed.norm(dim=0))
         return changed.mul((magnitude[rows] / changed.norm(dim=1)).unsqueeze(1))
 
@@ -416,13 +404,13 @@ class AdapterStore(OuterStore):
             for name, rows in reads.items():
                 if adapter.changes(name) and self._only_updates:
                     up, down = adapter.factors(name, stored)
-                    factors[name].append((up.T if adapter.is_transposed(name) else up[rows], down))
+                    factors[name].append((up.T if name in adapter.transposed else up[rows], down))
                 elif adapter.has(name):
                     changed[name] = adapter.change(name, changed.get(name), rows, stored)
         tensors = {name: changed[name] for name in reads}
         for name, pairs in factors.items():
             ups, downs = zip(*pairs, strict=True)
-            is_transposed = self._adapters[0].is_transposed(name)
+            is_transposed = name in self._adapters[0].transposed
             tensors[name + FACTORS[0]] = torch.cat(ups, 0 if is_transposed else 1)
             tensors[name + FACTORS[1]] = torch.cat(downs)
         return tensors
@@ -437,17 +425,6 @@ class AdapterStore(OuterStore):
 def _last_part(name: str) -> str:
     """The last part of the name of the module of a tensor: "q_proj" of "layers.0.q_proj.weight"."""
     return name.rpartition(".")[0].rpartition(".")[2]
-
-
-def _module_of(stored: str) -> str:
-    """The same of the tensor of the base that a tensor of an adapter belongs to."""
-    target = _read_name(stored)
-    return "" if target is None else _last_part(target[0])
-
-
-def _is_in_layer(name: str) -> bool:
-    """Whether a tensor is in a numbered layer, as those of queries and keys are."""
-    return any(part.isdecimal() for part in name.split("."))
 
 
 def match_names(may_be_renamed: Mapping[str, bool], base: TensorStore) -> dict[str, str]:
@@ -493,12 +470,8 @@ def _match_renamed(names: Iterable[str], base: TensorStore) -> dict[str, str]:
     if rename is None:
         return {}
     renamed = {rename(in_base): in_base for in_base in base.names}
-    matches = {}
-    for name in names:
-        in_base = renamed.get(name) or renamed.get(rename(name))
-        if in_base is not None:
-            matches[name] = in_base
-    return matches
+    matches = {name: renamed.get(name) or renamed.get(rename(name)) for name in names}
+    return {name: in_base for name, in_base in matches.items() if in_base is not None}
 
 
 def _list_ends(name: str) -> list[str]:

@@ -30,13 +30,13 @@ class Gptq(Packed):
     numbers: ClassVar = {"zeros": WORDS, "scales": FLOAT_SCALES, "groups": INTEGERS}
 
     def _state(self) -> Stated:
-        bits = self.setting("bits", default=0)
+        bits: int = self.setting("bits", default=0)
         if bits not in (2, 3, 4, 8):
             raise self.unsupported(f"GPTQ with {bits} bits")
-        forms = {self.setting(name) for name in ("checkpoint_format", "format")} - {""}
+        forms: set[str] = {self.setting(name) for name in ("checkpoint_format", "format")} - {""}
         if len(forms) > 1:
             raise self.broken(f"the configuration states the formats {' and '.join(sorted(forms))!s:.60}")
-        self.version: str = next(iter(forms), "gptq")
+        self.version = next(iter(forms), "gptq")
         if self.version not in ("gptq", "gptq_v2"):
             raise self.unsupported(f"GPTQ in the format {self.version!r:.40}")
         self.is_symmetric = self.settings.get("sym")
