@@ -259,8 +259,9 @@ class Repository:
         """The error for what is not in the cache, while the Hub gives no answer or refuses access."""
         if self.offline:
             return self._explain_offline("nothing")
-        if _status_of(cause) in REFUSALS:
-            return self._explain_refusal(cause)
+        refusal = self._explain_refusal(cause)
+        if isinstance(refusal, AccessError):
+            return refusal
         return NetworkError(
             f"no such file or folder here, not in the cache of the Hub, and {constants.ENDPOINT} cannot be reached "
             f"({first_line(cause)}); check the connection, HF_ENDPOINT and proxies, or give a folder"
@@ -269,7 +270,7 @@ class Repository:
 
     def _explain_refusal(self, error: BaseException) -> AttnGeoError:
         """The error for an answer of the Hub that is none of a missing model or file."""
-        status = _status_of(error)
+        status = getattr(getattr(error, "response", None), "status_code", None)
         if status in REFUSALS:
             return AccessError(f"{constants.ENDPOINT} refuses access ({status}); check HF_TOKEN")
         return NetworkError(f"download from {constants.ENDPOINT} failed ({first_line(error)}); try again")
@@ -330,12 +331,6 @@ def folder_of(file: str) -> str:
     return file[: file.rfind("/") + 1]
 
 
-def _status_of(error: BaseException) -> int | None:
-    """The status of the answer that an error is about."""
-    status: int | None = getattr(getattr(error, "response", None), "status_code", None)
-    return status
-
-
 def verify_download(path: Path, announced: str | None) -> None:
     """Compare a file that was downloaded into the cache with the hash that the server announced.
 
@@ -370,18 +365,16 @@ def verify_download(path: Path, announced: str | None) -> None:
 
 def _hash_file(path: Path, announced: str) -> list[str]:
     """The hashes of a file of the kinds that an announced hash may be; none if it is no hash."""
+    kinds: list[hashlib._Hash] = []
     if re.fullmatch("[0-9a-f]{64}", announced):
-        return [_digest(path, hashlib.sha256())]
-    if re.fullmatch("[0-9a-f]{40}", announced):
-        git_header = b"blob %d\0" % path.stat().st_size
-        return [_digest(path, hashlib.sha1(git_header)), _digest(path, hashlib.sha1())]
-    return []
-
-
-def _digest(path: Path, digest: hashlib._Hash) -> str:
-    """The hash of a file, after what a hash has seen already."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: digest).hexdigest()
+        kinds = [hashlib.sha256()]
+    elif re.fullmatch("[0-9a-f]{40}", announced):
+        kinds = [hashlib.sha1(b"blob %d\0" % path.stat().st_size), hashlib.sha1()]  # of git, and of the bytes alone
+    hashes = []
+    for kind in kinds:
+        with path.open("rb") as file:
+            hashes.append(hashlib.file_digest(file, kind.copy).hexdigest())
+    return hashes
 
 
 def origin(url: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from huggingface_hub import constants, set_client_factory
@@ -101,11 +102,6 @@ def apply_rules(rules: list[ServerRules]) -> Iterator[None]:
         _thread.rules = outer
 
 
-def _current_rules() -> list[ServerRules]:
-    rules = getattr(_thread, "rules", None)
-    return [*_active] if rules is None else rules
-
-
 @dataclass(frozen=True)
 class _WatchedFactory:
     """Makes the HTTP clients of huggingface_hub, which makes a new one after each connection that has failed."""
@@ -114,8 +110,10 @@ class _WatchedFactory:
 
     def __call__(self) -> Any:
         client = self.factory()
-        checks: dict[str, Callable[..., None]] = {"request": _check_request, "response": _check_response}
-        client.event_hooks = {name: [*hooks, checks[name]] for name, hooks in client.event_hooks.items()}
+        checks = {"request": ServerRules.check_request, "response": ServerRules.check_response}
+        client.event_hooks = {
+            name: [*hooks, partial(_check, checks[name])] for name, hooks in client.event_hooks.items()
+        }
         for transport in (client._transport, *client._mounts.values()):
             # There is no public way to see what comes before the end of the headers. Other transports have no pool.
             pool = getattr(transport, "_pool", None)
@@ -139,14 +137,11 @@ def _hide_secrets(record: logging.LogRecord) -> bool:
     return True
 
 
-def _check_request(request: Any) -> None:
-    for rules in _current_rules():
-        rules.check_request(request)
-
-
-def _check_response(response: Any) -> None:
-    for rules in _current_rules():
-        rules.check_response(response)
+def _check(check: Callable[[ServerRules, Any], None], message: Any) -> None:
+    """Let all rules of this thread check a request or a response."""
+    rules = getattr(_thread, "rules", None)
+    for one in [*_active] if rules is None else rules:
+        check(one, message)
 
 
 class Limit(NamedTuple):

@@ -303,13 +303,12 @@ def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
     for name, record in records.items():
         if not record.orig_filename.startswith(folder):
             raise CorruptCheckpointError(f"record {name[:80]!r} is not in {folder[:80]!r}; download it again")
-        if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
+        is_stored = record.compress_type == zipfile.ZIP_STORED and record.compress_size == record.file_size
+        if not is_stored or record.flag_bits & ENCRYPTED:
             raise CorruptCheckpointError(
-                f"record {name[:80]!r} is compressed, expected records as torch.save stores them; read it "
+                f"record {name[:80]!r} is compressed or encrypted, expected records as torch.save stores them; read it "
                 "with torch.load(weights_only=True) and save it again"
             )
-        if record.flag_bits & ENCRYPTED:
-            raise CorruptCheckpointError(f"record {name[:80]!r} is encrypted; save it again")
     return records
 
 
