@@ -86,7 +86,8 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 def real(name: str, value: Any, least: float, most: float | None = None) -> float:
     """`value`, if it is a finite number within the limits. Raises UsageError that states them."""
-    return float(_number(name, value, least, most, Real, "a number"))
+    number: float = _number(name, value, least, most, Real, "a number")
+    return number if isinstance(number, int) else float(number)
 
 
 def _number(name: str, value: Any, least: float, most: float | None, kind: type, words: str) -> Any:
