@@ -31,7 +31,7 @@ from attngeo.checkpoints.files import (
     require_format,
 )
 from attngeo.checkpoints.gguf import GgufFile, open_splits
-from attngeo.checkpoints.store import ByteSource, RegularFile, TensorFile, TensorInfo, TensorStore
+from attngeo.checkpoints.store import ByteSource, RegularFile, TensorFile, TensorInfo, TensorStore, read_bytes
 from attngeo.errors import CorruptCheckpointError, about
 
 if TYPE_CHECKING:
@@ -316,8 +316,7 @@ def _open_source(folder: Folder | Repository, file: str) -> ByteSource:
     source = RegularFile(opened) if isinstance(opened, Path) else opened
     if len(POINTER) <= source.size <= LONGEST_POINTER:
         with about(source.where):
-            start = bytes(source.read(0, len(POINTER), "header").numpy())
-            if start == POINTER.encode():
+            if read_bytes(source, 0, len(POINTER), "header") == POINTER.encode():
                 source.close()
                 raise CorruptCheckpointError(ADVICE_FOR_POINTERS)
     return source

@@ -356,7 +356,13 @@ def find_only_weights(folder: Path) -> str:
     Raises CorruptCheckpointError if there are several of one format, UnsupportedModelError for another format.
     """
     for file_format in FORMATS:
-        names = _list_weights(folder, file_format)
+        suffix = file_format.suffixes[0]
+        indices = sorted(path.name for path in folder.glob(f"*{suffix}{INDEX_SUFFIX}") if path.is_file())
+        listed = set(file_format.not_weights)
+        for index in indices:
+            listed.update(read_index(folder / index).files)
+        files = sorted(path.name for path in folder.glob(f"*{suffix}") if path.is_file())
+        names = indices + [name for name in files if name not in listed and not LATER_PART.search(name)]
         if len(names) > 1:
             require_format(names[0])
             refuse_shard(names[0])
@@ -369,17 +375,6 @@ def find_only_weights(folder: Path) -> str:
     usual = ", ".join(usual_names())
     single = " or ".join(f"*{file_format.suffixes[0]}" for file_format in FORMATS if file_format.opener)
     raise CorruptCheckpointError(f"no weights in {folder}, looked for {usual} and for a single {single}")
-
-
-def _list_weights(folder: Path, file_format: Format) -> list[str]:
-    """The files and indices of one format in a folder, without the files that belong to one of these indices."""
-    suffix = file_format.suffixes[0]
-    indices = sorted(path.name for path in folder.glob(f"*{suffix}{INDEX_SUFFIX}") if path.is_file())
-    files = sorted(path.name for path in folder.glob(f"*{suffix}") if path.is_file())
-    listed = set(file_format.not_weights)
-    for index in indices:
-        listed.update(read_index(folder / index).files)
-    return indices + [name for name in files if name not in listed and not LATER_PART.search(name)]
 
 
 def refuse_other_folders(folder: Path) -> None:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from attngeo.checkpoints.files import GGUF
-from attngeo.checkpoints.store import ByteSource, Extent, TensorFile, TensorInfo
+from attngeo.checkpoints.store import ByteSource, Extent, TensorFile, TensorInfo, read_bytes
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, about
 
 MAGIC = b"GGUF"
@@ -451,7 +451,7 @@ class _Reader:
             self._start = self.position
             usual = min(max(self.position // 2, FIRST_CHUNK), CHUNK)
             length = min(max(count, usual), self._source.size - self.position)
-            self._chunk = bytes(self._source.read(self.position, length, "header").numpy())
+            self._chunk = read_bytes(self._source, self.position, length, "header")
         first = self.position - self._start
         self.position = end
         return self._chunk[first : first + count]

@@ -122,7 +122,7 @@ PASSING_ERRORS = (_BrokenError, httpx.RequestError, httpx.InvalidURL, RuntimeErr
 
 
 class RemoteFile:
-    """A file on the Hub; see `ByteSource`.
+    """A file on the Hub, with the attributes and methods of a `RegularFile`.
 
     All requests are for one content: `read` and `hold` fail if the file has changed on the Hub since it was opened.
 
@@ -171,7 +171,7 @@ class RemoteFile:
 
     @contextmanager
     def hold(self, extents: Iterable[Extent]) -> Iterator[None]:
-        """Context manager: keeps the bytes of `extents` in memory, downloaded by few requests; see `ByteSource`."""
+        """Context manager: keeps the bytes of `extents` in memory, downloaded by few requests."""
         merged = merge((max(offset, 0), min(offset + nbytes, self.size) - max(offset, 0)) for offset, nbytes in extents)
         require_memory(sum(nbytes for _, nbytes in merged), "what is read at once")
         blocks = self._load(merged)

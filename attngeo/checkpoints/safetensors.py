@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from attngeo.checkpoints.store import DTYPE_BITS, DTYPES, MOST_DIMENSIONS, Extent, TensorFile, TensorInfo
+from attngeo.checkpoints.store import DTYPE_BITS, DTYPES, MOST_DIMENSIONS, Extent, TensorFile, TensorInfo, read_bytes
 from attngeo.errors import CorruptCheckpointError
 
 # The library's limit in bytes, so that a forged length cannot exhaust memory.
@@ -37,14 +37,14 @@ class SafetensorsFile(TensorFile):
     def _load(self) -> None:
         size = self.source.size
         with self.source.hold([Extent(0, USUAL_HEADER)]):
-            length = int.from_bytes(bytes(self.source.read(0, min(8, size), "header").numpy()), "little")
+            length = int.from_bytes(read_bytes(self.source, 0, min(8, size), "header"), "little")
             data_start = 8 + length
             if size < 8 or length > LONGEST_HEADER or data_start > size:
                 raise CorruptCheckpointError(
                     f"not a complete safetensors file: its first 8 bytes announce a header of {length:,} "
                     f"bytes, but the file has {size:,}; download it again"
                 )
-            text = bytes(self.source.read(8, length, "header").numpy())
+            text = read_bytes(self.source, 8, length, "header")
         try:
             header = parse_header(text)
         except (ValueError, RecursionError) as error:

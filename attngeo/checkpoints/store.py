@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from torch import Tensor
 from attngeo.bounds.machine import require_memory
 from attngeo.bounds.names import in_utf8
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, about
+
+if TYPE_CHECKING:
+    from attngeo.checkpoints.remote import RemoteFile
 
 # The safetensors names of the dtypes that torch has. A tensor of another dtype (sub-byte floats) is listed, never read.
 DTYPES: dict[str, torch.dtype] = {
@@ -259,16 +262,14 @@ class ModuleStore(TensorStore):
                 raise CorruptCheckpointError(f"{meta[0]} is on the meta device and has no values; load the weights")
         tensors = {}
         for name, rows in reads.items():
-            tensor = _gather(self._state[name]).detach()
+            stored: Any = self._state[name]
+            whole = (
+                stored.full_tensor() if hasattr(stored, "full_tensor") else stored
+            )  # of FSDP: all processes take part
+            tensor: Tensor = whole.detach()
             chosen = tensor[rows] if tensor.ndim else tensor
             tensors[name] = chosen if self._on_device else chosen.cpu()
         return tensors
-
-
-def _gather(tensor: Any) -> Tensor:
-    """The whole tensor; one that is sharded, as by FSDP, is a DTensor, and all processes take part."""
-    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return whole
 
 
 def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
@@ -303,31 +304,13 @@ def stated_quantisation(config: Mapping[str, Any]) -> str:
     return f"{stated.get('quant_method') or usual!s:.40}" if stated else ""
 
 
-class ByteSource(Protocol):
-    """An open file of known size: a `RegularFile` on a disk, or a `RemoteFile` on the Hub.
+# An open file on a disk, or on the Hub.
+ByteSource: TypeAlias = "RegularFile | RemoteFile"
 
-    where: the file; who reads it says that errors are `about` it. size: its bytes. lanes: how many reads at once make
-    it faster.
-    """
 
-    where: str
-    size: int
-    lanes: int
-
-    def read(self, offset: int, count: int, name: str) -> Tensor:
-        """Bytes, uint8 [count], in new memory. name: what they belong to, such as a tensor, for errors.
-
-        Raises CorruptCheckpointError if the file ends before, NotEnoughMemoryError if they do not fit into memory.
-        """
-        ...
-
-    def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:
-        """Inside the block, these bytes are read soon: a remote file asks for all of them at once, and keeps them."""
-        ...
-
-    def close(self) -> None:
-        """Close the file. A later `read` fails."""
-        ...
+def read_bytes(source: ByteSource, offset: int, count: int, name: str) -> bytes:
+    """Bytes of a file that are no numbers; see `RegularFile.read`."""
+    return bytes(source.read(offset, count, name).numpy())
 
 
 class TensorFile:
@@ -339,7 +322,7 @@ class TensorFile:
     tensors: the table of contents: tensor name → shape, dtype and place.
     """
 
-    tensors: Mapping[str, TensorInfo]
+    tensors: dict[str, TensorInfo]
 
     def __init__(self, source: ByteSource) -> None:
         self.source = source
@@ -375,7 +358,11 @@ class TensorFile:
 
 
 class RegularFile:
-    """An open file. Raises CorruptCheckpointError if it is missing, not a regular file, or not readable."""
+    """An open file. Raises CorruptCheckpointError if it is missing, not a regular file, or not readable.
+
+    where: the file; who reads it says that errors are `about` it. size: its bytes. lanes: how many reads at once make
+    it faster.
+    """
 
     lanes = 1
 
@@ -392,7 +379,10 @@ class RegularFile:
         self._position = Lock()
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
-        """Bytes, uint8 [count], in new memory; see `ByteSource`."""
+        """Bytes, uint8 [count], in new memory. name: what they belong to, such as a tensor, for errors.
+
+        Raises CorruptCheckpointError if the file ends before, NotEnoughMemoryError if they do not fit into memory.
+        """
         if offset < 0 or offset + count > self.size:
             raise self._cut_off(name)
         require_memory(count, f"tensor {name!r}")
@@ -414,8 +404,8 @@ class RegularFile:
             os.lseek(self._descriptor, offset, os.SEEK_SET)
             return io.FileIO(self._descriptor, closefd=False).readinto(view)
 
-    def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:  # noqa: ARG002 - the protocol's
-        """Nothing: the operating system reads ahead."""
+    def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:  # noqa: ARG002 - as of a RemoteFile
+        """Inside the block, these bytes are read soon. Does nothing: the operating system reads ahead."""
         return nullcontext()
 
     def _cut_off(self, name: str) -> CorruptCheckpointError:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from attngeo.checkpoints.pickles import Record, SavedStorage, SavedTensor, TorchUnpickler, broken, count_spanned
-from attngeo.checkpoints.store import DTYPE_NAMES, ByteSource, Extent, TensorFile, TensorInfo
+from attngeo.checkpoints.store import DTYPE_NAMES, ByteSource, Extent, TensorFile, TensorInfo, read_bytes
 from attngeo.errors import (
     AttnGeoError,
     CorruptCheckpointError,
@@ -38,9 +38,10 @@ from attngeo.errors import (
 SMALL_RECORDS = ("data.pkl", "byteorder")
 # Bytes of the list of records, and of a record that is read as a whole; 300 bytes a tensor are usual for both.
 LONGEST = 100_000_000
-# How a zip file and the header of each record begin, and the bytes of such a header before the name of the record.
+# How a zip file and the header of each record begin; such a header before the name of the record: mark, compression,
+# bytes of the name and of what follows it.
 ZIP = b"PK\x03\x04"
-LOCAL_HEADER = 30
+LOCAL_HEADER = struct.Struct("<4s4xH16x2H")
 # Bytes that torch.save adds to a header so that the numbers are aligned; with other settings, it adds more.
 PADDING = 128
 # Bytes of the first requests to a remote file: the header of the first record, and the list of a hundred.
@@ -79,10 +80,16 @@ class TorchFile(TensorFile):
 
     def _load(self) -> None:
         with self.source.hold([Extent(0, HEAD), Extent(self.source.size - TAIL, TAIL)]):
-            mark = bytes(self.source.read(0, min(len(OLD_MARKS[0]), self.source.size), "mark").numpy())
+            mark = read_bytes(self.source, 0, min(len(OLD_MARKS[0]), self.source.size), "mark")
             self._records = _OldRecords(self.source) if mark in OLD_MARKS else _Records(self.source)
         self._saved = _find_tensors(self._records.load_state())
-        self.tensors = {name: _describe(name, saved) for name, saved in self._saved.items()}
+        self.tensors = {}
+        for name, saved in self._saved.items():
+            nbytes = math.prod(saved.shape) * saved.dtype.itemsize
+            if saved.storage is not None:  # a tensor may repeat its numbers
+                nbytes = min(nbytes, saved.storage.nbytes)
+            dtype = DTYPE_NAMES.get(saved.dtype, str(saved.dtype))
+            self.tensors[name] = TensorInfo(name, dtype, saved.shape, nbytes)
 
     def _read(self, name: str, rows: slice) -> Tensor:
         part = self._find_part(name, rows)
@@ -154,13 +161,6 @@ def _list_saved(value: Any) -> dict[str, SavedTensor]:
     return {name: saved for name, saved in value.items() if isinstance(name, str) and isinstance(saved, SavedTensor)}
 
 
-def _describe(name: str, saved: SavedTensor) -> TensorInfo:
-    nbytes = math.prod(saved.shape) * saved.dtype.itemsize
-    if saved.storage is not None:  # a tensor may repeat its numbers
-        nbytes = min(nbytes, saved.storage.nbytes)
-    return TensorInfo(name, DTYPE_NAMES.get(saved.dtype, str(saved.dtype)), saved.shape, nbytes)
-
-
 class _Records:
     """The records of an archive by name, without the folder that all of them are in.
 
@@ -172,12 +172,16 @@ class _Records:
         self._records = _list_records(source)
         # The bytes that are added to the header of the first record are about as many as in each other header.
         first = min((record.header_offset for record in self._records.values()), default=0)
-        header = bytes(source.read(first, min(LOCAL_HEADER, source.size - first), "first record").numpy())
-        self._padding = max(PADDING, 2 * int.from_bytes(header[28:30], "little"))
+        *_, extra_length = LOCAL_HEADER.unpack(read_bytes(source, first, LOCAL_HEADER.size, "first record"))
+        self._padding = max(PADDING, 2 * extra_length)
 
     def load_state(self) -> Any:
         """The object that the pickle of the file describes. Raises UnsafeCheckpointError or CorruptCheckpointError."""
-        with self._source.hold(self._locate_small()):
+        extents: list[Extent] = []
+        for name in SMALL_RECORDS:
+            if name in self._records and self._records[name].file_size <= LONGEST:
+                extents += self.locate(name, 0, self._records[name].file_size)
+        with self._source.hold(extents):
             if "data.pkl" not in self._records:
                 raise broken("it has no record data.pkl")
             if "constants.pkl" in self._records:
@@ -194,40 +198,30 @@ class _Records:
                 raise broken(f"{record[:80]!r} has {size:,} bytes, expected {nbytes:,}")
         return state
 
-    def _locate_small(self) -> list[Extent]:
-        """The bytes of the records that are read before any tensor."""
-        extents: list[Extent] = []
-        for name in SMALL_RECORDS:
-            if name in self._records and self._records[name].file_size <= LONGEST:
-                extents += self.locate(name, 0, self._records[name].file_size)
-        return extents
-
     def _read(self, name: str) -> bytes:
         """The content of a record. Raises CorruptCheckpointError if it is longer than LONGEST."""
         size = self._records[name].file_size
         if size > LONGEST:
             raise broken(f"{name} has {size:,} bytes, expected at most {LONGEST:,}")
-        return bytes(self._source.read(self.find(name), size, name).numpy())
+        return read_bytes(self._source, self.find(name), size, name)
 
     def find(self, name: str) -> int:
         """The byte of the file at which a record starts. Raises CorruptCheckpointError if its own header differs."""
         record = self._records[name]
-        header = bytes(self._source.read(record.header_offset, LOCAL_HEADER, name).numpy())
-        name_length = int.from_bytes(header[26:28], "little")
-        extra_length = int.from_bytes(header[28:30], "little")
-        name_start = record.header_offset + LOCAL_HEADER
-        stated = bytes(self._source.read(name_start, name_length, name).numpy())
-        start = name_start + name_length + extra_length
-        is_stored = header[:4] == ZIP and header[8:10] == b"\0\0"
+        header = read_bytes(self._source, record.header_offset, LOCAL_HEADER.size, name)
+        mark, compression, name_length, extra_length = LOCAL_HEADER.unpack(header)
+        name_start = record.header_offset + LOCAL_HEADER.size
+        stated = read_bytes(self._source, name_start, name_length, name)
+        start: int = name_start + name_length + extra_length
         is_inside = start + record.file_size <= self._source.size
-        if not is_stored or stated != record.orig_filename.encode() or not is_inside:
+        if mark != ZIP or compression or stated != record.orig_filename.encode() or not is_inside:
             raise broken(f"record {record.orig_filename[:80]!r} differs from the list of records")
         return start
 
     def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
         """The header of a record and a part of its content, some more because the length of the header is not known."""
         record = self._records[name]
-        header_length = LOCAL_HEADER + len(record.orig_filename.encode())
+        header_length = LOCAL_HEADER.size + len(record.orig_filename.encode())
         content = record.header_offset + header_length
         return (
             Extent(record.header_offset, header_length + self._padding),
@@ -244,8 +238,7 @@ class _OldRecords:
 
     def load_state(self) -> Any:
         """The object that the pickle of the file describes. Finds the storages, too. Raises as `_Records`."""
-        block = self._source.read(0, min(self._source.size, LONGEST), "list of tensors")
-        content = io.BytesIO(bytes(block.numpy()))
+        content = io.BytesIO(read_bytes(self._source, 0, min(self._source.size, LONGEST), "list of tensors"))
         content.seek(len(OLD_MARKS[0]))
         unpicklers = [TorchUnpickler(content) for _ in range(4)]
         version, system, state, keys = [unpickler.load_safely() for unpickler in unpicklers]
@@ -269,7 +262,7 @@ class _OldRecords:
     def find(self, name: str) -> int:
         """The byte of the file at which a storage starts. Raises CorruptCheckpointError if its own count differs."""
         start, storage = self._storages[name]
-        count = int.from_bytes(bytes(self._source.read(start - OLD_COUNT, OLD_COUNT, name).numpy()), "little")
+        count = int.from_bytes(read_bytes(self._source, start - OLD_COUNT, OLD_COUNT, name), "little")
         if count * storage.dtype.itemsize != storage.nbytes:
             expected = storage.nbytes // storage.dtype.itemsize
             raise broken(f"{name[:80]!r} has {count:,} numbers, not {expected:,}")
@@ -352,6 +345,6 @@ class _SourceReader:
         count = left if size < 0 else min(size, left)
         if count > LONGEST:
             raise zipfile.BadZipFile(f"its list of records states {count:,} bytes")
-        content = bytes(self._source.read(self._position, count, "list of records").numpy())
+        content = read_bytes(self._source, self._position, count, "list of records")
         self._position += count
         return content

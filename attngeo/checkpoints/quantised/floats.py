@@ -64,23 +64,18 @@ class Scaled(Packed):
         rows, columns = self.matrix("codes")
         self.shape = (rows, columns)
         self.format = "int8" if self.infos["codes"].dtype == "I8" else "fp8"
-        self._require_exponents()
-        self.block = self._find_block(rows, columns)
-        height, width = self.block
-        self.grid = (math.ceil(rows / height), math.ceil(columns / width))
-        self.require_shape("zeros", self.grid, self.infos["scale"].shape)
-
-    def _require_exponents(self) -> None:
-        """Raise CorruptCheckpointError if scales are stored as exponents, and numbers are stated, or the reverse."""
         scale = self.infos["scale"]
-        are_exponents = scale.dtype in EXPONENTS
-        stated: bool | None = None
+        stated: bool | None = None  # whether scales are exponents
         if self.method == "compressed-tensors":
             stated = self.setting("format") == "mxfp8-quantized" or self.setting("scale_dtype") == "torch.uint8"
         elif self.setting("scale_fmt") == "float":
             stated = False
-        if stated is not None and stated != are_exponents:
+        if stated is not None and stated != (scale.dtype in EXPONENTS):
             raise self.broken(f"{scale.name} is {scale.dtype}, and {'exponents' if stated else 'numbers'} are stated")
+        self.block = self._find_block(rows, columns)
+        height, width = self.block
+        self.grid = (math.ceil(rows / height), math.ceil(columns / width))
+        self.require_shape("zeros", self.grid, scale.shape)
 
     def _find_block(self, rows: int, columns: int) -> tuple[int, int]:
         """Rows and columns that share a scale, as config.json states them, or as the shape of the scales tells."""

@@ -173,7 +173,9 @@ class CompressedIntegers(Packed):
             raise self.broken(f"its stated shape is {shape!r:.60}, and {rows} rows of {words} words are stored")
         columns = int(shape[1])
         self.shape = (rows, columns)
-        self.padded = self._is_padded(words, columns)
+        self.padded = words != math.ceil(columns * self.width / 32)  # the width of rows tells
+        if self.padded and words != math.ceil(columns / (32 // self.width)):
+            raise self.broken(f"{words} words hold no {columns} numbers of {self.width} bits")
         self.format = f"int{self.width}"
         scales = self.infos["scales"].shape
         if self.stated.size is None:
@@ -184,20 +186,6 @@ class CompressedIntegers(Packed):
             in_word = 32 // self.width if self.padded else 32 / self.width
             groups = scales[-1] if scales else 1
             self.require_shape("zeros", (math.ceil(rows / in_word), groups))
-
-    def _is_padded(self, words: int, columns: int) -> bool:
-        """Whether words are padded, which the width of rows tells."""
-        if words == math.ceil(columns * self.width / 32):
-            return False
-        if words == math.ceil(columns / (32 // self.width)):
-            return True
-        raise self.broken(f"{words} words hold no {columns} numbers of {self.width} bits")
-
-    def _require_padding(self, words: Tensor) -> None:
-        """Raise CorruptCheckpointError if words have numbers where the stated width leaves them empty."""
-        used = 32 // self.width * self.width
-        if bool((words.long() & 0xFFFFFFFF >> used << used).any()):
-            raise self.broken(f"its words hold more than numbers of {self.width} bits")
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The same rows of codes and scales."""
@@ -212,8 +200,9 @@ class CompressedIntegers(Packed):
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
         outputs, inputs = self.shape
-        if self.padded:
-            self._require_padding(tensors["codes"])
+        used = 32 // self.width * self.width  # the bits of a padded word
+        if self.padded and bool((tensors["codes"].long() & 0xFFFFFFFF >> used << used).any()):
+            raise self.broken(f"its words hold more than numbers of {self.width} bits")
         codes = unpack(tensors["codes"], self.width, padded=self.padded)[:, :inputs]
         scales = tensors["scales"]
         if scales.numel() == 1:
