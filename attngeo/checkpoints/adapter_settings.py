@@ -144,9 +144,10 @@ class LoraSettings:
     @property
     def base(self) -> str:
         """The model that the adapter was trained on. Raises CorruptCheckpointError if none is named."""
-        if not self._stated.base_model_name_or_path:
-            raise CorruptCheckpointError(f"{ADAPTER} names no base, expected a model; correct it")
-        return self._stated.base_model_name_or_path
+        base = self._stated.base_model_name_or_path
+        if not base:
+            raise CorruptCheckpointError(f"{ADAPTER} names the base {base!r}, expected a model; correct it")
+        return base
 
     def scale(self, module: str, rank: int) -> float:
         """What the product B·A of a module is multiplied by: alpha / rank, or alpha / √rank with rsLoRA.

@@ -203,15 +203,15 @@ class GgufFile(TensorFile):
         if self.metadata.get("split.count", 1) == 1:
             require_layers(self, [self])
         self.factors: list[float] | None = None
-        for name in FACTORS:
-            info = self.tensors.get(name)
-            if info is not None and self.factors is None:
-                is_known = info.dtype == "F32" and info.nbytes <= CHUNK
-                self.factors = self._read(name, slice(None)).flatten().tolist() if is_known else []
+        name = next((name for name in FACTORS if name in self.tensors), "")
+        if name:
+            info = self.tensors[name]
+            is_known = info.dtype == "F32" and info.nbytes <= CHUNK
+            self.factors = self._read(name, slice(None)).flatten().tolist() if is_known else []
         for factor in self.factors or ():
             if not _is_positive(factor):
                 raise CorruptCheckpointError(
-                    f"a factor of rotary embeddings is {factor}, expected a number above 0; download it again"
+                    f"{name} has the factor {factor}, expected numbers above 0; download it again"
                 )
         self.config = self.build_config()
 
