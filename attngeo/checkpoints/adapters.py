@@ -235,15 +235,12 @@ class Adapter:
             )
         self.settings.require_target(module)
         self.settings.scale(module, rank)
-        has_magnitudes = "magnitude" in infos
-        if has_magnitudes != self.settings.use_dora:
+        magnitudes = infos["magnitude"].shape if "magnitude" in infos else None
+        expected = (outputs,) if self.settings.use_dora else None
+        if magnitudes != expected:
             raise CorruptCheckpointError(
-                f"{show_name(module)}: use_dora is {self.settings.use_dora}, and the magnitudes of DoRA are "
-                f"{'there' if has_magnitudes else 'missing'}"
-            )
-        if has_magnitudes and infos["magnitude"].shape != (outputs,):
-            raise CorruptCheckpointError(
-                f"{show_name(module)}: {list(infos['magnitude'].shape)} magnitudes, expected [{outputs}]"
+                f"{show_name(module)}: use_dora is {self.settings.use_dora}, and the magnitudes of DoRA have the shape "
+                f"{magnitudes}, expected {expected}"
             )
 
     def require_change(self, names: Collection[str]) -> None:

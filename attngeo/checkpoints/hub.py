@@ -87,7 +87,12 @@ class Repository:
             CorruptCheckpointError: The repository has no such file.
             ModelUnavailableError: The Hub has no such model, refuses access, or cannot be reached.
         """
-        names = names or self._list_configs()
+        weights = self.ref.file or ""
+        folder = folder_of(weights)
+        if not names and weights.endswith(GGUF):
+            names = ("config.json", ".gitattributes", "README.md")
+        elif not names:
+            names = (f"{folder}config.json", "config.json") if folder else ("config.json", ADAPTER)
         for name in names:
             path = self.download(name)
             if path is not None:
@@ -99,16 +104,6 @@ class Repository:
             if self.offline:
                 raise self._explain_offline(f"no {names[0]} of it")
             raise CorruptCheckpointError(f"the repository has no {names[0]}")
-
-    def _list_configs(self) -> tuple[str, ...]:
-        """Names of the file that `pin` looks for, in this order."""
-        weights = self.ref.file or ""
-        if weights.endswith(GGUF):
-            return "config.json", ".gitattributes", "README.md"
-        folder = folder_of(weights)
-        if folder:
-            return f"{folder}config.json", "config.json"
-        return "config.json", ADAPTER
 
     def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
         """The file of weights, or the index of several with what it says.
@@ -222,7 +217,12 @@ class Repository:
         with self._explain_errors():
             exists = file_exists(self.ref.name, file, revision=self.revision)
         if not exists and self._pinned_in is not None:
-            self._note_missing(file)
+            # A note in the cache, as huggingface_hub writes it: this commit will never have the file.
+            cache = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=self.ref.name, repo_type="model"))
+            note = cache / ".no_exist" / str(self.revision) / file
+            with suppress(OSError):
+                note.parent.mkdir(parents=True, exist_ok=True)
+                note.touch()
         return exists
 
     def is_cached(self, file: str) -> bool:
@@ -232,14 +232,6 @@ class Repository:
     def _look_into_cache(self, file: str) -> Any:
         """The path of `file`; None if nothing is known, and another object if the revision lacks the file."""
         return try_to_load_from_cache(self.ref.name, file, revision=self.revision)
-
-    def _note_missing(self, file: str) -> None:
-        """Write into the cache, as huggingface_hub does, that this commit has no such file: it will never have one."""
-        folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=self.ref.name, repo_type="model"))
-        note = folder / ".no_exist" / str(self.revision) / file
-        with suppress(OSError):
-            note.parent.mkdir(parents=True, exist_ok=True)
-            note.touch()
 
     def _explain_missing(self, file: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"the index names {file}, which is not in the repository")

@@ -118,7 +118,7 @@ class _WatchedFactory:
             # There is no public way to see what comes before the end of the headers. Other transports have no pool.
             pool = getattr(transport, "_pool", None)
             if pool is not None:
-                pool._network_backend = _PacedConnections(pool._network_backend)
+                _pace_connections(pool._network_backend)
         return client
 
 
@@ -202,23 +202,21 @@ class ServerRules:
         if FILE.fullmatch(request.url.path):
             request.headers["Accept-Encoding"] = "identity"  # the bytes that are counted are those that are written
         if not self._counts_failures:
-            self._check_silence(time.monotonic(), limit)
+            now = time.monotonic()
+            self._unanswered_since = self._unanswered_since or now
+            self._unanswered += 1
+            silence = now - self._unanswered_since
+            if self._unanswered > MOST_CONNECTIONS and silence < limit:
+                raise OfflineModeIsEnabled(f"{MOST_CONNECTIONS} connections have failed")
+            if silence > MOST_TIMEOUTS * limit:
+                raise NetworkError(
+                    f"{constants.ENDPOINT} has not answered for {silence:.0f} seconds; check the connection, "
+                    "HF_ENDPOINT and proxies, or give a folder"
+                )
         stated = request.extensions.get("timeout") or {}
         request.extensions["timeout"] = {
             name: min(stated.get(name) or limit, limit) for name in ("connect", "read", "write", "pool")
         }
-
-    def _check_silence(self, now: float, limit: float) -> None:
-        self._unanswered_since = self._unanswered_since or now
-        self._unanswered += 1
-        silence = now - self._unanswered_since
-        if self._unanswered > MOST_CONNECTIONS and silence < limit:
-            raise OfflineModeIsEnabled(f"{MOST_CONNECTIONS} connections have failed")
-        if silence > MOST_TIMEOUTS * limit:
-            raise NetworkError(
-                f"{constants.ENDPOINT} has not answered for {silence:.0f} seconds; check the connection, HF_ENDPOINT "
-                "and proxies, or give a folder"
-            )
 
     def check_response(self, response: Any) -> None:
         """Announce a wait, and let the content come in time.
@@ -334,20 +332,20 @@ class Pace:
         self._received = 0
 
 
-class _PacedConnections:
-    """The network of an HTTP client. What a server sends before the content of its answer has a pace, too.
+def _pace_connections(backend: Any) -> None:
+    """Give a pace to what a server sends before the content of its answer.
 
     A time-out is that of one read: headers that come byte by byte would never end.
+
+    Args:
+        backend: the network of an HTTP client.
     """
+    connect = backend.connect_tcp
 
-    def __init__(self, network: Any) -> None:
-        self._network = network
+    def connect_paced(host: str, port: int, **options: Any) -> _PacedConnection:
+        return _PacedConnection(connect(host, port, **options), f"{host}:{port}")
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._network, name)
-
-    def connect_tcp(self, host: str, port: int, **options: Any) -> Any:
-        return _PacedConnection(self._network.connect_tcp(host, port, **options), f"{host}:{port}")
+    backend.connect_tcp = connect_paced
 
 
 class _PacedConnection:

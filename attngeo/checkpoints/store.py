@@ -262,11 +262,10 @@ class ModuleStore(TensorStore):
                 raise CorruptCheckpointError(f"{meta[0]} is on the meta device and has no values; load the weights")
         tensors = {}
         for name, rows in reads.items():
-            stored: Any = self._state[name]
-            whole = (
-                stored.full_tensor() if hasattr(stored, "full_tensor") else stored
-            )  # of FSDP: all processes take part
-            tensor: Tensor = whole.detach()
+            tensor: Any = self._state[name]
+            if hasattr(tensor, "full_tensor"):  # sharded, as by FSDP: all processes take part
+                tensor = tensor.full_tensor()
+            tensor = tensor.detach()
             chosen = tensor[rows] if tensor.ndim else tensor
             tensors[name] = chosen if self._on_device else chosen.cpu()
         return tensors
