@@ -90,12 +90,14 @@ def check_header(header: Any, data_start: int, size: int) -> dict[str, TensorInf
     for info in sorted(tensors.values(), key=lambda info: (info.offset, info.nbytes)):
         if info.offset != end:
             raise CorruptCheckpointError(
-                f"tensor {info.name!r} starts at byte {info.offset}, expected {end}; download the file again"
+                f"tensor {info.name!r} starts at byte {info.offset - data_start} of the data, expected "
+                f"{end - data_start}; download the file again"
             )
         end += info.nbytes
     if end != size:
         raise CorruptCheckpointError(
-            f"the header describes tensors up to byte {end:,}, the file has {size:,}; download it again"
+            f"the header describes {end - data_start:,} bytes of tensors, the file holds {size - data_start:,}; "
+            "download it again"
         )
     return tensors
 
