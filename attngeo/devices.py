@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attngeo.errors import TrainingError, UsageError, first_line
 
+
 def pick_device(device: str) -> torch.device:
     """The torch device of a name; "auto" is the fastest available one. Raises UsageError for an unavailable one."""
     counts = {"cpu": 1, "mps": int(torch.backends.mps.is_available()), "cuda": torch.cuda.device_count()}
