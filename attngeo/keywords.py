@@ -67,8 +67,12 @@ def _decorator(keywords: Any) -> Any:
     fields = keywords.model_fields
     options = options_of(keywords)
     parts = {name: kind for name, field in fields.items() if (kind := _options_class(field.annotation))}
-    hints = {name: (field.annotation, field.default) for name, field in fields.items() if _is_plain(field.annotation)}
-    plain = create_model("Plain", __base__=Options, **{name: hints[name] for name in hints.keys() - options.keys()})
+    checked_fields: Any = {
+        name: (field.annotation, field.default)
+        for name, field in fields.items()
+        if name not in options and _is_plain(field.annotation)
+    }
+    plain = create_model("Plain", __base__=Options, **checked_fields)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = build_signature(function, keywords, parts)
