@@ -57,13 +57,22 @@ def fit_own_table(
 
 
 def predict_own_table(folder: str | Path, path: str, options: PredictOptions) -> pd.DataFrame:
-    """`predict_rows` of a saved model and a file. Raises as `read_rows`, and as `AttentionClassifier.load`."""
+    """`predict_rows` of a saved model and a file.
+
+    Raises as `read_own_table` and `AttentionClassifier.load`, and TableError if a column is absent.
+    """
     model = AttentionClassifier.load(folder)
-    frame = read_rows(model, path, options)
+    frame = _read_like(model, path, options)
+    names = [str(name) for name in model.coding_.names]
+    absent = [name for name in names if name not in frame.columns]
+    if absent:
+        raise TableError(
+            f"no column {absent[0]!r:.60}; expected those of the training rows: {list_names(names)}", table=str(path)
+        )
     with naming({"": path}):
-        predicted = predict_rows(model, frame)
+        predicted = predict_rows(model, frame[names])
     if options.attention_output is not None:
-        write_table(tabulate_attention(model, frame), Path(options.attention_output))
+        write_table(tabulate_attention(model, frame[names]), Path(options.attention_output))
     return predicted
 
 
@@ -105,17 +114,15 @@ def read_tables(
 
 def _split_rows(x: pd.DataFrame, y: pd.Series[Any] | None, options: FitOptions, path: str) -> SplitTable:
     """A random fraction of the rows tests, and the others train. Raises TableError."""
-    if y is None:
-        rows = np.arange(len(x))
-        _, test_rows = hold_out(rows, options.test_size, options.random_state, "test_size", path)
-        train_rows = np.delete(rows, test_rows)
-        return SplitTable(x.iloc[train_rows], None, x.iloc[test_rows], None)
-    labelled = np.flatnonzero(y.notna())
-    trained, test_rows = hold_out(labelled, options.test_size, options.random_state, "test_size", path)
-    # A label that no training row has could not be predicted.
-    test_rows = test_rows[y.iloc[test_rows].isin(y.iloc[trained].unique()).to_numpy()]
+    usable = np.arange(len(x)) if y is None else np.flatnonzero(y.notna())
+    trained, test_rows = hold_out(usable, options.test_size, options.random_state, "test_size", path)
+    if y is not None:
+        # A label that no training row has could not be predicted.
+        test_rows = test_rows[y.iloc[test_rows].isin(y.iloc[trained].unique()).to_numpy()]
     train_rows = np.delete(np.arange(len(x)), test_rows)
-    return SplitTable(x.iloc[train_rows], y.iloc[train_rows], x.iloc[test_rows], y.iloc[test_rows])
+    train_y = None if y is None else y.iloc[train_rows]
+    test_y = None if y is None else y.iloc[test_rows]
+    return SplitTable(x.iloc[train_rows], train_y, x.iloc[test_rows], test_y)
 
 
 def read_files(
@@ -183,21 +190,6 @@ def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.
     return frame.drop(columns=target), keep_whole(frame[target])
 
 
-def read_rows(model: AttentionClassifier, path: str, options: RowsOptions) -> pd.DataFrame:
-    """The rows of a file with the columns that a saved model knows. Gives the model the option `unseen`.
-
-    Raises DataUnavailableError, UsageError, and TableError if a column of the training rows is absent.
-    """
-    frame = _read_like(model, path, options)
-    names = [str(name) for name in model.coding_.names]
-    absent = [name for name in names if name not in frame.columns]
-    if absent:
-        raise TableError(
-            f"no column {absent[0]!r:.60}; expected those of the training rows: {list_names(names)}", table=str(path)
-        )
-    return frame[names]
-
-
 def _read_like(model: TableModel, path: str, options: RowsOptions) -> pd.DataFrame:
     """The rows of a file, whose columns of texts are those of the training. Gives the model the option `unseen`."""
     if options.unseen is not None:
@@ -242,11 +234,11 @@ def impute_rows(model: TableModel, frame: pd.DataFrame, written: pd.DataFrame | 
         values = np.full(len(frame), None, dtype=object)
         if name in frame:
             number = int(frame.columns.get_loc(name))  # type: ignore[arg-type]
-            values[:] = keep_whole(frame[name]).astype(object) if written is None else written.iloc[:, number]
+            values[:] = keep_whole(filled.iloc[:, number]).astype(object)
         values[cells["row"]] = cells["value"] if written is None else cells["value"].map(str)
         complete = pd.Series(values, filled.index).infer_objects()
         if name in frame:
-            filled.isetitem(number, complete.array)
+            filled.isetitem(number, complete)
         else:
             filled[name] = complete
         chances[name] = np.full(len(frame), np.nan)

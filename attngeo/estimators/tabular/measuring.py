@@ -73,15 +73,8 @@ def fit_table(
             chances = model.predict_proba(test_x)
         else:
             chances = _predict_baseline(name, train_codes, test_codes, model, options.random_state, progress)
-        rows.append(
-            {
-                "method": name,
-                "seed": options.random_state,
-                "train_rows": len(tables.train_y),
-                "test_rows": len(test_y),
-                **measure_chances(numbers, test_codes[:, -1], chances),
-            }
-        )
+        sizes = {"seed": options.random_state, "train_rows": len(tables.train_y), "test_rows": len(test_y)}
+        rows.append({"method": name, **sizes, **measure_chances(numbers, test_codes[:, -1], chances)})
     return pd.DataFrame(rows), model
 
 
@@ -105,35 +98,28 @@ def fit_columns(
     """
     model = AttentionImputer(**_list_parameters(options))
     _prepare(model, tables, options, progress)
-    measured = copy(model).set_params(unseen="mask" if options.test is None else options.unseen)
+    unseen = "mask" if options.test is None else options.unseen
+    train_codes = model.coding_.encode(tables.train_x, None, "mask")
     with naming({"": options.test or "the test rows"}, tables.test_x.index):
-        train_codes = measured.coding_.encode(tables.train_x, None, measured.unseen)
-        test_codes = measured.coding_.encode(tables.test_x, None, measured.unseen)
+        test_codes = model.coding_.encode(tables.test_x, None, unseen)
     fit_together([model], [(tables.train_x, None)], progress)
-    measured.network_ = model.network_
+    measured = copy(model).set_params(unseen=unseen)
     rows = []
     for number, coding in enumerate(model.coding_.columns):
         is_known = test_codes[:, number] >= 0
         if coding.size < 2 or not is_known.any():
             continue
-        known_train = train_codes[train_codes[:, number] >= 0, number]
-        counts = np.bincount(known_train, minlength=coding.size) + 1
+        truth = test_codes[is_known, number]
+        counts = np.bincount(train_codes[train_codes[:, number] >= 0, number], minlength=coding.size) + 1
         chances = {
             OURS: measured.predict_cell(tables.test_x[is_known], coding.name).to_numpy(),
-            FREQUENCIES: np.tile(counts / counts.sum(), (int(is_known.sum()), 1)),
+            FREQUENCIES: np.tile(counts / counts.sum(), (len(truth), 1)),
         }
         numbers = _number_classes(np.array(coding.decode_all()))
+        sizes = {"seed": options.random_state, "train_rows": len(train_codes), "test_rows": len(truth)}
         for method, method_chances in chances.items():
-            rows.append(
-                {
-                    "column": coding.name,
-                    "method": method,
-                    "seed": options.random_state,
-                    "train_rows": len(train_codes),
-                    "test_rows": int(is_known.sum()),
-                    **measure_chances(numbers, test_codes[is_known, number], method_chances),
-                }
-            )
+            scores = measure_chances(numbers, truth, method_chances)
+            rows.append({"column": coding.name, "method": method, **sizes, **scores})
     if not rows:
         raise TableError("no test row has a value of a column that varies, expected some; give other test rows")
     return pd.DataFrame(rows), model
