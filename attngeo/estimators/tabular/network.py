@@ -330,7 +330,7 @@ class MaskedRows:
         column = cells - row * columns
         rows = self._slots.gather(1, row[..., None].expand(-1, -1, columns))
         rows = rows.scatter(2, column[..., None], self._masks[column][..., None])
-        noise = self._draw_noise(*cells.shape, epoch, chunk)
+        noise = self._draw_noise(len(cells), cells.shape[1], epoch, chunk)
         return rows, column, self._targets.gather(1, cells), self._weights.gather(1, row), noise
 
     def _draw_noise(self, models: int, copies: int, epoch: int, chunk: int) -> Tensor:
