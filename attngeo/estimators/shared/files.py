@@ -243,22 +243,6 @@ def find_index(frame: pd.DataFrame) -> list[str]:
     return names
 
 
-def count_missing_texts(path: str | Path, frame: pd.DataFrame) -> dict[str, dict[str, int]]:
-    """How often a column of texts has a text that is read as a missing cell: column → text → cells.
-
-    In a column of numbers, such a text could be nothing else. frame: what `read_own_table` read of the file.
-    """
-    names = [name for name in list_texts(frame) if frame[name].isna().any()]
-    written = read_written(path, names) if names else None
-    if written is None:
-        return {}
-    counts = {}
-    for name in names:
-        texts = written[name][frame[name].isna() & (written[name] != "")]
-        counts[name] = {str(text): int(count) for text, count in texts.value_counts().items()}
-    return counts
-
-
 def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
     """Notes about columns of a text file whose cells are categories because of a few texts among numbers."""
     if Path(path).suffix.lower() == ".parquet":

@@ -14,7 +14,6 @@ from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.shared.files import (
     TAKEN,
-    count_missing_texts,
     describe_few_texts,
     find_index,
     keep_whole,
@@ -173,8 +172,11 @@ def _describe_reading(path: str, frame: pd.DataFrame, missing: Sequence[str] | N
     """Notes of what may be read otherwise than the user expects: an index, missing cells, numbers among texts."""
     for name in find_index(frame):
         yield f"{name!r}, a column without a name that numbers the rows, is left out; name it to keep it"
-    if missing is None:
-        for name, counts in count_missing_texts(path, frame).items():
+    names = [name for name in list_texts(frame) if frame[name].isna().any()]
+    written = read_written(path, names) if names and missing is None else None
+    if written is not None:
+        for name in names:  # in a column of numbers, such a text could be nothing else
+            counts = written[name][frame[name].isna() & (written[name] != "")].value_counts()
             listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
             if listed:
                 yield f"column {name!r:.60}: {listed} is a missing cell; --missing '' makes categories of such texts"
@@ -238,7 +240,7 @@ def impute_rows(model: TableModel, frame: pd.DataFrame, written: pd.DataFrame | 
         values[cells["row"]] = cells["value"] if written is None else cells["value"].map(str)
         complete = pd.Series(values, filled.index).infer_objects()
         if name in frame:
-            filled.isetitem(number, complete)
+            filled.isetitem(number, complete.array)
         else:
             filled[name] = complete
         chances[name] = np.full(len(frame), np.nan)
