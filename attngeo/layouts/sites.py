@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
 from attngeo.layouts.absent import find_absent_layers
 from attngeo.layouts.heads import HeadConfig, Role, read_heads
-from attngeo.layouts.layout import LATENT_ROLES, AttentionSite, HeadNorm, LatentLayout, Layout
+from attngeo.layouts.layout import LATENT_ROLES, LETTERS, AttentionSite, HeadNorm, LatentLayout, Layout
 from attngeo.layouts.modules import Module, conditions_hold, survey_modules
 from attngeo.layouts.names import MOST_LAYERS, join
 from attngeo.layouts.rules import HEAD_NORMS
@@ -44,7 +44,6 @@ def find_sites(
     ref: str,
     biases: bool = False,
     input_norms: bool = False,
-    letters: str = "qk",
     prepare: Callable[[list[str]], None] = lambda _: None,
 ) -> tuple[list[AttentionSite], dict[str, str]]:
     """Find the attention sites of a model.
@@ -57,7 +56,6 @@ def find_sites(
         ref: the model's name, for errors.
         biases: whether biases are needed besides the weights.
         input_norms: whether the normalisations in front of attention are needed.
-        letters: those of the projections to read, q and k among them.
         prepare: is called once with the names of all tensors that are needed, before `shape_of`.
 
     Returns:
@@ -70,7 +68,7 @@ def find_sites(
     """
     names = set(names)
     modules, skipped = survey_modules(names, config, ref)
-    candidates, unread = _list_candidates(modules, names, letters)
+    candidates, unread = _list_candidates(modules, names)
     if not candidates:
         name, reason = next(iter(unread.items()))
         raise UnsupportedModelError(f"{ref}: no attention that can be scored: {name}: {reason}")
@@ -103,9 +101,8 @@ def find_sites(
             family=module.family,
             section=module.section,
             tensors=tensors,
-            sizes=sizes,
+            **vars(sizes),
             rule=module.rule,
-            letters=letters,
             notes=_notes(module, tensors),
         )
         sites.append(site)
@@ -114,9 +111,7 @@ def find_sites(
     return sites, dict(sorted(skipped.items()))
 
 
-def _list_candidates(
-    modules: Iterable[Module], names: Collection[str], letters: str
-) -> tuple[list[_Candidate], dict[str, str]]:
+def _list_candidates(modules: Iterable[Module], names: Collection[str]) -> tuple[list[_Candidate], dict[str, str]]:
     """The modules in the order of stack and layer, and those that are left out: name pattern → reason."""
     candidates: list[_Candidate] = []
     unread: dict[str, str] = {}
@@ -127,7 +122,7 @@ def _list_candidates(
                 unread |= reason
                 continue
             normed = _recognise_head_norm(module, names)
-            candidates.append(_Candidate(stack, layer, normed, _find_tensors(normed, names, letters)))
+            candidates.append(_Candidate(stack, layer, normed, _find_tensors(normed, names)))
     return candidates, unread
 
 
@@ -250,13 +245,13 @@ def _number_layers(modules: list[Module]) -> list[tuple[int, Module]]:
 # Tensors
 
 
-def _find_tensors(module: Module, names: Collection[str], letters: str) -> dict[str, str]:
+def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
     """Role → name of each tensor that the layout and the family name and the checkpoint has."""
     layout = module.layout
     family = module.family
     fields: dict[str, str] = {}
     if isinstance(layout, Layout):
-        holders = {letter: layout.holder(letter) for letter in letters}
+        holders = {letter: layout.holder(letter) for letter in LETTERS}
         fields |= {letter: projection.name for letter, projection in holders.items()}
         fields |= {f"{letter}_bias": projection.bias for letter, projection in holders.items()}
         fields["q_scale"] = layout.q_scale

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from attngeo.errors import CorruptCheckpointError, ShapeError
 from attngeo.layouts.heads import HEAD_DIM, HEADS, KEY_HEADS, HeadConfig, list_numbers
-from attngeo.layouts.layout import LatentLayout, Layout, Sizes, make_sizes
+from attngeo.layouts.layout import LETTERS, LatentLayout, Layout, Sizes
 from attngeo.layouts.model_types import facts_of
 from attngeo.layouts.modules import Module
 from attngeo.layouts.names import join
@@ -85,22 +85,21 @@ def _measure_separate(stored: StoredModule, layout: Layout, stated: HeadConfig) 
     """The sizes of a module whose heads are slots of stored layers."""
     rows: dict[str, int] = {}
     inputs: dict[str, int] = {}
-    for letter in "qkvo":
-        if letter in stored.tensors:
-            rows[letter], inputs[letter] = stored.out_in(letter, transposed=layout.holder(letter).transposed)
+    for letter in LETTERS:
+        rows[letter], inputs[letter] = stored.out_in(letter, transposed=layout.holder(letter).transposed)
     width = inputs["q"]
     key_width = inputs["k"]
     first = _resolve_heads(layout, stated, rows["q"], width)
     if first.head_dim is not None:
-        sizes = make_sizes(first.heads, first.key_heads, first.head_dim, width, key_width)
+        sizes = Sizes(first.heads, first.key_heads, first.head_dim, width, key_width)
         if _fits(layout, sizes, rows):
             return sizes
     fitting = []
     for heads, key_heads, head_dim in dict.fromkeys(_other_heads(stored, first, width)):
-        sizes = make_sizes(heads, key_heads, head_dim, width, key_width)
+        sizes = Sizes(heads, key_heads, head_dim, width, key_width)
         if _fits(layout, sizes, rows):
             fitting.append(sizes)
-    as_stated = [sizes for sizes in fitting if sizes.counts["q"] == first.heads]
+    as_stated = [sizes for sizes in fitting if sizes.heads == first.heads]
     for choice in (as_stated, fitting):
         if len(choice) == 1:
             return choice[0]
@@ -113,7 +112,7 @@ def _resolve_heads(layout: Layout, stated: HeadConfig, rows: int, width: int) ->
     key_heads = {"one": 1, "heads": heads}.get(layout.key_heads, stated.key_heads or heads)
     head_dim = stated.head_dim
     if layout.width_from_rows:
-        slots = make_sizes(heads, key_heads, 1, width, width).rows(layout.holder("q").slots)
+        slots = Sizes(heads, key_heads, 1, width, width).rows(layout.holder("q").slots)
         if rows % slots == 0:
             head_dim = rows // slots
     if head_dim is None and width % heads == 0:
@@ -123,7 +122,7 @@ def _resolve_heads(layout: Layout, stated: HeadConfig, rows: int, width: int) ->
 
 def _fits(layout: Layout, sizes: Sizes, rows: Mapping[str, int]) -> bool:
     """Whether weights with these numbers of rows, by letter, hold these heads."""
-    if not _divides(layout, sizes.counts["q"], sizes.counts["k"]):
+    if not _divides(layout, sizes.heads, sizes.key_heads):
         return False
     return all(sizes.rows(layout.holder(letter).slots) == count for letter, count in rows.items())
 
@@ -178,7 +177,7 @@ def _explain_misfit(
             f"{stored.ref}: {stored.module.name}: {heads} heads and {key_heads} key heads divide neither evenly among "
             f"themselves nor an input width of {width}{into}"
         )
-    sizes = make_sizes(heads, key_heads, head_dim, width, width)
+    sizes = Sizes(heads, key_heads, head_dim, width, width)
     slots = {letter: layout.holder(letter).slots for letter in rows}
     letter = next(letter for letter in rows if sizes.rows(slots[letter]) != rows[letter])
     return ShapeError(
@@ -204,7 +203,7 @@ def _check_description(stored: StoredModule, sizes: Sizes) -> None:
                 f"{stored.ref}: {module.name}: config.json states no number of heads for the {min(bridges)}"
             )
     widths = _list_widths(module.section)
-    if not widths or sizes.widths["q"] in list_numbers(stored.fields, HEAD_DIM):
+    if not widths or sizes.head_dim in list_numbers(stored.fields, HEAD_DIM):
         return
     fitting = {sizes.d_model / 2**stage for stage in range(STAGES)}
     if fitting.isdisjoint(widths):
@@ -263,14 +262,14 @@ def _measure_latent(stored: StoredModule, layout: LatentLayout, heads: int) -> S
             raise ShapeError(
                 f"{stored.ref}: {stored.tensors[role]} is {list(stored.shape(role))}, expected {list(shape)}"
             )
-    return make_sizes(heads, heads, nope + rope, width, width, value)
+    return Sizes(heads, heads, nope + rope, width, width)
 
 
 def _check_vectors(stored: StoredModule, sizes: Sizes) -> None:
     """Raise ShapeError if a bias or a gain does not fit the projection that it belongs to."""
-    heads = sizes.counts["q"]
-    key_heads = sizes.counts["k"]
-    head_dim = sizes.widths["q"]
+    heads = sizes.heads
+    key_heads = sizes.key_heads
+    head_dim = sizes.head_dim
     for role, name in stored.tensors.items():
         if not role.endswith(VECTORS) and "_gain" not in role:
             continue
