@@ -60,7 +60,6 @@ def read_heads(
     *,
     defaults: Mapping[str, Any],
     stage: int | None,
-    ref: str,
     words: Sequence[str] = (),
 ) -> HeadConfig:
     """The heads of one stack from its section of the configuration.
@@ -70,7 +69,6 @@ def read_heads(
         role: the word that prefixes of fields may have besides those of the module's name.
         defaults: the family's values of fields that published configurations leave out.
         stage: which entry to take from a list that has one value for each stage; None if there are no stages.
-        ref: the model's name, for errors.
         words: those of the module's name, in their order.
 
     Raises:
@@ -79,12 +77,10 @@ def read_heads(
     nested = section.get("attn_config")
     if isinstance(nested, Mapping):
         section = {**section, **nested}
-    read = partial(_read_positive, section=section, defaults=defaults, words=[*words, role], stage=stage, ref=ref)
+    read = partial(_read_positive, section=section, defaults=defaults, words=[*words, role], stage=stage)
     heads = read(HEADS)
     if heads is None:
-        raise CorruptCheckpointError(
-            f"{ref}: config.json has no number of attention heads, looked for {', '.join(HEADS)}"
-        )
+        raise CorruptCheckpointError(f"config.json has no number of attention heads, looked for {', '.join(HEADS)}")
     # ConvBERT gives the other heads to a convolution.
     ratio = section.get("head_ratio", defaults.get("head_ratio", 1))
     if type(ratio) is int and ratio > 0:
@@ -125,7 +121,6 @@ def _read_positive(
     defaults: Mapping[str, Any],
     words: Sequence[str],
     stage: int | None,
-    ref: str,
 ) -> int | None:
     """The value of the first field in the section, and then in the defaults; None if neither has one.
 
@@ -142,9 +137,7 @@ def _read_positive(
                 is_null = True
                 continue
             if type(value) is not int or value < 1:
-                raise CorruptCheckpointError(
-                    f"{ref}: config.json has {name} = {value!r:.80}, expected a positive integer"
-                )
+                raise CorruptCheckpointError(f"config.json has {name} = {value!r:.80}, expected a positive integer")
             return value
         if is_null:
             return None

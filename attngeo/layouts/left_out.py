@@ -103,7 +103,7 @@ def _find_other_module(pattern: str) -> tuple[str, str] | None:
 
 
 def explain_nothing_found(
-    names: Collection[str], config: Mapping[str, Any], left_out: Mapping[str, str], ref: str
+    names: Collection[str], config: Mapping[str, Any], left_out: Mapping[str, str]
 ) -> AttnGeoError:
     """The error for a model without any attention module that a layout reads. left_out: name pattern → reason."""
     model_type = config.get("model_type") or "unknown"
@@ -113,24 +113,24 @@ def explain_nothing_found(
     if understood:
         no_attention = {reason for _, reason in NOT_ATTENTION}
         pattern = min(understood, key=lambda name: (understood[name] in no_attention, name.count("."), name))
-        return UnsupportedModelError(f"{ref}: no attention that can be scored: {pattern}: {understood[pattern]}")
+        return UnsupportedModelError(f"no attention that can be scored: {pattern}: {understood[pattern]}")
     if unread and not config.get("model_type"):
         return UnsupportedModelError(
-            f"{ref}: {unread[0]} seems to hold queries, but config.json has no model_type and no number of heads"
+            f"{unread[0]} seems to hold queries, but config.json has no model_type and no number of heads"
         )
     if unread:
         return UnsupportedModelError(
-            f"{ref}: family {model_type!r:.60} is not supported: no layout knows the form of {unread[0]}, which seems "
+            f"family {model_type!r:.60} is not supported: no layout knows the form of {unread[0]}, which seems "
             "to hold queries; declare it in attngeo/layouts/families.py"
         )
     if model_type == "attngeo_efa":  # its models of attention have names that a rule reads
         return UnsupportedModelError(
-            f"{ref}: a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
+            "a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
         )
     pairs = [(rule.q, rule.kv_a) if isinstance(rule, LatentLayout) else weights_of(rule) for rule in RULES]
     looked_for = ", ".join("/".join(pair).replace(".weight", "") for pair in pairs)
     hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})
     seen = "names with 'att' found: " + ", ".join(hints[:6]) if hints else "no tensor is named after attention"
     return UnsupportedModelError(
-        f"{ref}: no query-key attention in this {model_type!r:.60} model: looked for {looked_for}; {seen}"
+        f"no query-key attention in this {model_type!r:.60} model: looked for {looked_for}; {seen}"
     )

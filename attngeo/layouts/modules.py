@@ -72,13 +72,12 @@ class Half(NamedTuple):
     missing: str
 
 
-def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) -> tuple[list[Module], dict[str, str]]:
+def survey_modules(names: Collection[str], config: Mapping[str, Any]) -> tuple[list[Module], dict[str, str]]:
     """Every module that has a query and a key projection, by the layouts of its family or else by the rules.
 
     Args:
         names: all tensor names.
         config: the content of config.json.
-        ref: the model's name, for errors.
 
     Returns:
         The modules, and what is left out, name pattern → reason.
@@ -97,13 +96,13 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) 
     for name in reasons:
         del modules[name]
     others = {pattern_of(name): reason for name, reason in reasons.items()}
-    lacking = _explain_halves(halves, modules, ref)
+    lacking = _explain_halves(halves, modules)
     tensors: set[str] = set()
     for module in modules.values():
         tensors.update(join(module.name, weight) for weight in weights_of(module.layout))
     left_out = find_left_out(names, tensors, [*modules, *others], lacking)
     if not modules:
-        raise explain_nothing_found(names, config, others | left_out, ref)
+        raise explain_nothing_found(names, config, others | left_out)
     return list(modules.values()), left_out | others
 
 
@@ -269,7 +268,7 @@ def _explain_changed(modules: Mapping[str, Module], names: Iterable[str]) -> dic
     return reasons
 
 
-def _explain_halves(halves: Iterable[Half], modules: Mapping[str, Module], ref: str) -> dict[str, str]:
+def _explain_halves(halves: Iterable[Half], modules: Mapping[str, Module]) -> dict[str, str]:
     """The modules that a rule found and that lack their queries or their keys: name pattern → reason.
 
     Raises CorruptCheckpointError for a layer of a listed family, if other layers of its stack have both: then a tensor
@@ -283,5 +282,5 @@ def _explain_halves(halves: Iterable[Half], modules: Mapping[str, Module], ref: 
         if not (module.family.source and module.certain):
             reasons[module.template] = f"{module.name} has no {missing.removeprefix(module.name).lstrip('.')}"
         elif module.template in complete:
-            raise CorruptCheckpointError(f"{ref}: {missing} is missing from {module.name}; download it again")
+            raise CorruptCheckpointError(f"{missing} is missing from {module.name}; download it again")
     return reasons

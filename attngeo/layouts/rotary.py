@@ -89,7 +89,7 @@ class _Rotation(NamedTuple):
         return int(head_dim * _real(fractions[0] if fractions else 1.0))
 
 
-def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int, layer: int, ref: str) -> Tensor:
+def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int, layer: int) -> Tensor:
     """Frequencies of the rotated pairs at one layer of a family with rotary embeddings, in radians per position.
 
     Scaled variants have the frequencies that they use within the trained context length.
@@ -99,7 +99,6 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
         family: the family, with `rotary`.
         head_dim: the width of a head.
         layer: the layer's number in its stack.
-        ref: the model's name, for errors.
 
     Returns:
         Float64, [pairs].
@@ -143,9 +142,7 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
         if factors.shape != plain.shape:
             raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
         return plain / factors
-    raise UnsupportedModelError(
-        f"{ref}: rotary scaling {scaling!r:.60} is {reason}; leave out $rope_offset", "rope_offset"
-    )
+    raise UnsupportedModelError(f"rotary scaling {scaling!r:.60} is {reason}; leave out $rope_offset", "rope_offset")
 
 
 def rotates(section: Mapping[str, Any], family: Family, layer: int) -> bool:

@@ -41,7 +41,6 @@ def find_sites(
     config: Mapping[str, Any],
     *,
     shape_of: ShapeOf,
-    ref: str,
     biases: bool = False,
     input_norms: bool = False,
     prepare: Callable[[list[str]], None] = lambda _: None,
@@ -53,7 +52,6 @@ def find_sites(
         config: the content of config.json.
         shape_of: gives the shape of a tensor by its name. It is not called for tensors that are not needed, so that
             their files need not be downloaded.
-        ref: the model's name, for errors.
         biases: whether biases are needed besides the weights.
         input_norms: whether the normalisations in front of attention are needed.
         prepare: is called once with the names of all tensors that are needed, before `shape_of`.
@@ -67,11 +65,11 @@ def find_sites(
             of all modules that a rule found.
     """
     names = set(names)
-    modules, skipped = survey_modules(names, config, ref)
+    modules, skipped = survey_modules(names, config)
     candidates, unread = _list_candidates(modules, names)
     if not candidates:
         name, reason = next(iter(unread.items()))
-        raise UnsupportedModelError(f"{ref}: no attention that can be scored: {name}: {reason}")
+        raise UnsupportedModelError(f"no attention that can be scored: {name}: {reason}")
     for candidate in candidates:
         for role in list(candidate.tensors):
             is_unneeded_bias = role.endswith("_bias") and not biases
@@ -83,15 +81,15 @@ def find_sites(
     sites = []
     errors = []
     for stack, layer, module, tensors in candidates:
-        stored = StoredModule(module, tensors, shape_of, ref)
+        stored = StoredModule(module, tensors, shape_of)
         try:
-            sizes = measure(stored, _stated_heads(module, layer, ref))
+            sizes = measure(stored, _stated_heads(module, layer))
         except (ShapeError, CorruptCheckpointError) as error:
             if module.family.source and module.certain:
                 raise
             # A rule found it. The rest of the model may be what it seems.
             errors.append(error)
-            skipped.setdefault(module.template, str(error).removeprefix(f"{ref}: "))
+            skipped.setdefault(module.template, str(error))
             continue
         site = AttentionSite(
             stack=stack,
@@ -158,7 +156,7 @@ def _recognise_head_norm(module: Module, names: Collection[str]) -> Module:
     return module
 
 
-def _stated_heads(module: Module, layer: int, ref: str) -> HeadConfig:
+def _stated_heads(module: Module, layer: int) -> HeadConfig:
     """The heads of the module as its section of the configuration states them, or for this layer in particular."""
     section = module.section
     by_layer = section.get("per_layer_config")
@@ -171,7 +169,7 @@ def _stated_heads(module: Module, layer: int, ref: str) -> HeadConfig:
     # The encoder in the name of a cross-attention is where its keys come from.
     words = re.split(r"[._]", CROSS.sub("", module.name).lower())
     stage = _stage(module, section)
-    return read_heads(section, role, defaults=module.family.defaults, stage=stage, ref=ref, words=words)
+    return read_heads(section, role, defaults=module.family.defaults, stage=stage, words=words)
 
 
 def _stage(module: Module, section: Mapping[str, Any]) -> int | None:

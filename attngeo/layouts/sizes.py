@@ -27,12 +27,11 @@ ShapeOf = Callable[[str], Sequence[int]]
 
 
 class StoredModule(NamedTuple):
-    """An attention module with its tensors: role → name, their shapes by name, and the model's name for errors."""
+    """An attention module with its tensors: role → name, and their shapes by name."""
 
     module: Module
     tensors: Mapping[str, str]
     shape_of: ShapeOf
-    ref: str
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -49,7 +48,7 @@ class StoredModule(NamedTuple):
         if transposed and len(shape) == 3:
             shape = (shape[0], shape[1] * shape[2])
         if len(shape) != 2 or 0 in shape:
-            raise ShapeError(f"{self.ref}: {self.tensors[role]} is {list(shape)}, expected a matrix")
+            raise ShapeError(f"{self.tensors[role]} is {list(shape)}, expected a matrix")
         first, second = shape
         return (second, first) if transposed else (first, second)
 
@@ -174,14 +173,14 @@ def _explain_misfit(
     if head_dim is None or not _divides(layout, heads, key_heads):
         into = "".join(f", or into {blocks} blocks" for blocks in _fixed_blocks(layout) if blocks > 1)
         return ShapeError(
-            f"{stored.ref}: {stored.module.name}: {heads} heads and {key_heads} key heads divide neither evenly among "
+            f"{stored.module.name}: {heads} heads and {key_heads} key heads divide neither evenly among "
             f"themselves nor an input width of {width}{into}"
         )
     sizes = Sizes(heads, key_heads, head_dim, width, width)
     slots = {letter: layout.holder(letter).slots for letter in rows}
     letter = next(letter for letter in rows if sizes.rows(slots[letter]) != rows[letter])
     return ShapeError(
-        f"{stored.ref}: {stored.tensors[letter]} has an output width of {rows[letter]}, expected "
+        f"{stored.tensors[letter]} has an output width of {rows[letter]}, expected "
         f"{sizes.rows(slots[letter])} ({slots[letter]}: {heads} heads, {key_heads} key heads, head_dim {head_dim}); "
         "config.json and weights do not belong together, or the weight holds more than queries and keys"
     )
@@ -199,16 +198,14 @@ def _check_description(stored: StoredModule, sizes: Sizes) -> None:
     if bridges:
         fields = [name for name in module.section if "head" in name]
         if not any(word in name for name in fields for word in bridges):
-            raise ShapeError(
-                f"{stored.ref}: {module.name}: config.json states no number of heads for the {min(bridges)}"
-            )
+            raise ShapeError(f"{module.name}: config.json states no number of heads for the {min(bridges)}")
     widths = _list_widths(module.section)
     if not widths or sizes.head_dim in list_numbers(stored.fields, HEAD_DIM):
         return
     fitting = {sizes.d_model / 2**stage for stage in range(STAGES)}
     if fitting.isdisjoint(widths):
         raise ShapeError(
-            f"{stored.ref}: {module.name} has an input width of {sizes.d_model}, and config.json states heads for a "
+            f"{module.name} has an input width of {sizes.d_model}, and config.json states heads for a "
             f"width of {', '.join(map(str, widths[:3]))} only; it does not describe this part"
         )
 
@@ -231,11 +228,9 @@ def _measure_latent(stored: StoredModule, layout: LatentLayout, heads: int) -> S
     name = stored.module.name
     nope, rope, value = (stored.fields.get(field) for field in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
     if not (isinstance(nope, int) and isinstance(rope, int) and isinstance(value, int)):
-        raise CorruptCheckpointError(
-            f"{stored.ref}: config.json lacks qk_nope_head_dim, qk_rope_head_dim or v_head_dim"
-        )
+        raise CorruptCheckpointError("config.json lacks qk_nope_head_dim, qk_rope_head_dim or v_head_dim")
     if "kv_norm" not in stored.tensors:
-        raise CorruptCheckpointError(f"{stored.ref}: {join(name, LatentLayout.kv_norm)} is missing")
+        raise CorruptCheckpointError(f"{join(name, LatentLayout.kv_norm)} is missing")
     rank = math.prod(stored.shape("kv_norm"))
     rows, width = stored.out_in("kv_a")
     if rows == rank:  # some layers have no rotary embeddings
@@ -245,7 +240,7 @@ def _measure_latent(stored: StoredModule, layout: LatentLayout, heads: int) -> S
     expected["kv_b"] = (heads * rank, nope) if layout.keys_alone else (heads * (nope + value), rank)
     if "q_a" in stored.tensors and "q" in stored.tensors:
         raise CorruptCheckpointError(
-            f"{stored.ref}: {name} has both {stored.tensors['q']} and {stored.tensors['q_a']}, expected one of them; "
+            f"{name} has both {stored.tensors['q']} and {stored.tensors['q_a']}, expected one of them; "
             "remove the one that the model does not use"
         )
     if "q_a" in stored.tensors:
@@ -257,11 +252,9 @@ def _measure_latent(stored: StoredModule, layout: LatentLayout, heads: int) -> S
         expected["q"] = (heads * (nope + rope), width)
     for role, shape in expected.items():
         if role not in stored.tensors:
-            raise CorruptCheckpointError(f"{stored.ref}: {join(name, getattr(layout, role))} is missing")
+            raise CorruptCheckpointError(f"{join(name, getattr(layout, role))} is missing")
         if stored.shape(role) != shape:
-            raise ShapeError(
-                f"{stored.ref}: {stored.tensors[role]} is {list(stored.shape(role))}, expected {list(shape)}"
-            )
+            raise ShapeError(f"{stored.tensors[role]} is {list(stored.shape(role))}, expected {list(shape)}")
     return Sizes(heads, heads, nope + rope, width, width)
 
 
@@ -286,6 +279,6 @@ def _check_vectors(stored: StoredModule, sizes: Sizes) -> None:
             fits = len(shape) == 1 and shape[0] % head_dim == 0
         if not fits:
             raise ShapeError(
-                f"{stored.ref}: {name} is {list(shape)}, which does not fit {heads} heads and {key_heads} "
+                f"{name} is {list(shape)}, which does not fit {heads} heads and {key_heads} "
                 f"key heads with head_dim {head_dim} and an input width of {sizes.d_model}"
             )

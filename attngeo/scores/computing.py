@@ -24,7 +24,7 @@ from attngeo.checkpoints.opening import open_adapted, open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Precision, real, whole
 from attngeo.devices import pick_device
-from attngeo.errors import CheckpointError, UsageError
+from attngeo.errors import CheckpointError, UsageError, about
 from attngeo.geometry import (
     Form,
     FormStatistics,
@@ -66,13 +66,13 @@ def compute(model: Any, options: ScoreOptions, session: Session, record: KeptRes
     if device.type == "mps" and options.precision == "float64":
         raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
     opened = open_adapted(model, options.adapter, session.hub, config=options.config, only_updates=options.adapter_only)
-    with closing(opened) as store, torch.inference_mode():
+    with closing(opened) as store, about(store.ref), torch.inference_mode():
         if isinstance(store, AdapterStore):
             record = None  # the base of an adapter may change
         sites, skipped = sites_of(store, options, lambda file: session.progress(Progress("download", file)))
         require_updates(store, sites)
         sites = select(sites, options.stack, options.layers, store.ref)
-        about = _describe_making(store, sites, options, device) | {"skipped": skipped}
+        description = _describe_making(store, sites, options, device) | {"skipped": skipped}
         rows = {} if record is None else _take_finished(record, len(sites), device, session)
         missing = {number: site for number, site in enumerate(sites) if number not in rows}
         common = {
@@ -86,9 +86,9 @@ def compute(model: Any, options: ScoreOptions, session: Session, record: KeptRes
                 of_site = common | {"format": _describe_format(store, site)}
                 rows[number] = [_in_utf8(of_site | row) for row in rows_of_site]
                 if record is not None:
-                    record.keep_part(number, rows[number], about)
+                    record.keep_part(number, rows[number], description)
     in_order = itertools.chain.from_iterable(rows[number] for number in range(len(sites)))
-    result = Kept(list(in_order), about)
+    result = Kept(list(in_order), description)
     log.info("%s: %d rows in %.1f s", store.ref, len(result.rows), time.perf_counter() - started)
     if record is not None:
         record.keep(*result)
@@ -137,10 +137,10 @@ def _score_sites(
     if memory is None and session.study.jobs > 1:  # processes share a quarter of the free memory
         memory = max(available_memory() // 4 // session.study.jobs, 1)
     for site, tensors in read_ahead(store, sites, device=device, memory=memory, report=session.progress):
-        q, k, notes = projections(site, tensors, options, dtype=dtype, device=device, ref=store.ref)
+        q, k, notes = projections(site, tensors, options, dtype=dtype, device=device)
         notes += _option_notes(options)
         if options.adapter_only and q.shape[-1] == k.shape[-1]:
-            form, layer = update_factors(site, tensors, q, k, options, store.ref)
+            form, layer = update_factors(site, tensors, q, k, options)
             scored = _score_rows(site, form, layer, notes, options)
         else:
             scored = score_site(site, q, k, notes, options)
@@ -295,34 +295,32 @@ def query_key_matrix(
     """
     gamma = real("gamma", gamma, 0)
     cells = whole("cells", cells, 1)
-    with closing(open_store(model, hub)) as store, torch.inference_mode():
+    with closing(open_store(model, hub)) as store, about(store.ref), torch.inference_mode():
         sites, _ = sites_of(store)
         site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
         if head is not None and not 0 <= head < site.heads:
             raise UsageError(f"{store.ref} has no head {head} in layer {layer}, expected from 0 to {site.heads - 1}")
         q, k = _read_factors(store, site, head)
     edge = -(-q.shape[1] // cells)
-    about: dict[Any, Any] = {
+    attrs: dict[Any, Any] = {
         "model": store.ref, "stack": site.stack, "layer": layer, "head": head, "gamma": gamma, "edge": edge,
     }  # fmt: skip
     firsts = range(0, q.shape[1], edge)
     shown = pd.DataFrame(largest_entries(q, k, edge).float().numpy(), index=firsts, columns=firsts)
     norms = _measure_norms(q, k, gamma)
-    shown.attrs = norms.attrs = about
+    shown.attrs = norms.attrs = attrs
     return QueryKeyMatrix(shown, norms)
 
 
 def _read_factors(store: TensorStore, site: AttentionSite, head: int | None) -> tuple[Tensor, Tensor]:
     """The factors q and k, [rank, d_model] each, of a head or of the whole layer. Raises CheckpointError."""
-    q, k, _ = projections(site, read(store, site), dtype=torch.float64, ref=store.ref)
+    q, k, _ = projections(site, read(store, site), dtype=torch.float64)
     if q.shape[-1] != k.shape[-1]:
-        raise CheckpointError(
-            f"{store.ref}: {site.module}: W_qk is not square, expected queries and keys of the same input width"
-        )
+        raise CheckpointError(f"{site.module}: W_qk is not square, expected queries and keys of the same input width")
     key_head = key_heads_of(site, "corrected")
     q, k = layer_factors(Form(q, k, list(enumerate(key_head)))) if head is None else (q[head], k[key_head[head]])
     if not (q.isfinite().all() and k.isfinite().all()):
-        raise CheckpointError(f"{store.ref}: {site.module} has NaN or Inf in its query or key weights")
+        raise CheckpointError(f"{site.module} has NaN or Inf in its query or key weights")
     return q, k
 
 

@@ -32,7 +32,6 @@ def projections(
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
-    ref: str = "",
 ) -> tuple[Tensor, Tensor, list[str]]:
     """The q [heads, head_dim, d_model] and k [key_heads, head_dim, d_model] of a site, and notes about them.
 
@@ -42,7 +41,6 @@ def projections(
         options: with_bias, fold_norm and rope_offset say which bilinear form is built; the defaults give Wq·Wkᵀ itself.
         dtype: number type to compute in.
         device: device to compute on.
-        ref: the model's name, for errors.
     """
     tensors = {name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}
     heads = assemble(site, tensors)
@@ -55,8 +53,8 @@ def projections(
     if "q_scale" in site.tensors:  # a learned factor of each dimension of the queries, which is positive
         scale = softplus(tensors[site.tensors["q_scale"]])[None]
         heads["q"] = heads["q"].change(lambda x: fold_head_norm(x, scale, centred=False))
-    heads, scaling_notes = _scale_rotated(site, tensors, heads, ref)
-    heads["q"], rotary_notes = _rotate(site, heads["q"], options.rope_offset, ref)
+    heads, scaling_notes = _scale_rotated(site, tensors, heads)
+    heads["q"], rotary_notes = _rotate(site, heads["q"], options.rope_offset)
     notes += rotary_notes + scaling_notes
     q, q_bias, _ = heads["q"]
     k, k_bias, _ = heads["k"]
@@ -101,7 +99,6 @@ def update_factors(
     q: Tensor,
     k: Tensor,
     options: ScoreOptions,
-    ref: str,
 ) -> tuple[Form, tuple[Tensor, Tensor]]:
     """Factors of what adapters add to the W_qk of each head, and those of the sum over all heads, of low rank.
 
@@ -112,7 +109,7 @@ def update_factors(
     """
     if not isinstance(site.layout, Layout):
         raise UnsupportedModelError(
-            f"{ref}: {site.module}: latent attention multiplies several weights, so that an update has no low rank; "
+            f"{site.module}: latent attention multiplies several weights, so that an update has no low rank; "
             "score without $adapter_only",
             "adapter_only",
         )
@@ -129,7 +126,7 @@ def update_factors(
             down = weight.new_zeros(1, width)
         inputs[letter] = Heads(down.to(q)[None])
     up_q, up_k, _ = projections(
-        site, outputs, options.replace(with_bias=False, fold_norm=False), dtype=q.dtype, device=q.device, ref=ref
+        site, outputs, options.replace(with_bias=False, fold_norm=False), dtype=q.dtype, device=q.device
     )
     if options.fold_norm:
         inputs, _ = _fold_norm(site, {name: tensor.to(q) for name, tensor in tensors.items()}, inputs)
@@ -165,7 +162,7 @@ def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], heads: H
 
 
 def _scale_rotated(
-    site: AttentionSite, tensors: Mapping[str, Tensor], heads: HeadsByLetter, ref: str
+    site: AttentionSite, tensors: Mapping[str, Tensor], heads: HeadsByLetter
 ) -> tuple[HeadsByLetter, list[str]]:
     """Multiply what rotates by its factor, which yarn and longrope give it at any offset.
 
@@ -174,7 +171,7 @@ def _scale_rotated(
     if not site.may_rotate:
         return heads, []
     shared = count_shared_rows(site, tensors) if isinstance(site.layout, LatentLayout) else None
-    with _explain_rotary(ref, "correct it"):
+    with _explain_rotary("correct it"):
         factor, count = rotary_scaling(site.section, site.family, site.head_dim, site.layer, shared)
     if factor == 1:
         return heads, []
@@ -187,7 +184,7 @@ def _scale_rotated(
     return heads | scaled, [note]
 
 
-def _rotate(site: AttentionSite, queries: Heads, offset: int, ref: str) -> tuple[Heads, list[str]]:
+def _rotate(site: AttentionSite, queries: Heads, offset: int) -> tuple[Heads, list[str]]:
     """Rotate the queries by the relative offset: the effect of rotary embeddings between two positions."""
     rotary = site.rotary
     if not offset:
@@ -195,22 +192,22 @@ def _rotate(site: AttentionSite, queries: Heads, offset: int, ref: str) -> tuple
     is_listed = site.family.rotary is not None or site.family.source
     if rotary is None and (is_listed or not any("rope" in name for name in site.section)):
         return queries, ["no rotary embeddings: the offset has no effect"]
-    with _explain_rotary(ref, "score without $rope_offset", "rope_offset"):
+    with _explain_rotary("score without $rope_offset", "rope_offset"):
         if not rotates(site.section, site.family, site.layer):
             return queries, ["no rotary embeddings in this layer: the offset has no effect"]
         if rotary is None or rotary.other:
             reason = rotary.other if rotary else "the order of its rotary dimensions is unknown"
             name = repr(site.section["model_type"]) if "model_type" in site.section else "it"
             raise UnsupportedModelError(
-                f"{ref}: {name} has no relative offset: {reason}; "
+                f"{name} has no relative offset: {reason}; "
                 "score without $rope_offset, or another stack with $stack",
                 "rope_offset", "stack",
             )  # fmt: skip
-        frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer, ref)
+        frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer)
         if not frequencies.isfinite().all():
             raise ValueError("frequencies are not finite")
     if 2 * len(frequencies) > site.head_dim:
-        raise ShapeError(f"{ref}: {2 * len(frequencies)} rotary dimensions, expected at most head_dim {site.head_dim}")
+        raise ShapeError(f"{2 * len(frequencies)} rotary dimensions, expected at most head_dim {site.head_dim}")
     angles = (-offset if rotary.reversed else offset) * frequencies
     start = site.head_dim - 2 * len(angles) if rotary.tail else 0
     cosine = angles.cos().to(queries.weight)
@@ -220,12 +217,12 @@ def _rotate(site: AttentionSite, queries: Heads, offset: int, ref: str) -> tuple
 
 
 @contextmanager
-def _explain_rotary(ref: str, advice: str, *option: str) -> Iterator[None]:
+def _explain_rotary(advice: str, *option: str) -> Iterator[None]:
     """Inside, what an invalid description of rotary embeddings raises becomes a CorruptCheckpointError."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise CorruptCheckpointError(
-            f"{ref}: config.json describes an invalid rotary embedding ({type(error).__name__}: {error}); {advice}",
+            f"config.json describes an invalid rotary embedding ({type(error).__name__}: {error}); {advice}",
             *option,
         ) from None

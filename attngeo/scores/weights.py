@@ -13,7 +13,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.store import TensorStore, float_shape
-from attngeo.errors import CorruptCheckpointError, UsageError
+from attngeo.errors import CorruptCheckpointError, UsageError, about
 from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.sites import find_sites
@@ -95,9 +95,9 @@ def attention_sites(
     )
     with closing(open_adapted(model, options.adapter, hub, config=options.config)) as store:
         sites, _ = sites_of(store, options)
-        sites = select(sites, stack, layers, store.ref)
-        for site in sites:
-            q, k, _ = projections(site, read(store, site), options, dtype=dtype, ref=store.ref)
+        for site in select(sites, stack, layers, store.ref):
+            with about(store.ref):
+                q, k, _ = projections(site, read(store, site), options, dtype=dtype)
             yield SiteWeights(site, q.mT, k.mT)
 
 
@@ -114,15 +114,15 @@ def sites_of(
         with suppress(CorruptCheckpointError):  # raised again for the module that it is about
             store.open(names, progress)
 
-    sites, skipped = find_sites(
-        store.names,
-        store.config,
-        shape_of=lambda name: float_shape(store, name),
-        ref=store.ref,
-        biases=options.with_bias,
-        input_norms=options.fold_norm,
-        prepare=prepare,
-    )
+    with about(store.ref):
+        sites, skipped = find_sites(
+            store.names,
+            store.config,
+            shape_of=lambda name: float_shape(store, name),
+            biases=options.with_bias,
+            input_norms=options.fold_norm,
+            prepare=prepare,
+        )
     require_fit(store, sites)
     return sites, skipped
 
