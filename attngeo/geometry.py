@@ -61,30 +61,17 @@ class FormStatistics(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The matrices of the heads of one layer: M = left[i]ᵀ·right[j] for each head's pair (i, j).
-
-    Heads share factors of one side: Wq·Wkᵀ those on the right, with the pairs (h, g(h)), and Wv·Wo those on the left,
-    with the pairs (g(h), h).
+    """The matrices of the heads of one layer: M = left[h]ᵀ·right[key_heads[h]] for each head h.
 
     Attributes:
-        left: left factors, [count, rank, n].
-        right: right factors, [count, rank, n].
-        pairs: the left and the right factor of each head.
+        left: left factors, [heads, rank, n].
+        right: right factors, which heads may share, [count, rank, n].
+        key_heads: the right factor of each head.
     """
 
     left: Tensor
     right: Tensor
-    pairs: list[tuple[int, int]]
-
-    @property
-    def lefts(self) -> list[int]:
-        """The left factor of each head."""
-        return [i for i, _ in self.pairs]
-
-    @property
-    def rights(self) -> list[int]:
-        """The right factor of each head."""
-        return [j for _, j in self.pairs]
+    key_heads: list[int]
 
 
 def form_statistics(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> FormStatistics:
@@ -102,29 +89,13 @@ def form_statistics(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> For
 
 
 def layer_factors(form: Form) -> tuple[Tensor, Tensor]:
-    """Factors [K·rank, n] of the sum over all heads, for K shared factors.
+    """Factors [K·rank, n] of the sum over all heads, for K right factors.
 
-    What meets one shared factor is summed first, so that the rank is that of the shared factors.
+    What meets one right factor is summed first, so that the rank is that of the right factors.
     """
-    left = _take(form.left, form.lefts)
-    right = _take(form.right, form.rights)
-    if form.rights != list(range(len(form.right))):
-        left = _sum_to(form.right, form.rights, left)
-        right = form.right
-    elif form.lefts != list(range(len(form.left))):
-        right = _sum_to(form.left, form.lefts, right)
-        left = form.left
-    return left.flatten(0, 1), right.flatten(0, 1)
-
-
-def _take(x: Tensor, indices: list[int]) -> Tensor:
-    """The rows of x at these indices; x itself if they are all of its rows in order."""
-    return x if indices == list(range(len(x))) else x[indices]
-
-
-def _sum_to(like: Tensor, indices: list[int], x: Tensor) -> Tensor:
-    """Sums of the rows of x: row i is added to row indices[i] of zeros like `like`."""
-    return torch.zeros_like(like).index_add_(0, torch.tensor(indices, device=x.device), x)
+    key_heads = torch.tensor(form.key_heads, device=form.left.device)
+    left = torch.zeros_like(form.right).index_add_(0, key_heads, form.left)
+    return left.flatten(0, 1), form.right.flatten(0, 1)
 
 
 def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
@@ -152,30 +123,24 @@ def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
 
 def head_statistics(form: Form) -> list[FormStatistics]:
     """The statistics of each head."""
-    right = form.right
-    if not is_low_rank(right):
-        return [form_statistics(form.left[i], right[j]) for i, j in form.pairs]
-    at_once = _heads_at_once(form.left)
-    if at_once == 1:
-        grams = {j: half_gram(right[j]) for j in set(form.rights)}
-        return [form_statistics(form.left[i], right[j], grams[j]) for i, j in form.pairs]
+    left, right, key_heads = form
+    batch = CPU_BATCH if left.device.type == "cpu" else DEVICE_BATCH
+    at_once = batch // left[0].numel()
+    has_several_blocks = left.shape[1] > BLOCK
+    if has_several_blocks or at_once <= 1 or not is_low_rank(right):
+        grams = {}
+        if is_low_rank(right):
+            grams = {j: half_gram(right[j]) for j in set(key_heads)}
+        return [form_statistics(q, right[j], grams.get(j)) for q, j in zip(left, key_heads, strict=True)]
     right_grams = half_gram(right)
-    left = _take(form.left, form.lefts)
     statistics = []
     for first in range(0, len(left), at_once):
         heads = left[first : first + at_once]
-        rights = form.rights[first : first + at_once]
+        rights = key_heads[first : first + at_once]
         numbers = _gram_statistics(heads, right[rights], right_grams[rights]).cpu()
         for head, j, row in zip(heads, rights, numbers, strict=True):
             statistics.append(_unpack(head, right[j], row))
     return statistics
-
-
-def _heads_at_once(q: Tensor) -> int:
-    """How many of the heads q [heads, head_dim, n] are computed by the same products; 1 if they have several blocks."""
-    if q.shape[1] > BLOCK:
-        return 1
-    return max((CPU_BATCH if q.device.type == "cpu" else DEVICE_BATCH) // q[0].numel(), 1)
 
 
 def is_low_rank(x: Tensor) -> bool:
@@ -316,16 +281,6 @@ def append_bias(w: Tensor, bias: Tensor | None) -> Tensor:
     """
     column = w.new_zeros(w.shape[:2]) if bias is None else bias
     return torch.cat([w, column.unsqueeze(-1)], dim=-1)
-
-
-def fold_input_gain(w: Tensor, gain: Tensor) -> Tensor:
-    """Fold the elementwise gain [d_model] of the normalisation in front of attention into w: w for inputs before it."""
-    return w * gain
-
-
-def input_shift(w: Tensor, shift: Tensor) -> Tensor:
-    """The bias [heads, head_dim] that has the effect of a constant shift [d_model] of the input."""
-    return w @ shift
 
 
 def fold_head_norm(x: Tensor, gain: Tensor, *, centred: bool, across_heads: bool = False) -> Tensor:

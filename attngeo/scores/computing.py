@@ -174,7 +174,7 @@ def score_site(
         note = f"M is not square: queries read {site.d_model} inputs, keys {site.key_width}"
         empty = _empty([*notes, note])
         return iter([beginning | empty for beginning in _begin_rows(site, options)])
-    form = Form(q, k, list(enumerate(key_head)))
+    form = Form(q, k, key_head)
     return _score_rows(site, form, layer_factors(form), notes, options)
 
 
@@ -197,9 +197,11 @@ def _score_rows(
     right, right_divisors = rescale(form.right)
     left_factors = left_divisors.tolist()
     right_factors = right_divisors.tolist()
-    statistics_of_heads = head_statistics(Form(left, right, form.pairs))
-    for beginning, (i, j), statistics in zip(heads, form.pairs, statistics_of_heads, strict=True):
-        yield beginning | score_form(statistics, left_factors[i] * right_factors[j], notes, options)
+    statistics_of_heads = head_statistics(Form(left, right, form.key_heads))
+    for beginning, left_factor, j, statistics in zip(
+        heads, left_factors, form.key_heads, statistics_of_heads, strict=True
+    ):
+        yield beginning | score_form(statistics, left_factor * right_factors[j], notes, options)
 
 
 def score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> dict[str, Any]:
@@ -318,7 +320,7 @@ def _read_factors(store: TensorStore, site: AttentionSite, head: int | None) -> 
     if q.shape[-1] != k.shape[-1]:
         raise CheckpointError(f"{site.module}: W_qk is not square, expected queries and keys of the same input width")
     key_head = key_heads_of(site, "corrected")
-    q, k = layer_factors(Form(q, k, list(enumerate(key_head)))) if head is None else (q[head], k[key_head[head]])
+    q, k = layer_factors(Form(q, k, key_head)) if head is None else (q[head], k[key_head[head]])
     if not (q.isfinite().all() and k.isfinite().all()):
         raise CheckpointError(f"{site.module} has NaN or Inf in its query or key weights")
     return q, k

@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 from attngeo.checkpoints.adapters import FACTORS
 from attngeo.choices import Convention
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
-from attngeo.geometry import Form, append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
+from attngeo.geometry import Form, append_bias, fold_head_norm, rotate
 from attngeo.layouts.layout import AttentionSite, Heads, LatentLayout, Layout, Letter, assemble, count_shared_rows
 from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling, rotates
 from attngeo.scores.options import ScoreOptions
@@ -85,8 +85,8 @@ def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], heads: HeadsB
     def fold(unfolded: Heads) -> Heads:
         bias = unfolded.bias
         if shift is not None:
-            bias = input_shift(unfolded.weight, shift) + (0 if bias is None else bias)
-        return unfolded._replace(weight=fold_input_gain(unfolded.weight, gain), bias=bias)
+            bias = unfolded.weight @ shift + (0 if bias is None else bias)
+        return unfolded._replace(weight=unfolded.weight * gain, bias=bias)
 
     if site.is_cross:
         return heads | {"q": fold(heads["q"])}, "gain folded into queries only: keys read another stack"
@@ -141,7 +141,7 @@ def update_factors(
     right = torch.cat([from_keys, down_k.expand(heads, -1, -1)], 1)
     layer_left = torch.cat([down_q[0], from_queries.sum(0)])
     layer_right = torch.cat([from_keys.sum(0), down_k[0]])
-    return Form(left, right, [(head, head) for head in range(heads)]), (layer_left, layer_right)
+    return Form(left, right, list(range(heads))), (layer_left, layer_right)
 
 
 def _down_factor(inputs: Heads, *, with_bias: bool) -> Tensor:
