@@ -46,16 +46,14 @@ def projections(
     heads = assemble(site, tensors)
     notes = list(site.notes)
     if options.fold_norm:
-        heads, note = _fold_norm(site, tensors, heads)
-        notes.append(note)
+        notes.append(_fold_norm(site, tensors, heads))
     for letter in heads:
         heads[letter] = _fold_head_norm(site, tensors, heads[letter], f"{letter}_gain")
     if "q_scale" in site.tensors:  # a learned factor of each dimension of the queries, which is positive
         scale = softplus(tensors[site.tensors["q_scale"]])[None]
         heads["q"] = heads["q"].change(lambda x: fold_head_norm(x, scale, centred=False))
-    heads, scaling_notes = _scale_rotated(site, tensors, heads)
-    heads["q"], rotary_notes = _rotate(site, heads["q"], options.rope_offset)
-    notes += rotary_notes + scaling_notes
+    scaling_note = _scale_rotated(site, tensors, heads)
+    notes += [_rotate(site, heads, options.rope_offset), scaling_note]
     q, q_bias, _ = heads["q"]
     k, k_bias, _ = heads["k"]
     if options.with_bias and q_bias is None and k_bias is None:
@@ -64,33 +62,25 @@ def projections(
         q = append_bias(q, q_bias)
         k = append_bias(k, k_bias)
         notes.append("biases included")
-    return q, k, notes
+    return q, k, [note for note in notes if note]
 
 
 HeadsByLetter = dict[Letter, Heads]
 
 
-def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], heads: HeadsByLetter) -> tuple[HeadsByLetter, str]:
-    """Fold the normalisation before attention into the weights: its gain, and its shift into the biases.
-
-    Returns the heads, and a note.
-    """
+def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], heads: HeadsByLetter) -> str:
+    """Fold the normalisation before attention into the heads: its gain into weights, its shift into biases. A note."""
     if "pre_norm" not in site.tensors:
         is_known = bool(site.family.source)
-        reason = "no normalisation gain before attention"
-        return heads, reason if is_known else "the input norm is unknown and was not folded"
+        return "no normalisation gain before attention" if is_known else "the input norm is unknown and was not folded"
     gain = tensors[site.tensors["pre_norm"]] + site.family.input_gain_offset
     shift = tensors[site.tensors["pre_norm_bias"]] if "pre_norm_bias" in site.tensors else None
-
-    def fold(unfolded: Heads) -> Heads:
-        bias = unfolded.bias
+    for letter in "q" if site.is_cross else "qk":
+        weight, bias, _ = heads[letter]
         if shift is not None:
-            bias = unfolded.weight @ shift + (0 if bias is None else bias)
-        return unfolded._replace(weight=unfolded.weight * gain, bias=bias)
-
-    if site.is_cross:
-        return heads | {"q": fold(heads["q"])}, "gain folded into queries only: keys read another stack"
-    return {letter: fold(unfolded) for letter, unfolded in heads.items()}, "input gain folded"
+            bias = weight @ shift + (0 if bias is None else bias)
+        heads[letter] = heads[letter]._replace(weight=weight * gain, bias=bias)
+    return "gain folded into queries only: keys read another stack" if site.is_cross else "input gain folded"
 
 
 def update_factors(
@@ -129,7 +119,7 @@ def update_factors(
         site, outputs, options.replace(with_bias=False, fold_norm=False), dtype=q.dtype, device=q.device
     )
     if options.fold_norm:
-        inputs, _ = _fold_norm(site, {name: tensor.to(q) for name, tensor in tensors.items()}, inputs)
+        _fold_norm(site, {name: tensor.to(q) for name, tensor in tensors.items()}, inputs)
     with_bias = q.shape[-1] > inputs["q"].weight.shape[-1]
     down_q = _down_factor(inputs["q"], with_bias=with_bias)
     down_k = _down_factor(inputs["k"], with_bias=with_bias)
@@ -161,46 +151,43 @@ def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], heads: H
     return heads.change(lambda x: fold_head_norm(x, gain, centred=norm.centred, across_heads=across_heads))
 
 
-def _scale_rotated(
-    site: AttentionSite, tensors: Mapping[str, Tensor], heads: HeadsByLetter
-) -> tuple[HeadsByLetter, list[str]]:
-    """Multiply what rotates by its factor, which yarn and longrope give it at any offset.
+def _scale_rotated(site: AttentionSite, tensors: Mapping[str, Tensor], heads: HeadsByLetter) -> str:
+    """Multiply what rotates by its factor, which yarn and longrope give it at any offset. A note, or "".
 
     Where all dimensions rotate, the factor is one of all logits, and is left out like that in front of the softmax.
     """
     if not site.may_rotate:
-        return heads, []
+        return ""
     shared = count_shared_rows(site, tensors) if isinstance(site.layout, LatentLayout) else None
     with _explain_rotary("correct it"):
         factor, count = rotary_scaling(site.section, site.family, site.head_dim, site.layer, shared)
     if factor == 1:
-        return heads, []
+        return ""
     factors = heads["q"].weight.new_ones(1, site.head_dim)
     factors[:, :count] = factor
     if shared is not None:
         factors = factors.flip(1)
-    note = f"rotary scaling: {count} of {site.head_dim} dimensions of queries and keys times {factor:.4g}"
-    scaled = {letter: heads[letter].change(lambda x: fold_head_norm(x, factors, centred=False)) for letter in "qk"}
-    return heads | scaled, [note]
+    for letter in heads:
+        heads[letter] = heads[letter].change(lambda x: fold_head_norm(x, factors, centred=False))
+    return f"rotary scaling: {count} of {site.head_dim} dimensions of queries and keys times {factor:.4g}"
 
 
-def _rotate(site: AttentionSite, queries: Heads, offset: int) -> tuple[Heads, list[str]]:
-    """Rotate the queries by the relative offset: the effect of rotary embeddings between two positions."""
+def _rotate(site: AttentionSite, heads: HeadsByLetter, offset: int) -> str:
+    """Rotate the queries by the relative offset, as rotary embeddings do between two positions. A note, or ""."""
     rotary = site.rotary
     if not offset:
-        return queries, ["rotary: relative offset 0"] if rotary else []
+        return "rotary: relative offset 0" if rotary else ""
     is_listed = site.family.rotary is not None or site.family.source
     if rotary is None and (is_listed or not any("rope" in name for name in site.section)):
-        return queries, ["no rotary embeddings: the offset has no effect"]
+        return "no rotary embeddings: the offset has no effect"
     with _explain_rotary("score without $rope_offset", "rope_offset"):
         if not rotates(site.section, site.family, site.layer):
-            return queries, ["no rotary embeddings in this layer: the offset has no effect"]
+            return "no rotary embeddings in this layer: the offset has no effect"
         if rotary is None or rotary.other:
             reason = rotary.other if rotary else "the order of its rotary dimensions is unknown"
-            name = repr(site.section["model_type"]) if "model_type" in site.section else "it"
             raise UnsupportedModelError(
-                f"{name} has no relative offset: {reason}; "
-                "score without $rope_offset, or another stack with $stack",
+                f"{site.section.get('model_type', site.module)!r} has no relative offset: {reason}; score without "
+                "$rope_offset, or another stack with $stack",
                 "rope_offset", "stack",
             )  # fmt: skip
         frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer)
@@ -210,10 +197,10 @@ def _rotate(site: AttentionSite, queries: Heads, offset: int) -> tuple[Heads, li
         raise ShapeError(f"{2 * len(frequencies)} rotary dimensions, expected at most head_dim {site.head_dim}")
     angles = (-offset if rotary.reversed else offset) * frequencies
     start = site.head_dim - 2 * len(angles) if rotary.tail else 0
-    cosine = angles.cos().to(queries.weight)
-    sine = angles.sin().to(queries.weight)
-    turned = queries.change(lambda x: rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start))
-    return turned, [f"rotary: relative offset {offset}"]
+    cosine = angles.cos().to(heads["q"].weight)
+    sine = angles.sin().to(heads["q"].weight)
+    heads["q"] = heads["q"].change(lambda x: rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start))
+    return f"rotary: relative offset {offset}"
 
 
 @contextmanager
