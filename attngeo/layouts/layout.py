@@ -166,6 +166,8 @@ class Family:
         defaults: configuration fields that published checkpoints may leave out, with the values that transformers
             then uses.
         shared: names of the configuration fields (layers, groups) of a family whose layers share weights.
+        more_key_heads: some layers have more key heads than is stated, as many as query heads, or twice as many.
+        other_attention: why its attention is no softmax of q·k, or its queries and keys are no products of weights.
         uncounted_layers: number of layers that the configuration counts and that have no weights of their own.
         notes: caveats for the user.
     """
@@ -182,6 +184,8 @@ class Family:
     head_norm: HeadNorm | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     shared: tuple[str, str] | None = None
+    more_key_heads: bool = False
+    other_attention: str = ""
     uncounted_layers: int = 0
     notes: tuple[str, ...] = ()
 

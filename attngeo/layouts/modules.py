@@ -13,7 +13,7 @@ from attngeo.layouts.families import FAMILIES, TYPES_BY_ARCHITECTURE
 from attngeo.layouts.heads import load_defaults
 from attngeo.layouts.layout import Family, LatentLayout, Layout, weights_of
 from attngeo.layouts.left_out import explain_nothing_found, find_left_out
-from attngeo.layouts.model_types import facts_of, list_causal_types, list_rotary_types
+from attngeo.layouts.model_types import TYPES, list_causal_types, list_rotary_types
 from attngeo.layouts.names import NUMBER, join, pattern_of
 from attngeo.layouts.rules import CHANGED_BY, GGUF, NOT_ATTENTION, RULES
 from attngeo.layouts.sections import TowerSection, find_section, first_architecture
@@ -161,19 +161,17 @@ def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any])
 
 def make_unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
     """A Family for a model type that is not in the table: it is read by the rules, and a note says so."""
-    facts = facts_of(model_type)
+    family = TYPES.get(model_type, Family(source=""))
     is_causal = (
         bool(config.get("is_decoder"))
         or first_architecture(config).endswith(("CausalLM", "LMHeadModel"))
         or model_type in list_causal_types()
     )
-    return Family(
-        source="",
-        layouts=(*facts.layouts, *RULES),
+    return replace(
+        family,
+        layouts=(*family.layouts, *RULES),
         stack="decoder" if is_causal else "encoder",
-        cross_norm=facts.cross_norm,
         rotary=list_rotary_types().get(model_type),
-        head_norm=facts.head_norm,
         notes=(f"{model_type or 'model type'} is not a listed family; its tensor names matched a rule",),
     )
 
@@ -247,9 +245,8 @@ def _explain_others(modules: Mapping[str, Module], names: Iterable[str]) -> dict
     if unlisted:
         reasons |= _explain_changed(unlisted, names)
     for name, module in unlisted.items():
-        reason = facts_of(module.section.get("model_type")).other_attention
-        if reason:
-            reasons[name] = reason
+        if module.family.other_attention:
+            reasons[name] = module.family.other_attention
     return reasons
 
 

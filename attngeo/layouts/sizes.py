@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from attngeo.errors import CorruptCheckpointError, ShapeError
 from attngeo.layouts.heads import HEAD_DIM, HEADS, KEY_HEADS, HeadConfig, list_numbers
 from attngeo.layouts.layout import LETTERS, LatentLayout, Layout, Sizes
-from attngeo.layouts.model_types import facts_of
 from attngeo.layouts.modules import Module
 from attngeo.layouts.names import join
 
@@ -154,10 +153,9 @@ def _other_heads(stored: StoredModule, first: _Heads, width: int) -> Iterator[tu
     section = stored.module.section
     states_head_dim = bool(list_numbers(section, HEAD_DIM)) and len(query_fields) == 1
     states_key_heads = bool(list_numbers(section, KEY_HEADS))
-    has_more_key_heads = facts_of(fields.get("model_type")).more_key_heads
     for heads in (first.heads, *list_numbers(of_queries, HEADS)):
         derived_key_heads = [] if states_key_heads else [heads]
-        if has_more_key_heads:
+        if stored.module.family.more_key_heads:
             derived_key_heads = [heads, 2 * first.key_heads]
         derived_head_dims = [width // heads] if width % heads == 0 and not states_head_dim else []
         for keys in (*key_heads, *derived_key_heads):
