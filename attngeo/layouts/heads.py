@@ -7,11 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any
 
 from attngeo.errors import CorruptCheckpointError
-
-Role = Literal["encoder", "decoder"]
 
 # The names of the fields. The first one that a configuration has is taken. A name may have a prefix: a field whose
 # prefix is in the module's name, such as `decoder_num_attention_heads` in a decoder, comes before one without.
@@ -55,21 +53,15 @@ def load_defaults() -> dict[str, dict[str, Any]]:
 
 
 def read_heads(
-    section: Mapping[str, Any],
-    role: Role,
-    *,
-    defaults: Mapping[str, Any],
-    stage: int | None,
-    words: Sequence[str] = (),
+    section: Mapping[str, Any], *, defaults: Mapping[str, Any], stage: int | None, words: Sequence[str]
 ) -> HeadConfig:
     """The heads of one stack from its section of the configuration.
 
     Args:
         section: the fields of the stack's tower.
-        role: the word that prefixes of fields may have besides those of the module's name.
         defaults: the family's values of fields that published configurations leave out.
         stage: which entry to take from a list that has one value for each stage; None if there are no stages.
-        words: those of the module's name, in their order.
+        words: those of the module's name, in their order, which prefixes of fields may have.
 
     Raises:
         CorruptCheckpointError: the number of heads is missing, or a number is not a positive integer.
@@ -77,7 +69,7 @@ def read_heads(
     nested = section.get("attn_config")
     if isinstance(nested, Mapping):
         section = {**section, **nested}
-    read = partial(_read_positive, section=section, defaults=defaults, words=[*words, role], stage=stage)
+    read = partial(_read_positive, section=section, defaults=defaults, words=words, stage=stage)
     heads = read(HEADS)
     if heads is None:
         raise CorruptCheckpointError(f"config.json has no number of attention heads, looked for {', '.join(HEADS)}")

@@ -31,7 +31,13 @@ def find_left_out(
     reasons for modules that have queries or keys only.
     """
     unread = _find_unread(names, tensors, modules)
-    reasons = dict.fromkeys(unread, UNKNOWN) | _find_changed(unread, names) | dict(halves)
+    changes = find_changes(_list_enclosing(unread), {pattern_of(name) for name in names})
+    reasons = dict.fromkeys(unread, UNKNOWN)
+    for pattern in unread:
+        for module, reason in changes.items():
+            if is_in(pattern, module):
+                reasons[pattern] = reason
+    reasons |= halves
     return dict(_find_other_module(pattern) or (pattern, reason) for pattern, reason in reasons.items())
 
 
@@ -76,19 +82,18 @@ def _list_enclosing(modules: Iterable[str]) -> set[str]:
     return enclosing
 
 
-def _find_changed(unread: Collection[str], names: Iterable[str]) -> dict[str, str]:
-    """Those of the name patterns of unread weights whose queries or keys are changed before they meet, with how."""
-    if not unread:
-        return {}
-    changed: dict[str, str] = {}
-    for name in {pattern_of(name) for name in names}:
+def find_changes(modules: Collection[str], names: Iterable[str]) -> dict[str, str]:
+    """Those of the modules whose queries or keys a tensor in them changes before they meet: name → reason."""
+    reasons = {}
+    for name in names:
         for dot in re.finditer(r"\.", name):
             module = name[: dot.start()]
-            inner = name[dot.end() :]
-            reason = next((reason for pattern, reason in CHANGED_BY if re.search(pattern, inner)), None)
-            if reason is not None:
-                changed |= {pattern: reason for pattern in unread if is_in(pattern, module)}
-    return changed
+            if module not in modules:
+                continue
+            for pattern, reason in CHANGED_BY:
+                if re.search(pattern, name[dot.end() :]):
+                    reasons[module] = reason
+    return reasons
 
 
 def _find_other_module(pattern: str) -> tuple[str, str] | None:

@@ -81,7 +81,7 @@ TYPES: dict[str, Family] = {
     "hrm_text": _type(make_fused("gqkv_proj", "gqkv")),
     "moss": _type(make_fused("qkv_proj", "qvk", blocks=4), stack="decoder"),
     "plamo2": _type(
-        layouts=(QKV_PROJ,),
+        QKV_PROJ,
         stack="decoder",
         head_norm=HeadNorm(q="q_weight", k="k_weight"),
         rotary=Rotary(other="config.json does not say which of its bases a layer uses"),
@@ -90,17 +90,13 @@ TYPES: dict[str, Family] = {
     "qwen_visual": _type(make_fused("in_proj", blocks="key_heads")),
     **_types("RefinedWeb fuyu gpt_neox_japanese persimmon", GROUPED),
     **_types("internlm2 internlmxcomposer2", GROUPED_WQKV, stack="decoder"),
-    "RefinedWebModel": _type(
-        layouts=(make_fused("query_key_value", when={"multi_query": True}, key_heads="one"), EACH_HEAD)
-    ),
-    "chatglm": _type(
-        layouts=(make_fused("query_key_value", when={"multi_query_attention": True}), EACH_HEAD), stack="decoder"
-    ),
+    "RefinedWebModel": _type(make_fused("query_key_value", when={"multi_query": True}, key_heads="one"), EACH_HEAD),
+    "chatglm": _type(make_fused("query_key_value", when={"multi_query_attention": True}), EACH_HEAD, stack="decoder"),
     "telechat": _type(
-        layouts=(Layout((make_linear("query", "q"), make_linear("key_value", "kv", "key_heads"))),), stack="decoder"
+        Layout((make_linear("query", "q"), make_linear("key_value", "kv", "key_heads"))), stack="decoder"
     ),
     "decision_transformer": _type(make_fused("c_attn", transposed=True)),
-    "xlnet": _type(layouts=(Layout((Projection("q", "q", transposed=True), Projection("k", "k", transposed=True))),)),
+    "xlnet": _type(Layout((Projection("q", "q", transposed=True), Projection("k", "k", transposed=True)))),
     **_types("hiera sam2_hiera_det_model", make_fused("qkv", width_from_rows=True)),
     **_types("convbert perceiver", NARROW_BERT),
     **_types(

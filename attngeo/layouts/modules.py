@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,10 +12,10 @@ from attngeo.errors import CorruptCheckpointError
 from attngeo.layouts.families import FAMILIES, TYPES_BY_ARCHITECTURE
 from attngeo.layouts.heads import load_defaults
 from attngeo.layouts.layout import Family, LatentLayout, Layout, weights_of
-from attngeo.layouts.left_out import explain_nothing_found, find_left_out
+from attngeo.layouts.left_out import explain_nothing_found, find_changes, find_left_out
 from attngeo.layouts.model_types import TYPES, list_causal_types, list_rotary_types
 from attngeo.layouts.names import NUMBER, join, pattern_of
-from attngeo.layouts.rules import CHANGED_BY, GGUF, NOT_ATTENTION, RULES
+from attngeo.layouts.rules import GGUF, NOT_ATTENTION, RULES
 from attngeo.layouts.sections import TowerSection, find_section, first_architecture
 from attngeo.layouts.towers import SIZES_OF, describe_named_tower, find_coded_tower
 
@@ -65,14 +65,7 @@ class Tower(NamedTuple):
     tensors: list[str]
 
 
-class Half(NamedTuple):
-    """A module that lacks its queries or its keys, and the name of the tensor that is missing."""
-
-    module: Module
-    missing: str
-
-
-def survey_modules(names: Collection[str], config: Mapping[str, Any]) -> tuple[list[Module], dict[str, str]]:
+def survey_modules(names: AbstractSet[str], config: Mapping[str, Any]) -> tuple[list[Module], dict[str, str]]:
     """Every module that has a query and a key projection, by the layouts of its family or else by the rules.
 
     Args:
@@ -87,11 +80,11 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any]) -> tuple[l
         CorruptCheckpointError: a layer lacks one of the two projections.
     """
     modules: dict[str, Module] = {}
-    halves: list[Half] = []
+    halves: dict[str, Module] = {}
     for tower in _split_towers(names, config):
         matched, incomplete = _match(tower, names)
         modules |= matched
-        halves += incomplete
+        halves |= incomplete
     reasons = _explain_others(modules, names)
     for name in reasons:
         del modules[name]
@@ -179,13 +172,24 @@ def make_unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
 # Matching
 
 
-def _match(tower: Tower, names: Collection[str]) -> tuple[dict[str, Module], list[Half]]:
-    """The modules of one tower by name: those with a query and a key projection, and those with one of the two."""
+def _match(tower: Tower, names: Collection[str]) -> tuple[dict[str, Module], dict[str, Module]]:
+    """The modules of one tower.
+
+    Those with a query and a key projection by name, and those with one of the two by the name of the missing tensor.
+    """
     matched: dict[str, Module] = {}
-    halves = []
+    halves = {}
     origin = f"family {tower.model_type}" if tower.model_type in FAMILIES else "rule"
     by_ending = _index_endings(tower.tensors)
-    for layout in _list_layouts(tower):
+    layouts = [
+        layout
+        for layout in tower.family.layouts
+        if isinstance(layout, LatentLayout) or conditions_hold(layout.when, tower.section, tower.family)
+    ]
+    layouts = layouts or list(RULES)
+    if tower.section.get("quantization_config") == {"quant_method": "gguf"}:
+        layouts += GGUF
+    for layout in layouts:
         first, second = weights_of(layout)[-2:]
         rule = f"{origin}: {first} / {second}"
         for weight, partner in ((first, second), (second, first)):
@@ -198,21 +202,8 @@ def _match(tower: Tower, names: Collection[str]) -> tuple[dict[str, Module], lis
                 if missing in names:
                     matched[path] = module
                 else:
-                    halves.append(Half(module, missing))
+                    halves[missing] = module
     return matched, halves
-
-
-def _list_layouts(tower: Tower) -> list[Layout | LatentLayout]:
-    """The layouts to try on a tower: those of its family whose conditions hold, or else the rules."""
-    layouts = [
-        layout
-        for layout in tower.family.layouts
-        if isinstance(layout, LatentLayout) or conditions_hold(layout.when, tower.section, tower.family)
-    ]
-    layouts = layouts or list(RULES)
-    if tower.section.get("quantization_config") == {"quant_method": "gguf"}:
-        layouts += GGUF
-    return layouts
 
 
 def _index_endings(names: Iterable[str]) -> Mapping[str, list[str]]:
@@ -234,7 +225,7 @@ def _ending_of(name: str) -> str:
 # What does not attend
 
 
-def _explain_others(modules: Mapping[str, Module], names: Iterable[str]) -> dict[str, str]:
+def _explain_others(modules: Mapping[str, Module], names: AbstractSet[str]) -> dict[str, str]:
     """The modules that do not attend by q·k: name → reason."""
     reasons = {}
     for name in modules:
@@ -242,38 +233,25 @@ def _explain_others(modules: Mapping[str, Module], names: Iterable[str]) -> dict
             if re.search(pattern, name):
                 reasons[name] = reason
     unlisted = {name: module for name, module in modules.items() if not module.family.source}
-    if unlisted:
-        reasons |= _explain_changed(unlisted, names)
+    scales = {join(name, getattr(module.layout, "q_scale", "")) for name, module in unlisted.items()}
+    reasons |= find_changes(unlisted, names - scales)
     for name, module in unlisted.items():
         if module.family.other_attention:
             reasons[name] = module.family.other_attention
     return reasons
 
 
-def _explain_changed(modules: Mapping[str, Module], names: Iterable[str]) -> dict[str, str]:
-    """Those of the modules whose queries or keys a tensor beside them changes: name → reason."""
-    reasons = {}
-    for tensor in names:
-        for dot in re.finditer(r"\.", tensor):
-            module = modules.get(tensor[: dot.start()])
-            inner = tensor[dot.end() :]
-            if module is None or inner == getattr(module.layout, "q_scale", ""):
-                continue
-            for pattern, reason in CHANGED_BY:
-                if re.search(pattern, inner):
-                    reasons[module.name] = reason
-    return reasons
-
-
-def _explain_halves(halves: Iterable[Half], modules: Mapping[str, Module]) -> dict[str, str]:
+def _explain_halves(halves: Mapping[str, Module], modules: Mapping[str, Module]) -> dict[str, str]:
     """The modules that a rule found and that lack their queries or their keys: name pattern → reason.
+
+    halves: missing tensor → its module.
 
     Raises CorruptCheckpointError for a layer of a listed family, if other layers of its stack have both: then a tensor
     is missing from the checkpoint.
     """
     complete = {module.template for module in modules.values()}
     reasons = {}
-    for module, missing in halves:
+    for missing, module in halves.items():
         if module.name in modules:
             continue
         if not (module.family.source and module.certain):

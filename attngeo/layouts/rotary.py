@@ -75,8 +75,10 @@ class _Rotation(NamedTuple):
         above = self.parameters.get("mscale")
         below = self.parameters.get("mscale_all_dim")
         if not (above and below):
-            return 0.1 * math.log(stretch) + 1
-        return (0.1 * _real(above) * math.log(stretch) + 1) / (0.1 * _real(below) * math.log(stretch) + 1)
+            above = 1
+            below = 0
+        growth = 0.1 * math.log(stretch)
+        return (growth * _real(above) + 1) / (growth * _real(below) + 1)
 
     def count_rotated(self, family: Family, head_dim: int) -> int:
         """The number of dimensions of a head that rotate."""
@@ -121,28 +123,27 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
     exponents = torch.arange(0, count // axes, 2, dtype=torch.float64) / (count // axes)
     plain: Tensor = base**-exponents
     scaling = rotation.scaling
-    reason = "unsupported"
     if scaling in UNSCALED or (scaling == "axial" and axes == 2):
         return plain.repeat(axes)
-    if axes == 2:
-        reason = "unsupported for rows and columns, which transformers does not scale"
-    elif scaling == "linear":
+    if axes == 2:  # transformers does not scale them
+        scaling = f"{scaling} of rows and columns"
+    if scaling == "linear":
         return plain / _real(parameters["factor"])
-    elif scaling == "proportional":  # the last pairs of a head stand still
+    if scaling == "proportional":  # the last pairs of a head stand still
         width = count if family.rotary and family.rotary.tail else head_dim
         turning = int(_real(parameters.get("partial_rotary_factor", 1.0)) * width // 2)
         pairs = torch.arange(width // 2, dtype=torch.float64)
         return base ** (-2 * pairs / width) * (pairs < turning) / _real(parameters.get("factor", 1.0))
-    elif scaling == "llama3":
+    if scaling == "llama3":
         return _scale_llama3(plain, parameters)
-    elif scaling == "yarn":
+    if scaling == "yarn":
         return _scale_yarn(plain, rotation, base)
-    elif scaling == "longrope":
+    if scaling == "longrope":
         factors = torch.tensor([_real(factor) for factor in parameters["short_factor"]], dtype=torch.float64)
         if factors.shape != plain.shape:
             raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
         return plain / factors
-    raise UnsupportedModelError(f"rotary scaling {scaling!r:.60} is {reason}; leave out $rope_offset", "rope_offset")
+    raise UnsupportedModelError(f"rotary scaling {scaling!r:.60} is unsupported; leave out $rope_offset", "rope_offset")
 
 
 def rotates(section: Mapping[str, Any], family: Family, layer: int) -> bool:
@@ -210,15 +211,14 @@ def _read_rotation(section: Mapping[str, Any], family: Family, layer: int) -> _R
         section = {**nested, **section}
     stated = {name: value for name, value in section.items() if value is not None}
     fields = {**family.defaults, **stated}
-    return _Rotation(stated, fields, _read_parameters(stated, fields, layer))
+    return _Rotation(stated, fields, _read_parameters(stated, fields, _layer_type(fields, layer)))
 
 
-def _read_parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int) -> dict[str, Any]:
-    """Base and scaling at one layer, from a configuration of transformers 5 (`rope_parameters`) or earlier.
+def _read_parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer_type: str) -> dict[str, Any]:
+    """Base and scaling at a layer of this type, from a configuration of transformers 5 (`rope_parameters`) or earlier.
 
     stated: the fields of the section that are not null. fields: the same with the family's defaults.
     """
-    layer_type = _layer_type(fields, layer)
     bases = (*(LOCAL_BASES if layer_type == SLIDING else GLOBAL_BASES), *BASES)
     parameters = dict(stated.get("rope_parameters") or {})
     if not parameters:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
 from attngeo.layouts.absent import find_absent_layers
-from attngeo.layouts.heads import HeadConfig, Role, read_heads
+from attngeo.layouts.heads import HeadConfig, read_heads
 from attngeo.layouts.layout import LATENT_ROLES, LETTERS, AttentionSite, HeadNorm, LatentLayout, Layout
 from attngeo.layouts.modules import Module, conditions_hold, survey_modules
 from attngeo.layouts.names import MOST_LAYERS, join
@@ -165,11 +165,10 @@ def _stated_heads(module: Module, layer: int) -> HeadConfig:
         if isinstance(fields, Mapping):
             section = {**section, **fields}
     is_decoder = module.family.stack == "decoder" and not ENCODER.search(module.name)
-    role: Role = "decoder" if DECODER.search(module.name) or is_decoder else "encoder"
     # The encoder in the name of a cross-attention is where its keys come from.
     words = re.split(r"[._]", CROSS.sub("", module.name).lower())
-    stage = _stage(module, section)
-    return read_heads(section, role, defaults=module.family.defaults, stage=stage, words=words)
+    words.append("decoder" if DECODER.search(module.name) or is_decoder else "encoder")
+    return read_heads(section, defaults=module.family.defaults, stage=_stage(module, section), words=words)
 
 
 def _stage(module: Module, section: Mapping[str, Any]) -> int | None:

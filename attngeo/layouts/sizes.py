@@ -127,13 +127,14 @@ def _fits(layout: Layout, sizes: Sizes, rows: Mapping[str, int]) -> bool:
 
 def _divides(layout: Layout, heads: int, key_heads: int) -> bool:
     """Whether each key head has as many query heads, and each block of a projection as many heads of both."""
-    if heads % key_heads:
-        return False
-    return all(heads % blocks == 0 and key_heads % blocks == 0 for blocks in _fixed_blocks(layout))
+    blocks = _list_blocks(layout)
+    return heads % key_heads == 0 and all(heads % count == 0 and key_heads % count == 0 for count in blocks)
 
 
-def _fixed_blocks(layout: Layout) -> list[int]:
-    return [projection.blocks for projection in layout.projections if isinstance(projection.blocks, int)]
+def _list_blocks(layout: Layout) -> list[int]:
+    """The fixed numbers of blocks, more than one, of the layout's projections."""
+    counts = [projection.blocks for projection in layout.projections]
+    return [count for count in counts if isinstance(count, int) and count > 1]
 
 
 def _other_heads(stored: StoredModule, first: _Heads, width: int) -> Iterator[tuple[int, int, int]]:
@@ -169,7 +170,7 @@ def _explain_misfit(
     """The error for weights that hold none of the heads that the configuration states."""
     heads, key_heads, head_dim = stated
     if head_dim is None or not _divides(layout, heads, key_heads):
-        into = "".join(f", or into {blocks} blocks" for blocks in _fixed_blocks(layout) if blocks > 1)
+        into = "".join(f", or into {blocks} blocks" for blocks in _list_blocks(layout))
         return ShapeError(
             f"{stored.module.name}: {heads} heads and {key_heads} key heads divide neither evenly among "
             f"themselves nor an input width of {width}{into}"
@@ -227,33 +228,30 @@ def _measure_latent(stored: StoredModule, layout: LatentLayout, heads: int) -> S
     nope, rope, value = (stored.fields.get(field) for field in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
     if not (isinstance(nope, int) and isinstance(rope, int) and isinstance(value, int)):
         raise CorruptCheckpointError("config.json lacks qk_nope_head_dim, qk_rope_head_dim or v_head_dim")
-    if "kv_norm" not in stored.tensors:
-        raise CorruptCheckpointError(f"{join(name, LatentLayout.kv_norm)} is missing")
-    rank = math.prod(stored.shape("kv_norm"))
-    rows, width = stored.out_in("kv_a")
-    if rows == rank:  # some layers have no rotary embeddings
-        nope += rope
-        rope = 0
-    expected: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width)}
-    expected["kv_b"] = (heads * rank, nope) if layout.keys_alone else (heads * (nope + value), rank)
     if "q_a" in stored.tensors and "q" in stored.tensors:
         raise CorruptCheckpointError(
             f"{name} has both {stored.tensors['q']} and {stored.tensors['q_a']}, expected one of them; "
             "remove the one that the model does not use"
         )
-    if "q_a" in stored.tensors:
-        query_rank, _ = stored.out_in("q_a")
-        expected["q_a"] = (query_rank, width)
-        expected["q_b"] = (heads * (nope + rope), query_rank)
-        expected["q_norm"] = (query_rank,)
-    else:
-        expected["q"] = (heads * (nope + rope), width)
-    for role, shape in expected.items():
+    queries = ("q_a", "q_b", "q_norm") if "q_a" in stored.tensors else ("q",)
+    for role in ("kv_norm", *queries):
         if role not in stored.tensors:
             raise CorruptCheckpointError(f"{join(name, getattr(layout, role))} is missing")
-        if stored.shape(role) != shape:
+    rank = math.prod(stored.shape("kv_norm"))
+    rows, width = stored.out_in("kv_a")
+    if rows == rank:  # some layers have no rotary embeddings
+        nope += rope
+        rope = 0
+    head_dim = nope + rope
+    expected: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width), "q": (heads * head_dim, width)}
+    expected["kv_b"] = (heads * rank, nope) if layout.keys_alone else (heads * (nope + value), rank)
+    if "q_a" in stored.tensors:
+        query_rank, _ = stored.out_in("q_a")
+        expected |= {"q_a": (query_rank, width), "q_b": (heads * head_dim, query_rank), "q_norm": (query_rank,)}
+    for role, shape in expected.items():
+        if role in stored.tensors and stored.shape(role) != shape:
             raise ShapeError(f"{stored.tensors[role]} is {list(stored.shape(role))}, expected {list(shape)}")
-    return Sizes(heads, heads, nope + rope, width, width)
+    return Sizes(heads, heads, head_dim, width, width)
 
 
 def _check_vectors(stored: StoredModule, sizes: Sizes) -> None:
