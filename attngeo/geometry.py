@@ -421,7 +421,9 @@ def _sum_outliers(norms: Tensor, gamma: float, convention: Convention, factor: T
     norms = norms.cpu().double()
     threshold = outlier_threshold(norms, gamma, convention)
     if factor.dtype == torch.float32 and ((norms - threshold).abs() < NEAR * threshold.abs()).any():
-        norms = _exact_norms(factor, other)
+        device = torch.device("cpu") if factor.device.type == "mps" else factor.device  # mps has no float64
+        gram = half_gram(other.to(device, torch.float64))
+        norms = _quadratic_norms(gram, factor.to(device, torch.float64)).cpu()
         threshold = outlier_threshold(norms, gamma, convention)
     outliers = norms[is_outlier(norms, threshold)]
     return (outliers - threshold).sum() if convention == "published" else outliers.sum()
@@ -437,13 +439,6 @@ def outlier_threshold(norms: Tensor, gamma: float, convention: Convention = "cor
 def is_outlier(norms: Tensor, threshold: Tensor) -> Tensor:
     """Whether each norm [n] exceeds the threshold by more than rounding can."""
     return norms > threshold * (1 + EQUAL)
-
-
-def _exact_norms(factor: Tensor, other: Tensor) -> Tensor:
-    """‖factor_jᵀ·other‖ in float64 for each column j of a factor [rank, n]; other is [rank, n]. Returns [n]."""
-    device = torch.device("cpu") if factor.device.type == "mps" else factor.device  # mps has no float64
-    gram = half_gram(other.to(device, torch.float64))
-    return _quadratic_norms(gram, factor.to(device, torch.float64)).cpu()
 
 
 def score_pairs(wq: Tensor, wk: Tensor, score: Callable[[FormStatistics], Tensor]) -> Tensor:
