@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from attngeo.errors import CorruptCheckpointError
+from attngeo.layouts.names import Fields
 
 # The names of the fields. The first one that a configuration has is taken. A name may have a prefix: a field whose
 # prefix is in the module's name, such as `decoder_num_attention_heads` in a decoder, comes before one without.
@@ -52,9 +53,7 @@ def load_defaults() -> dict[str, dict[str, Any]]:
     return defaults
 
 
-def read_heads(
-    section: Mapping[str, Any], *, defaults: Mapping[str, Any], stage: int | None, words: Sequence[str]
-) -> HeadConfig:
+def read_heads(section: Fields, *, defaults: Fields, stage: int | None, words: Sequence[str]) -> HeadConfig:
     """The heads of one stack from its section of the configuration.
 
     Args:
@@ -80,7 +79,7 @@ def read_heads(
     return HeadConfig(heads, key_heads=read(KEY_HEADS), head_dim=read(HEAD_DIM))
 
 
-def list_numbers(section: Mapping[str, Any], names: Collection[str]) -> list[int]:
+def list_numbers(section: Fields, names: Collection[str]) -> list[int]:
     """All numbers that a section states under these names, with any prefix or suffix; of a list, every entry."""
     numbers: dict[int, None] = {}
     for field, value in section.items():
@@ -90,7 +89,7 @@ def list_numbers(section: Mapping[str, Any], names: Collection[str]) -> list[int
     return list(numbers)
 
 
-def fitting_fields(names: Collection[str], source: Mapping[str, Any], words: Sequence[str]) -> Iterator[str]:
+def fitting_fields(names: Collection[str], source: Fields, words: Sequence[str]) -> Iterator[str]:
     """The fields that a source has: those with a prefix whose words are all in `words`, then those without a prefix."""
     prefixed = []
     for field in source:
@@ -109,8 +108,8 @@ def fitting_fields(names: Collection[str], source: Mapping[str, Any], words: Seq
 def _read_positive(
     names: Collection[str],
     *,
-    section: Mapping[str, Any],
-    defaults: Mapping[str, Any],
+    section: Fields,
+    defaults: Fields,
     words: Sequence[str],
     stage: int | None,
 ) -> int | None:

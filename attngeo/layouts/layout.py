@@ -21,7 +21,10 @@ import torch
 from torch import Tensor
 
 from attngeo.errors import CorruptCheckpointError
+from attngeo.layouts.names import Fields
 
+# Name of a tensor → the tensor.
+Tensors = Mapping[str, Tensor]
 Blocks = int | Literal["heads", "key_heads"]
 Letter = str
 # Those that are read.
@@ -63,7 +66,7 @@ class Layout:
     """
 
     projections: tuple[Projection, ...]
-    when: Mapping[str, Any] = field(default_factory=dict)
+    when: Fields = field(default_factory=dict)
     key_heads: Literal["config", "one", "heads"] = "config"
     width_from_rows: bool = False
     q_scale: str = ""
@@ -178,11 +181,11 @@ class Family:
     stacks: Mapping[str, str] = field(default_factory=dict)
     pre_norm: tuple[str, ...] = ()
     cross_norm: tuple[str, ...] = ()
-    pre_norm_when: Mapping[str, Any] = field(default_factory=dict)
+    pre_norm_when: Fields = field(default_factory=dict)
     input_gain_offset: float = 0.0
     rotary: Rotary | None = None
     head_norm: HeadNorm | None = None
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Fields = field(default_factory=dict)
     shared: tuple[str, str] | None = None
     more_key_heads: bool = False
     other_attention: str = ""
@@ -268,7 +271,7 @@ class AttentionSite(Sizes):
     module: str
     layout: Layout | LatentLayout = field(repr=False)
     family: Family = field(repr=False)
-    section: Mapping[str, Any] = field(repr=False)
+    section: Fields = field(repr=False)
     tensors: Mapping[str, str] = field(repr=False)
     rule: str
     notes: tuple[str, ...] = ()
@@ -338,7 +341,7 @@ class Heads(NamedTuple):
         return self._replace(weight=function(self.weight), bias=bias)
 
 
-def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter, Heads]:
+def assemble(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:
     """Cut the projections of `site` out of its tensors.
 
     Args:
@@ -364,7 +367,7 @@ def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter,
     return heads
 
 
-def _assemble_latent(site: AttentionSite, layout: LatentLayout, tensors: Mapping[str, Tensor]) -> dict[Letter, Heads]:
+def _assemble_latent(site: AttentionSite, layout: LatentLayout, tensors: Tensors) -> dict[Letter, Heads]:
     """The queries and keys of multi-head latent attention."""
     by_role = {role: tensors[name] for role, name in site.tensors.items()}
     rank = by_role["kv_norm"].numel()
@@ -396,7 +399,7 @@ def _assemble_latent(site: AttentionSite, layout: LatentLayout, tensors: Mapping
     return heads
 
 
-def count_shared_rows(site: AttentionSite, tensors: Mapping[str, Tensor]) -> int:
+def count_shared_rows(site: AttentionSite, tensors: Tensors) -> int:
     """The width of the rotary key of latent attention, which all heads share: the last dimensions of a head."""
     return len(tensors[site.tensors["kv_a"]]) - tensors[site.tensors["kv_norm"]].numel()
 
@@ -406,7 +409,7 @@ def output_axis(site: AttentionSite, letter: Letter) -> int:
     return int(isinstance(site.layout, Layout) and site.layout.holder(letter).transposed)
 
 
-def number_outputs(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter, Heads]:
+def number_outputs(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:
     """The row of each output of the heads in the stored weights: letter → weight [heads, width], and the gains.
 
     For writing weights back. It cuts numbered outputs as `assemble` cuts weights. Works for `Layout` only.
@@ -420,9 +423,7 @@ def number_outputs(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[L
     return {letter: heads._replace(weight=heads.weight.squeeze(-1)) for letter, heads in numbered.items()}
 
 
-def _cut_heads(
-    site: AttentionSite, projection: Projection, tensors: Mapping[str, Tensor], role: str, letter: Letter
-) -> Tensor:
+def _cut_heads(site: AttentionSite, projection: Projection, tensors: Tensors, role: str, letter: Letter) -> Tensor:
     """The heads of this letter in the weight or bias of this `role`."""
     name = site.tensors[role]
     slots = projection.slots
@@ -452,7 +453,7 @@ def _cut_heads(
     return cut(x, slots, letter, site, blocks)
 
 
-def _gain(site: AttentionSite, tensors: Mapping[str, Tensor], role: str) -> Tensor | None:
+def _gain(site: AttentionSite, tensors: Tensors, role: str) -> Tensor | None:
     """The gain [heads or 1, head_dim] of the normalisation of queries or keys, stored as one tensor or one per head."""
     if role in site.tensors:
         roles = [role]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from attngeo.errors import AttnGeoError, UnsupportedModelError
 from attngeo.layouts.layout import LatentLayout, weights_of
-from attngeo.layouts.names import NUMBER, is_in, pattern_of
+from attngeo.layouts.names import NUMBER, Fields, Reasons, is_in, pattern_of
 from attngeo.layouts.rules import CHANGED_BY, NOT_ATTENTION, RULES
 
 UNKNOWN = "no layout knows its form"
@@ -23,8 +22,8 @@ NORM = re.compile(r"norm|(^|[._])ln[._]")
 
 
 def find_left_out(
-    names: Collection[str], tensors: Collection[str], modules: Collection[str], halves: Mapping[str, str]
-) -> dict[str, str]:
+    names: Collection[str], tensors: Collection[str], modules: Collection[str], halves: Reasons
+) -> Reasons:
     """What may be attention and is not read: name pattern → reason.
 
     tensors: those that are read. modules: those that are read, and those whose reason is known. halves: the
@@ -82,7 +81,7 @@ def _list_enclosing(modules: Iterable[str]) -> set[str]:
     return enclosing
 
 
-def find_changes(modules: Collection[str], names: Iterable[str]) -> dict[str, str]:
+def find_changes(modules: Collection[str], names: Iterable[str]) -> Reasons:
     """Those of the modules whose queries or keys a tensor in them changes before they meet: name → reason."""
     reasons = {}
     for name in names:
@@ -107,9 +106,7 @@ def _find_other_module(pattern: str) -> tuple[str, str] | None:
     return None
 
 
-def explain_nothing_found(
-    names: Collection[str], config: Mapping[str, Any], left_out: Mapping[str, str]
-) -> AttnGeoError:
+def explain_nothing_found(names: Collection[str], config: Fields, left_out: Reasons) -> AttnGeoError:
     """The error for a model without any attention module that a layout reads. left_out: name pattern → reason."""
     model_type = config.get("model_type") or "unknown"
     understood = {pattern: reason for pattern, reason in left_out.items() if reason != UNKNOWN}

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from attngeo.errors import CorruptCheckpointError
 from attngeo.layouts.families import FAMILIES, TYPES_BY_ARCHITECTURE
@@ -14,7 +14,7 @@ from attngeo.layouts.heads import load_defaults
 from attngeo.layouts.layout import Family, LatentLayout, Layout, weights_of
 from attngeo.layouts.left_out import explain_nothing_found, find_changes, find_left_out
 from attngeo.layouts.model_types import TYPES, list_causal_types, list_rotary_types
-from attngeo.layouts.names import NUMBER, join, pattern_of
+from attngeo.layouts.names import NUMBER, Fields, Reasons, join, pattern_of
 from attngeo.layouts.rules import GGUF, NOT_ATTENTION, RULES
 from attngeo.layouts.sections import TowerSection, find_section, first_architecture
 from attngeo.layouts.towers import SIZES_OF, describe_named_tower, find_coded_tower
@@ -38,7 +38,7 @@ class Module:
     name: str
     layout: Layout | LatentLayout
     family: Family
-    section: Mapping[str, Any]
+    section: Fields
     tower: str | None
     rule: str
     certain: bool = True
@@ -59,13 +59,13 @@ class Tower(NamedTuple):
 
     name: str | None
     certain: bool
-    section: Mapping[str, Any]
+    section: Fields
     family: Family
     model_type: str
     tensors: list[str]
 
 
-def survey_modules(names: AbstractSet[str], config: Mapping[str, Any]) -> tuple[list[Module], dict[str, str]]:
+def survey_modules(names: AbstractSet[str], config: Fields) -> tuple[list[Module], Reasons]:
     """Every module that has a query and a key projection, by the layouts of its family or else by the rules.
 
     Args:
@@ -99,7 +99,7 @@ def survey_modules(names: AbstractSet[str], config: Mapping[str, Any]) -> tuple[
     return list(modules.values()), left_out | others
 
 
-def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family: Family) -> bool:
+def conditions_hold(when: Fields, section: Fields, family: Family) -> bool:
     """Whether the configuration, with the family's defaults, has these values."""
     return all(section.get(name, family.defaults.get(name)) == value for name, value in when.items())
 
@@ -107,7 +107,7 @@ def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family:
 # Towers
 
 
-def _split_towers(names: Iterable[str], config: Mapping[str, Any]) -> list[Tower]:
+def _split_towers(names: Iterable[str], config: Fields) -> list[Tower]:
     """The towers of a model, with the names of their tensors."""
     config = describe_named_tower(config)
     by_pattern: dict[str, TowerSection] = {}  # the layers of a stack belong to the same tower
@@ -132,7 +132,7 @@ def _split_towers(names: Iterable[str], config: Mapping[str, Any]) -> list[Tower
     return towers
 
 
-def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any]) -> str:
+def _model_type(section: Fields, key: str, config: Fields) -> str:
     """The section's own model type, or else one made from the whole model's type and the section's name.
 
     Qwen2-VL and others were published with the whole model's type in the section of the vision tower, too.
@@ -152,7 +152,7 @@ def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any])
     return composed
 
 
-def make_unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
+def make_unlisted_family(model_type: str, config: Fields) -> Family:
     """A Family for a model type that is not in the table: it is read by the rules, and a note says so."""
     family = TYPES.get(model_type, Family(source=""))
     is_causal = (
@@ -225,7 +225,7 @@ def _ending_of(name: str) -> str:
 # What does not attend
 
 
-def _explain_others(modules: Mapping[str, Module], names: AbstractSet[str]) -> dict[str, str]:
+def _explain_others(modules: Mapping[str, Module], names: AbstractSet[str]) -> Reasons:
     """The modules that do not attend by q·k: name → reason."""
     reasons = {}
     for name in modules:
@@ -241,7 +241,7 @@ def _explain_others(modules: Mapping[str, Module], names: AbstractSet[str]) -> d
     return reasons
 
 
-def _explain_halves(halves: Mapping[str, Module], modules: Mapping[str, Module]) -> dict[str, str]:
+def _explain_halves(halves: Mapping[str, Module], modules: Mapping[str, Module]) -> Reasons:
     """The modules that a rule found and that lack their queries or their keys: name pattern → reason.
 
     halves: missing tensor → its module.

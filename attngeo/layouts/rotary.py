@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attngeo.errors import UnsupportedModelError
 from attngeo.layouts.layout import Family
+from attngeo.layouts.names import Fields
 
 # Fields that say whether a model has rotary embeddings, in families that may have others.
 CHOICES = ("position_embedding_type", "position_embeddings_type", "use_mem_rope", "use_rotary_embedding")
@@ -37,9 +38,9 @@ class _Rotation(NamedTuple):
     and scaling at this layer.
     """
 
-    stated: Mapping[str, Any]
-    fields: Mapping[str, Any]
-    parameters: Mapping[str, Any]
+    stated: Fields
+    fields: Fields
+    parameters: Fields
 
     @property
     def scaling(self) -> Any:
@@ -91,7 +92,7 @@ class _Rotation(NamedTuple):
         return int(head_dim * _real(fractions[0] if fractions else 1.0))
 
 
-def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int, layer: int) -> Tensor:
+def rotary_frequencies(section: Fields, family: Family, head_dim: int, layer: int) -> Tensor:
     """Frequencies of the rotated pairs at one layer of a family with rotary embeddings, in radians per position.
 
     Scaled variants have the frequencies that they use within the trained context length.
@@ -146,7 +147,7 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
     raise UnsupportedModelError(f"rotary scaling {scaling!r:.60} is unsupported; leave out $rope_offset", "rope_offset")
 
 
-def rotates(section: Mapping[str, Any], family: Family, layer: int) -> bool:
+def rotates(section: Fields, family: Family, layer: int) -> bool:
     """Whether a layer of a family with rotary embeddings rotates. In some models, all or some layers do not.
 
     Raises TypeError if the configuration makes no sense.
@@ -173,7 +174,7 @@ def rotates(section: Mapping[str, Any], family: Family, layer: int) -> bool:
 
 
 def rotary_scaling(
-    section: Mapping[str, Any], family: Family, head_dim: int, layer: int, rotated: int | None = None
+    section: Fields, family: Family, head_dim: int, layer: int, rotated: int | None = None
 ) -> tuple[float, int]:
     """Factor of the rotated dimensions of queries, and of those of keys, and the number of these dimensions in a head.
 
@@ -205,7 +206,7 @@ def rotary_scaling(
     return factor, rotated
 
 
-def _read_rotation(section: Mapping[str, Any], family: Family, layer: int) -> _Rotation:
+def _read_rotation(section: Fields, family: Family, layer: int) -> _Rotation:
     nested = section.get("attn_config")  # of DBRX
     if isinstance(nested, Mapping):
         section = {**nested, **section}
@@ -214,7 +215,7 @@ def _read_rotation(section: Mapping[str, Any], family: Family, layer: int) -> _R
     return _Rotation(stated, fields, _read_parameters(stated, fields, _layer_type(fields, layer)))
 
 
-def _read_parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer_type: str) -> dict[str, Any]:
+def _read_parameters(stated: Fields, fields: Fields, layer_type: str) -> dict[str, Any]:
     """Base and scaling at a layer of this type, from a configuration of transformers 5 (`rope_parameters`) or earlier.
 
     stated: the fields of the section that are not null. fields: the same with the family's defaults.
@@ -238,9 +239,7 @@ def _read_parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer
     return parameters
 
 
-def _read_earlier_parameters(
-    stated: Mapping[str, Any], fields: Mapping[str, Any], layer_type: str, bases: tuple[str, ...]
-) -> dict[str, Any]:
+def _read_earlier_parameters(stated: Fields, fields: Fields, layer_type: str, bases: tuple[str, ...]) -> dict[str, Any]:
     """Base and scaling of a configuration that has no `rope_parameters`, or else the family's defaults.
 
     layer_type: that of the layer. bases: the names that its base may have.
@@ -260,7 +259,7 @@ def _read_earlier_parameters(
     return dict(defaults)
 
 
-def _find_values(names: tuple[str, ...], *sources: Mapping[str, Any]) -> list[Any]:
+def _find_values(names: tuple[str, ...], *sources: Fields) -> list[Any]:
     """The values that fields of these names have, those of the first source first."""
     values = []
     for source in sources:
@@ -268,7 +267,7 @@ def _find_values(names: tuple[str, ...], *sources: Mapping[str, Any]) -> list[An
     return values
 
 
-def _layer_type(fields: Mapping[str, Any], layer: int) -> str:
+def _layer_type(fields: Fields, layer: int) -> str:
     """The type of a layer: that of `layer_types`, or `SLIDING` if it attends within a window, or else `FULL`."""
     layer_types = fields.get("layer_types")
     if isinstance(layer_types, list) and layer < len(layer_types):
@@ -300,7 +299,7 @@ def _whole(value: Any) -> int:
     return int(value)
 
 
-def _scale_llama3(plain: Tensor, parameters: Mapping[str, Any]) -> Tensor:
+def _scale_llama3(plain: Tensor, parameters: Fields) -> Tensor:
     """Frequencies [pairs] with long wavelengths stretched by `factor`, short ones kept, and a blend between."""
     turns = _real(parameters["original_max_position_embeddings"]) * plain / (2 * math.pi)
     low = _real(parameters["low_freq_factor"])

@@ -7,14 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
 from attngeo.layouts.absent import find_absent_layers
 from attngeo.layouts.heads import HeadConfig, read_heads
 from attngeo.layouts.layout import LATENT_ROLES, LETTERS, AttentionSite, HeadNorm, LatentLayout, Layout
 from attngeo.layouts.modules import Module, conditions_hold, survey_modules
-from attngeo.layouts.names import MOST_LAYERS, join
+from attngeo.layouts.names import MOST_LAYERS, Fields, Reasons, join
 from attngeo.layouts.rules import HEAD_NORMS
 from attngeo.layouts.sizes import ShapeOf, StoredModule, measure
 
@@ -38,13 +38,13 @@ class _Candidate(NamedTuple):
 
 def find_sites(
     names: Collection[str],
-    config: Mapping[str, Any],
+    config: Fields,
     *,
     shape_of: ShapeOf,
     biases: bool = False,
     input_norms: bool = False,
     prepare: Callable[[list[str]], None] = lambda _: None,
-) -> tuple[list[AttentionSite], dict[str, str]]:
+) -> tuple[list[AttentionSite], Reasons]:
     """Find the attention sites of a model.
 
     Args:
@@ -109,10 +109,10 @@ def find_sites(
     return sites, dict(sorted(skipped.items()))
 
 
-def _list_candidates(modules: Iterable[Module], names: Collection[str]) -> tuple[list[_Candidate], dict[str, str]]:
+def _list_candidates(modules: Iterable[Module], names: Collection[str]) -> tuple[list[_Candidate], Reasons]:
     """The modules in the order of stack and layer, and those that are left out: name pattern → reason."""
     candidates: list[_Candidate] = []
-    unread: dict[str, str] = {}
+    unread: Reasons = {}
     for stack, members in _group_by_stack(modules).items():
         for layer, module in _number_layers(members):
             reason = _explain_unread(module, layer)
@@ -124,7 +124,7 @@ def _list_candidates(modules: Iterable[Module], names: Collection[str]) -> tuple
     return candidates, unread
 
 
-def _explain_unread(module: Module, layer: int) -> dict[str, str]:
+def _explain_unread(module: Module, layer: int) -> Reasons:
     """Why the layer is left out, by the name of its module, or by the pattern of all of these; empty if it is not.
 
     Layers that follow those of the model only draft further tokens (multi-token prediction). The last layers of some
@@ -171,7 +171,7 @@ def _stated_heads(module: Module, layer: int) -> HeadConfig:
     return read_heads(section, defaults=module.family.defaults, stage=_stage(module, section), words=words)
 
 
-def _stage(module: Module, section: Mapping[str, Any]) -> int | None:
+def _stage(module: Module, section: Fields) -> int | None:
     """The stage of a model whose heads differ from stage to stage: the first number in the module's name.
 
     If the configuration states the number of blocks of each stage, that number counts the blocks of all stages.

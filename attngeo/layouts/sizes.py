@@ -11,7 +11,7 @@ from attngeo.errors import CorruptCheckpointError, ShapeError
 from attngeo.layouts.heads import HEAD_DIM, HEADS, KEY_HEADS, HeadConfig, list_numbers
 from attngeo.layouts.layout import LETTERS, LatentLayout, Layout, Sizes
 from attngeo.layouts.modules import Module
-from attngeo.layouts.names import join
+from attngeo.layouts.names import Fields, join
 
 # Fields that state the width of a stack, and those that only seem to. From stage to stage a width may double.
 WIDTH = re.compile(r"hidden|dim|width|embd|embed|d_model|latents|bottleneck|channels")
@@ -209,7 +209,7 @@ def _check_description(stored: StoredModule, sizes: Sizes) -> None:
         )
 
 
-def _list_widths(section: Mapping[str, Any]) -> list[int]:
+def _list_widths(section: Fields) -> list[int]:
     """The widths of stacks that a section states; of a list, every entry."""
     widths = []
     for name, value in section.items():

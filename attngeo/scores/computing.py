@@ -55,6 +55,10 @@ MOST_CELLS = 384
 DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "fast": torch.bfloat16}
 
 
+# One row of the table of scores: column → value.
+Row = dict[str, Any]
+
+
 def compute(model: Any, options: ScoreOptions, session: Session, record: KeptResult | None = None) -> Kept:
     """The rows of the table of scores, and how they were made; see `attngeo.score`.
 
@@ -95,9 +99,7 @@ def compute(model: Any, options: ScoreOptions, session: Session, record: KeptRes
     return result
 
 
-def _take_finished(
-    record: KeptResult, sites: int, device: torch.device, session: Session
-) -> dict[int, list[dict[str, Any]]]:
+def _take_finished(record: KeptResult, sites: int, device: torch.device, session: Session) -> dict[int, list[Row]]:
     """The rows of the sites that were finished before on the same device, by the number of the site."""
     if session.results.fresh:
         record.forget_parts()
@@ -115,7 +117,7 @@ def _describe_format(store: TensorStore, site: AttentionSite) -> str:
     return ", ".join(dict.fromkeys(info.packed or info.dtype for info in infos if len(info.shape) > 1))
 
 
-def _in_utf8(row: dict[str, Any]) -> dict[str, Any]:
+def _in_utf8(row: Row) -> Row:
     """A row whose texts can be written to every file."""
     return {name: in_utf8(value) if isinstance(value, str) else value for name, value in row.items()}
 
@@ -126,7 +128,7 @@ def _score_sites(
     options: ScoreOptions,
     device: torch.device,
     session: Session,
-) -> Generator[list[dict[str, Any]]]:
+) -> Generator[list[Row]]:
     """The rows of each site, without what all rows of the model have in common."""
     dtype = DTYPES[options.precision]
     rules = ", ".join(dict.fromkeys(site.rule for site in sites))
@@ -162,9 +164,7 @@ def _option_notes(options: ScoreOptions) -> list[str]:
     return notes
 
 
-def score_site(
-    site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], options: ScoreOptions
-) -> Iterator[dict[str, Any]]:
+def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], options: ScoreOptions) -> Iterator[Row]:
     """The row of the layer, then one of each head. Each is computed when the caller asks for it.
 
     q, k: [heads, head_dim, d_model] and [key_heads, head_dim, d_model].
@@ -178,7 +178,7 @@ def score_site(
     return _score_rows(site, form, layer_factors(form), notes, options)
 
 
-def _begin_rows(site: AttentionSite, options: ScoreOptions) -> list[dict[str, Any]]:
+def _begin_rows(site: AttentionSite, options: ScoreOptions) -> list[Row]:
     """The first columns of the rows of a site, which tell them apart: of the layer, then of each head."""
     common = {"stack": site.stack, "layer": site.layer, "d_model": site.d_model, "head_dim": site.head_dim}
     heads = [*enumerate(key_heads_of(site, options.convention))]
@@ -187,7 +187,7 @@ def _begin_rows(site: AttentionSite, options: ScoreOptions) -> list[dict[str, An
 
 def _score_rows(
     site: AttentionSite, form: Form, layer: tuple[Tensor, Tensor], notes: list[str], options: ScoreOptions
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """The rows of a site, from the forms of its heads and the factors of their sum."""
     first, *heads = _begin_rows(site, options)
     (left, left_factor), (right, right_factor) = map(rescale, layer)
@@ -204,7 +204,7 @@ def _score_rows(
         yield beginning | score_form(statistics, left_factor * right_factors[j], notes, options)
 
 
-def score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> dict[str, Any]:
+def score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> Row:
     """One row's scores, from the statistics of a form whose factors were divided by numbers of product `factor`."""
     if not math.isfinite(factor):
         return _empty([*notes, "NaN or Inf in the query or key weights"])
@@ -221,14 +221,14 @@ def score_form(form: FormStatistics, factor: float, notes: list[str], options: S
     return scores | above_chance | {"frobenius_norm": math.sqrt(squared_norm) * factor, "note": "; ".join(notes)}
 
 
-def _empty(notes: list[str], frobenius_norm: float = math.nan) -> dict[str, Any]:
+def _empty(notes: list[str], frobenius_norm: float = math.nan) -> Row:
     scores = dict.fromkeys((*score_names(), *z_columns()), math.nan)
     return scores | {"frobenius_norm": frobenius_norm, "note": "; ".join(notes)}
 
 
 def _describe_making(
     store: TensorStore, sites: list[AttentionSite], options: ScoreOptions, device: torch.device
-) -> dict[str, Any]:
+) -> Row:
     """How scores are made, for reports and for the list of what is kept."""
     return {
         **software(), **machine(), "model": store.ref, "revision": store.revision, "device": str(device),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -13,7 +13,16 @@ from attngeo.checkpoints.adapters import FACTORS
 from attngeo.choices import Convention
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
 from attngeo.geometry import Form, append_bias, fold_head_norm, rotate
-from attngeo.layouts.layout import AttentionSite, Heads, LatentLayout, Layout, Letter, assemble, count_shared_rows
+from attngeo.layouts.layout import (
+    AttentionSite,
+    Heads,
+    LatentLayout,
+    Layout,
+    Letter,
+    Tensors,
+    assemble,
+    count_shared_rows,
+)
 from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling, rotates
 from attngeo.scores.options import ScoreOptions
 
@@ -27,7 +36,7 @@ def key_heads_of(site: AttentionSite, convention: Convention) -> list[int]:
 
 def projections(
     site: AttentionSite,
-    tensors: Mapping[str, Tensor],
+    tensors: Tensors,
     options: ScoreOptions = ScoreOptions(),
     *,
     dtype: torch.dtype,
@@ -68,7 +77,7 @@ def projections(
 HeadsByLetter = dict[Letter, Heads]
 
 
-def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], heads: HeadsByLetter) -> str:
+def _fold_norm(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) -> str:
     """Fold the normalisation before attention into the heads: its gain into weights, its shift into biases. A note."""
     if "pre_norm" not in site.tensors:
         is_known = bool(site.family.source)
@@ -85,7 +94,7 @@ def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], heads: HeadsB
 
 def update_factors(
     site: AttentionSite,
-    tensors: Mapping[str, Tensor],
+    tensors: Tensors,
     q: Tensor,
     k: Tensor,
     options: ScoreOptions,
@@ -139,7 +148,7 @@ def _down_factor(inputs: Heads, *, with_bias: bool) -> Tensor:
     return append_bias(inputs.weight, inputs.bias) if with_bias else inputs.weight
 
 
-def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], heads: Heads, role: str) -> Heads:
+def _fold_head_norm(site: AttentionSite, tensors: Tensors, heads: Heads, role: str) -> Heads:
     """Fold the linear part of QK-norm: its gain, and the centring of a LayerNorm."""
     gain = heads.gain
     norm = site.family.head_norm
@@ -151,7 +160,7 @@ def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], heads: H
     return heads.change(lambda x: fold_head_norm(x, gain, centred=norm.centred, across_heads=across_heads))
 
 
-def _scale_rotated(site: AttentionSite, tensors: Mapping[str, Tensor], heads: HeadsByLetter) -> str:
+def _scale_rotated(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) -> str:
     """Multiply what rotates by its factor, which yarn and longrope give it at any offset. A note, or "".
 
     Where all dimensions rotate, the factor is one of all logits, and is left out like that in front of the softmax.
