@@ -470,11 +470,10 @@ def score_pairs(wq: Tensor, wk: Tensor, score: Callable[[FormStatistics], Tensor
 def check_pair(wq: Tensor, wk: Tensor) -> torch.Size:
     """The broadcast leading shape of two factors [*lead, d_model, head_dim]. Raises ShapeError if they do not fit."""
     for name, w in (("wq", wq), ("wk", wk)):
-        if not isinstance(w, Tensor):
-            raise ShapeError(f"{name} is a {type(w).__name__}, expected a torch tensor [*lead, d_model, head_dim]")
-        if w.ndim < 2 or not w.is_floating_point() or 0 in w.shape[-2:]:
+        if not isinstance(w, Tensor) or w.ndim < 2 or not w.is_floating_point() or 0 in w.shape[-2:]:
+            description = f"{w.dtype} {list(w.shape)}" if isinstance(w, Tensor) else f"a {type(w).__name__}"
             raise ShapeError(
-                f"{name} is {w.dtype} {list(w.shape)}, expected floating point [*lead, d_model, head_dim] with "
+                f"{name} is {description}, expected a floating-point torch tensor [*lead, d_model, head_dim] with "
                 "d_model and head_dim of at least 1"
             )
     if wq.shape[-2:] != wk.shape[-2:]:
@@ -483,9 +482,10 @@ def check_pair(wq: Tensor, wk: Tensor) -> torch.Size:
             "expected the same d_model and head_dim"
         )
     try:
-        return torch.empty(wq.shape[:-2], device="meta").add(torch.empty(wk.shape[:-2], device="meta")).shape
+        shape: torch.Size = torch.broadcast_shapes(wq.shape[:-2], wk.shape[:-2])  # type: ignore[no-untyped-call]
     except RuntimeError:
         raise ShapeError(
             f"leading dimensions {list(wq.shape[:-2])} of wq and {list(wk.shape[:-2])} of wk do not broadcast; "
             "for grouped-query attention repeat each key head with repeat_interleave"
         ) from None
+    return shape

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attngeo.errors import CorruptCheckpointError
 from attngeo.layouts.families import FAMILIES, TYPES_BY_ARCHITECTURE
@@ -111,14 +111,18 @@ def _split_towers(names: Iterable[str], config: Fields) -> list[Tower]:
     """The towers of a model, with the names of their tensors."""
     config = describe_named_tower(config)
     by_pattern: dict[str, TowerSection] = {}  # the layers of a stack belong to the same tower
-    members: dict[tuple[str | None, tuple[str, ...], bool], list[str]] = defaultdict(list)
+    sections: dict[tuple[Any, ...], TowerSection] = {}
+    members: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for name in names:
         pattern = pattern_of(name)
         if pattern not in by_pattern:
             by_pattern[pattern] = find_coded_tower(pattern, config) or find_section(pattern, config)
-        members[by_pattern[pattern].identity].append(name)
+        described = by_pattern[pattern]
+        identity = (described.tower, described.section.keys, described.certain)
+        sections.setdefault(identity, described)
+        members[identity].append(name)
     towers = []
-    for described in {described.identity: described for described in by_pattern.values()}.values():
+    for identity, described in sections.items():
         fields = described.section.fields
         model_type = _model_type(fields, described.section.key, config)
         family = FAMILIES.get(model_type) or make_unlisted_family(model_type, config)
@@ -127,7 +131,7 @@ def _split_towers(names: Iterable[str], config: Fields) -> list[Tower]:
         if sizes_of:
             family = replace(family, notes=(*family.notes, f"its heads are those of {sizes_of}, not from config.json"))
         certain = described.certain and not sizes_of
-        tensors = sorted(members[described.identity])
+        tensors = sorted(members[identity])
         towers.append(Tower(described.tower, certain, fields, family, model_type, tensors))
     return towers
 

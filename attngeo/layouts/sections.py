@@ -59,11 +59,6 @@ class TowerSection(NamedTuple):
     section: ConfigSection
     certain: bool = True
 
-    @property
-    def identity(self) -> tuple[str | None, tuple[str, ...], bool]:
-        """The same for all modules of a tower."""
-        return self.tower, self.section.keys, self.certain
-
 
 def first_architecture(config: Fields) -> str:
     """The name of the class that the model was saved from; "" if the configuration states none."""

@@ -228,7 +228,7 @@ def _empty(notes: list[str], frobenius_norm: float = math.nan) -> Row:
 
 def _describe_making(
     store: TensorStore, sites: list[AttentionSite], options: ScoreOptions, device: torch.device
-) -> Row:
+) -> dict[str, Any]:
     """How scores are made, for reports and for the list of what is kept."""
     return {
         **software(), **machine(), "model": store.ref, "revision": store.revision, "device": str(device),

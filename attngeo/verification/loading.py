@@ -53,11 +53,6 @@ class LoadArguments(NamedTuple):
     options: Mapping[str, Any]
     weights: str | None = None
 
-    @property
-    def is_gguf(self) -> bool:
-        """Whether the reference names a GGUF file."""
-        return "gguf_file" in self.options
-
 
 @contextmanager
 def open_running(
@@ -204,7 +199,7 @@ def _refuse_foreign(store: TensorStore, arguments: LoadArguments) -> None:
             f"transformers adds the adapter beside it to the model; verify it in a folder without {ADAPTER}, or "
             "score it only"
         )
-    if arguments.is_gguf:
+    if "gguf_file" in arguments.options:
         with require_extra():
             import_module("gguf")
         return
@@ -267,7 +262,7 @@ def _float32_nbytes(model_class: Any, config: Any, store: TensorStore) -> int:
 def _load(model_class: Any, config: Any, arguments: LoadArguments) -> tuple[nn.Module, frozenset[str]]:
     try:
         # It shows a bar for GGUF files, whatever it is told.
-        with redirect_stderr(io.StringIO()) if arguments.is_gguf else nullcontext():
+        with redirect_stderr(io.StringIO()) if "gguf_file" in arguments.options else nullcontext():
             model, info = model_class.from_pretrained(
                 arguments.source,
                 config=config,
