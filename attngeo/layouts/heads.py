@@ -84,9 +84,14 @@ def list_numbers(section: Fields, names: Collection[str]) -> list[int]:
     numbers: dict[int, None] = {}
     for field, value in section.items():
         if isinstance(field, str) and any(f"_{name}_" in f"_{field}_" for name in names):
-            entries = value if isinstance(value, list) else [value]
-            numbers |= dict.fromkeys(entry for entry in entries if type(entry) is int and entry > 0)
+            numbers |= dict.fromkeys(positive_integers(value))
     return list(numbers)
+
+
+def positive_integers(value: Any) -> list[int]:
+    """The value, or the entries of a list, that are positive integers."""
+    entries = value if isinstance(value, list) else [value]
+    return [entry for entry in entries if type(entry) is int and entry > 0]
 
 
 def fitting_fields(names: Collection[str], source: Fields, words: Sequence[str]) -> Iterator[str]:

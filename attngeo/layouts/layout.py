@@ -290,15 +290,6 @@ class AttentionSite(Sizes):
         return reads
 
     @property
-    def orientation(self) -> dict[str, bool]:
-        """Tensor name → whether it is stored as [inputs, outputs], as a Conv1D stores it."""
-        orientation = dict.fromkeys(self.tensors.values(), False)
-        for letter in LETTERS:
-            if letter in self.tensors:
-                orientation[self.tensors[letter]] = bool(output_axis(self, letter))
-        return orientation
-
-    @property
     def is_cross(self) -> bool:
         """Whether the keys come from another stack than the queries."""
         return self.stack.startswith("cross")

@@ -147,14 +147,9 @@ def list_rotary_types() -> dict[str, Rotary]:
     for row in _read_census():
         words = row["rotary"].split()
         if words:
-            types[row["model_type"]] = Rotary(
-                interleaved="neighbours" in words,
-                tail="tail" in words,
-                sliding="sliding" in words,
-                reversed="reversed" in words,
-                axes="axes" in words,
-                other=OTHER_ROTATIONS.get(words[0], ""),
-            )
+            flags = {word: word in words for word in ("tail", "sliding", "reversed", "axes")}
+            other = OTHER_ROTATIONS.get(words[0], "")
+            types[row["model_type"]] = Rotary(interleaved="neighbours" in words, other=other, **flags)
     return types
 
 

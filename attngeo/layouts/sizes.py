@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attngeo.errors import CorruptCheckpointError, ShapeError
-from attngeo.layouts.heads import HEAD_DIM, HEADS, KEY_HEADS, HeadConfig, list_numbers
+from attngeo.layouts.heads import HEAD_DIM, HEADS, KEY_HEADS, HeadConfig, list_numbers, positive_integers
 from attngeo.layouts.layout import LETTERS, LatentLayout, Layout, Sizes
 from attngeo.layouts.modules import Module
-from attngeo.layouts.names import Fields, join
+from attngeo.layouts.names import join
 
 # Fields that state the width of a stack, and those that only seem to. From stage to stage a width may double.
 WIDTH = re.compile(r"hidden|dim|width|embd|embed|d_model|latents|bottleneck|channels")
@@ -198,7 +198,10 @@ def _check_description(stored: StoredModule, sizes: Sizes) -> None:
         fields = [name for name in module.section if "head" in name]
         if not any(word in name for name in fields for word in bridges):
             raise ShapeError(f"{module.name}: config.json states no number of heads for the {min(bridges)}")
-    widths = _list_widths(module.section)
+    widths = []
+    for name, value in module.section.items():
+        if isinstance(name, str) and WIDTH.search(name) and not NO_WIDTH.search(name):
+            widths += positive_integers(value)
     if not widths or sizes.head_dim in list_numbers(stored.fields, HEAD_DIM):
         return
     fitting = {sizes.d_model / 2**stage for stage in range(STAGES)}
@@ -207,16 +210,6 @@ def _check_description(stored: StoredModule, sizes: Sizes) -> None:
             f"{module.name} has an input width of {sizes.d_model}, and config.json states heads for a "
             f"width of {', '.join(map(str, widths[:3]))} only; it does not describe this part"
         )
-
-
-def _list_widths(section: Fields) -> list[int]:
-    """The widths of stacks that a section states; of a list, every entry."""
-    widths = []
-    for name, value in section.items():
-        if isinstance(name, str) and WIDTH.search(name) and not NO_WIDTH.search(name):
-            numbers = value if isinstance(value, list) else [value]
-            widths += [number for number in numbers if type(number) is int and number > 0]
-    return widths
 
 
 # Latent attention, and vectors

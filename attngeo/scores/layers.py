@@ -19,17 +19,22 @@ def parse_layers(text: str) -> list[int]:
     >>> parse_layers("0-3,7")
     [0, 1, 2, 3, 7]
     """
+    ranges = text.split(",", MOST_LAYERS)
     layers: set[int] = set()
-    for range_text in text.split(",", MOST_LAYERS):
+    for range_text in ranges:
         numbers = RANGE.fullmatch(range_text)
-        first = int(numbers[1]) if numbers else MOST_LAYERS
-        last = int(numbers[2] or first) if numbers else first
+        if numbers is None or len(ranges) > MOST_LAYERS:
+            raise _refuse_text(text)
+        first = int(numbers[1])
+        last = int(numbers[2] or first)
         if not first <= last < MOST_LAYERS:
-            raise UsageError(
-                f"$layers is {text!r:.80}, expected for example 0-3,7, all below {MOST_LAYERS:,}", "layers"
-            )
+            raise _refuse_text(text)
         layers.update(range(first, last + 1))
     return sorted(layers)
+
+
+def _refuse_text(text: str) -> UsageError:
+    return UsageError(f"$layers is {text!r:.80}, expected for example 0-3,7, all below {MOST_LAYERS:,}", "layers")
 
 
 def check_layers(layers: Iterable[int] | str | None) -> tuple[int, ...] | None:

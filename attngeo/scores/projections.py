@@ -129,9 +129,11 @@ def update_factors(
     )
     if options.fold_norm:
         _fold_norm(site, {name: tensor.to(q) for name, tensor in tensors.items()}, inputs)
-    with_bias = q.shape[-1] > inputs["q"].weight.shape[-1]
-    down_q = _down_factor(inputs["q"], with_bias=with_bias)
-    down_k = _down_factor(inputs["k"], with_bias=with_bias)
+    down_q, q_bias, _ = inputs["q"]
+    down_k, k_bias, _ = inputs["k"]
+    if q.shape[-1] > down_q.shape[-1]:
+        down_q = append_bias(down_q, q_bias)
+        down_k = append_bias(down_k, k_bias)
     key_head = key_heads_of(site, options.convention)
     from_keys = up_q.mT @ (k + up_k @ down_k)[key_head]
     from_queries = up_k[key_head].mT @ q
@@ -141,11 +143,6 @@ def update_factors(
     layer_left = torch.cat([down_q[0], from_queries.sum(0)])
     layer_right = torch.cat([from_keys.sum(0), down_k[0]])
     return Form(left, right, list(range(heads))), (layer_left, layer_right)
-
-
-def _down_factor(inputs: Heads, *, with_bias: bool) -> Tensor:
-    """The factor of an update that reads inputs [1, rank, d_model], or with its bias [1, rank, d_model + 1]."""
-    return append_bias(inputs.weight, inputs.bias) if with_bias else inputs.weight
 
 
 def _fold_head_norm(site: AttentionSite, tensors: Tensors, heads: Heads, role: str) -> Heads:

@@ -15,7 +15,7 @@ from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.errors import CorruptCheckpointError, UsageError, about
 from attngeo.keywords import takes
-from attngeo.layouts.layout import AttentionSite
+from attngeo.layouts.layout import LETTERS, AttentionSite, output_axis
 from attngeo.layouts.sites import find_sites
 from attngeo.scores.layers import check_layers
 from attngeo.scores.options import ScoreOptions
@@ -155,10 +155,11 @@ def read(store: TensorStore, site: AttentionSite) -> dict[str, Tensor]:
 def require_fit(store: TensorStore, sites: Iterable[AttentionSite]) -> None:
     """Raise CheckpointError or UsageError if the store has adapters that do not fit the weights of these sites."""
     if isinstance(store, AdapterStore):
-        orientation: dict[str, bool] = {}
+        is_transposed = {}
         for site in sites:
-            orientation |= site.orientation
-        store.require_fit(orientation)
+            for role, name in site.tensors.items():
+                is_transposed[name] = role in LETTERS and output_axis(site, role) == 1
+        store.require_fit(is_transposed)
 
 
 def require_updates(store: TensorStore, sites: Iterable[AttentionSite]) -> None:

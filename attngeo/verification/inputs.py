@@ -141,9 +141,8 @@ def _list_shapes(source: Source) -> list[tuple[int, int, int]]:
 def _make_pixels(source: Source) -> list[Any]:
     shapes = _list_shapes(source)
     frames = source.integer("num_frames", "frames_per_clip", default=2)
-    square = _make_square_patches(source)
     flat_patches = [_make_flat_patches(source), _make_flat_patches(source)[None]]
-    square_patches = [] if square is None else [square, square[None]]
+    square_patches = _make_square_patches(source)
     image = source.noise(1, *shapes[0])
     in_patches = any(name.startswith(("grid", "image_grid", "pixel_position")) for name in source.takes)
     options = [*flat_patches, *square_patches, image] if in_patches else [image, *flat_patches]
@@ -169,12 +168,13 @@ def _make_flat_patches(source: Source) -> Tensor:
     return source.noise(PATCHES, channels * side**2 * source.integer("temporal_patch_size", default=1))
 
 
-def _make_square_patches(source: Source) -> Tensor | None:
+def _make_square_patches(source: Source) -> list[Tensor]:
     """Patches as little images, for a first convolution that takes one patch at a time."""
     for child in source.module.modules():
         if isinstance(child, nn.Conv2d):
-            return source.noise(PATCHES, *child.weight.shape[1:])
-    return None
+            patches = source.noise(PATCHES, *child.weight.shape[1:])
+            return [patches, patches[None]]
+    return []
 
 
 def _make_patch_positions(_: Source) -> list[Any]:
