@@ -21,7 +21,6 @@ from attngeo.estimators.efa.networks import (
     Tokens,
     ValueAttention,
 )
-from attngeo.estimators.efa.reading import check_places, check_support
 from attngeo.estimators.efa.sequences import DataShape, Sequences
 
 NO_ATTENTION = "a factor model has no attention; fit one that has (attngeo efa fit --model efa)"
@@ -51,16 +50,6 @@ class PartModel(nn.Module):
     def parts(self) -> list[PartModel]:
         """The model itself, as one of `JointModel`."""
         return [self]
-
-    def check(self, sequences: Sequences, values: Sequence[str], source: str) -> None:
-        """Raise TableError for values that their family cannot give, or for other places.
-
-        values, source: the columns of values, none if they are not read; and their table.
-        """
-        if self.shape.places:
-            check_places(sequences, self.shape.places)
-        if not self.is_of_items and values:
-            check_support(self.families, sequences, values, source)
 
     def batch(self, sequences: Sequences) -> Batch:
         """The tensors of these sequences that the network reads."""
@@ -103,6 +92,13 @@ class PartModel(nn.Module):
     def mean(self, batch: Batch) -> Tensor:
         """The mean of each family at each position, [B, I, columns]; for items, their probabilities, [B, I, D]."""
         return self.change(self.natural(batch), "mean")
+
+    def summarise(self, batch: Batch) -> Tensor:
+        """`mean`; for items the largest probability and the number of its item, [B, I, 2]."""
+        mean = self.mean(batch)
+        if not self.is_of_items:
+            return mean
+        return torch.stack([part.cpu().double() for part in mean.max(-1)], -1)  # some devices have no double
 
     def change(self, natural: Tensor, method: str) -> Tensor:
         """A method of the families, such as "mean", of their numbers, [..., columns] or [..., D]."""
