@@ -30,7 +30,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attngeo.choices import whole
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.options import Scale
 
@@ -46,7 +45,7 @@ SHORT_ROW = 16
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShape:
-    """The sizes and the kind of the layers. Raises UsageError for sizes below 1.
+    """The sizes and the kind of the layers. Raises UsageError for heads that do not divide it.
 
     width: d. kind: "softmax", or "linear" for the products themselves as weights. scale: of the products, 1/"width" as
     in the paper, or 1/√"head" as in its code. bias: of the four matrices. output: a matrix after the heads; without it,
@@ -67,16 +66,12 @@ class AttentionShape:
     feed_forward: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("width", "layers", "heads"):
-            whole(name, getattr(self, name), 1)
         if self.head_size is None and self.width % self.heads:
             raise UsageError(
                 f"$width is {self.width}, expected a multiple of $n_heads, {self.heads}; or set head_size",
                 "width",
                 "n_heads",
             )
-        if not self.output and self.size * self.heads != self.width:
-            raise UsageError(f"heads·head_size is {self.size * self.heads}, expected the width, {self.width}")
 
     @property
     def size(self) -> int:

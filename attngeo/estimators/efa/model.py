@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.attention import MaskedAttention, measure_lengths
+from attngeo.estimators.efa.factors import ItemFactors
 from attngeo.estimators.efa.families import (
     ExponentialFamily,
     Gaussian,
@@ -17,7 +18,6 @@ from attngeo.estimators.efa.families import (
 from attngeo.estimators.efa.networks import (
     Batch,
     ItemAttention,
-    ItemFactors,
     Tokens,
     ValueAttention,
 )

@@ -14,15 +14,8 @@ from torch import Tensor, nn
 
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.attention import AttentionShape, MaskedLayer
-from attngeo.estimators.efa.networks import (
-    Batch,
-    ItemAttention,
-    ItemFactors,
-    SpatialFactors,
-    ValueAttention,
-    ValueFactors,
-    ValueShape,
-)
+from attngeo.estimators.efa.factors import ItemFactors, SpatialFactors, ValueFactors
+from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
 from attngeo.papers.residuals import Residuals, difference
 from attngeo.training.loop import seeded
 
