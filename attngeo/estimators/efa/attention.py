@@ -174,11 +174,6 @@ class MaskedAttention(nn.Module):
             vectors.index_put_((rows[:, None], positions), group.to(vectors.dtype))
         return vectors
 
-    def read_one(self, tokens: Tensor, masked: Tensor, known: Tensor, position: int, *, causal: bool) -> Tensor:
-        """The last layer's token at one position when that position is masked, [B, d]."""
-        *_, last = self.step_copy(tokens, masked, known, position, causal=causal)
-        return last[0][:, position]
-
     def step_copy(
         self, tokens: Tensor, masked: Tensor, known: Tensor, position: int, *, causal: bool
     ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -210,7 +205,8 @@ class MaskedAttention(nn.Module):
         started = _start_copies(layers[0], tokens, masked, visible)
         if len(layers) == 2 and not self.shape.norm and not self.shape.feed_forward:
             return _read_copies(layers[1], started, visible)
-        copies = _expand(layers[0], started)
+        is_masked = mark_masked(masked, tokens.shape[1])[..., None]
+        copies = torch.where(is_masked, started.masked.unsqueeze(2), layers[0].finish(started.expand()))
         for layer in layers[1:-1]:
             copies = _step(layer, copies, layer.keys(copies), visible[:, :, None])
         return _read_copies(layers[-1], WholeCopies(copies), visible)
@@ -323,13 +319,6 @@ def _start_copies(layer: MaskedLayer, tokens: Tensor, masked: Tensor, visible: T
             once = once + layer.output.bias
     masked = _read(layer, masked, keys, masked_keys, visible)
     return MixedCopies(once, mixed.permute(0, 2, 3, 1, 4).flatten(3), output, masked)
-
-
-def _expand(layer: MaskedLayer, copies: MixedCopies) -> Tensor:
-    """All tokens of all copies after the first layer, [B, I, J, d]."""
-    others = layer.finish(copies.expand())
-    is_masked = mark_masked(copies.masked, others.shape[2])[..., None]
-    return torch.where(is_masked, copies.masked.unsqueeze(2), others)
 
 
 def _read_copies(layer: MaskedLayer, copies: WholeCopies | MixedCopies, visible: Tensor) -> Tensor:

@@ -52,6 +52,10 @@ class Batch:
         """A batch of changed tensors. change: called with the name of each tensor that there is, and the tensor."""
         return Batch(**{name: change(name, tensor) for name, tensor in vars(self).items() if tensor is not None})
 
+    def take(self, rows: Tensor, length: int) -> Batch:
+        """Some of the sequences, up to a length."""
+        return self.apply(lambda name, tensor: tensor[rows, :, :length] if name == "lagged" else tensor[rows, :length])
+
     def to(self, *arguments: Any, **named: Any) -> Batch:
         """The batch on a device; parameters are those of `Tensor.to`."""
         return self.apply(lambda _, tensor: tensor.to(*arguments, **named))
@@ -91,7 +95,38 @@ class Covariates(nn.Module):
         return torch.stack(vectors).sum(0)
 
 
-class ItemAttention(nn.Module):
+class AttentionNetwork(nn.Module):
+    """Layers of attention that are read at masked positions, and what makes numbers of their vectors.
+
+    causal: whether a position sees only those before it.
+    """
+
+    attention: MaskedAttention
+    position: nn.Embedding | None
+
+    def __init__(self, *, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+
+    def embed(self, batch: Batch) -> Tokens:
+        """The input of the layers."""
+        raise NotImplementedError
+
+    def decode(self, vectors: Tensor) -> Tensor:
+        """Numbers, [..., n], from the vectors of masked positions."""
+        raise NotImplementedError
+
+    def read(self, batch: Batch) -> Tensor:
+        """The vector of each masked position, [B, I, d]: X'_ii of items, Y'_ii of values."""
+        vectors: Tensor = self.attention(*self.embed(batch), causal=self.causal)
+        return vectors
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Numbers for each position, [B, I, n]: logits of items, or those that `family.natural` makes parameters of."""
+        return self.decode(self.read(batch))
+
+
+class ItemAttention(AttentionNetwork):
     """Logits of the item at each position, given the others: section 2.1.
 
     items: D. shape: of the layers; its width is K. positions: the longest sequence, or 0 for baskets without an order.
@@ -110,8 +145,7 @@ class ItemAttention(nn.Module):
         causal: bool = False,
         covariates: tuple[int, int] = (0, 0),
     ) -> None:
-        super().__init__()
-        self.causal = causal
+        super().__init__(causal=causal)
         self.context = nn.Embedding(items + 1, shape.width)
         self.position = nn.Embedding(positions, shape.width) if positions else None
         self.attention = MaskedAttention(shape)
@@ -129,19 +163,10 @@ class ItemAttention(nn.Module):
         masked = _add_positions(self.position, masked)
         return Tokens(tokens, masked, batch.known, batch.present)
 
-    def read(self, batch: Batch) -> Tensor:
-        """The vector X'_ii of each masked position, [B, I, K]."""
-        vectors: Tensor = self.attention(*self.embed(batch), causal=self.causal)
-        return vectors
-
     def decode(self, vectors: Tensor) -> Tensor:
         """Logits of all items, [..., D], from the vectors of masked positions."""
         logits: Tensor = self.center(vectors)
         return logits
-
-    def forward(self, batch: Batch) -> Tensor:
-        """Logits of all items at each position, [B, I, D]."""
-        return self.decode(self.read(batch))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +213,7 @@ class ValueShape:
         return self.size if self.join else self.token
 
 
-class ValueAttention(nn.Module):
+class ValueAttention(AttentionNetwork):
     """Numbers for the values at each position, given all items and the other values: section 2.2.
 
     A family makes natural parameters of them. All values of the position are masked, also those of other columns: those
@@ -199,9 +224,8 @@ class ValueAttention(nn.Module):
     """
 
     def __init__(self, shape: ValueShape, attention: AttentionShape, *, causal: bool = False) -> None:
-        super().__init__()
+        super().__init__(causal=causal)
         self.shape = shape
-        self.causal = causal
         if shape.items:
             self.context = nn.Embedding(shape.items, shape.size)
             self.center = nn.Embedding(shape.items, shape.size) if shape.both else None
@@ -235,19 +259,10 @@ class ValueAttention(nn.Module):
         masked = self._join(vectors, mask.expand(*batch.known.shape, -1), 0)
         return Tokens(tokens, masked, batch.known.repeat(1, len(times)), batch.present)
 
-    def read(self, batch: Batch) -> Tensor:
-        """The vector Y'_ii of each position whose value is masked, [B, I, n]."""
-        vectors: Tensor = self.attention(*self.embed(batch), causal=self.causal)
-        return vectors
-
     def decode(self, vectors: Tensor) -> Tensor:
         """λ2 of the vectors of masked positions, [..., n]: [..., columns]."""
         raw: Tensor = vectors[..., -self.shape.columns :] if self.head is None else self.head(vectors)
         return raw
-
-    def forward(self, batch: Batch) -> Tensor:
-        """Real numbers for each position, [B, I, columns]: `family.natural` of one is the natural parameter."""
-        return self.decode(self.read(batch))
 
     def _embed_context(self, batch: Batch) -> list[Tensor]:
         """The vectors of a token beside that of its value, [B, I, n] each."""
@@ -322,7 +337,7 @@ def start_like_keras(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, MaskedLayer):
             _start_attention(module)
-    if isinstance(network, ItemAttention | ValueAttention) and network.position is not None:
+    if isinstance(network, AttentionNetwork) and network.position is not None:
         nn.init.xavier_uniform_(network.position.weight)
     for name, parameter in network.named_parameters():
         if name in ("mask", "start"):
@@ -335,12 +350,9 @@ def _start_attention(layer: MaskedLayer) -> None:
     Keras counts the first dimension of three as that of a receptive field.
     """
     width, heads, size = layer.shape.width, layer.shape.heads, layer.shape.size
+    limit = math.sqrt(6 / (width * (heads + size)))
     for matrix in (layer.query, layer.key, layer.value):
-        _draw_glorot(matrix.weight, heads * width, size * width)
+        nn.init.uniform_(matrix.weight, -limit, limit)
     if layer.output is not None:
-        _draw_glorot(layer.output.weight, size * heads, width * heads)
-
-
-def _draw_glorot(weight: torch.Tensor, fan_in: int, fan_out: int) -> None:
-    limit = math.sqrt(6 / (fan_in + fan_out))
-    nn.init.uniform_(weight, -limit, limit)
+        limit = math.sqrt(6 / (heads * (size + width)))
+        nn.init.uniform_(layer.output.weight, -limit, limit)
