@@ -387,7 +387,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         if model.is_of_items:
             return rows.assign(**{self.options_.item: [self.items_[int(number)] for number in spread]})
         for name, family, values in zip(reader.modelled, model.families, spread.T, strict=True):
-            rows = rows.assign(**{name: values.astype("int64") if family.is_of_counts else values})
+            rows = rows.assign(**{name: values.astype("int64") if family.support.is_discrete else values})
         return rows
 
     def attention_weights(self, data: pd.DataFrame) -> pd.DataFrame:
