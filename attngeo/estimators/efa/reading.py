@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from attngeo.errors import TableError
 from attngeo.estimators.efa.columns import (
@@ -91,7 +90,7 @@ class TableReader:
         missing = lacks_all | lacks_item if fill else lacks_item
         predicted = self._find_predicted(codes, names, missing, source) & ~lacks_item
         positions = self._find_positions(frame, codes, names, missing, source)
-        layout = _lay_out(codes, positions, missing)
+        copied, starts, rows = _lay_out(codes, positions, missing)
         tensors: dict[str, np.ndarray] = {"known": ~missing, "asked": predicted}
         if self.shape.items:
             has_item = ~lacks_item if self.has_values else ~missing
@@ -104,12 +103,12 @@ class TableReader:
         if self.shape.covariates:
             covariates = dict(zip(options.kinds, self.shape.covariates, strict=True))
             tensors["categories"], tensors["numbers"] = read_covariates(frame, covariates, source)
-        sequences = Sequences(
-            names=np.asarray(names)[layout.sequences],
-            starts=layout.starts,
-            rows=layout.spread(np.arange(len(frame)) + 1).numpy() - 1,
-            **{name: layout.spread(numbers) for name, numbers in tensors.items()},
-        )
+        entries = {}
+        for name, numbers in tensors.items():
+            spread = numbers[rows]
+            spread[rows < 0] = 0
+            entries[name] = torch.as_tensor(spread)
+        sequences = Sequences(names=np.asarray(names)[copied], starts=starts, rows=rows, **entries)
         if self.shape.places:
             check_places(sequences, self.shape.places)
         return sequences
@@ -195,30 +194,13 @@ class TableReader:
         return positions
 
 
-@dataclass(frozen=True)
-class EntryLayout:
-    """The entry of each row of a table. A row has an entry in each copy of its sequence, R in all.
-
-    sequences: the sequence of each copy, [N]. starts: the first entry of each copy, and the number of entries, [N + 1].
-    rows, entries: [R] each.
-    """
-
-    sequences: np.ndarray
-    starts: np.ndarray
-    rows: np.ndarray
-    entries: np.ndarray
-
-    def spread(self, numbers: np.ndarray) -> Tensor:
-        """Numbers of rows, [rows, …], as those of entries, [P, …]; 0 for an entry without a row."""
-        spread = np.zeros((self.starts[-1], *numbers.shape[1:]), numbers.dtype)
-        spread[self.entries] = numbers[self.rows]
-        return torch.as_tensor(spread)
-
-
-def _lay_out(codes: np.ndarray, positions: np.ndarray, missing: np.ndarray) -> EntryLayout:
-    """The entries of rows. codes, positions: the sequence of each row, and its position there.
+def _lay_out(
+    codes: np.ndarray, positions: np.ndarray, missing: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The sequence of each copy, [N]; `starts` of the copies, [N + 1]; the row at each entry, [P], −1 for none.
 
     A sequence has as many copies as there are missing rows at one position; each has all rows that are not missing.
+    codes, positions: the sequence of each row, and its position there.
     """
     rows = np.arange(len(codes))
     copies = np.ones(codes.max() + 1, np.int64)
@@ -233,7 +215,9 @@ def _lay_out(codes: np.ndarray, positions: np.ndarray, missing: np.ndarray) -> E
     lengths = np.zeros(copies.sum(), np.int64)
     np.maximum.at(lengths, copy, positions[rows] + 1)
     starts = np.concatenate([[0], lengths.cumsum()])
-    return EntryLayout(np.repeat(np.arange(len(copies)), copies), starts, rows, starts[copy] + positions[rows])
+    entries = np.full(starts[-1], -1)
+    entries[starts[copy] + positions[rows]] = rows
+    return np.repeat(np.arange(len(copies)), copies), starts, entries
 
 
 def check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) -> None:
