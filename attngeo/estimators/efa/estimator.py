@@ -29,7 +29,7 @@ from attngeo.estimators.efa.model import JointModel, PartModel
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import Architecture, EfaOptions, EfaSampleOptions
 from attngeo.estimators.efa.parts import choose_parts
-from attngeo.estimators.efa.prediction import draw_items, draw_values, read_all, tabulate_attention
+from attngeo.estimators.efa.prediction import draw_sequences, read_all, tabulate_attention
 from attngeo.estimators.efa.reading import TableReader
 from attngeo.estimators.efa.saving import read_efa, write_efa
 from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences
@@ -380,9 +380,9 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         start = self.items_[0] if model.is_of_items else 0.0
         sequences = reader.read(rows.assign(**dict.fromkeys(reader.modelled, start)))
         model = model.cpu().eval()
-        draw = draw_items if model.is_of_items else draw_values
         seed = draw_generator(options.seed, 1).initial_seed()
-        drawn = draw(model, model.batch(sequences), causal=self.options_.causal, sweeps=options.sweeps, seed=seed)
+        batch = model.batch(sequences)
+        drawn = draw_sequences(model, batch, causal=self.options_.causal, sweeps=options.sweeps, seed=seed)
         spread = sequences.scatter(drawn[sequences.index], len(rows), sequences.known)
         if model.is_of_items:
             return rows.assign(**{self.options_.item: [self.items_[int(number)] for number in spread]})
