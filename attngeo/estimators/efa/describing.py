@@ -37,8 +37,7 @@ def describe_data(
     if columns.part == "items":
         return columns.model_copy(update=sizes)
     if options.model == "fm" and not columns.items:
-        if train.coordinates is None:
-            raise UsageError("a factor model of values requires items or coordinates; name their columns")
+        assert train.coordinates is not None
         sizes["places"] = tuple(tuple(place) for place in train.coordinates[: train.starts[1]].tolist())
         for table in tables:
             check_places(table, sizes["places"])

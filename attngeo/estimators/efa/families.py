@@ -133,16 +133,12 @@ class Gaussian(ExponentialFamily):
 
     def log_base(self, value: Tensor) -> Tensor:
         """The density of a normal with mean 0."""
-        return self._log_density(value)
+        variance = self.variance_as(value)
+        return -(value.square() / variance + math.log(2 * math.pi) + variance.log()) / 2
 
     def log_prob(self, natural: Tensor, value: Tensor) -> Tensor:
         """The logarithm of p(y | η), from y − mean: η·t(y) and A(η) are too large where the mean is."""
-        return self._log_density(value - self.mean(natural))
-
-    def _log_density(self, distance: Tensor) -> Tensor:
-        """The logarithm of the density at a distance from the mean."""
-        variance = self.variance_as(distance)
-        return -(distance.square() / variance + math.log(2 * math.pi) + variance.log()) / 2
+        return self.log_base(value - self.mean(natural))
 
     def natural(self, raw: Tensor) -> Tensor:
         """Mean / variance."""
@@ -359,7 +355,7 @@ class Ordinal(ExponentialFamily):
 
     def mean(self, natural: Tensor) -> Tensor:
         """The mean level."""
-        levels = torch.arange(self.levels, dtype=natural.dtype, device=natural.device)
+        levels = torch.arange(self.levels).to(natural)
         return self._logits(natural).softmax(-1) @ levels
 
     def sample(self, natural: Tensor) -> Tensor:
@@ -372,7 +368,7 @@ class Ordinal(ExponentialFamily):
 
     def _logits(self, natural: Tensor) -> Tensor:
         """η·k + b_k of each level k, [..., levels]."""
-        levels = torch.arange(self.levels, dtype=natural.dtype, device=natural.device)
+        levels = torch.arange(self.levels).to(natural)
         return natural[..., None] * levels + self.weights.to(natural.dtype)
 
 

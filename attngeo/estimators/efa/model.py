@@ -145,10 +145,9 @@ class PartModel(nn.Module):
     @property
     def attention(self) -> MaskedAttention:
         """The layers of attention. Raises UsageError for a factor model."""
-        attention = getattr(self.network, "attention", None)
-        if not isinstance(attention, MaskedAttention):
+        if not isinstance(self.network, AttentionNetwork):
             raise UsageError(NO_ATTENTION)
-        return attention
+        return self.network.attention
 
     def embed(self, batch: Batch) -> Tokens:
         """The input of the layers of attention."""

@@ -16,6 +16,7 @@ from attngeo.errors import CorruptCheckpointError, OutputError, UnsupportedModel
 from attngeo.estimators.efa.families import FAMILIES, ExponentialFamily
 from attngeo.estimators.efa.making import make_families, make_model
 from attngeo.estimators.efa.model import PartModel
+from attngeo.estimators.efa.networks import AttentionNetwork
 from attngeo.estimators.efa.options import MADE_BY, PARTS, Architecture, EfaOptions
 from attngeo.estimators.efa.sequences import DataShape
 from attngeo.estimators.shared.paths import CONFIG
@@ -132,10 +133,9 @@ def write_efa(
 
 def _describe_layers(model: PartModel, options: EfaOptions) -> dict[str, Any]:
     """The keys of a transformer's configuration, which `attngeo score` reads; none for a factor model."""
-    attention = getattr(model.network, "attention", None)
-    if attention is None:
+    if not isinstance(model.network, AttentionNetwork):
         return {}
-    shape = attention.shape
+    shape = model.attention.shape
     return {
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
@@ -151,19 +151,18 @@ def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, 
         about, model = _read_part(folder, family)
         return about, [model]
     parts = [_read_part(folder / part, family) for part in PARTS]
-    for part, (_, model) in zip(PARTS, parts, strict=True):
-        if model.shape.part != part:
-            raise CorruptCheckpointError(f"{folder / part / CONFIG}: a model of {model.shape.part}; {ADVICE}")
     (of_items, _), (of_values, _) = parts
     is_same = (
-        of_items.options == of_values.options
+        (of_items.shape.part, of_values.shape.part) == PARTS
+        and of_items.options == of_values.options
         and of_items.architecture == of_values.architecture
         and of_items.shape.covariates == of_values.shape.covariates
         and of_values.items in ((), of_items.items)
     )
     if not is_same:
         raise CorruptCheckpointError(
-            f"{folder}: items and values are of two models, expected the same options, items and covariates; {ADVICE}"
+            f"{folder}: items and values are of two models, expected models of items and of values with the same "
+            f"options, items and covariates; {ADVICE}"
         )
     return of_items, [model for _, model in parts]
 
