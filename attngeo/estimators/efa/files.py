@@ -33,32 +33,18 @@ from attngeo.options import options_of
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.write import AS_WRITTEN
 
-COLUMNS = [
-    "data",
-    "part",
-    "value",
-    "model",
-    "direction",
-    "family",
-    "seed",
-    "sequences",
-    "rows",
-    "log_prob",
-    "without_context",
-    "without_repeats",
-]
 AS_FITTED = EfaPredictOptions()
 
 
 def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallback = ignore_progress) -> pd.DataFrame:
     """Fit a model to the rows of a file, save it, and measure it on each table, a row for each part and value.
 
-    Columns: `COLUMNS`; part is items or values (of the column value), and all for the sum of several; data is train,
-    held-out or validation, and test, log_prob the mean of a row, constants of the family included, and without_context
-    that of the best distribution that does not see the other rows: one of the family for each item, learned from
-    training rows. without_repeats, for items that occur once in a sequence, is that of their frequencies among the
-    items that the context does not have. Raises as `ExponentialFamilyAttention.fit` and `save`, and
-    DataUnavailableError or TableError for files that cannot be read.
+    Columns: data, part, value, model, direction, family, seed, and those of `Measured`. part is items or values (of the
+    column value), and all for the sum of several; data is train, held-out or validation, and test, log_prob the mean of
+    a row, constants of the family included, and without_context that of the best distribution that does not see the
+    other rows: one of the family for each item, learned from training rows. without_repeats, for items that occur once
+    in a sequence, is that of their frequencies among the items that the context does not have. Raises as
+    `ExponentialFamilyAttention.fit` and `save`, and DataUnavailableError or TableError for files that cannot be read.
     """
     paths = {TRAINING: path, HELD_OUT: options.validation, TEST: options.test}
     codes = _list_codes(options)
@@ -90,10 +76,19 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
     rows = []
     for table, columns in model.measure_columns().items():
         for (part, column), measured in columns.items():
-            family = {"items": "categorical", "values": options.families.get(column), "all": ""}[part]
-            key = {"data": table, "part": part, "value": column, "family": family, "seed": options.random_state}
-            rows.append({**key, "model": options.model, "direction": options.direction, **measured._asdict()})
-    return pd.DataFrame(rows, columns=COLUMNS)
+            rows.append(
+                {
+                    "data": table,
+                    "part": part,
+                    "value": column,
+                    "model": options.model,
+                    "direction": options.direction,
+                    "family": {"items": "categorical", "values": options.families.get(column), "all": ""}[part],
+                    "seed": options.random_state,
+                    **measured._asdict(),
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 def _list_codes(options: EfaOptions) -> list[str]:
