@@ -31,6 +31,11 @@ class Relation(NamedTuple):
     lowest: float
     chance: float
 
+    @property
+    def error(self) -> float:
+        """1 − the lower R²."""
+        return 1 - min(self.forward, self.backward)
+
     def __str__(self) -> str:
         return f"R² {self.forward:.4f} and {self.backward:.4f}, correlation {self.correlation:.4f}"
 
