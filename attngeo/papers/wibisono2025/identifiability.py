@@ -27,7 +27,7 @@ from attngeo.estimators.efa.attention import AttentionShape
 from attngeo.estimators.efa.families import Categorical
 from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
-from attngeo.estimators.efa.prediction import draw_items
+from attngeo.estimators.efa.prediction import draw_sequences
 from attngeo.estimators.efa.relations import Relation, relate
 from attngeo.estimators.efa.sequences import DataShape
 from attngeo.papers.residuals import Residuals, difference
@@ -330,4 +330,4 @@ def check_theorem_1_fits(seed: int = 0) -> Residuals:
 def _draw_from(model: ItemAttention, count: int, seed: int) -> Tensor:
     """Sequences that are drawn from a model, [count, I]."""
     empty = know_all(torch.zeros(count, FIT_LENGTH))
-    return draw_items(make_part(model), empty, causal=True, sweeps=1, seed=seed)
+    return draw_sequences(make_part(model), empty, causal=True, sweeps=1, seed=seed)

@@ -13,15 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from attngeo.estimators.efa.attention import AttentionShape, MaskedLayer
-from attngeo.estimators.efa.networks import (
-    Batch,
-    ItemAttention,
-    ItemFactors,
-    SpatialFactors,
-    ValueAttention,
-    ValueFactors,
-    ValueShape,
-)
+from attngeo.estimators.efa.factors import ItemFactors, SpatialFactors, ValueFactors
+from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
 from attngeo.papers.residuals import Residuals, difference
 from attngeo.training.loop import seeded
 
