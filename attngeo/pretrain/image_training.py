@@ -97,15 +97,11 @@ def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTas
             "image_size": size,
             "ema_decay": decay,
         },
-        count_rates=_count_images,
+        unit="images",
+        count_units=int,  # a sequence is an image
         others={"model-ema": lambda: cast("PreTrainedModel", average.module)},
         evaluate=partial(evaluate, test, average, options.label_smoothing),
     )
-
-
-def _count_images(images: int, seconds: float) -> dict[str, float]:
-    """Images, in all and per second."""
-    return {"images": images, "images_per_second": round(images / max(seconds, 1e-9), 1)}
 
 
 def _count_steps(options: ImagePretrainOptions, updates_per_epoch: int) -> tuple[int, int]:

@@ -270,11 +270,10 @@ def _train(
             f"resume with: {launch}attngeo pretrain --resume -o {shlex.quote(str(folder))}",
         )
     summary: dict[str, Any] = {}
-    is_first = trainer.is_world_process_zero()  # which has the scores
-    if is_first:
+    if trainer.is_world_process_zero():  # which has the scores
         summary = summarise_run(options, task, trainer, geometry)
     measured = task.evaluate(trainer)  # all processes take part
-    if is_first:
+    if summary:
         summary |= measured
     _save(trainer, task, folder, summary)
     if stop.requested:
@@ -287,14 +286,15 @@ def summarise_run(
 ) -> dict[str, Any]:
     """Losses, statistics of the scores at the start and at the end, sizes, data, software and hardware."""
     scores = geometry.frame
-    losses = scores[["step", "loss"]].dropna().drop_duplicates()
+    losses = scores["loss"].dropna()
     world = trainer.args.world_size
     sequences = trainer.state.global_step * options.batch_size * options.grad_accum * world
+    units = task.count_units(sequences)
     precision = trainer.args.mixed_precision
     return {
         "settings": dict(options) | {"steps": task.steps, "warmup": task.warmup},
-        "final_loss": float(losses["loss"].iloc[-1]),
-        "first_loss": float(losses["loss"].iloc[0]),
+        "final_loss": float(losses.iloc[-1]),
+        "first_loss": float(losses.iloc[0]),
         "start": spread_at(scores, 0),
         "end": spread_at(scores, trainer.state.global_step),
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
@@ -310,7 +310,8 @@ def summarise_run(
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         **software(),
         **machine(),
-        **task.count_rates(sequences, trainer.seconds),
+        task.unit: units,
+        f"{task.unit}_per_second": round(units / max(trainer.seconds, 1e-9), 1),
     }
 
 

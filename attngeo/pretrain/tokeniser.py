@@ -45,12 +45,17 @@ def prepare_tokeniser(
     if reference == "train":
         return train_wordpieces(text, vocab_size)
     tokeniser = load_tokeniser(reference)
-    if objective == "mlm" and tokeniser.mask_token is None:
-        raise UsageError(
-            f"tokenizer {reference} has no mask token, which mlm requires; give another or $objective clm",
-            "objective",
-        )
+    require_mask(tokeniser, masked=objective == "mlm")
     return tokeniser
+
+
+def require_mask(tokeniser: PreTrainedTokenizerBase, *, masked: bool) -> None:
+    """Raise UsageError if tokens are to be masked and the tokeniser has no token for it."""
+    if masked and tokeniser.mask_token is None:
+        name = tokeniser.name_or_path
+        raise UsageError(
+            f"tokenizer {name} has no mask token, which mlm requires; give another or $objective clm", "objective"
+        )
 
 
 def load_tokeniser(reference: str) -> PreTrainedTokenizerBase:

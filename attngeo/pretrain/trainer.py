@@ -30,8 +30,9 @@ class TrainingTask:
     """A model and what it is trained on.
 
     make_trainer: the Trainer's class, or a function that makes one. steps, warmup: updates. changed: parameters that
-    the initialisation set. about: the data, for the summary. count_rates: tokens per second and the like, from the
-    number of sequences and the seconds. others: further models to save, by folder name. evaluate: measures at the end.
+    the initialisation set. about: the data, for the summary. unit: what the speed of training is given in, such as
+    tokens. count_units: their number in so many sequences. others: further models to save, by folder name. evaluate:
+    measures at the end.
     """
 
     model: PreTrainedModel
@@ -43,7 +44,8 @@ class TrainingTask:
     warmup: int
     changed: list[str]
     about: Mapping[str, Any]
-    count_rates: Callable[[int, float], Mapping[str, float]]
+    unit: str
+    count_units: Callable[[int], int]
     others: Mapping[str, Callable[[], PreTrainedModel]] = field(default_factory=dict)
     evaluate: Callable[[RunTrainer], Mapping[str, Any]] = lambda _: {}
 

@@ -123,7 +123,7 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n")
     refuse(DataError, "empty.txt", "no column holds text", "text_column", text=str(tmp_path / "empty.txt"))
     (tmp_path / "few.txt").write_text("words of a text\n" * 40)
-    refuse(DataError, "few.txt has", "expected 24", "sequences", text=str(tmp_path / "few.txt"))
+    refuse(DataError, "few.txt has", "expected at least 24", "sequences", text=str(tmp_path / "few.txt"))
     refuse(DataUnavailableError, "none.txt", text=str(tmp_path / "none.txt"))
     refuse(UsageError, "seq_len 200", seq_len=200)
     refuse(DataError, "no token of 1 × 2 is predicted", "sequences", sequences=1, seq_len=2, seed=1)
