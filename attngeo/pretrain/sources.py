@@ -6,9 +6,10 @@ A document is a line of a text file, or a row of a table. Only data sets of the 
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.client import HTTPException
 from importlib.resources import files
@@ -79,12 +80,12 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
         case "jigsaw":
             source = dataclasses.replace(open_path(path, column or "comment_text"), tokenizer=PAPER_TOKENISER)
         case _:
-            if _is_local(reference):
-                source = open_path(reference, column)
-            else:
+            if is_on_hub(reference):
                 from attngeo.pretrain.hub_data import open_hub
 
                 source = open_hub(reference, column)
+            else:
+                source = open_path(reference, column)
     return dataclasses.replace(source, name=reference, space_characters=space_characters)
 
 
@@ -99,23 +100,26 @@ def require_text_data(reference: str) -> None:
         raise UsageError(f"{reference!r} names no data set, expected {expected}")
     if name == "jigsaw":
         find_path(path)
-    elif name not in TEXT_DATA and _is_local(reference):
+    elif name not in TEXT_DATA and not is_on_hub(reference):
         find_path(reference)
 
 
-def _is_local(reference: str) -> bool:
-    """Whether a reference is no data set of the Hub."""
+def is_on_hub(reference: str) -> bool:
+    """Whether a reference names a data set of the Hub: there is no file or folder of this name."""
     hub = HUB_REFERENCE.fullmatch(reference)
     is_local = hub is None or is_path(hub["name"]) or get_ending(reference) in READERS
-    return is_local or resolve_path(reference, EXPECTED).exists()
+    return not is_local and not os.path.exists(reference)  # noqa: PTH110 - a Path refuses names that are too long
 
 
-def find_path(reference: str) -> Path:
+def find_path(reference: str, expected: str = EXPECTED) -> Path:
     """The file or folder that a reference names. Raises DataUnavailableError if it is missing."""
-    path = resolve_path(reference, EXPECTED)
-    if not reference or not path.exists():
-        raise explain_no_path(reference, EXPECTED)
-    return path
+    with suppress(ModelNotFoundError):
+        path = local_path(reference)
+        if reference and path.exists():
+            return path
+    shown = reference if len(reference) <= LONGEST_PATH else f"…{reference[1 - LONGEST_PATH :]}"
+    advice = advise(reference, (*TEXT_DATA, *IMAGE_DATA), f"expected {expected}")
+    raise DataUnavailableError(f"{shown or repr(reference)}: no such file or folder; {advice}")
 
 
 def open_path(reference: str, column: str = "") -> TextSource:
@@ -143,21 +147,6 @@ def open_path(reference: str, column: str = "") -> TextSource:
     chosen = choose_text_column(reference, sample, column)
     size = sum(path.stat().st_size for path in paths)
     return TextSource(reference, partial(read_files, paths, chosen), streaming=size > LARGEST_IN_MEMORY)
-
-
-def resolve_path(text: str, expected: str) -> Path:
-    """The path that a reference names; it may be missing. Raises DataUnavailableError if the text can be no path."""
-    try:
-        return local_path(text)
-    except ModelNotFoundError:
-        raise explain_no_path(text, expected) from None
-
-
-def explain_no_path(text: str, expected: str) -> DataUnavailableError:
-    """The error for a reference that names nothing."""
-    shown = text if len(text) <= LONGEST_PATH else f"…{text[1 - LONGEST_PATH :]}"
-    advice = advise(text, (*TEXT_DATA, *IMAGE_DATA), f"expected {expected}")
-    return DataUnavailableError(f"{shown or repr(text)}: no such file or folder; {advice}")
 
 
 def _list_files(folder: Path) -> list[Path]:
