@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import ClusterError, StudyError, UsageError, first_line, require_extra
@@ -114,12 +114,9 @@ async def _reach(address: str) -> None:
 @contextmanager
 def _silence() -> Iterator[None]:
     """Silence what distributed logs about connections that are lost: the errors of a study say it."""
-    loggers = [logging.getLogger(name) for name in LOGGERS]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
+    with ExitStack() as levels:
+        for name in LOGGERS:
+            logger = logging.getLogger(name)
+            levels.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.CRITICAL + 1)
         yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

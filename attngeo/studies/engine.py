@@ -188,22 +188,21 @@ def _run_here(
     """One run after the other in this process. Its progress is that of the run, named by the run's position."""
     for task in tasks:
         label = f"{task.number + 1}/{len(tasks)} {task.name}  " if len(tasks) > 1 else ""
-
-        def report(step: Progress, label: str = label) -> None:
-            session.progress(dataclasses.replace(step, what=f"{label}{step.what}"))
-
-        yield run_task(function, task, dataclasses.replace(session, progress=report))
+        yield run_task(function, task, session, label)
 
 
-def run_task(function: Function[Any, Any], task: StudyTask[Any], session: Session) -> RunOutcome[Any]:
-    """The outcome of one run in this process. Only Ctrl-C and the end of the process are not outcomes."""
+def run_task(function: Function[Any, Any], task: StudyTask[Any], session: Session, label: str = "") -> RunOutcome[Any]:
+    """The outcome of one run in this process. Only Ctrl-C and the end of the process are not outcomes.
+
+    label: put before the progress of the run.
+    """
     notes: list[str] = []
 
     def report(step: Progress) -> None:
         if step.phase == "kept":
-            notes.append(step.what)
+            notes.append(f"{label}{step.what}")
         else:
-            session.progress(step)
+            session.progress(dataclasses.replace(step, what=f"{label}{step.what}"))
 
     try:
         result = function(task.setting, dataclasses.replace(session, progress=report))
@@ -333,7 +332,9 @@ def run_elsewhere(
             f"a worker has attngeo {attngeo.__version__}, expected {environment.version}; install the same version on "
             "all workers"
         )
-    with _alone, _in_folder(environment.folder), _collect_log(environment.log_level) as records:
+    # Relative paths mean the same everywhere. A machine that lacks the folder stays where it is.
+    folder = environment.folder if Path(environment.folder).is_dir() else Path.cwd()
+    with _alone, contextlib.chdir(folder), _collect_log(environment.log_level) as records:
         take_gpu(task.number)
         try:
             outcome = run_task(function, task, environment.session)
@@ -371,18 +372,6 @@ def take_gpu(number: int) -> None:
     gpus = names[:count] or list(map(str, range(count)))
     if len(gpus) > 1:
         os.environ[VISIBLE_GPUS] = gpus[number % len(gpus)]
-
-
-@contextlib.contextmanager
-def _in_folder(folder: str) -> Iterator[None]:
-    """Work in a folder, so that relative paths mean the same everywhere. A machine that lacks it stays where it is."""
-    before = Path.cwd()
-    try:
-        with contextlib.suppress(OSError):
-            os.chdir(folder)
-        yield
-    finally:
-        os.chdir(before)
 
 
 @contextlib.contextmanager
