@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import cast
 
 import pandas as pd
 
-from attngeo.choices import Objective
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
 from attngeo.keywords import takes_after_two
 from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, summarise_layers, summarise_runs
@@ -131,11 +129,11 @@ def compare(
         rows["steps"] = [trained.summary["settings"]["steps"] for trained in runs]
         rows.attrs = {"title": "Initialisations compared, run by run"}
         compared = Comparison(folder, rows, curves)
-        for name in ("comparison.csv", "comparison.parquet"):
-            tables.write_table(compared.rows, folder / name)
+        tables.write_table(rows, folder / "comparison.csv")
+        tables.write_table(rows, folder / "comparison.parquet")
         tables.write_table(compared.spread, folder / "spread.csv")
         tables.write_table(compared.layers, folder / "layers.csv")
-        tables.write_table(compared.curves, folder / "curves.parquet")
+        tables.write_table(curves, folder / "curves.parquet")
     return compared
 
 
@@ -147,8 +145,7 @@ def _plan(options: RunOptions, inits: Sequence[str], comparison: ComparisonOptio
     if comparison.objectives:
         if not isinstance(options, TextPretrainOptions):
             raise UsageError("$objectives is for texts, but these runs are on images; leave it out", "objectives")
-        objectives = cast(Sequence[Objective], comparison.objectives)  # ComparisonOptions has checked them
-        by_objective = [options.replace(objective=objective) for objective in objectives]
+        by_objective = [options.replace(objective=objective) for objective in comparison.objectives]
     plan = [
         planned.replace(init=init, seed=options.seed + number)
         for planned, number, init in product(by_objective, range(comparison.seeds), inits)
@@ -201,18 +198,16 @@ def _train_all(plan: Mapping[str, RunOptions], folder: Path, session: Session, *
     if failed:
         raise _explain_failures(failed, len(plan))
     if len(outcomes) < len(plan):
-        name = next(name for name in plan if name not in {outcome.name for outcome in outcomes})
-        raise InterruptedTrainingError(f"{name}: interrupted before this run was started", ADVICE)
+        raise InterruptedTrainingError(f"interrupted after {len(outcomes)} of {len(plan)} runs", ADVICE)
     return [outcome.result for outcome in outcomes if outcome.result is not None]
 
 
 def _train_one(setting: tuple[str, RunOptions], session: Session, *, folder: Path, resume: bool) -> Run:
     """One run of the study, in the folder of its name. resume: it may be there."""
     name, options = setting
+    train = run_or_read if resume else run
     try:
-        if resume:
-            return run_or_read(options, folder / name, progress=session.progress)
-        return run(options, folder / name, progress=session.progress)
+        return train(options, folder / name, progress=session.progress)
     except InterruptedTrainingError as error:
         raise InterruptedTrainingError(f"{name}: {error.what}", ADVICE) from None
 
@@ -232,23 +227,20 @@ def _explain_failures(failed: Sequence[RunOutcome[Run]], total: int) -> AttnGeoE
     return error
 
 
-def _add_evaluation(run: Run) -> pd.DataFrame:
-    """The geometry of a run; if it was evaluated, with loss and accuracy in the rows of the last step."""
-    geometry = run.geometry
-    is_last = geometry["step"] == geometry["step"].max()
-    measured = {}
-    for name in EVALUATION:
-        if name in run.summary:
-            measured[name] = is_last.map({True: run.summary[name], False: float("nan")})
-    return geometry.assign(**measured)
-
-
 def build_curves(runs: Iterable[Run]) -> pd.DataFrame:
-    """The geometry of all runs, with the columns `RUN_COLUMNS` in front, and `EVALUATION` of images at the end."""
+    """The geometry of all runs, with the columns `RUN_COLUMNS` in front, and `EVALUATION` of images at the end.
+
+    The values of `EVALUATION` are in the rows of the last step.
+    """
     geometries = {}
     for trained in runs:
         options = trained.options
-        geometries[options.objective_name, options.init, options.seed] = _add_evaluation(trained)
+        geometry = trained.geometry.copy()
+        is_last = geometry["step"] == geometry["step"].max()
+        for name in EVALUATION:
+            if name in trained.summary:
+                geometry.loc[is_last, name] = trained.summary[name]
+        geometries[options.objective_name, options.init, options.seed] = geometry
     curves = pd.concat(geometries, names=[*RUN_COLUMNS]).reset_index([*RUN_COLUMNS]).reset_index(drop=True)
     curves.attrs = {"title": "Training curves"}
     return curves
