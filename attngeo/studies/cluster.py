@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from attngeo.session import Session
 from attngeo.studies.engine import (
     LOGGER,
     Function,
+    Outcomes,
     RunOutcome,
     StudyEnvironment,
     StudyTask,
@@ -35,8 +36,8 @@ LOGGERS = ("distributed", "distributed.client", "tornado.application")
 
 
 def run_on_cluster(
-    function: Function[Any, Any], tasks: Sequence[StudyTask[Any]], session: Session, address: str
-) -> Generator[RunOutcome[Any], None, None]:
+    function: Function[Any, Any], tasks: Sequence[StudyTask], session: Session, address: str
+) -> Outcomes:
     """The outcome of each run as it arrives. Closing the iterator cancels the runs that no worker has begun.
 
     The runs of a worker that is killed are repeated on another one; Dask gives up a run that has killed several workers
@@ -61,7 +62,7 @@ def run_on_cluster(
             client.cancel(list(futures))
 
 
-def _explain_failure(task: StudyTask[Any], address: str, status: str, result: Any) -> RunOutcome[Any]:
+def _explain_failure(task: StudyTask, address: str, status: str, result: Any) -> RunOutcome[Any]:
     """The outcome of a run whose function did not return. Raises ClusterError if the cluster is lost."""
     if status != "error":
         raise ClusterError(f"{address}: the connection to the scheduler is lost; start the study again to resume it")
