@@ -174,20 +174,18 @@ def find_objective(model: PreTrainedModel) -> Objective:
 
     Raises UnsupportedModelError if it has no head of a language model, or is an encoder with a decoder.
     """
-    classes: list[Any] = []
-    if getattr(model.config, "is_encoder_decoder", False):
-        reason = "is an encoder with a decoder"
-        expected = "a model of one of the two"
-    else:
-        for objective in ("mlm", "clm"):
-            model_class = HEADS[objective][1].get(type(model.config), ())
-            classes += model_class if isinstance(model_class, tuple) else [model_class]
-            if type(model) in classes:
-                return objective
-        reason = "has no head of a language model"
-        expected = " or ".join(dict.fromkeys(known.__name__ for known in classes)) or "another model type"
     name = type(model).__name__
-    raise UnsupportedModelError(f"{name} {reason}, expected {expected}; attngeo score reads its weights")
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(
+            f"{name} is an encoder with a decoder, expected one of the two; attngeo score reads its weights"
+        )
+    for objective in ("mlm", "clm"):
+        if isinstance(model, HEADS[objective][1].get(type(model.config), ())):
+            return objective
+    raise UnsupportedModelError(
+        f"{name} has no head of a language model, expected a class of AutoModelForMaskedLM or AutoModelForCausalLM; "
+        "attngeo score reads its weights"
+    )
 
 
 def _open_tokeniser(store: TensorStore) -> PreTrainedTokenizerBase:
@@ -281,10 +279,7 @@ class GradientCallback(AttentionGeometryCallback):
             return []
         recorded = record_gradients(model, self._batches, self._objective)
         generator = torch.Generator().manual_seed(0)
-        columns = self._list_columns()
         rows = []
         for site in recorded.sites:
-            for row in tabulate_site(site, generator):
-                row["loss"] = recorded.loss
-                rows.append({name: row[name] for name in columns if name in row})
-        return rows
+            rows += tabulate_site(site, generator)
+        return [row | {"loss": recorded.loss} for row in rows]

@@ -172,8 +172,13 @@ def record_gradients(model: PreTrainedModel, batches: Sequence[Batch], objective
             with _follow(model, sites, objective) as recorder:
                 share = _compute_loss(model, batch, objective) / max(predicted, 1)
             loss += float(share.detach())
-            for gradients in _differentiate(share, recorder.calls):
-                by_module[gradients.site.module].append(gradients)
+            if not recorder.calls or not share.requires_grad:
+                continue
+            zeros = [call.beta for call in recorder.calls]
+            gradients = torch.autograd.grad(share, zeros, allow_unused=True)  # parameters get none
+            for call, beta in zip(recorder.calls, gradients, strict=True):
+                if beta is not None:  # the loss depends on it
+                    by_module[call.site.module].append(call._replace(beta=beta))
     if not math.isfinite(loss):
         raise CorruptCheckpointError(f"the loss is {loss}, expected a number; check the weights")
     if not any(by_module.values()):
@@ -229,14 +234,6 @@ def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective) ->
     chosen = labels != NO_LABEL
     wide = logits[chosen].to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(wide, labels[chosen], reduction="sum")
-
-
-def _differentiate(loss: Tensor, calls: list[SiteGradients]) -> list[SiteGradients]:
-    """The calls with their gradients, without those that the loss does not depend on. Parameters get none."""
-    if not calls or not loss.requires_grad:
-        return []
-    gradients = torch.autograd.grad(loss, [call.beta for call in calls], allow_unused=True)
-    return [call._replace(beta=beta) for call, beta in zip(calls, gradients, strict=True) if beta is not None]
 
 
 @contextmanager
