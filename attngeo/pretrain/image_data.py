@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +25,7 @@ from attngeo.errors import DataError, first_line
 from attngeo.pretrain.hub_data import explain_errors, open_builder
 from attngeo.pretrain.references import EXPECTED_IMAGES
 from attngeo.pretrain.sources import find_path, is_on_hub
+from attngeo.pretrain.trainer import draw_order
 
 CIFAR10 = "uoft-cs/cifar10"
 # Names of the split to test on, in the order in which they are tried.
@@ -68,7 +68,7 @@ def open_images(reference: str, *, seed: int = 0) -> ImageData:
         elif is_on_hub(reference):
             splits = _open_hub(reference)
         else:
-            splits = _open_folder(reference)
+            splits = _open_folder(find_path(reference, EXPECTED_IMAGES))
         return _build_data(reference, splits, channels=3, seed=seed)
 
 
@@ -83,13 +83,10 @@ def _make_digits() -> dict[str, datasets.Dataset]:
     return {"train": rows.select(range(cut)), "test": rows.select(range(cut, len(rows)))}
 
 
-def _open_folder(reference: str) -> dict[str, datasets.Dataset]:
-    path = find_path(reference, EXPECTED_IMAGES)
-    if not path.is_dir():
-        raise DataError(f"{reference} is a file, expected a folder with a sub-folder of images for each label")
+def _open_folder(path: Path) -> dict[str, datasets.Dataset]:
     endings = Image.registered_extensions()
     if not any(file.suffix.lower() in endings for file in path.rglob("*")):
-        raise DataError(f"{reference} holds no images, expected a sub-folder of them for each label")
+        raise DataError("no images, expected a folder with a sub-folder of them for each label")
     splits = datasets.load_dataset("imagefolder", data_dir=str(path.absolute()))
     return {name: _drop_links(rows) for name, rows in splits.items()}
 
@@ -108,7 +105,7 @@ def _drop_links(rows: datasets.Dataset) -> datasets.Dataset:
 def _open_hub(reference: str) -> dict[str, datasets.Dataset]:
     builder, split = open_builder(reference)
     if builder.info.features is not None:
-        _image_column(reference, builder.info.features)  # before a large data set of text is downloaded
+        _image_column(builder.info.features)  # before a large data set of text is downloaded
     builder.download_and_prepare()
     splits: dict[str, datasets.Dataset] = builder.as_dataset()
     if split:
@@ -119,17 +116,15 @@ def _open_hub(reference: str) -> dict[str, datasets.Dataset]:
 
 def _build_data(reference: str, splits: Mapping[str, datasets.Dataset], *, channels: int, seed: int) -> ImageData:
     if "train" not in splits:
-        raise DataError(
-            f"{reference}: no split 'train'; its splits are {list_names([*splits])}; choose one with {reference}#SPLIT"
-        )
+        raise DataError(f"no split 'train'; its splits are {list_names([*splits])}; choose one with {reference}#SPLIT")
     train = splits["train"]
-    image = _image_column(reference, train.features)
-    label = _label_column(reference, train.features)
+    image = _image_column(train.features)
+    label = _label_column(train.features)
     if not _all_label(train, label):
-        raise DataError(f"{reference}: some images to train on have no {label}; leave them out")
+        raise DataError(f"some images to train on have no {label}; leave them out")
     labels = list(train.features[label].names)
     if len(labels) < 2:
-        raise DataError(f"{reference}: its labels are {list_names(labels)}, expected at least two")
+        raise DataError(f"its labels are {list_names(labels)}, expected at least two")
     test = _find_test_split(splits, label)
     if test is None:
         order = np.random.default_rng(seed).permutation(len(train))
@@ -151,21 +146,21 @@ def _find_test_split(splits: Mapping[str, datasets.Dataset], label: str) -> data
     return None
 
 
-def _image_column(reference: str, features: Mapping[str, Any]) -> str:
+def _image_column(features: Mapping[str, Any]) -> str:
     """`image` or `img`, otherwise the first column of images."""
     columns = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
     if not columns:
-        raise DataError(f"{reference} holds no images; its columns are {list_names([*features])}")
+        raise DataError(f"no images; its columns are {list_names([*features])}")
     return next((name for name in columns if name in ("image", "img")), columns[0])
 
 
-def _label_column(reference: str, features: Mapping[str, Any]) -> str:
+def _label_column(features: Mapping[str, Any]) -> str:
     """`label` or `labels`, otherwise the first column of labels; in cifar100, that is the finer of two."""
     columns = [name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
     if not columns:
         raise DataError(
-            f"{reference}: no column of labels, expected one of the type ClassLabel; its columns are "
-            f"{list_names([*features])}; a folder needs a sub-folder for each label"
+            f"no column of labels, expected one of the type ClassLabel; its columns are {list_names([*features])}; a "
+            "folder needs a sub-folder for each label"
         )
     return next((name for name in ("label", "labels") if name in columns), columns[0])
 
@@ -258,18 +253,13 @@ class ShuffledImages(Dataset[dict[str, Any]]):
         numbers = []
         for index in indices:
             epoch, position = divmod(index, size)
-            numbers.append(int(_shuffle(self.seed, epoch, size)[position]))
+            order, _ = draw_order(size, 0, self.seed, epoch)
+            numbers.append(int(order[position]))
         images = self.split.__getitems__(numbers)
         return [
             {"pixel_values": pixels, "label": label, "index": index}
             for index, (pixels, label) in zip(indices, images, strict=True)
         ]
-
-
-@lru_cache(maxsize=2)
-def _shuffle(seed: int, epoch: int, count: int) -> np.ndarray:
-    """The numbers of the images in the order of one epoch."""
-    return np.random.default_rng((seed, epoch)).permutation(count)
 
 
 @contextmanager

@@ -112,10 +112,10 @@ def run(
         if resume:
             options = resume_options(read_settings(folder), dict(options), folder)
         arguments = build_arguments(options, folder)
-        if resume and arguments.process_index == 0:
+        if arguments.process_index == 0:
             remove_broken(folder)
         report(Progress("prepare", f"reading {options.data}, making {options.model_name}"))
-        checkpoint = find_last_checkpoint(folder) if resume else None
+        checkpoint = find_last_checkpoint(folder)  # a folder with checkpoints is one to resume
         task = prepare_task(options, arguments.world_size, checkpoint)
         _check_room(folder, task)
         if arguments.process_index == 0:
@@ -170,7 +170,6 @@ def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments
         gradient_accumulation_steps=options.grad_accum,
         learning_rate=options.lr,
         weight_decay=options.weight_decay,
-        lr_scheduler_type="linear",
         optim="adamw_torch",
         seed=options.seed,
         bf16=precision == "bf16",
@@ -330,7 +329,7 @@ def _save(trainer: RunTrainer, task: TrainingTask, folder: Path, summary: Mappin
             return
         (partial / "training_args.bin").unlink(missing_ok=True)  # a pickle; settings.json says the same
         for name, model in task.others.items():
-            model().save_pretrained(partial / name)
+            model.save_pretrained(partial / name)
             task.processor.save_pretrained(partial / name)
         for name in (*task.others, MODEL):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -364,17 +363,17 @@ def _check_room(folder: Path, task: TrainingTask) -> None:
         )
 
 
+@dataclass(eq=False)
 class _ReportLogs(TrainerCallback):
     """Reports loss and median scores at every log."""
 
-    def __init__(self, report: ProgressCallback, geometry: AttentionGeometryCallback) -> None:
-        self._report = report
-        self._geometry = geometry
+    report: ProgressCallback
+    geometry: AttentionGeometryCallback
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:  # noqa: ARG002
         logs = kwargs.get("logs")
         if state.is_world_process_zero and logs and "loss" in logs:
-            medians = self._geometry.medians
+            medians = self.geometry.medians
             scores = [f"{spec.label} {medians[statistic(name, 'median')]:.2f}" for name, spec in SCORES.items()]
             what = "  ".join([f"loss {logs['loss']:.3f}", *scores])
-            self._report(Progress("train", what, state.global_step, state.max_steps, "steps"))
+            self.report(Progress("train", what, state.global_step, state.max_steps, "steps"))

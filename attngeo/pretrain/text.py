@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -24,7 +24,7 @@ from attngeo.pretrain.options import TextPretrainOptions
 from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.text_source import TextSource
 from attngeo.pretrain.tokeniser import prepare_tokeniser
-from attngeo.pretrain.trainer import RunTrainer, TrainingTask
+from attngeo.pretrain.trainer import LabelCount, RunTrainer, TrainingTask, draw_order
 
 # A training sequence: `input_ids` [length], and its `index`, counted from the start of training.
 Example = dict[str, Any]
@@ -112,7 +112,6 @@ class ShuffledSequences(Dataset[Example]):
     count: int
     seed: int
     length: int
-    _orders: dict[int, tuple[np.ndarray, int]] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
         return self.count
@@ -145,16 +144,8 @@ class ShuffledSequences(Dataset[Example]):
         return int(full_epochs * lengths.sum() + lengths[order[:remaining]].sum())
 
     def _draw_order(self, epoch: int) -> tuple[np.ndarray, int]:
-        """The order of one epoch, and by how many tokens its sequences are shifted."""
-        if epoch not in self._orders:
-            # The previous epoch is kept, because a batch may begin in one epoch and end in the next.
-            self._orders = {old: order for old, order in self._orders.items() if old == epoch - 1}
-            random = np.random.default_rng((self.seed, ORDER, epoch))
-            order = random.permutation(self.distinct)
-            is_shifted = epoch > 0 and self.length > 0
-            shift = int(random.integers(self.length)) if is_shifted else 0
-            self._orders[epoch] = order, shift
-        return self._orders[epoch]
+        """The order of one epoch, and by how many tokens its sequences are shifted: in the first one by none."""
+        return draw_order(self.distinct, self.length if epoch else 0, self.seed, ORDER, epoch)
 
 
 @dataclass(eq=False)
@@ -357,12 +348,12 @@ class CausalTrainer(RunTrainer):
         super().__init__(*args, compute_loss_func=_mean_over_next, **kwargs)
 
 
-def _mean_over_next(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+def _mean_over_next(outputs: Any, labels: Tensor, num_items_in_batch: LabelCount = None) -> Tensor:
     """Cross-entropy of each label given the tokens before it; the first label of a sequence must be -100."""
     return _mean_loss(outputs["logits"][:, :-1], labels[:, 1:], num_items_in_batch)
 
 
-def _mean_over_masked(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+def _mean_over_masked(outputs: Any, labels: Tensor, num_items_in_batch: LabelCount = None) -> Tensor:
     """Cross-entropy over the tokens that have a label; the logits are of these tokens, or of all."""
     logits = outputs["logits"]
     is_chosen = labels != NO_LABEL
@@ -371,7 +362,7 @@ def _mean_over_masked(outputs: Any, labels: Tensor, num_items_in_batch: Tensor |
     return _mean_loss(logits, labels[is_chosen], num_items_in_batch)
 
 
-def _mean_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+def _mean_loss(logits: Tensor, labels: Tensor, num_items_in_batch: LabelCount) -> Tensor:
     """Summed cross-entropy over the labels other than -100, divided by their number in all accumulated batches."""
     count = (labels != NO_LABEL).sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
     total = F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), reduction="sum")

@@ -17,7 +17,7 @@ from attngeo.errors import DataError, DataUnavailableError, UsageError, first_li
 from attngeo.pretrain.references import parse_tokeniser
 from attngeo.pretrain.text_source import TextSource, silence_libraries
 
-SPECIAL = {
+SPECIAL: dict[str, Any] = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
     "cls_token": "[CLS]",
@@ -107,8 +107,7 @@ def train_wordpieces(text: TextSource, vocab_size: int) -> PreTrainedTokenizerFa
         (SPECIAL["sep_token"], vocabulary[SPECIAL["sep_token"]]),
         (SPECIAL["cls_token"], vocabulary[SPECIAL["cls_token"]]),
     )
-    special: dict[str, Any] = SPECIAL
-    return PreTrainedTokenizerFast(tokenizer_object=core, **special)  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(tokenizer_object=core, **SPECIAL)  # type: ignore[no-untyped-call]
 
 
 def _make_tokenizer(model: models.Model) -> Tokenizer:
