@@ -14,7 +14,7 @@ from functools import partial
 from http.client import HTTPException
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO
 from urllib.error import HTTPError
@@ -31,8 +31,6 @@ from attngeo.pretrain.options import IMAGE_DATA, TEXT_DATA
 from attngeo.pretrain.text_formats import READERS, TABLE_ROWS, Row, choose_text_column, get_ending, read_rows
 from attngeo.pretrain.text_source import HUB_REFERENCE, LARGEST_IN_MEMORY, PAPER_TOKENISER, TextSource
 
-# The value of a column that a row lacks.
-MISSING = object()
 # Characters of a path that a message shows; of a longer one, the end tells most.
 LONGEST_PATH = 100
 EXPECTED = "a text file, a folder, org/name of the Hub, or one of austen, wikipedia, redpajama, jigsaw:PATH/train.csv"
@@ -136,12 +134,7 @@ def open_path(reference: str, column: str = "") -> TextSource:
     if len(endings) != 1 or None in endings:
         got = " ".join(sorted(endings.values())) or "none"
         raise DataError(f"{reference}: expected files of one format, ending in one of {' '.join(READERS)}; got {got}")
-    sample: list[Row] = []
-    for path in paths:
-        if sample:
-            break
-        with _explain_unreadable(path):
-            sample = list(islice(_request_rows(path), TABLE_ROWS))
+    sample = list(islice(chain.from_iterable(map(_request_rows, paths)), TABLE_ROWS))
     if not sample:
         raise DataError(f"{reference} is empty, expected text; give another one")
     chosen = choose_text_column(reference, sample, column)
@@ -166,44 +159,44 @@ def read_files(locations: Sequence[Location], column: str) -> Iterator[str]:
     DataError if it cannot be read, or if a row lacks the column or has no string there.
     """
     for location in locations:
-        has_rows = has_column = False
-        with _explain_unreadable(location):
-            for number, row in enumerate(_request_rows(location, column), 1):
-                has_rows = True
-                if not row:  # an empty line, or one of a Parquet file without the column
-                    continue
-                text = row.get(column, MISSING)
-                if text is MISSING:
-                    raise DataError(
-                        f"{location}: row {number} has no {column!r}, expected one in each row (null for no text); it "
-                        f"has {list_names([*row])}"
-                    )
-                if text is not None and not isinstance(text, str):
-                    raise DataError(
-                        f"{location}: row {number} has a {type(text).__name__} as {column!r}, expected a string, or "
-                        "null for no text"
-                    )
-                has_column = True
-                if text is not None:
-                    yield text
-            if has_rows and not has_column:
-                raise DataError(f"{location} has no column {column!r}")
+        for number, row in enumerate(_request_rows(location, column), 1):
+            if not row:  # an empty line
+                continue
+            if column not in row:
+                raise DataError(
+                    f"{location}: row {number} has no {column!r}, expected one in each row (null for no text); it has "
+                    f"{list_names([*row])}"
+                )
+            text = row[column]
+            if isinstance(text, str):
+                yield text
+            elif text is not None:
+                raise DataError(
+                    f"{location}: row {number} has a {type(text).__name__} as {column!r}, expected a string, or null "
+                    "for no text"
+                )
 
 
 def _request_rows(location: Location, column: str = "") -> Iterator[Row]:
-    """The rows of a file.
+    """The rows of a file. Raises DataUnavailableError or DataError if it cannot be read."""
+    with _explain_unreadable(location):
+        if isinstance(location, str):
+            yield from _download_rows(location, column)
+        else:
+            with location.open("rb") as file:
+                yield from read_rows(file, location.name, column)
+
+
+def _download_rows(address: str, column: str) -> Iterator[Row]:
+    """The rows of a file at an address.
 
     If a connection breaks, the file is requested again, and the rows that were already read are skipped.
     """
-    if not isinstance(location, str):
-        with location.open("rb") as file:
-            yield from read_rows(file, location.name, column)
-        return
     done = 0
     for wait in (*WAITS, None):
         try:
-            with _open_address(location) as file:
-                for row in islice(read_rows(file, location, column), done, None):
+            with _open_address(address) as file:
+                for row in islice(read_rows(file, address, column), done, None):
                     yield row
                     done += 1
             return
@@ -238,9 +231,4 @@ def _explain_unreadable(location: Location) -> Iterator[None]:
             ) from error
         if isinstance(error, OSError) and error.errno:
             raise DataUnavailableError(f"{location} cannot be read ({error.strerror})") from error
-        if isinstance(error, UnicodeDecodeError):
-            byte = error.object[error.start]
-            raise DataError(
-                f"{location} is not UTF-8 text (byte 0x{byte:02x}); convert it, for example with iconv"
-            ) from error
-        raise DataError(f"{location} cannot be read ({first_line(error)})") from error
+        raise DataError(f"{location} cannot be read ({first_line(error)}); expected UTF-8 text or a table") from error

@@ -92,7 +92,10 @@ def _read_csv(file: Any, _column: str, delimiter: str = ",") -> Iterator[Row]:
 def _read_parquet(file: IO[bytes], column: str) -> Iterator[Row]:
     from pyarrow import parquet  # type: ignore[import-untyped]
 
-    for batch in parquet.ParquetFile(file).iter_batches(PARQUET_ROWS, columns=[column] if column else None):
+    table = parquet.ParquetFile(file)
+    if column and column not in table.schema_arrow.names:
+        raise ValueError(f"it has no column {column!r}, its columns are {list_names(table.schema_arrow.names)}")
+    for batch in table.iter_batches(PARQUET_ROWS, columns=[column] if column else None):
         yield from batch.to_pylist()
 
 
