@@ -23,8 +23,8 @@ from attngeo.pretrain.options import (
     make_absolute,
 )
 from attngeo.pretrain.runs import Run, refuse_other_runs, run, run_or_read
-from attngeo.progress import Progress, ProgressCallback
-from attngeo.scores.summary import QUARTILES, statistics
+from attngeo.progress import ProgressCallback
+from attngeo.scores.summary import statistics
 from attngeo.session import Session, StudyOptions
 from attngeo.studies.engine import RunOutcome, run_study
 from attngeo.tables import write as tables
@@ -32,14 +32,6 @@ from attngeo.tables.files import lock_folder
 
 ADVICE = "resume with the same command and --resume"
 RESULTS = ("final_loss", "steps_to_baseline", "speed_up")
-
-
-def comparison_columns() -> tuple[str, ...]:
-    """The columns of a comparison's rows, in their order; there is one row for each run.
-
-    Those of images have the columns `EVALUATION` after `speed_up`.
-    """
-    return ("model", *RUN_COLUMNS, "steps", *RESULTS, *statistics(QUARTILES))
 
 
 @dataclass(frozen=True)
@@ -122,7 +114,7 @@ def compare(
             check_init(planned.init, "compare")
         runs = _train_all(plan, folder, session, resume=resume)
         if not all(run.summary for run in runs):  # not the first process, which has the scores
-            return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
+            return Comparison(folder, pd.DataFrame(), pd.DataFrame())
         curves = build_curves(runs)
         rows = summarise_runs(curves)
         rows.insert(0, "model", [trained.options.model_name for trained in runs])
@@ -178,12 +170,6 @@ def _train_all(plan: Mapping[str, RunOptions], folder: Path, session: Session, *
         raise UsageError(
             "$jobs and $cluster are for one process a run; start without accelerate launch", "jobs", "cluster"
         )
-
-    def note(outcome: RunOutcome[Run]) -> None:
-        if study.elsewhere:
-            how = "failed" if outcome.failure is not None else "finished"
-            session.progress(Progress("train", f"{outcome.name}  {how}"))
-
     # Of several processes that train each run, the first would go on to the next run without the others. A cluster may
     # repeat a run whose worker was lost, and which has saved a checkpoint or is finished.
     outcomes = run_study(
@@ -191,7 +177,6 @@ def _train_all(plan: Mapping[str, RunOptions], folder: Path, session: Session, *
         list(plan.items()),
         replace(session, study=study.replace(fail_fast=study.fail_fast or several)),
         names=list(plan),
-        on_outcome=note,
         saves=True,
     )
     failed = [outcome for outcome in outcomes if outcome.failure is not None]
@@ -215,15 +200,11 @@ def _train_one(setting: tuple[str, RunOptions], session: Session, *, folder: Pat
 def _explain_failures(failed: Sequence[RunOutcome[Run]], total: int) -> AttnGeoError:
     """The error for runs that did not finish: that of the first which failed by itself, not by a signal."""
     faults = [outcome for outcome in failed if not isinstance(outcome.failure, InterruptedTrainingError)]
-    first = (faults or failed)[0]
-    error = first.failure
+    error = (faults or failed)[0].failure
     assert error is not None
-    if len(faults) < 2:
-        return error
-    if first.is_raised:
-        error.subject = f"{first.name}: {error.subject}" if error.subject else first.name
-    others = ", ".join(outcome.name for outcome in faults[1:])
-    error.args = (f"{error.args[0]}; {len(faults)} of {total} runs failed, also {others}", *error.option)
+    if len(faults) > 1:
+        names = ", ".join(outcome.name for outcome in faults)
+        error.args = (f"{error.args[0]}; {len(faults)} of {total} runs failed: {names}", *error.option)
     return error
 
 

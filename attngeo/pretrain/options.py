@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -29,6 +29,7 @@ from attngeo.options import (
     RESULTS,
     RUNNING,
     Options,
+    default_of,
     option,
     options_of,
 )
@@ -129,7 +130,6 @@ FREE = ("save_every", "report_to")
 
 # A number of at least 0, as the options say.
 Share = Annotated[float, Field(lt=1)]
-Kind = TypeVar("Kind", bound="PretrainOptions")
 
 
 def show_presets(name: str) -> str:
@@ -357,14 +357,9 @@ class ComparisonOptions(Options):
     seeds: int = option(1, "Number of seeds (with --compare)", panel=COMPARISON, least=1)
 
     def _check(self) -> None:
-        if self.compare is None and self.objectives is not None:
-            raise UsageError(
-                "$objectives requires $compare; for a single run, give one objective",
-                "objectives",
-                "compare",
-            )
-        if self.compare is None and self.seeds != 1:
-            raise UsageError("$seeds requires $compare; for a single run, give one seed", "seeds", "compare")
+        for name in ("objectives", "seeds"):
+            if self.compare is None and getattr(self, name) != default_of(type(self), name):
+                raise UsageError(f"${name} requires $compare; leave it out for a single run", name, "compare")
         for objective in self.objectives or ():
             one_of("objectives", objective, Objective)
 
@@ -485,20 +480,18 @@ def read_settings(folder: Path) -> RunOptions:
         ) from None
 
 
-def resume_options(stored: Kind, options: Mapping[str, Any], folder: Path) -> Kind:
+def resume_options(stored: RunOptions, options: Mapping[str, Any], folder: Path) -> RunOptions:
     """The options of a run in a folder, with those of `options` that a resumed run may change.
 
     options: by name; None means not given. Raises UsageError for any other difference.
     """
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     for name, value in given.items():
         if name not in options_of(type(stored)):
             raise UsageError(f"${name} is not an option of the {stored.TASK} run in {folder}; leave it out", name)
         before = getattr(stored, name)
-        is_same = before == value
-        if name in PATHS:
-            is_same = make_absolute(name, before) == make_absolute(name, value)
-        if not is_same and name not in FREE:
+        chosen = make_absolute(name, value) if name in PATHS else value
+        if chosen != before and name not in FREE:
             raise UsageError(
                 f"${name} is {value}, expected {before}, with which {folder} was started; leave it out, or start "
                 "another run with -o",
