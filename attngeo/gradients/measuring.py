@@ -19,7 +19,7 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Objective
 from attngeo.devices import explain_memory
 from attngeo.embeddings.tokeniser import COMPANIONS, read_tokeniser
-from attngeo.errors import CorruptCheckpointError, DataError, UnsupportedModelError, UsageError
+from attngeo.errors import CorruptCheckpointError, DataError, UnsupportedModelError, UsageError, about
 from attngeo.gradients.options import PAIR_COLUMNS, GradientOptions, gradient_columns
 from attngeo.gradients.recording import LESS, Batch, SiteGradients, record_gradients, require_gradients
 from attngeo.gradients.statistics import tabulate_site
@@ -27,8 +27,8 @@ from attngeo.keywords import takes
 from attngeo.pretrain.callback import AttentionGeometryCallback
 from attngeo.pretrain.models import HEADS, check_length
 from attngeo.pretrain.sources import open_text
-from attngeo.pretrain.text import NO_LABEL, SeededMaskingCollator, StreamedSequences, build_sequences
-from attngeo.pretrain.tokeniser import load_tokeniser
+from attngeo.pretrain.text import NO_LABEL, SeededMaskingCollator, build_sequences
+from attngeo.pretrain.tokeniser import load_tokeniser, require_mask
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.scores.score import INTEGERS
@@ -123,16 +123,17 @@ def measure(  # noqa: D417 - the keywords are those of a session
     report = session.progress
     with closing(open_store(model, session.hub)) as store, silence_libraries():
         with _open_model(model, store, report) as running:
-            require_gradients(running, store.ref)
-            usual = find_objective(running, store.ref)
+            with about(store.ref):
+                require_gradients(running)
+                usual = find_objective(running)
             objective = options.objective or usual
             tokeniser = _open_tokeniser(store) if tokeniser is None else tokeniser
             report(Progress("prepare", f"read {options.text}"))
             batches = read_batches(tokeniser, options.replace(objective=objective))
-            _check_batches(running, batches, options, store.ref)
             report(Progress("score", f"gradients of {type(running).__name__}"))
-            with explain_memory(LESS):
-                recorded = record_gradients(running, batches, objective, ref=store.ref)
+            with about(store.ref), explain_memory(LESS):
+                _check_batches(running, batches, options.seq_len)
+                recorded = record_gradients(running, batches, objective)
         generator = torch.Generator().manual_seed(options.seed)
         rows = []
         for done, site in enumerate(recorded.sites):
@@ -164,25 +165,23 @@ def _open_model(model: Any, store: TensorStore, report: ProgressCallback) -> Ite
         yield running  # type: ignore[misc]
 
 
-def find_objective(model: PreTrainedModel, ref: str) -> Objective:
+def find_objective(model: PreTrainedModel) -> Objective:
     """What a model was trained on, as its class says.
 
     Raises UnsupportedModelError if it has no head of a language model, or is an encoder with a decoder.
     """
-    classes: list[Any] = []
-    if getattr(model.config, "is_encoder_decoder", False):
-        reason = "is an encoder with a decoder"
-        expected = "a model of one of the two"
-    else:
-        for objective in ("mlm", "clm"):
-            model_class = HEADS[objective][1].get(type(model.config), ())
-            classes += model_class if isinstance(model_class, tuple) else [model_class]
-            if type(model) in classes:
-                return objective
-        reason = "has no head of a language model"
-        expected = " or ".join(dict.fromkeys(known.__name__ for known in classes)) or "another model type"
     name = type(model).__name__
-    raise UnsupportedModelError(f"{ref}: {name} {reason}, expected {expected}; attngeo score reads its weights")
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(
+            f"{name} is an encoder with a decoder, expected one of the two; attngeo score reads its weights"
+        )
+    for objective in ("mlm", "clm"):
+        if isinstance(model, HEADS[objective][1].get(type(model.config), ())):
+            return objective
+    raise UnsupportedModelError(
+        f"{name} has no head of a language model, expected a class of AutoModelForMaskedLM or AutoModelForCausalLM; "
+        "attngeo score reads its weights"
+    )
 
 
 def _open_tokeniser(store: TensorStore) -> PreTrainedTokenizerBase:
@@ -210,39 +209,31 @@ def read_batches(tokeniser: PreTrainedTokenizerBase, options: GradientOptions) -
         UsageError: the tokeniser has no mask token, and the objective needs one.
     """
     masked = options.objective == "mlm"
-    if masked and tokeniser.mask_token is None:
-        raise UsageError("the tokeniser has no mask token, which mlm requires; choose $objective clm", "objective")
+    require_mask(tokeniser, masked=masked)
     text = open_text(options.text, column=options.text_column)
     wanted = options.sequences
     length = options.seq_len
-    data = build_sequences(text, tokeniser, length=length, pack=True, count=wanted, batch=1, seed=options.seed)
-    if not isinstance(data, StreamedSequences) and data.distinct < wanted:
-        raise DataError(
-            f"{text.name} has {data.distinct} sequences of {length} tokens, expected {wanted}; give more text, or "
-            "lower $sequences or $seq_len",
-            "sequences",
-            "seq_len",
-        )
+    data = build_sequences(
+        text, tokeniser, length=length, count=wanted, least=wanted, seed=options.seed, option="sequences"
+    )
     examples = list(islice(iter(data), wanted))
     collate = SeededMaskingCollator(tokeniser, mlm=masked, mlm_probability=MASKED, mask_seed=options.seed)
     at_once = max(TOKENS_AT_ONCE // length, 1)
-    batches: list[Batch] = [
-        collate.torch_call(examples[first : first + at_once]) for first in range(0, wanted, at_once)
-    ]
+    batches: list[Batch] = [collate(examples[first : first + at_once]) for first in range(0, wanted, at_once)]
     if all((batch["labels"] == NO_LABEL).all() for batch in batches):
         raise DataError(f"{text.name}: no token of {wanted} × {length} is predicted; raise $sequences", "sequences")
     return batches
 
 
-def _check_batches(model: PreTrainedModel, batches: list[Batch], options: GradientOptions, ref: str) -> None:
+def _check_batches(model: PreTrainedModel, batches: list[Batch], length: int) -> None:
     """Raise UsageError for sequences that are too long, CorruptCheckpointError for tokens that the model lacks."""
-    check_length(model, options.seq_len)
+    check_length(model, length)
     largest = max(int(batch["input_ids"].max()) for batch in batches)
     size = model.config.vocab_size
     if largest >= size:
         raise CorruptCheckpointError(
-            f"{ref}: its tokeniser gives the number {largest}, expected less than the {size} of its vocabulary; the "
-            "tokeniser and the weights do not belong together"
+            f"its tokeniser gives the number {largest}, expected less than the {size} of its vocabulary; the tokeniser "
+            "and the weights do not belong together"
         )
 
 
@@ -284,10 +275,7 @@ class GradientCallback(AttentionGeometryCallback):
             return []
         recorded = record_gradients(model, self._batches, self._objective)
         generator = torch.Generator().manual_seed(0)
-        columns = self._list_columns()
         rows = []
         for site in recorded.sites:
-            for row in tabulate_site(site, generator):
-                row["loss"] = recorded.loss
-                rows.append({name: row[name] for name in columns if name in row})
-        return rows
+            rows += tabulate_site(site, generator)
+        return [row | {"loss": recorded.loss} for row in rows]

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -142,9 +142,7 @@ AttentionInterface.register(FUNCTION, _attend)
 AttentionMaskInterface.register(FUNCTION, eager_mask)
 
 
-def record_gradients(
-    model: PreTrainedModel, batches: Sequence[Batch], objective: Objective, *, ref: str = ""
-) -> Recorded:
+def record_gradients(model: PreTrainedModel, batches: Sequence[Batch], objective: Objective) -> Recorded:
     """Run a model on batches, and keep the gradients of its mean loss by the logits of every attention site.
 
     Gradients are recorded inside `torch.no_grad` and `torch.inference_mode`, too. Memory grows with N·d_model and
@@ -155,7 +153,6 @@ def record_gradients(
             left as it was.
         batches: `input_ids` and `labels` [S, N] each, without padding; a label is -100 if its token is not predicted.
         objective: what labels mean; it also decides which tokens see which, whatever the model was trained on.
-        ref: the model's name, for errors.
 
     Raises:
         UnsupportedModelError: the model does not run, is compiled, has no logits of tokens or does not use
@@ -164,24 +161,28 @@ def record_gradients(
 
     It also raises what `attngeo.attention_sites` raises.
     """
-    ref = ref or type(model).__name__
-    require_gradients(model, ref)
+    require_gradients(model)
     sites, left_out = sites_of(ModuleStore(model))
     sites = [site for site in sites if not site.is_cross]
     predicted = sum(int((_labels(batch, objective) != NO_LABEL).sum()) for batch in batches)
     by_module: dict[str, list[SiteGradients]] = {site.module: [] for site in sites}
     loss = 0.0
-    with torch.inference_mode(False), torch.enable_grad(), evaluate(model), _replace_attention(model, ref):
+    with torch.inference_mode(False), torch.enable_grad(), evaluate(model), _replace_attention(model):
         for batch in batches:
             with _follow(model, sites, objective) as recorder:
-                share = _compute_loss(model, batch, objective, ref) / max(predicted, 1)
+                share = _compute_loss(model, batch, objective) / max(predicted, 1)
             loss += float(share.detach())
-            for gradients in _differentiate(share, recorder.calls):
-                by_module[gradients.site.module].append(gradients)
+            if not recorder.calls or not share.requires_grad:
+                continue
+            zeros = [call.beta for call in recorder.calls]
+            gradients = torch.autograd.grad(share, zeros, allow_unused=True)  # parameters get none
+            for call, beta in zip(recorder.calls, gradients, strict=True):
+                if beta is not None:  # the loss depends on it
+                    by_module[call.site.module].append(call._replace(beta=beta))
     if not math.isfinite(loss):
-        raise CorruptCheckpointError(f"{ref}: the loss is {loss}, expected a number; check the weights")
+        raise CorruptCheckpointError(f"the loss is {loss}, expected a number; check the weights")
     if not any(by_module.values()):
-        raise _explain_no_attention(model, ref)
+        raise _explain_no_attention(model)
     reason = f"no attention through transformers' functions in {type(model).__name__}"
     left_out |= {module: reason for module, calls in by_module.items() if not calls}
     return Recorded(loss, [_join(calls) for calls in by_module.values() if calls], left_out)
@@ -197,19 +198,18 @@ def _join(calls: list[SiteGradients]) -> SiteGradients:
     )
 
 
-def require_gradients(model: nn.Module, ref: str) -> None:
+def require_gradients(model: nn.Module) -> None:
     """Raise UnsupportedModelError for a model in memory that runs but whose gradients cannot be recorded."""
     for module in model.modules():
         # There is no public name for either: of torch.compile(model), and of model.compile().
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             raise UnsupportedModelError(
-                f"{ref}: the model is compiled (torch.compile), and compiled code does not call the functions that "
-                "record gradients; give the model as it was before"
+                "the model is compiled (torch.compile), and compiled code does not call the functions that record "
+                "gradients; give the model as it was before"
             )
     if any(weight.is_inference() for weight in model.parameters()):
         raise UnsupportedModelError(
-            f"{ref}: the model was loaded inside torch.inference_mode(), so that its weights have no gradients; load "
-            "it outside"
+            "the model was loaded inside torch.inference_mode(), so that its weights have no gradients; load it outside"
         )
 
 
@@ -218,7 +218,7 @@ def _labels(batch: Batch, objective: Objective) -> Tensor:
     return batch["labels"][:, 1:] if objective == "clm" else batch["labels"]
 
 
-def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective, ref: str) -> Tensor:
+def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective) -> Tensor:
     """The cross-entropy of one batch, summed over what is predicted."""
     ids = batch["input_ids"].to(model.device).clone()  # it may have been made in inference mode
     try:
@@ -226,22 +226,14 @@ def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective, re
             logits = model(input_ids=ids).logits
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise UnsupportedModelError(
-            f"{ref}: {type(model).__name__} does not run on {len(ids)} × {ids.shape[1]} tokens, expected logits of a "
-            f"language model ({first_line(error)})"
+            f"{type(model).__name__} does not run on {len(ids)} × {ids.shape[1]} tokens, expected logits of a language "
+            f"model ({first_line(error)})"
         ) from error
     logits = logits[:, :-1] if objective == "clm" else logits
     labels = _labels(batch, objective).to(model.device)
     chosen = labels != NO_LABEL
     wide = logits[chosen].to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(wide, labels[chosen], reduction="sum")
-
-
-def _differentiate(loss: Tensor, calls: list[SiteGradients]) -> list[SiteGradients]:
-    """The calls with their gradients, without those that the loss does not depend on. Parameters get none."""
-    if not calls or not loss.requires_grad:
-        return []
-    gradients = torch.autograd.grad(loss, [call.beta for call in calls], allow_unused=True)
-    return [call._replace(beta=beta) for call, beta in zip(calls, gradients, strict=True) if beta is not None]
 
 
 @contextmanager
@@ -273,25 +265,22 @@ def _follow(model: nn.Module, sites: Sequence[AttentionSite], objective: Objecti
 
 
 @contextmanager
-def _replace_attention(model: PreTrainedModel, ref: str) -> Iterator[None]:
+def _replace_attention(model: PreTrainedModel) -> Iterator[None]:
     """Inside, the model attends by `_attend`."""
     before = model.config._attn_implementation  # there is no public name for it
     with silence_transformers(50):
-        try:
+        with suppress(ValueError, KeyError, ImportError):
             model.set_attn_implementation(FUNCTION)
-            replaced = model.config._attn_implementation == FUNCTION
-        except (ValueError, KeyError, ImportError):
-            replaced = False
-        if not replaced:
-            raise _explain_no_attention(model, ref)
+        if model.config._attn_implementation != FUNCTION:
+            raise _explain_no_attention(model)
         try:
             yield
         finally:
             model.set_attn_implementation(before)
 
 
-def _explain_no_attention(model: PreTrainedModel, ref: str) -> UnsupportedModelError:
+def _explain_no_attention(model: PreTrainedModel) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"{ref}: {type(model).__name__} does not attend through the attention functions of transformers, so the "
-        "gradients by its logits cannot be recorded; attngeo score reads its weights"
+        f"{type(model).__name__} does not attend through the attention functions of transformers, so the gradients by "
+        "its logits cannot be recorded; attngeo score reads its weights"
     )

@@ -33,14 +33,6 @@ class _Inputs(NamedTuple):
     inner: Tensor
     notes: list[str]
 
-    @classmethod
-    def of(cls, gradients: SiteGradients) -> _Inputs:
-        """The inputs of a site."""
-        factor, divisor = rescale(gradients.x.flatten(0, 1))
-        gram = half_gram(factor) if is_low_rank(factor) else None
-        inner = gradients.x @ gradients.x.mT
-        return cls(factor, float(divisor), gram, inner, list(gradients.site.notes))
-
 
 def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[dict[str, Any]]:
     """Rows of one site: that of the layer, whose `head` is None, then one of each head.
@@ -68,19 +60,21 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
     Source: Saponati et al. 2025, Propositions 2.1 and 2.2, Theorems 2.3 and 2.4.
     """
     site, x, beta, seen = gradients
-    inputs = _Inputs.of(gradients)
+    factor, divisor = rescale(x.flatten(0, 1))
+    gram = half_gram(factor) if is_low_rank(factor) else None
+    inputs = _Inputs(factor, float(divisor), gram, inner=x @ x.mT, notes=list(site.notes))
+    layer: dict[str, Any] = {
+        "stack": site.stack, "layer": site.layer, "d_model": x.shape[-1], "head": None, "key_head": None,
+    }  # fmt: skip
     rows = []
     shuffled_sum = torch.zeros_like(beta[:, 0])
-    for head in range(beta.shape[1]):
+    for head, key_head in enumerate(key_heads_of(site, "corrected")):
         shuffled = _shuffle_rows(beta[:, head], seen[:, head], generator)
         shuffled_sum += shuffled
-        rows.append(_describe_update(inputs, beta[:, head], shuffled, seen[:, head]))
-    rows.insert(0, _describe_update(inputs, beta.sum(1), shuffled_sum, seen.any(1)))
-    heads: list[tuple[int | None, int | None]] = [(None, None), *enumerate(key_heads_of(site, "corrected"))]
-    common: dict[str, Any] = {"stack": site.stack, "layer": site.layer, "d_model": x.shape[-1]}
-    return [
-        common | {"head": head, "key_head": key_head} | row for (head, key_head), row in zip(heads, rows, strict=True)
-    ]
+        update = _describe_update(inputs, beta[:, head], shuffled, seen[:, head])
+        rows.append(layer | {"head": head, "key_head": key_head} | update)
+    layer |= _describe_update(inputs, beta.sum(1), shuffled_sum, seen.any(1))
+    return [layer, *rows]
 
 
 def _describe_update(inputs: _Inputs, beta: Tensor, shuffled: Tensor, seen: Tensor) -> dict[str, Any]:
@@ -122,8 +116,7 @@ def _form_update(inputs: _Inputs, beta: Tensor) -> tuple[FormStatistics, float]:
 def _spread(norms: Tensor) -> float:
     """Variance of norms over their mean square, in [0, 1); NaN if all are 0."""
     norms = norms.double()
-    square = norms.square().mean()
-    return float(1 - norms.mean().square() / square) if square > 0 else math.nan
+    return float(1 - norms.mean().square() / norms.square().mean())
 
 
 def _correlate_pairs(beta: Tensor, seen: Tensor) -> float:
@@ -135,10 +128,7 @@ def _correlate_pairs(beta: Tensor, seen: Tensor) -> float:
     if len(forward) == 0:
         return math.nan
     mean = forward.mean()  # that of the other order, too
-    variance = forward.var(correction=0)
-    if variance <= 0:
-        return math.nan
-    return float(((forward - mean) * (backward - mean)).mean() / variance)
+    return float(((forward - mean) * (backward - mean)).mean() / forward.var(correction=0))
 
 
 def _early_share(weights: Tensor, inner: Tensor) -> float:
@@ -149,8 +139,7 @@ def _early_share(weights: Tensor, inner: Tensor) -> float:
     """
     squares = inner.diagonal(dim1=-2, dim2=-1)
     norms = (squares * ((weights @ inner) * weights).sum(-1)).double().clamp(min=0)  # ‖C_t‖², [S, N]
-    total = norms.sum()
-    return float(norms[:, : norms.shape[1] // 2].sum() / total) if total > 0 else math.nan
+    return float(norms[:, : norms.shape[1] // 2].sum() / norms.sum())
 
 
 def _shuffle_rows(beta: Tensor, seen: Tensor, generator: torch.Generator) -> Tensor:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 import torch
-from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks  # type: ignore[attr-defined]
 
@@ -68,7 +67,7 @@ class AttentionGeometryCallback(TrainerCallback):
         self._stack = stack
         self._sites: list[AttentionSite] = []
         self._rows: list[dict[str, Any]] = []
-        self._trackers: list[Any] | None = None
+        self._trackers: list[Any] = []
         # Of every score over whole layers, then over heads, at the last step that was scored.
         self.medians: dict[str, float] = {}
 
@@ -97,10 +96,14 @@ class AttentionGeometryCallback(TrainerCallback):
                 "checkpoints that it saves"
             )
         self._sites = select(sites_of(store)[0], self._stack, None, store.ref)
-        if self._rows and state.global_step == 0 and state.is_world_process_zero:
-            _set_aside(self._path(args))
-        self._rows = _read_rows(self._path(args), state.global_step)
-        self._trackers = None
+        path = self._path(args)
+        if self._rows and state.global_step == 0 and state.is_world_process_zero and path.is_file():
+            names = (path.with_stem(f"{path.stem}-{number}") for number in count(1))
+            path.rename(next(name for name in names if not name.exists()))
+        self._rows = _read_rows(path, state.global_step)
+        self._trackers = []
+        if state.is_world_process_zero:
+            self._join_trackers(args, state, control, model)
         if state.global_step == 0:
             self._record(args, state, control, model, loss=math.nan)
 
@@ -114,10 +117,10 @@ class AttentionGeometryCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """End the trackers' runs that this callback began."""
-        for tracker in self._trackers or ():
+        for tracker in self._trackers:
             if type(tracker).__name__ not in ONE_RUN:
                 tracker.on_train_end(args, state, control, model=kwargs["model"])
-        self._trackers = None
+        self._trackers = []
 
     def _path(self, args: TrainingArguments) -> Path:
         return Path(args.output_dir or ".") / self._file
@@ -128,13 +131,17 @@ class AttentionGeometryCallback(TrainerCallback):
         scores = self._measure(model, is_first=state.is_world_process_zero)
         if not state.is_world_process_zero:
             return
-        self._rows += [{"step": state.global_step, "loss": loss} | row for row in scores]
+        columns = self._list_columns()
+        for row in scores:
+            values = {"step": state.global_step, "loss": loss} | row
+            self._rows.append({name: values[name] for name in columns if name in values})
         path = self._path(args)
         path.parent.mkdir(parents=True, exist_ok=True)
         tables.write_table(self.frame, path)
         spread = spread_of(pd.DataFrame(scores))
         self.medians = {f"{self.PREFIX}{name}": spread[name] for name in statistics(["median"])}
-        self._log_to_trackers(args, state, control, model)
+        for tracker in self._trackers:
+            tracker.on_log(args, state, control, model=model, logs=dict(self.medians))
 
     def _list_columns(self) -> tuple[str, ...]:
         return geometry_columns()
@@ -147,39 +154,24 @@ class AttentionGeometryCallback(TrainerCallback):
         if not is_first:
             return []
         rows: list[dict[str, Any]] = []
-        for site, tensors in zip(self._sites, gathered, strict=True):
-            rows += _score(site, tensors)
+        with torch.inference_mode():
+            for site, tensors in zip(self._sites, gathered, strict=True):
+                device = next(iter(tensors.values())).device
+                q, k, notes = projections(site, tensors, dtype=torch.float32, device=device)
+                rows += score_site(site, q, k, notes, ScoreOptions())
         return rows
 
-    def _log_to_trackers(
+    def _join_trackers(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel
     ) -> None:
-        """Log by further trackers: the Trainer calls its own before this callback, which cannot add to their logs."""
-        if self._trackers is None:
-            kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
-            self._trackers = [kind() for kind in kinds]
-            for tracker in self._trackers:
-                if type(tracker).__name__ in ONE_RUN:
-                    tracker.setup = lambda *_, **__: None  # which begins a run
-                else:
-                    tracker.on_train_begin(args, state, control, model=model)
-        for tracker in self._trackers:
-            tracker.on_log(args, state, control, model=model, logs=dict(self.medians))
-
-
-def _score(site: AttentionSite, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
-    device = next(iter(tensors.values())).device
-    with torch.inference_mode():
-        q, k, notes = projections(site, tensors, dtype=torch.float32, device=device)
-        rows = list(score_site(site, q, k, notes, ScoreOptions()))
-    return [{name: row[name] for name in geometry_columns() if name in row} for row in rows]
-
-
-def _set_aside(path: Path) -> None:
-    """Give the file of the training before a name of its own."""
-    if path.is_file():
-        names = (path.with_stem(f"{path.stem}-{number}") for number in count(1))
-        path.rename(next(name for name in names if not name.exists()))
+        """Make further trackers: the Trainer calls its own before this callback, which cannot add to their logs."""
+        for kind in get_reporting_integration_callbacks(args.report_to):  # type: ignore[no-untyped-call]
+            tracker = kind()
+            if type(tracker).__name__ in ONE_RUN:
+                tracker.setup = lambda *_, **__: None  # which begins a run
+            else:
+                tracker.on_train_begin(args, state, control, model=model)
+            self._trackers.append(tracker)
 
 
 def _read_rows(path: Path, step: int) -> list[dict[str, Any]]:

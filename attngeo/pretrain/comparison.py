@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import cast
 
 import pandas as pd
 
-from attngeo.choices import Objective
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
 from attngeo.keywords import takes_after_two
 from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, summarise_layers, summarise_runs
@@ -25,8 +23,8 @@ from attngeo.pretrain.options import (
     make_absolute,
 )
 from attngeo.pretrain.runs import Run, refuse_other_runs, run, run_or_read
-from attngeo.progress import Progress, ProgressCallback
-from attngeo.scores.summary import QUARTILES, statistics
+from attngeo.progress import ProgressCallback
+from attngeo.scores.summary import statistics
 from attngeo.session import Session, StudyOptions
 from attngeo.studies.engine import RunOutcome, run_study
 from attngeo.tables import write as tables
@@ -34,14 +32,6 @@ from attngeo.tables.files import lock_folder
 
 ADVICE = "resume with the same command and --resume"
 RESULTS = ("final_loss", "steps_to_baseline", "speed_up")
-
-
-def comparison_columns() -> tuple[str, ...]:
-    """The columns of a comparison's rows, in their order; there is one row for each run.
-
-    Those of images have the columns `EVALUATION` after `speed_up`.
-    """
-    return ("model", *RUN_COLUMNS, "steps", *RESULTS, *statistics(QUARTILES))
 
 
 @dataclass(frozen=True)
@@ -124,18 +114,18 @@ def compare(
             check_init(planned.init, "compare")
         runs = _train_all(plan, folder, session, resume=resume)
         if not all(run.summary for run in runs):  # not the first process, which has the scores
-            return Comparison(folder, pd.DataFrame(columns=list(comparison_columns())), pd.DataFrame())
+            return Comparison(folder, pd.DataFrame(), pd.DataFrame())
         curves = build_curves(runs)
         rows = summarise_runs(curves)
         rows.insert(0, "model", [trained.options.model_name for trained in runs])
         rows["steps"] = [trained.summary["settings"]["steps"] for trained in runs]
         rows.attrs = {"title": "Initialisations compared, run by run"}
         compared = Comparison(folder, rows, curves)
-        for name in ("comparison.csv", "comparison.parquet"):
-            tables.write_table(compared.rows, folder / name)
+        tables.write_table(rows, folder / "comparison.csv")
+        tables.write_table(rows, folder / "comparison.parquet")
         tables.write_table(compared.spread, folder / "spread.csv")
         tables.write_table(compared.layers, folder / "layers.csv")
-        tables.write_table(compared.curves, folder / "curves.parquet")
+        tables.write_table(curves, folder / "curves.parquet")
     return compared
 
 
@@ -147,8 +137,7 @@ def _plan(options: RunOptions, inits: Sequence[str], comparison: ComparisonOptio
     if comparison.objectives:
         if not isinstance(options, TextPretrainOptions):
             raise UsageError("$objectives is for texts, but these runs are on images; leave it out", "objectives")
-        objectives = cast(Sequence[Objective], comparison.objectives)  # ComparisonOptions has checked them
-        by_objective = [options.replace(objective=objective) for objective in objectives]
+        by_objective = [options.replace(objective=objective) for objective in comparison.objectives]
     plan = [
         planned.replace(init=init, seed=options.seed + number)
         for planned, number, init in product(by_objective, range(comparison.seeds), inits)
@@ -181,12 +170,6 @@ def _train_all(plan: Mapping[str, RunOptions], folder: Path, session: Session, *
         raise UsageError(
             "$jobs and $cluster are for one process a run; start without accelerate launch", "jobs", "cluster"
         )
-
-    def note(outcome: RunOutcome[Run]) -> None:
-        if study.elsewhere:
-            how = "failed" if outcome.failure is not None else "finished"
-            session.progress(Progress("train", f"{outcome.name}  {how}"))
-
     # Of several processes that train each run, the first would go on to the next run without the others. A cluster may
     # repeat a run whose worker was lost, and which has saved a checkpoint or is finished.
     outcomes = run_study(
@@ -194,25 +177,22 @@ def _train_all(plan: Mapping[str, RunOptions], folder: Path, session: Session, *
         list(plan.items()),
         replace(session, study=study.replace(fail_fast=study.fail_fast or several)),
         names=list(plan),
-        on_outcome=note,
         saves=True,
     )
     failed = [outcome for outcome in outcomes if outcome.failure is not None]
     if failed:
         raise _explain_failures(failed, len(plan))
     if len(outcomes) < len(plan):
-        name = next(name for name in plan if name not in {outcome.name for outcome in outcomes})
-        raise InterruptedTrainingError(f"{name}: interrupted before this run was started", ADVICE)
+        raise InterruptedTrainingError(f"interrupted after {len(outcomes)} of {len(plan)} runs", ADVICE)
     return [outcome.result for outcome in outcomes if outcome.result is not None]
 
 
 def _train_one(setting: tuple[str, RunOptions], session: Session, *, folder: Path, resume: bool) -> Run:
     """One run of the study, in the folder of its name. resume: it may be there."""
     name, options = setting
+    train = run_or_read if resume else run
     try:
-        if resume:
-            return run_or_read(options, folder / name, progress=session.progress)
-        return run(options, folder / name, progress=session.progress)
+        return train(options, folder / name, progress=session.progress)
     except InterruptedTrainingError as error:
         raise InterruptedTrainingError(f"{name}: {error.what}", ADVICE) from None
 
@@ -220,35 +200,28 @@ def _train_one(setting: tuple[str, RunOptions], session: Session, *, folder: Pat
 def _explain_failures(failed: Sequence[RunOutcome[Run]], total: int) -> AttnGeoError:
     """The error for runs that did not finish: that of the first which failed by itself, not by a signal."""
     faults = [outcome for outcome in failed if not isinstance(outcome.failure, InterruptedTrainingError)]
-    first = (faults or failed)[0]
-    error = first.failure
+    error = (faults or failed)[0].failure
     assert error is not None
-    if len(faults) < 2:
-        return error
-    if first.is_raised:
-        error.subject = f"{first.name}: {error.subject}" if error.subject else first.name
-    others = ", ".join(outcome.name for outcome in faults[1:])
-    error.args = (f"{error.args[0]}; {len(faults)} of {total} runs failed, also {others}", *error.option)
+    if len(faults) > 1:
+        names = ", ".join(outcome.name for outcome in faults)
+        error.args = (f"{error.args[0]}; {len(faults)} of {total} runs failed: {names}", *error.option)
     return error
 
 
-def _add_evaluation(run: Run) -> pd.DataFrame:
-    """The geometry of a run; if it was evaluated, with loss and accuracy in the rows of the last step."""
-    geometry = run.geometry
-    is_last = geometry["step"] == geometry["step"].max()
-    measured = {}
-    for name in EVALUATION:
-        if name in run.summary:
-            measured[name] = is_last.map({True: run.summary[name], False: float("nan")})
-    return geometry.assign(**measured)
-
-
 def build_curves(runs: Iterable[Run]) -> pd.DataFrame:
-    """The geometry of all runs, with the columns `RUN_COLUMNS` in front, and `EVALUATION` of images at the end."""
+    """The geometry of all runs, with the columns `RUN_COLUMNS` in front, and `EVALUATION` of images at the end.
+
+    The values of `EVALUATION` are in the rows of the last step.
+    """
     geometries = {}
     for trained in runs:
         options = trained.options
-        geometries[options.objective_name, options.init, options.seed] = _add_evaluation(trained)
+        geometry = trained.geometry.copy()
+        is_last = geometry["step"] == geometry["step"].max()
+        for name in EVALUATION:
+            if name in trained.summary:
+                geometry.loc[is_last, name] = trained.summary[name]
+        geometries[options.objective_name, options.init, options.seed] = geometry
     curves = pd.concat(geometries, names=[*RUN_COLUMNS]).reset_index([*RUN_COLUMNS]).reset_index(drop=True)
     curves.attrs = {"title": "Training curves"}
     return curves

@@ -122,9 +122,7 @@ def _explain(reference: str, error: Exception) -> AttnGeoError:
         return DataUnavailableError(
             f"{reference}: {reason}; check the name at {endpoint}; a private or gated data set requires HF_TOKEN"
         )
-    if isinstance(error, FileNotFoundError):
-        return DataError(f"{reference} cannot be read ({reason}); expected files of text, JSON, CSV or Parquet")
-    if isinstance(error, OSError | HTTPError):
+    if isinstance(error, OSError | HTTPError) and not isinstance(error, FileNotFoundError):
         if datasets.config.HF_HUB_OFFLINE:
             where = "not in the cache of the Hub, while offline mode is on; run once without it"
         else:
@@ -134,4 +132,7 @@ def _explain(reference: str, error: Exception) -> AttnGeoError:
         name = re.split("[:@#]", reference)[0]
         return DataUnavailableError(f"{reference}: {reason}; write it as {name}:CONFIG#SPLIT")
     cause = error.__cause__ or error
-    return DataError(f"{reference} cannot be read ({type(cause).__name__}: {first_line(cause)})")
+    return DataError(
+        f"{reference} cannot be read ({type(cause).__name__}: {first_line(cause)}); expected files of text, JSON, CSV, "
+        "Parquet or images"
+    )

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import datasets
 import numpy as np
+import pandas as pd
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -23,8 +23,9 @@ from attngeo.bounds.links import without_links
 from attngeo.bounds.names import list_names
 from attngeo.errors import DataError, first_line
 from attngeo.pretrain.hub_data import explain_errors, open_builder
-from attngeo.pretrain.references import EXPECTED_IMAGES, require_images
-from attngeo.pretrain.sources import resolve_path
+from attngeo.pretrain.references import EXPECTED_IMAGES
+from attngeo.pretrain.sources import find_path, is_on_hub
+from attngeo.pretrain.trainer import draw_order
 
 CIFAR10 = "uoft-cs/cifar10"
 # Names of the split to test on, in the order in which they are tried.
@@ -61,12 +62,13 @@ def open_images(reference: str, *, seed: int = 0) -> ImageData:
     """
     if reference == "digits":
         return _build_data(reference, _make_digits(), channels=1, seed=seed)
-    name = CIFAR10 if reference == "cifar10" else reference
-    require_images(reference)
-    path = resolve_path(name, EXPECTED_IMAGES)
-    is_folder = reference == name and path.exists()
     with explain_errors(reference):
-        splits = _open_folder(reference, path) if is_folder else _open_hub(name)
+        if reference == "cifar10":
+            splits = _open_hub(CIFAR10)
+        elif is_on_hub(reference):
+            splits = _open_hub(reference)
+        else:
+            splits = _open_folder(find_path(reference, EXPECTED_IMAGES))
         return _build_data(reference, splits, channels=3, seed=seed)
 
 
@@ -81,12 +83,10 @@ def _make_digits() -> dict[str, datasets.Dataset]:
     return {"train": rows.select(range(cut)), "test": rows.select(range(cut, len(rows)))}
 
 
-def _open_folder(reference: str, path: Path) -> dict[str, datasets.Dataset]:
-    if not path.is_dir():
-        raise DataError(f"{reference} is a file, expected a folder with a sub-folder of images for each label")
+def _open_folder(path: Path) -> dict[str, datasets.Dataset]:
     endings = Image.registered_extensions()
     if not any(file.suffix.lower() in endings for file in path.rglob("*")):
-        raise DataError(f"{reference} holds no images, expected a sub-folder of them for each label")
+        raise DataError("no images, expected a folder with a sub-folder of them for each label")
     splits = datasets.load_dataset("imagefolder", data_dir=str(path.absolute()))
     return {name: _drop_links(rows) for name, rows in splits.items()}
 
@@ -94,23 +94,18 @@ def _open_folder(reference: str, path: Path) -> dict[str, datasets.Dataset]:
 def _drop_links(rows: datasets.Dataset) -> datasets.Dataset:
     """The images of a folder, without symbolic links to others of the same label."""
     paths = [image["path"] for image in rows.cast_column("image", datasets.Image(decode=False))["image"]]
-    if None in paths:  # in an archive
+    if None in paths or "label" not in rows.features:  # in an archive, or not to be trained on
         return rows
-    labels = rows["label"] if "label" in rows.features else [None] * len(rows)
-    by_label: dict[int | None, list[Path]] = {}
-    for path, label in zip(paths, labels, strict=True):
-        by_label.setdefault(label, []).append(Path(path))
     kept: set[str] = set()
-    for paths_of_label in by_label.values():
-        kept.update(map(str, without_links(paths_of_label)))
-    numbers = [number for number, path in enumerate(paths) if path in kept]
-    return rows if len(numbers) == len(rows) else rows.select(numbers)
+    for _, paths_of_label in pd.Series(paths).groupby(rows["label"][:]):
+        kept.update(map(str, without_links(map(Path, paths_of_label))))
+    return rows.select([number for number, path in enumerate(paths) if path in kept])
 
 
 def _open_hub(reference: str) -> dict[str, datasets.Dataset]:
     builder, split = open_builder(reference)
     if builder.info.features is not None:
-        _image_column(reference, builder.info.features)  # before a large data set of text is downloaded
+        _image_column(builder.info.features)  # before a large data set of text is downloaded
     builder.download_and_prepare()
     splits: dict[str, datasets.Dataset] = builder.as_dataset()
     if split:
@@ -121,20 +116,21 @@ def _open_hub(reference: str) -> dict[str, datasets.Dataset]:
 
 def _build_data(reference: str, splits: Mapping[str, datasets.Dataset], *, channels: int, seed: int) -> ImageData:
     if "train" not in splits:
-        raise DataError(
-            f"{reference}: no split 'train'; its splits are {list_names([*splits])}; choose one with {reference}#SPLIT"
-        )
+        raise DataError(f"no split 'train'; its splits are {list_names([*splits])}; choose one with {reference}#SPLIT")
     train = splits["train"]
-    image = _image_column(reference, train.features)
-    label = _label_column(reference, train.features)
+    image = _image_column(train.features)
+    label = _label_column(train.features)
     if not _all_label(train, label):
-        raise DataError(f"{reference}: some images to train on have no {label}; leave them out")
+        raise DataError(f"some images to train on have no {label}; leave them out")
     labels = list(train.features[label].names)
     if len(labels) < 2:
-        raise DataError(f"{reference}: its labels are {list_names(labels)}, expected at least two")
+        raise DataError(f"its labels are {list_names(labels)}, expected at least two")
     test = _find_test_split(splits, label)
     if test is None:
-        train, test = _hold_out(train, seed)
+        order = np.random.default_rng(seed).permutation(len(train))
+        cut = max(round(len(train) * HELD_OUT), 1)
+        test = train.select(np.sort(order[:cut]))
+        train = train.select(np.sort(order[cut:]))
     columns = {image: "image", label: "label"}
     train = train.select_columns([image, label]).rename_columns(columns)
     test = test.select_columns([image, label]).rename_columns(columns)
@@ -150,21 +146,21 @@ def _find_test_split(splits: Mapping[str, datasets.Dataset], label: str) -> data
     return None
 
 
-def _image_column(reference: str, features: Mapping[str, Any]) -> str:
+def _image_column(features: Mapping[str, Any]) -> str:
     """`image` or `img`, otherwise the first column of images."""
     columns = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
     if not columns:
-        raise DataError(f"{reference} holds no images; its columns are {list_names([*features])}")
+        raise DataError(f"no images; its columns are {list_names([*features])}")
     return next((name for name in columns if name in ("image", "img")), columns[0])
 
 
-def _label_column(reference: str, features: Mapping[str, Any]) -> str:
+def _label_column(features: Mapping[str, Any]) -> str:
     """`label` or `labels`, otherwise the first column of labels; in cifar100, that is the finer of two."""
     columns = [name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
     if not columns:
         raise DataError(
-            f"{reference}: no column of labels, expected one of the type ClassLabel; its columns are "
-            f"{list_names([*features])}; a folder needs a sub-folder for each label"
+            f"no column of labels, expected one of the type ClassLabel; its columns are {list_names([*features])}; a "
+            "folder needs a sub-folder for each label"
         )
     return next((name for name in ("label", "labels") if name in columns), columns[0])
 
@@ -173,12 +169,6 @@ def _all_label(rows: datasets.Dataset, column: str) -> bool:
     """Whether each row has a label; data sets with secret labels have -1 or nothing instead."""
     values = rows.unique(column)
     return None not in values and -1 not in values
-
-
-def _hold_out(rows: datasets.Dataset, seed: int) -> tuple[datasets.Dataset, datasets.Dataset]:
-    order = np.random.default_rng(seed).permutation(len(rows))
-    cut = max(round(len(rows) * HELD_OUT), 1)
-    return rows.select(np.sort(order[cut:])), rows.select(np.sort(order[:cut]))
 
 
 def make_processor(size: int, channels: int) -> ViTImageProcessorPil:
@@ -206,42 +196,43 @@ def convert_mode(image: Image.Image, channels: int) -> Image.Image:
     return image.convert("RGB")
 
 
+@dataclass(eq=False)
 class ImageSplit(Dataset[tuple[Tensor, int]]):
     """Images of one split as a model takes them, [channels, size, size], each with the number of its label.
 
     Images are decoded when they are requested. Raises DataError for one that cannot be decoded.
     """
 
-    def __init__(self, data: ImageData, split: Literal["train", "test"], processor: ViTImageProcessorPil) -> None:
-        self._data = data
-        self._split = split
-        self._processor = processor
-        self._rows = data.train if split == "train" else data.test
+    data: ImageData
+    split: Literal["train", "test"]
+    processor: ViTImageProcessorPil
+
+    @property
+    def rows(self) -> datasets.Dataset:
+        """The table of the split."""
+        return self.data.train if self.split == "train" else self.data.test
 
     def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, number: int) -> tuple[Tensor, int]:
-        return self.__getitems__([number])[0]
+        return len(self.rows)
 
     def __getitems__(self, numbers: Sequence[int]) -> list[tuple[Tensor, int]]:
         """Several images; data loaders request whole batches by this name, which takes half the time for small ones."""
-        _check_numbers(numbers, len(self))
         try:
-            rows = self._rows[[int(number) for number in numbers]]
-            images = [convert_mode(image, self._data.channels) for image in rows["image"]]
-            pixels = self._processor(images, return_tensors="pt")["pixel_values"]
+            rows = self.rows[list(numbers)]
+            images = [convert_mode(image, self.data.channels) for image in rows["image"]]
+            pixels = self.processor(images, return_tensors="pt")["pixel_values"]
         except Exception as error:
-            if len(numbers) > 1:
-                return [self[number] for number in numbers]  # raises for the broken one alone
-            encoded = self._rows.cast_column("image", datasets.Image(decode=False))[int(numbers[0])]["image"]
-            name = (encoded and encoded["path"]) or f"{self._split} image {numbers[0]}"
+            if len(numbers) > 1:  # raises for the broken one alone
+                return [image for number in numbers for image in self.__getitems__([number])]
+            encoded = self.rows.cast_column("image", datasets.Image(decode=False))[numbers[0]]["image"]
+            name = (encoded and encoded["path"]) or f"{self.split} image {numbers[0]}"
             raise DataError(
-                f"{self._data.name}: {name} cannot be decoded ({first_line(error)}); replace it, or leave it out"
+                f"{self.data.name}: {name} cannot be decoded ({first_line(error)}); replace it, or leave it out"
             ) from error
         return list(zip(pixels, rows["label"], strict=True))
 
 
+@dataclass(eq=False)
 class ShuffledImages(Dataset[dict[str, Any]]):
     """`count` images to train on: all of a split in a random order, then all again in another, and so on.
 
@@ -249,42 +240,26 @@ class ShuffledImages(Dataset[dict[str, Any]]):
     number `index` in that order.
     """
 
-    def __init__(self, split: ImageSplit, count: int, seed: int) -> None:
-        self._split = split
-        self._count = count
-        self._seed = seed
+    split: ImageSplit
+    count: int
+    seed: int
 
     def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
+        return self.count
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Several images; see `ImageSplit`."""
-        _check_numbers(indices, self._count)
-        size = len(self._split)
+        size = len(self.split)
         numbers = []
         for index in indices:
             epoch, position = divmod(index, size)
-            numbers.append(int(_shuffle(self._seed, epoch, size)[position]))
-        images = self._split.__getitems__(numbers)
+            order, _ = draw_order(size, 0, self.seed, epoch)
+            numbers.append(int(order[position]))
+        images = self.split.__getitems__(numbers)
         return [
             {"pixel_values": pixels, "label": label, "index": index}
             for index, (pixels, label) in zip(indices, images, strict=True)
         ]
-
-
-def _check_numbers(numbers: Sequence[int], count: int) -> None:
-    for number in numbers:
-        if not 0 <= number < count:
-            raise IndexError(number)
-
-
-@lru_cache(maxsize=2)
-def _shuffle(seed: int, epoch: int, count: int) -> np.ndarray:
-    """The numbers of the images in the order of one epoch."""
-    return np.random.default_rng((seed, epoch)).permutation(count)
 
 
 @contextmanager

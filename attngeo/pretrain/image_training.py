@@ -38,7 +38,7 @@ from attngeo.pretrain.image_data import ImageSplit, ShuffledImages, make_process
 from attngeo.pretrain.initialisation import check_init, initialise
 from attngeo.pretrain.models import build_model, configure_images, read_config
 from attngeo.pretrain.options import ImagePretrainOptions
-from attngeo.pretrain.trainer import RunTrainer, TrainingTask
+from attngeo.pretrain.trainer import LabelCount, RunTrainer, TrainingTask
 
 # If a configuration has no image_size.
 IMAGE_SIZE = 224
@@ -97,15 +97,11 @@ def prepare_images(options: ImagePretrainOptions, processes: int) -> TrainingTas
             "image_size": size,
             "ema_decay": decay,
         },
-        count_rates=_count_images,
-        others={"model-ema": lambda: cast("PreTrainedModel", average.module)},
+        unit="images",
+        count_units=int,  # a sequence is an image
+        others={"model-ema": average.module},
         evaluate=partial(evaluate, test, average, options.label_smoothing),
     )
-
-
-def _count_images(images: int, seconds: float) -> dict[str, float]:
-    """Images, in all and per second."""
-    return {"images": images, "images_per_second": round(images / max(seconds, 1e-9), 1)}
 
 
 def _count_steps(options: ImagePretrainOptions, updates_per_epoch: int) -> tuple[int, int]:
@@ -127,14 +123,13 @@ def read_image_size(config: PreTrainedConfig, name: str) -> int:
     config = getattr(config, "vision_config", config)
     sizes = np.atleast_1d(getattr(config, "image_size", None) or IMAGE_SIZE).tolist()
     patches = np.atleast_1d(getattr(config, "patch_size", None) or 1).tolist()
-    if len({*sizes}) > 1:
-        raise UsageError(f"{name}: image_size is {' × '.join(map(str, sizes))}, expected a square; set one number")
-    for patch in patches:
-        if sizes[0] % patch:
-            raise UsageError(
-                f"{name}: patch_size {patch} does not divide image_size {sizes[0]}; make image_size a multiple of it"
-            )
-    return int(sizes[0])
+    size = int(sizes[0])
+    if len({*sizes}) > 1 or any(size % patch for patch in patches):
+        raise UsageError(
+            f"{name}: image_size is {sizes} and patch_size {patches}, expected square images that the patches divide; "
+            "change one of them"
+        )
+    return size
 
 
 @unwrap_worker_errors()
@@ -144,7 +139,7 @@ def evaluate(split: ImageSplit, average: AveragedModel, smoothing: float, traine
     args = trainer.args
     share = Subset(split, range(args.process_index, len(split), args.world_size))
     batches = DataLoader(share, args.per_device_train_batch_size, num_workers=args.dataloader_num_workers)
-    models = {"eval": cast("PreTrainedModel", trainer.model), "ema": cast("PreTrainedModel", average.module)}
+    models: dict[str, Any] = {"eval": trainer.model, "ema": average.module}
     for model in models.values():
         model.train(mode=False)
     sums = torch.zeros(len(models), 2, device=args.device)  # of losses, and of right answers
@@ -209,7 +204,7 @@ class ImageTrainer(RunTrainer):
         model: Any,
         inputs: dict[str, Any],
         return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,  # noqa: ARG002 - the Trainer's signature
+        num_items_in_batch: LabelCount = None,  # noqa: ARG002 - the Trainer's signature
     ) -> Any:
         """Cross-entropy with the shares of a batch's labels."""
         outputs = model(pixel_values=inputs["pixel_values"])
@@ -254,19 +249,19 @@ def adapt_decay(decay: float, images: int, epochs: float) -> float:
     return 1 - min(1.0, (1 - decay) * images * EMA_EVERY / epochs)
 
 
+@dataclass(eq=False)
 class UpdateEMA(TrainerCallback):
     """Updates the average at steps 1, 33, 65 …; until the warm-up ends, it becomes a copy of the model."""
 
-    def __init__(self, average: AveragedModel, warmup: float) -> None:
-        self._average = average
-        self._warmup = warmup
+    average: AveragedModel
+    warmup: float
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:  # noqa: ARG002
         """Update the average if it is the step to do so."""
         if state.global_step % EMA_EVERY == 1:
-            self._average.update_parameters(given["model"])
-            if state.global_step <= self._warmup:
-                self._average.n_averaged.zero_()
+            self.average.update_parameters(given["model"])
+            if state.global_step <= self.warmup:
+                self.average.n_averaged.zero_()
 
 
 @dataclass(frozen=True)

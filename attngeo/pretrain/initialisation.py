@@ -14,7 +14,7 @@ from torch import Tensor
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import whole
-from attngeo.errors import ShapeError, UnsupportedModelError, UsageError
+from attngeo.errors import ShapeError, UnsupportedModelError, UsageError, about
 from attngeo.layouts.layout import AttentionSite, Heads, LatentLayout, Letter, assemble, number_outputs, output_axis
 from attngeo.pretrain.options import INITS
 from attngeo.pretrain.references import parse_init
@@ -103,22 +103,22 @@ def initialise(
         make_changes: Callable[[AttentionSite, Tensors], Iterator[Change]]
         if isinstance(init, str) and init in INITS:
             sites = [site for site in sites if site.d_model == site.key_width]
-            make_changes = partial(_make_symmetric, store.ref)
+            make_changes = _make_symmetric
             if init == "identity":
                 generator = None if seed is None else torch.Generator().manual_seed(whole("seed", seed, 0))
-                make_changes = partial(_make_identity, store.ref, generator)
+                make_changes = partial(_make_identity, generator)
         else:
             source = opened.enter_context(closing(open_store(parse_init(init))))
             source_sites = {(site.stack, site.layer): site for site in sites_of(source)[0]}
-            make_changes = partial(_make_copies, store.ref, source, source_sites)
+            make_changes = partial(_make_copies, source, source_sites)
         parameters: Tensors = dict(model.named_parameters(remove_duplicate=False))
         changes: list[Change] = []
+        opened.enter_context(about(store.ref))
         for site in sites:
             for name in site.tensors.values():
                 if name not in parameters:
-                    raise UnsupportedModelError(f"{store.ref}: {name} is not a parameter, expected one to write to")
+                    raise UnsupportedModelError(f"{name} is not a parameter, expected one to write to")
                 store.read(name, slice(0, 0))  # no rows; the store refuses a tensor without values
-        for site in sites:
             changes += make_changes(site, {role: parameters[name] for role, name in site.tensors.items()})
         for change in changes:
             parameter = parameters[change.name]
@@ -152,11 +152,11 @@ def _write_heads(site: AttentionSite, tensors: Tensors, q: Tensor, k: Tensor) ->
         yield Change(site.tensors[letter], outputs[letter].weight, values, axis)
 
 
-def _make_symmetric(ref: str, site: AttentionSite, tensors: Tensors) -> Iterator[Change]:
+def _make_symmetric(site: AttentionSite, tensors: Tensors) -> Iterator[Change]:
     """Wk := Wq, or Wq_h := Wk_g(h) if there are fewer key heads. Raises UnsupportedModelError."""
     if isinstance(site.layout, LatentLayout):
         exact = {role: _to_exact(tensor) for role, tensor in tensors.items()}
-        for role, values in _build_latent_queries(ref, site, exact):
+        for role, values in _build_latent_queries(site, exact):
             yield Change(site.tensors[role], torch.arange(len(values)), values)
         return
     outputs = _number_outputs(site, tensors)
@@ -172,7 +172,7 @@ def _make_symmetric(ref: str, site: AttentionSite, tensors: Tensors) -> Iterator
     yield Change(site.tensors[target], outputs[target].weight, values, output_axis(site, target))
 
 
-def _build_latent_queries(ref: str, site: AttentionSite, tensors: Tensors) -> Iterator[tuple[str, Tensor]]:
+def _build_latent_queries(site: AttentionSite, tensors: Tensors) -> Iterator[tuple[str, Tensor]]:
     """Roles, and new first rows of their tensors, so that each head's Wq is its Wk.
 
     With a query latent: q_a := kv_a, q_b := [kv_b·diag(γ_kv), 0; 0, I]·diag(1/γ_q). It holds the rotary key, and the
@@ -190,10 +190,10 @@ def _build_latent_queries(ref: str, site: AttentionSite, tensors: Tensors) -> It
     rotary = len(kv_a) - rank
     if query_rank < rotary:
         raise UnsupportedModelError(
-            f"{ref}: {site.tensors['q_a']} has rank {query_rank}, expected at least the {rotary} of the rotary key"
+            f"{site.tensors['q_a']} has rank {query_rank}, expected at least the {rotary} of the rotary key"
         )
     if not q_norm.all():
-        raise UnsupportedModelError(f"{ref}: {site.tensors['q_norm']} has a gain of 0, which no weight can undo")
+        raise UnsupportedModelError(f"{site.tensors['q_norm']} has a gain of 0, which no weight can undo")
     unrotated = site.head_dim - rotary
     kept = min(rank, query_rank - rotary)  # of the key latent
     kv_b = tensors["kv_b"].reshape(site.heads, -1, rank)  # for each head, rows of keys, then of values
@@ -208,20 +208,18 @@ def _build_latent_queries(ref: str, site: AttentionSite, tensors: Tensors) -> It
     yield "q_b", (q_b / q_norm).flatten(0, 1)
 
 
-def _make_identity(
-    ref: str, generator: torch.Generator | None, site: AttentionSite, tensors: Tensors
-) -> Iterator[Change]:
+def _make_identity(generator: torch.Generator | None, site: AttentionSite, tensors: Tensors) -> Iterator[Change]:
     """M := the nearest matrix of rank head_dim to α·Z + β·I. Raises UnsupportedModelError."""
-    module = f"{ref}: {site.module}"
     if isinstance(site.layout, LatentLayout):
-        raise UnsupportedModelError(f"{module} makes the keys of all heads from one latent, expected init symmetric")
+        raise UnsupportedModelError(
+            f"{site.module} makes the keys of all heads from one latent, expected init symmetric"
+        )
     basis, gains = _read_head_norm(site, _number_outputs(site, tensors))
     if not gains.isfinite().all() or (torch.linalg.matrix_rank(gains) < gains.shape[-1]).any():
-        raise UnsupportedModelError(f"{module} has a query or key gain of 0 or NaN, which no weight can undo")
+        raise UnsupportedModelError(f"{site.module} has a query or key gain of 0 or NaN, which no weight can undo")
     device = tensors["q"].device if tensors["q"].is_cuda else torch.device("cpu")  # not every device has float64
     factors = [_draw_factors(generator, site.d_model, basis.shape[1], device) for _ in range(site.key_heads)]
-    q = torch.stack([q_of_head for q_of_head, _ in factors])  # [key_heads, n, d_model]
-    k = torch.stack([k_of_head for _, k_of_head in factors])
+    q, k = (torch.stack(of_heads) for of_heads in zip(*factors, strict=True))  # [key_heads, n, d_model]
     q = torch.linalg.solve(gains.to(q), q[key_heads_of(site, "corrected")])  # [heads, n, d_model]
     yield from _write_heads(site, tensors, basis.to(q) @ q, basis.to(k) @ k)
 
@@ -261,8 +259,7 @@ def _read_head_norm(site: AttentionSite, outputs: dict[Letter, Heads]) -> tuple[
     if key_gain is not None:
         gain = gain * key_gain.to(gain).expand(site.key_heads, -1)[key_heads_of(site, "corrected")]
     norm = site.family.head_norm
-    has_norm = any(role.startswith(("q_gain", "k_gain")) for role in site.tensors)
-    if norm is not None and norm.centred and has_norm:
+    if norm is not None and norm.centred and (query_gain is not None or key_gain is not None):
         # An orthonormal basis that begins with the direction of the mean, without this direction.
         with_mean = torch.cat([torch.ones_like(basis[:, :1]), basis[:, 1:]], dim=1)
         basis = torch.linalg.qr(with_mean)[0][:, 1:]
@@ -270,23 +267,21 @@ def _read_head_norm(site: AttentionSite, outputs: dict[Letter, Heads]) -> tuple[
 
 
 def _make_copies(
-    ref: str,
     source: TensorStore,
     source_sites: Mapping[tuple[str, int], AttentionSite],
     site: AttentionSite,
     tensors: Tensors,
 ) -> Iterator[Change]:
     """Wq and Wk of the same stack and layer of a checkpoint. Raises UsageError, ShapeError, UnsupportedModelError."""
-    module = f"{site.module} of {ref}"
     if isinstance(site.layout, LatentLayout):
-        raise UnsupportedModelError(f"{module} makes keys and values from one latent, expected init symmetric")
+        raise UnsupportedModelError(f"{site.module} makes keys and values from one latent, expected init symmetric")
     source_site = source_sites.get((site.stack, site.layer))
     if source_site is None:
-        raise UsageError(f"{source.ref} has no {site.stack} layer {site.layer}, expected one for {module}")
+        raise UsageError(f"{source.ref} has no {site.stack} layer {site.layer}, expected one for {site.module}")
     got = _describe_sizes(source_site)
     expected = _describe_sizes(site)
     if got != expected:
-        raise ShapeError(f"{source.ref}: {source_site.module} has {got}, expected {expected} as {module} has")
+        raise ShapeError(f"{source.ref}: {source_site.module} has {got}, expected {expected} as {site.module} has")
     factors = assemble(source_site, {name: _to_exact(tensor) for name, tensor in read(source, source_site).items()})
     yield from _write_heads(site, tensors, factors["q"].weight, factors["k"].weight)
 

@@ -115,14 +115,11 @@ def _load_config(model: str) -> PreTrainedConfig:
     try:
         fields = json.loads(read_small_text(path))
         model_type = str(fields.pop("model_type", ""))
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{path} cannot be read as a JSON object ({first_line(error)})") from error
-    if model_type not in CONFIG_MAPPING:
-        hint = advise(model_type, CONFIG_MAPPING, "expected one such as bert")
-        raise UsageError(f"{path}: transformers has no model_type {model_type!r}; {hint}")
-    try:
+        if model_type not in CONFIG_MAPPING:
+            hint = advise(model_type, CONFIG_MAPPING, "expected one such as bert")
+            raise UsageError(f"{path}: transformers has no model_type {model_type!r}; {hint}")
         return AutoConfig.for_model(model_type, **fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(
             f"{path} is not a configuration of transformers ({type(error).__name__}: {first_line(error)})"
         ) from error

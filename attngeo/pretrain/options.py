@@ -13,10 +13,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field
 
 from attngeo.bounds.small_files import read_small_text
-from attngeo.choices import Objective, Task, Tracker, TrainingPrecision, advise, one_of
+from attngeo.choices import Objective, Task, Tracker, TrainingPrecision, one_of
 from attngeo.errors import DataUnavailableError, TrainingError, UsageError, first_line
 from attngeo.options import (
     COMPARISON,
@@ -27,6 +29,7 @@ from attngeo.options import (
     RESULTS,
     RUNNING,
     Options,
+    default_of,
     option,
     options_of,
 )
@@ -125,7 +128,8 @@ SETTINGS = "settings.json"
 # Options that only say how a run is watched and kept: a resumed run may change them.
 FREE = ("save_every", "report_to")
 
-Kind = TypeVar("Kind", bound="PretrainOptions")
+# A number of at least 0, as the options say.
+Share = Annotated[float, Field(lt=1)]
 
 
 def show_presets(name: str) -> str:
@@ -203,8 +207,6 @@ class PretrainOptions(Options):
     save_every: int = preset_option("save_every", "Updates between checkpoints", advanced=True, panel=RUNNING, least=1)
 
     def _check(self) -> None:
-        if self.task != self.TASK:
-            raise UsageError(f"$task is {self.task!r}, expected {self.TASK!r} for {type(self).__name__}", "task")
         if self.lr == 0:
             raise UsageError(f"$lr is {self.lr}, expected a positive number", "lr")
         if self.steps and self.warmup > self.steps:
@@ -232,11 +234,9 @@ class PretrainOptions(Options):
             names = ", ".join(name for name, other in PRESETS.items() if other.task == cls.TASK)
             raise UsageError(f"model {model} is trained on {preset.task}s, not {cls.TASK}s; expected one of: {names}")
         chosen = {name: value for name, value in options.items() if value is not None}
-        for name in chosen.keys() - options_of(cls).keys():
-            for other in KINDS.values():
-                if name in options_of(other):
-                    raise UsageError(f"${name} is for {other.TASK}s, but this run has {cls.TASK}s; leave it out", name)
-            raise UsageError(f"there is no option {name!r}; {advise(name, options_of(cls))}", name)
+        for other in KINDS.values():
+            for name in chosen.keys() & options_of(other).keys() - options_of(cls).keys():
+                raise UsageError(f"${name} is for {other.TASK}s, but this run has {cls.TASK}s; leave it out", name)
         if chosen.get("objective") == "clm":
             refuse_masking(chosen)
         defaults = preset.options if preset else DEFAULTS[cls.TASK]
@@ -268,7 +268,7 @@ class TextPretrainOptions(PretrainOptions):
     TASK: ClassVar[Task] = "text"
 
     objective: Objective = option("mlm", "Prediction of masked tokens or of the next token", panel=MODEL)
-    mlm_probability: float = preset_option(
+    mlm_probability: Share = preset_option(
         "mlm_probability", "Share of tokens that are masked", advanced=True, panel=MODEL, least=0
     )
     text_column: str = option(
@@ -291,7 +291,6 @@ class TextPretrainOptions(PretrainOptions):
     def _check(self) -> None:
         if not self.steps:
             raise UsageError("$steps is 0, expected at least 1", "steps")
-        check_share("mlm_probability", self.mlm_probability)
         if self.objective == "mlm" and self.mlm_probability == 0:
             raise UsageError("$mlm_probability is 0, expected more: nothing would be predicted", "mlm_probability")
 
@@ -318,10 +317,10 @@ class ImagePretrainOptions(PretrainOptions):
     cutmix: float = preset_option(
         "cutmix", "α of cutmix's Beta distribution; 0 for none", advanced=True, panel=OPTIMISATION, least=0
     )
-    label_smoothing: float = preset_option(
+    label_smoothing: Share = preset_option(
         "label_smoothing", "Label smoothing", advanced=True, panel=OPTIMISATION, least=0
     )
-    ema_decay: float = preset_option(
+    ema_decay: Share = preset_option(
         "ema_decay", "Decay of the moving average of the weights; adapted to the batch size and the number of epochs",
         advanced=True, panel=OPTIMISATION, least=0,
     )  # fmt: skip
@@ -329,18 +328,10 @@ class ImagePretrainOptions(PretrainOptions):
     def _check(self) -> None:
         if not self.steps and not self.epochs:
             raise UsageError("$steps and $epochs are 0, expected one of them to be at least 1", "steps", "epochs")
-        check_share("label_smoothing", self.label_smoothing)
-        check_share("ema_decay", self.ema_decay)
 
 
 RunOptions = TextPretrainOptions | ImagePretrainOptions
 KINDS: Mapping[Task, type[RunOptions]] = {"text": TextPretrainOptions, "image": ImagePretrainOptions}
-
-
-def check_share(name: str, value: float) -> None:
-    """Raise UsageError unless 0 ≤ value < 1."""
-    if not 0 <= value < 1:
-        raise UsageError(f"${name} is {value}, expected a share from 0 to less than 1", name)
 
 
 def parse_names(text: Any) -> Any:
@@ -366,14 +357,9 @@ class ComparisonOptions(Options):
     seeds: int = option(1, "Number of seeds (with --compare)", panel=COMPARISON, least=1)
 
     def _check(self) -> None:
-        if self.compare is None and self.objectives is not None:
-            raise UsageError(
-                "$objectives requires $compare; for a single run, give one objective",
-                "objectives",
-                "compare",
-            )
-        if self.compare is None and self.seeds != 1:
-            raise UsageError("$seeds requires $compare; for a single run, give one seed", "seeds", "compare")
+        for name in ("objectives", "seeds"):
+            if self.compare is None and getattr(self, name) != default_of(type(self), name):
+                raise UsageError(f"${name} requires $compare; leave it out for a single run", name, "compare")
         for objective in self.objectives or ():
             one_of("objectives", objective, Objective)
 
@@ -494,20 +480,18 @@ def read_settings(folder: Path) -> RunOptions:
         ) from None
 
 
-def resume_options(stored: Kind, options: Mapping[str, Any], folder: Path) -> Kind:
+def resume_options(stored: RunOptions, options: Mapping[str, Any], folder: Path) -> RunOptions:
     """The options of a run in a folder, with those of `options` that a resumed run may change.
 
     options: by name; None means not given. Raises UsageError for any other difference.
     """
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     for name, value in given.items():
         if name not in options_of(type(stored)):
             raise UsageError(f"${name} is not an option of the {stored.TASK} run in {folder}; leave it out", name)
         before = getattr(stored, name)
-        is_same = before == value
-        if name in PATHS:
-            is_same = make_absolute(name, before) == make_absolute(name, value)
-        if not is_same and name not in FREE:
+        chosen = make_absolute(name, value) if name in PATHS else value
+        if chosen != before and name not in FREE:
             raise UsageError(
                 f"${name} is {value}, expected {before}, with which {folder} was started; leave it out, or start "
                 "another run with -o",

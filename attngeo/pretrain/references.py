@@ -15,8 +15,7 @@ from attngeo.checkpoints.reference import ModelRef, is_path
 from attngeo.choices import advise
 from attngeo.errors import DataUnavailableError, ModelNotFoundError, UsageError
 from attngeo.pretrain.options import IMAGE_DATA, INITS, PATHS, PRESETS, RunOptions, TextPretrainOptions
-from attngeo.pretrain.sources import explain_no_path, require_text_data, resolve_path
-from attngeo.pretrain.text_source import HUB_REFERENCE
+from attngeo.pretrain.sources import find_path, is_on_hub, require_text_data
 
 EXPECTED_IMAGES = "a folder with a sub-folder of images for each label, org/name of the Hub, digits or cifar10"
 
@@ -30,12 +29,12 @@ def require_sources(options: RunOptions, inits: Iterable[str] = ()) -> None:
     require_init(options.init)
     for init in inits:
         require_init(init, "compare")
-    if not isinstance(options, TextPretrainOptions):
-        require_images(options.data)
-        return
-    require_text_data(options.data)
-    if options.tokenizer not in PATHS["tokenizer"]:
-        parse_tokeniser(options.tokenizer)
+    if isinstance(options, TextPretrainOptions):
+        require_text_data(options.data)
+        if options.tokenizer not in PATHS["tokenizer"]:
+            parse_tokeniser(options.tokenizer)
+    elif options.data not in IMAGE_DATA and not is_on_hub(options.data):
+        find_path(options.data, EXPECTED_IMAGES)
 
 
 def find_config(model: str) -> Path | None:
@@ -84,13 +83,3 @@ def parse_tokeniser(reference: str) -> ModelRef:
     if ref.kind not in ("folder", "hub"):
         raise UsageError(f"tokenizer {reference} is a {ref.kind}, expected a folder, a Hub id, or train")
     return ref
-
-
-def require_images(reference: str) -> None:
-    """Raise DataUnavailableError unless images are a name, a path that exists, or a reference to the Hub."""
-    if reference in IMAGE_DATA:
-        return
-    hub = HUB_REFERENCE.fullmatch(reference)
-    is_there = bool(reference) and resolve_path(reference, EXPECTED_IMAGES).exists()
-    if not is_there and (hub is None or is_path(hub["name"])):
-        raise explain_no_path(reference, EXPECTED_IMAGES)

@@ -112,10 +112,10 @@ def run(
         if resume:
             options = resume_options(read_settings(folder), dict(options), folder)
         arguments = build_arguments(options, folder)
-        if resume and arguments.process_index == 0:
+        if arguments.process_index == 0:
             remove_broken(folder)
         report(Progress("prepare", f"reading {options.data}, making {options.model_name}"))
-        checkpoint = find_last_checkpoint(folder) if resume else None
+        checkpoint = find_last_checkpoint(folder)  # a folder with checkpoints is one to resume
         task = prepare_task(options, arguments.world_size, checkpoint)
         _check_room(folder, task)
         if arguments.process_index == 0:
@@ -170,7 +170,6 @@ def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments
         gradient_accumulation_steps=options.grad_accum,
         learning_rate=options.lr,
         weight_decay=options.weight_decay,
-        lr_scheduler_type="linear",
         optim="adamw_torch",
         seed=options.seed,
         bf16=precision == "bf16",
@@ -270,11 +269,10 @@ def _train(
             f"resume with: {launch}attngeo pretrain --resume -o {shlex.quote(str(folder))}",
         )
     summary: dict[str, Any] = {}
-    is_first = trainer.is_world_process_zero()  # which has the scores
-    if is_first:
+    if trainer.is_world_process_zero():  # which has the scores
         summary = summarise_run(options, task, trainer, geometry)
     measured = task.evaluate(trainer)  # all processes take part
-    if is_first:
+    if summary:
         summary |= measured
     _save(trainer, task, folder, summary)
     if stop.requested:
@@ -287,14 +285,15 @@ def summarise_run(
 ) -> dict[str, Any]:
     """Losses, statistics of the scores at the start and at the end, sizes, data, software and hardware."""
     scores = geometry.frame
-    losses = scores[["step", "loss"]].dropna().drop_duplicates()
+    losses = scores["loss"].dropna()
     world = trainer.args.world_size
     sequences = trainer.state.global_step * options.batch_size * options.grad_accum * world
+    units = task.count_units(sequences)
     precision = trainer.args.mixed_precision
     return {
         "settings": dict(options) | {"steps": task.steps, "warmup": task.warmup},
-        "final_loss": float(losses["loss"].iloc[-1]),
-        "first_loss": float(losses["loss"].iloc[0]),
+        "final_loss": float(losses.iloc[-1]),
+        "first_loss": float(losses.iloc[0]),
         "start": spread_at(scores, 0),
         "end": spread_at(scores, trainer.state.global_step),
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
@@ -310,7 +309,8 @@ def summarise_run(
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         **software(),
         **machine(),
-        **task.count_rates(sequences, trainer.seconds),
+        task.unit: units,
+        f"{task.unit}_per_second": round(units / max(trainer.seconds, 1e-9), 1),
     }
 
 
@@ -329,7 +329,7 @@ def _save(trainer: RunTrainer, task: TrainingTask, folder: Path, summary: Mappin
             return
         (partial / "training_args.bin").unlink(missing_ok=True)  # a pickle; settings.json says the same
         for name, model in task.others.items():
-            model().save_pretrained(partial / name)
+            model.save_pretrained(partial / name)
             task.processor.save_pretrained(partial / name)
         for name in (*task.others, MODEL):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -363,17 +363,17 @@ def _check_room(folder: Path, task: TrainingTask) -> None:
         )
 
 
+@dataclass(eq=False)
 class _ReportLogs(TrainerCallback):
     """Reports loss and median scores at every log."""
 
-    def __init__(self, report: ProgressCallback, geometry: AttentionGeometryCallback) -> None:
-        self._report = report
-        self._geometry = geometry
+    report: ProgressCallback
+    geometry: AttentionGeometryCallback
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:  # noqa: ARG002
         logs = kwargs.get("logs")
         if state.is_world_process_zero and logs and "loss" in logs:
-            medians = self._geometry.medians
+            medians = self.geometry.medians
             scores = [f"{spec.label} {medians[statistic(name, 'median')]:.2f}" for name, spec in SCORES.items()]
             what = "  ".join([f"loss {logs['loss']:.3f}", *scores])
-            self._report(Progress("train", what, state.global_step, state.max_steps, "steps"))
+            self.report(Progress("train", what, state.global_step, state.max_steps, "steps"))

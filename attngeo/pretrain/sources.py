@@ -6,14 +6,15 @@ A document is a line of a text file, or a row of a table. Only data sets of the 
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.client import HTTPException
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO
 from urllib.error import HTTPError
@@ -30,8 +31,6 @@ from attngeo.pretrain.options import IMAGE_DATA, TEXT_DATA
 from attngeo.pretrain.text_formats import READERS, TABLE_ROWS, Row, choose_text_column, get_ending, read_rows
 from attngeo.pretrain.text_source import HUB_REFERENCE, LARGEST_IN_MEMORY, PAPER_TOKENISER, TextSource
 
-# The value of a column that a row lacks.
-MISSING = object()
 # Characters of a path that a message shows; of a longer one, the end tells most.
 LONGEST_PATH = 100
 EXPECTED = "a text file, a folder, org/name of the Hub, or one of austen, wikipedia, redpajama, jigsaw:PATH/train.csv"
@@ -79,12 +78,12 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
         case "jigsaw":
             source = dataclasses.replace(open_path(path, column or "comment_text"), tokenizer=PAPER_TOKENISER)
         case _:
-            if _is_local(reference):
-                source = open_path(reference, column)
-            else:
+            if is_on_hub(reference):
                 from attngeo.pretrain.hub_data import open_hub
 
                 source = open_hub(reference, column)
+            else:
+                source = open_path(reference, column)
     return dataclasses.replace(source, name=reference, space_characters=space_characters)
 
 
@@ -99,23 +98,26 @@ def require_text_data(reference: str) -> None:
         raise UsageError(f"{reference!r} names no data set, expected {expected}")
     if name == "jigsaw":
         find_path(path)
-    elif name not in TEXT_DATA and _is_local(reference):
+    elif name not in TEXT_DATA and not is_on_hub(reference):
         find_path(reference)
 
 
-def _is_local(reference: str) -> bool:
-    """Whether a reference is no data set of the Hub."""
+def is_on_hub(reference: str) -> bool:
+    """Whether a reference names a data set of the Hub: there is no file or folder of this name."""
     hub = HUB_REFERENCE.fullmatch(reference)
     is_local = hub is None or is_path(hub["name"]) or get_ending(reference) in READERS
-    return is_local or resolve_path(reference, EXPECTED).exists()
+    return not is_local and not os.path.exists(reference)  # noqa: PTH110 - a Path refuses names that are too long
 
 
-def find_path(reference: str) -> Path:
+def find_path(reference: str, expected: str = EXPECTED) -> Path:
     """The file or folder that a reference names. Raises DataUnavailableError if it is missing."""
-    path = resolve_path(reference, EXPECTED)
-    if not reference or not path.exists():
-        raise explain_no_path(reference, EXPECTED)
-    return path
+    with suppress(ModelNotFoundError):
+        path = local_path(reference)
+        if reference and path.exists():
+            return path
+    shown = reference if len(reference) <= LONGEST_PATH else f"…{reference[1 - LONGEST_PATH :]}"
+    advice = advise(reference, (*TEXT_DATA, *IMAGE_DATA), f"expected {expected}")
+    raise DataUnavailableError(f"{shown or repr(reference)}: no such file or folder; {advice}")
 
 
 def open_path(reference: str, column: str = "") -> TextSource:
@@ -132,32 +134,12 @@ def open_path(reference: str, column: str = "") -> TextSource:
     if len(endings) != 1 or None in endings:
         got = " ".join(sorted(endings.values())) or "none"
         raise DataError(f"{reference}: expected files of one format, ending in one of {' '.join(READERS)}; got {got}")
-    sample: list[Row] = []
-    for path in paths:
-        if sample:
-            break
-        with _explain_unreadable(path):
-            sample = list(islice(_request_rows(path), TABLE_ROWS))
+    sample = list(islice(chain.from_iterable(map(_request_rows, paths)), TABLE_ROWS))
     if not sample:
         raise DataError(f"{reference} is empty, expected text; give another one")
     chosen = choose_text_column(reference, sample, column)
     size = sum(path.stat().st_size for path in paths)
     return TextSource(reference, partial(read_files, paths, chosen), streaming=size > LARGEST_IN_MEMORY)
-
-
-def resolve_path(text: str, expected: str) -> Path:
-    """The path that a reference names; it may be missing. Raises DataUnavailableError if the text can be no path."""
-    try:
-        return local_path(text)
-    except ModelNotFoundError:
-        raise explain_no_path(text, expected) from None
-
-
-def explain_no_path(text: str, expected: str) -> DataUnavailableError:
-    """The error for a reference that names nothing."""
-    shown = text if len(text) <= LONGEST_PATH else f"…{text[1 - LONGEST_PATH :]}"
-    advice = advise(text, (*TEXT_DATA, *IMAGE_DATA), f"expected {expected}")
-    return DataUnavailableError(f"{shown or repr(text)}: no such file or folder; {advice}")
 
 
 def _list_files(folder: Path) -> list[Path]:
@@ -177,44 +159,44 @@ def read_files(locations: Sequence[Location], column: str) -> Iterator[str]:
     DataError if it cannot be read, or if a row lacks the column or has no string there.
     """
     for location in locations:
-        has_rows = has_column = False
-        with _explain_unreadable(location):
-            for number, row in enumerate(_request_rows(location, column), 1):
-                has_rows = True
-                if not row:  # an empty line, or one of a Parquet file without the column
-                    continue
-                text = row.get(column, MISSING)
-                if text is MISSING:
-                    raise DataError(
-                        f"{location}: row {number} has no {column!r}, expected one in each row (null for no text); it "
-                        f"has {list_names([*row])}"
-                    )
-                if text is not None and not isinstance(text, str):
-                    raise DataError(
-                        f"{location}: row {number} has a {type(text).__name__} as {column!r}, expected a string, or "
-                        "null for no text"
-                    )
-                has_column = True
-                if text is not None:
-                    yield text
-            if has_rows and not has_column:
-                raise DataError(f"{location} has no column {column!r}")
+        for number, row in enumerate(_request_rows(location, column), 1):
+            if not row:  # an empty line
+                continue
+            if column not in row:
+                raise DataError(
+                    f"{location}: row {number} has no {column!r}, expected one in each row (null for no text); it has "
+                    f"{list_names([*row])}"
+                )
+            text = row[column]
+            if isinstance(text, str):
+                yield text
+            elif text is not None:
+                raise DataError(
+                    f"{location}: row {number} has a {type(text).__name__} as {column!r}, expected a string, or null "
+                    "for no text"
+                )
 
 
 def _request_rows(location: Location, column: str = "") -> Iterator[Row]:
-    """The rows of a file.
+    """The rows of a file. Raises DataUnavailableError or DataError if it cannot be read."""
+    with _explain_unreadable(location):
+        if isinstance(location, str):
+            yield from _download_rows(location, column)
+        else:
+            with location.open("rb") as file:
+                yield from read_rows(file, location.name, column)
+
+
+def _download_rows(address: str, column: str) -> Iterator[Row]:
+    """The rows of a file at an address.
 
     If a connection breaks, the file is requested again, and the rows that were already read are skipped.
     """
-    if not isinstance(location, str):
-        with location.open("rb") as file:
-            yield from read_rows(file, location.name, column)
-        return
     done = 0
     for wait in (*WAITS, None):
         try:
-            with _open_address(location) as file:
-                for row in islice(read_rows(file, location, column), done, None):
+            with _open_address(address) as file:
+                for row in islice(read_rows(file, address, column), done, None):
                     yield row
                     done += 1
             return
@@ -249,9 +231,4 @@ def _explain_unreadable(location: Location) -> Iterator[None]:
             ) from error
         if isinstance(error, OSError) and error.errno:
             raise DataUnavailableError(f"{location} cannot be read ({error.strerror})") from error
-        if isinstance(error, UnicodeDecodeError):
-            byte = error.object[error.start]
-            raise DataError(
-                f"{location} is not UTF-8 text (byte 0x{byte:02x}); convert it, for example with iconv"
-            ) from error
-        raise DataError(f"{location} cannot be read ({first_line(error)})") from error
+        raise DataError(f"{location} cannot be read ({first_line(error)}); expected UTF-8 text or a table") from error

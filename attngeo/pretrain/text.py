@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -14,7 +15,7 @@ import transformers
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 from torch.utils.data import Dataset, IterableDataset
-from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from attngeo.errors import DataError, UsageError
 from attngeo.pretrain.initialisation import check_init, initialise
@@ -23,7 +24,7 @@ from attngeo.pretrain.options import TextPretrainOptions
 from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.text_source import TextSource
 from attngeo.pretrain.tokeniser import prepare_tokeniser
-from attngeo.pretrain.trainer import RunTrainer, TrainingTask
+from attngeo.pretrain.trainer import LabelCount, RunTrainer, TrainingTask, draw_order
 
 # A training sequence: `input_ids` [length], and its `index`, counted from the start of training.
 Example = dict[str, Any]
@@ -36,6 +37,8 @@ CUT = IDS_ONLY | {"truncation": True}
 SHUFFLED = 10_000
 # Purposes of random numbers: the generators of two purposes never give the same numbers.
 ORDER, MASKS = 0, 1
+# Shares of the tokens to predict that become the mask token, and a random token (Devlin et al. 2019, section 3.1).
+MASKED, RANDOM = 0.8, 0.1
 # The label of a token that is not predicted.
 NO_LABEL = -100
 
@@ -56,10 +59,10 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
         text,
         tokeniser,
         length=options.seq_len,
-        pack=options.pack,
-        batch=batch,
         count=options.steps * options.grad_accum * batch,
+        least=batch,
         seed=options.seed,
+        pack=options.pack,
     )
     transformers.set_seed(options.seed)  # the weights depend on the seed alone, not on earlier draws
     model = build_model(config, options.objective)
@@ -68,7 +71,7 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
     about: dict[str, Any] = {"name": text.name, "vocabulary": len(tokeniser)}
     if isinstance(data, ShuffledSequences):
         about["tokens"] = data.distinct_tokens
-        about["epochs"] = round(data.epochs, 3)
+        about["epochs"] = round(len(data) / data.distinct, 3)
     is_masked = options.objective == "mlm"
     collator = SeededMaskingCollator(
         tokeniser, mlm=is_masked, mlm_probability=options.mlm_probability, mask_seed=options.seed, packed=options.pack
@@ -83,22 +86,16 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
         warmup=options.warmup,
         changed=changed,
         about=about,
-        count_rates=partial(_count_tokens, data, options.seq_len),
+        unit="tokens",
+        count_units=data.tokens_until,
     )
-
-
-def _count_tokens(
-    data: ShuffledSequences | StreamedSequences, length: int, sequences: int, seconds: float
-) -> dict[str, float]:
-    """Tokens without padding, in all and per second."""
-    tokens = data.tokens_until(sequences) if isinstance(data, ShuffledSequences) else sequences * length
-    return {"tokens": tokens, "tokens_per_second": round(tokens / max(seconds, 1e-9), 1)}
 
 
 # The tokens of each document, int32.
 EncodeDocuments = Callable[[list[str]], list[np.ndarray]]
 
 
+@dataclass(eq=False)
 class ShuffledSequences(Dataset[Example]):
     """`count` training sequences: all sequences of the text in a random order, then all in another order, and so on.
 
@@ -110,58 +107,48 @@ class ShuffledSequences(Dataset[Example]):
     tokens of a packed sequence, or 0 if the sequences are padded.
     """
 
-    def __init__(self, tokens: np.ndarray, bounds: np.ndarray, count: int, seed: int, length: int = 0) -> None:
-        self._tokens = tokens
-        self._bounds = bounds
-        self._count = count
-        self._seed = seed
-        self._length = length
-        self.distinct = len(bounds) - 1
-        self._orders: dict[int, tuple[np.ndarray, int]] = {}
+    tokens: np.ndarray
+    bounds: np.ndarray
+    count: int
+    seed: int
+    length: int
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __getitem__(self, index: int) -> Example:
-        if not 0 <= index < self._count:
+        if not 0 <= index < self.count:
             raise IndexError(index)
         epoch, position = divmod(index, self.distinct)
         order, shift = self._draw_order(epoch)
         sequence = order[position]
-        start, end = self._bounds[sequence : sequence + 2]
-        shift = min(shift, len(self._tokens) - end)  # the last sequence has few tokens or none behind it
-        return {"input_ids": self._tokens[start + shift : end + shift], "index": index}
+        start, end = self.bounds[sequence : sequence + 2]
+        shift = min(shift, len(self.tokens) - end)  # the last sequence has few tokens or none behind it
+        return {"input_ids": self.tokens[start + shift : end + shift], "index": index}
 
     @property
-    def epochs(self) -> float:
-        """How often each sequence is used."""
-        return self._count / self.distinct
+    def distinct(self) -> int:
+        """Sequences of the text."""
+        return len(self.bounds) - 1
 
     @property
     def distinct_tokens(self) -> int:
         """Tokens of the text."""
-        return int(self._bounds[-1])
+        return int(self.bounds[-1])
 
     def tokens_until(self, count: int) -> int:
         """Tokens of the first `count` sequences, without padding."""
-        lengths = np.diff(self._bounds)
+        lengths = np.diff(self.bounds)
         full_epochs, remaining = divmod(count, self.distinct)
         order, _ = self._draw_order(full_epochs)
         return int(full_epochs * lengths.sum() + lengths[order[:remaining]].sum())
 
     def _draw_order(self, epoch: int) -> tuple[np.ndarray, int]:
-        """The order of one epoch, and by how many tokens its sequences are shifted."""
-        if epoch not in self._orders:
-            # The previous epoch is kept, because a batch may begin in one epoch and end in the next.
-            self._orders = {old: order for old, order in self._orders.items() if old == epoch - 1}
-            random = np.random.default_rng((self._seed, ORDER, epoch))
-            order = random.permutation(self.distinct)
-            is_shifted = epoch > 0 and self._length > 0
-            shift = int(random.integers(self._length)) if is_shifted else 0
-            self._orders[epoch] = order, shift
-        return self._orders[epoch]
+        """The order of one epoch, and by how many tokens its sequences are shifted: in the first one by none."""
+        return draw_order(self.distinct, self.length if epoch else 0, self.seed, ORDER, epoch)
 
 
+@dataclass(eq=False)
 class StreamedSequences(IterableDataset[Example]):
     """Packed sequences of a text that is read while training runs. At the end of the text, it starts again.
 
@@ -169,24 +156,27 @@ class StreamedSequences(IterableDataset[Example]):
     sequence.
     """
 
-    def __init__(self, text: TextSource, encode: EncodeDocuments, length: int, seed: int) -> None:
-        self._text = text
-        self._encode = encode
-        self._length = length
-        self._seed = seed
+    text: TextSource
+    encode: EncodeDocuments
+    length: int
+    seed: int
+
+    def tokens_until(self, count: int) -> int:
+        """Tokens of the first `count` sequences."""
+        return count * self.length
 
     def __iter__(self) -> Iterator[Example]:
         index = 0
         remaining = np.empty(0, dtype=np.int32)  # tokens that fill no sequence yet
         for epoch in count():
             first = index
-            random = np.random.default_rng((self._seed, ORDER, epoch))
+            random = np.random.default_rng((self.seed, ORDER, epoch))
             buffer: list[np.ndarray] = []
-            for texts in self._text.read_batches():
-                tokens = np.concatenate([remaining, *self._encode(texts)])
-                end = len(tokens) // self._length * self._length
+            for texts in self.text.read_batches():
+                tokens = np.concatenate([remaining, *self.encode(texts)])
+                end = len(tokens) // self.length * self.length
                 remaining = tokens[end:]
-                for ids in tokens[:end].reshape(-1, self._length):
+                for ids in tokens[:end].reshape(-1, self.length):
                     if len(buffer) < SHUFFLED:
                         buffer.append(ids.copy())  # a view would keep all of `tokens` in memory
                         continue
@@ -198,18 +188,26 @@ class StreamedSequences(IterableDataset[Example]):
                 yield {"input_ids": buffer[position], "index": index}
                 index += 1
             if index == first:
-                raise DataError(f"{self._text.name} has fewer than {self._length} tokens; lower $seq_len", "seq_len")
+                raise DataError(f"{self.text.name} has fewer than {self.length} tokens; lower $seq_len", "seq_len")
 
 
 def build_sequences(
-    text: TextSource, tokeniser: PreTrainedTokenizerBase, *, length: int, pack: bool, count: int, batch: int, seed: int
+    text: TextSource,
+    tokeniser: PreTrainedTokenizerBase,
+    *,
+    length: int,
+    count: int,
+    least: int,
+    seed: int,
+    pack: bool = True,
+    option: str = "batch_size",
 ) -> ShuffledSequences | StreamedSequences:
     """Tokenise a text and cut it into training sequences.
 
-    length: tokens of a sequence, for padded ones at most. pack: cut the text into full sequences; otherwise each
-    document is one sequence. count: sequences to train on in all, drawn in an order that `seed` gives. batch: sequences
-    of one batch. Raises DataError if the text has no tokens or fewer sequences than a batch, UsageError if a streamed
-    text is not to be packed.
+    length: tokens of a sequence, for padded ones at most. count: sequences to train on in all, drawn in an order that
+    `seed` gives. least: sequences that the text must have; `option` sets their number. pack: cut the text into full
+    sequences; otherwise each document is one sequence. Raises DataError if the text has fewer sequences, UsageError if
+    a streamed text is not to be packed.
     """
     encode = make_encoder(tokeniser, length, pack=pack)
     if text.streaming:
@@ -224,106 +222,86 @@ def build_sequences(
         if not pack:
             lengths += [len(document) for document in documents if len(document)]
     tokens = np.concatenate(batches)
-    if not len(tokens):
-        raise DataError(f"{text.name} holds no text; give another one")
     bounds = np.arange(0, len(tokens) + 1, length) if pack else np.cumsum(lengths)
-    sequences = len(bounds) - 1
-    if not sequences:
+    sequences = ShuffledSequences(tokens, bounds, count, seed, length if pack else 0)
+    if sequences.distinct < least:
         raise DataError(
-            f"{text.name} has {len(tokens):,} tokens, expected at least {length} for one sequence; give more text, or "
-            "lower $seq_len",
+            f"{text.name} has {len(tokens):,} tokens, {sequences.distinct} sequences, expected at least {least} of "
+            f"{length} tokens; give more text, or lower ${option} or $seq_len",
+            option,
             "seq_len",
         )
-    if sequences < batch:
-        raise DataError(
-            f"{text.name} has {len(tokens):,} tokens, {sequences} sequences, expected at least one batch of {batch} × "
-            f"{length}; give more text, or lower $batch_size or $seq_len",
-            "batch_size",
-            "seq_len",
-        )
-    return ShuffledSequences(tokens, bounds, count, seed, length if pack else 0)
+    return sequences
 
 
 def make_encoder(tokeniser: PreTrainedTokenizerBase, length: int, *, pack: bool) -> EncodeDocuments:
     """A function that tokenises documents: to be packed, each ends with the separator; else it is cut to `length`."""
-    tokenise: Any = tokeniser
     if not pack:
-        return partial(_encode, partial(tokenise, **CUT, max_length=length), [])
+        return partial(_encode, tokeniser, CUT | {"max_length": length}, [])
     separator = tokeniser.sep_token_id
     if separator is None:
         separator = tokeniser.eos_token_id
-    end = [] if separator is None else [separator]
-    return partial(_encode, partial(tokenise, **PACKED), end)
+    return partial(_encode, tokeniser, PACKED, [] if separator is None else [separator])
 
 
-def _encode(tokenise: Callable[..., Any], end: list[int], texts: list[str]) -> list[np.ndarray]:
-    return [np.array([*ids, *end], dtype=np.int32) for ids in tokenise(texts)["input_ids"]]
+def _encode(tokeniser: Any, arguments: dict[str, Any], end: list[int], texts: list[str]) -> list[np.ndarray]:
+    return [np.array([*ids, *end], dtype=np.int32) for ids in tokeniser(texts, **arguments)["input_ids"]]
 
 
-class SeededMaskingCollator(DataCollatorForLanguageModeling):
-    """transformers' collator, but the masks depend only on `mask_seed` and on the index of each sequence.
+@dataclass(frozen=True)
+class SeededMaskingCollator:
+    """A collator whose masks depend only on `mask_seed` and on the index of each sequence.
 
     So a resumed run has the same masks, whatever the number of processes, and the sequences of a batch are masked
     independently of each other.
 
-    Args:
+    Attributes:
         tokenizer: the tokeniser of the sequences.
+        mlm: predict masked tokens; otherwise each token from those before it.
+        mlm_probability: share of the tokens that are predicted, with `mlm`.
         mask_seed: seed of the masks.
         packed: all sequences are full, so that no attention mask is needed.
-        **arguments: those of transformers' collator, such as `mlm` and `mlm_probability`.
     """
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, mask_seed: int = 0, packed: bool = True, **arguments: Any
-    ) -> None:
-        super().__init__(tokenizer, **arguments)
-        self._mask_seed = mask_seed
-        self._packed = packed
-        self._rows: list[tuple[int, int]] = []  # index and length of each sequence of the batch
+    tokenizer: PreTrainedTokenizerBase
+    mlm: bool = True
+    mlm_probability: float = 0.15
+    mask_seed: int = 0
+    packed: bool = True
 
-    def torch_call(self, examples: Sequence[Example]) -> dict[str, Any]:  # type: ignore[override]
+    def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """A batch of `input_ids` and `labels` [batch, length], with an `attention_mask` if sequences are padded.
 
         A label is -100 if its token is not predicted.
         """
-        self._rows = [(example["index"], len(example["input_ids"])) for example in examples]
-        lengths = torch.tensor([length for _, length in self._rows])
-        longest = int(lengths.max())
-        ids = torch.full((len(examples), longest), self.tokenizer.pad_token_id or 0)
-        is_token = torch.arange(longest) < lengths[:, None]
+        lengths = torch.tensor([len(example["input_ids"]) for example in examples])
+        is_token = torch.arange(int(lengths.max())) < lengths[:, None]
+        ids = torch.full(is_token.shape, self.tokenizer.pad_token_id or 0)
         ids[is_token] = torch.from_numpy(np.concatenate([example["input_ids"] for example in examples])).long()
-        batch: dict[str, Any] = super().torch_call(list(ids))
-        if not self.mlm:
-            # transformers' collator gives no label to padding tokens; some tokenisers end documents with that token.
-            batch["labels"] = torch.where(is_token, ids, NO_LABEL)
-            batch["labels"][:, 0] = NO_LABEL  # nothing comes before the first token
-        if not self._packed:
+        if self.mlm:
+            ids, labels = self._mask(ids.numpy(), examples)
+        else:
+            labels = torch.where(is_token, ids, NO_LABEL)
+            labels[:, 0] = NO_LABEL  # nothing comes before the first token
+        batch = {"input_ids": ids, "labels": labels}
+        if not self.packed:
             batch["attention_mask"] = is_token.long()
         return batch
 
-    def torch_mask_tokens(
-        self, inputs: Any, special_tokens_mask: Any | None = None, offset_mapping: Any | None = None
-    ) -> tuple[Any, Any]:
-        """Choose the tokens to predict, a share `mlm_probability` of those that are not special, and mask them.
-
-        By default, 80% of the chosen tokens become the mask token, 10% a random token, and 10% stay.
-        Source: Devlin et al. 2019, section 3.1.
-        """
-        del special_tokens_mask, offset_mapping
-        ids = inputs.numpy()
-        vocabulary = len(self.tokenizer)
+    def _mask(self, ids: np.ndarray, examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
+        """Choose the tokens to predict, a share `mlm_probability` of those that are not special, and mask them."""
         # Uniform draws that choose tokens to predict, and what replaces these; 1 in the padding.
         choices, replacements = np.ones((2, *ids.shape))
         random_tokens = np.zeros_like(ids)
-        for row, (index, length) in enumerate(self._rows):
-            random = np.random.default_rng((self._mask_seed, MASKS, index))
+        for row, example in enumerate(examples):
+            length = len(example["input_ids"])
+            random = np.random.default_rng((self.mask_seed, MASKS, example["index"]))
             choices[row, :length], replacements[row, :length] = random.random((2, length))
-            random_tokens[row, :length] = random.integers(vocabulary, size=length)
+            random_tokens[row, :length] = random.integers(len(self.tokenizer), size=length)
         is_chosen = (choices < self.mlm_probability) & ~np.isin(ids, self.tokenizer.all_special_ids)
         labels = np.where(is_chosen, ids, NO_LABEL)
-        most_changed = self.mask_replace_prob + self.random_replace_prob
-        replaced = np.where(replacements < most_changed, random_tokens, ids)
-        masked = np.where(replacements < self.mask_replace_prob, self.tokenizer.mask_token_id, replaced)
+        replaced = np.where(replacements < MASKED + RANDOM, random_tokens, ids)
+        masked = np.where(replacements < MASKED, self.tokenizer.mask_token_id, replaced)
         return torch.from_numpy(np.where(is_chosen, masked, ids)), torch.from_numpy(labels)
 
 
@@ -370,12 +348,12 @@ class CausalTrainer(RunTrainer):
         super().__init__(*args, compute_loss_func=_mean_over_next, **kwargs)
 
 
-def _mean_over_next(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+def _mean_over_next(outputs: Any, labels: Tensor, num_items_in_batch: LabelCount = None) -> Tensor:
     """Cross-entropy of each label given the tokens before it; the first label of a sequence must be -100."""
     return _mean_loss(outputs["logits"][:, :-1], labels[:, 1:], num_items_in_batch)
 
 
-def _mean_over_masked(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+def _mean_over_masked(outputs: Any, labels: Tensor, num_items_in_batch: LabelCount = None) -> Tensor:
     """Cross-entropy over the tokens that have a label; the logits are of these tokens, or of all."""
     logits = outputs["logits"]
     is_chosen = labels != NO_LABEL
@@ -384,7 +362,7 @@ def _mean_over_masked(outputs: Any, labels: Tensor, num_items_in_batch: Tensor |
     return _mean_loss(logits, labels[is_chosen], num_items_in_batch)
 
 
-def _mean_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+def _mean_loss(logits: Tensor, labels: Tensor, num_items_in_batch: LabelCount) -> Tensor:
     """Summed cross-entropy over the labels other than -100, divided by their number in all accumulated batches."""
     count = (labels != NO_LABEL).sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
     total = F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), reduction="sum")

@@ -33,8 +33,6 @@ Reader = Callable[[IO[bytes], str], Iterator[Row]]
 PARQUET_ROWS = 100
 # Rows of a table by which its columns are classified, and rows of a table of `datasets` that are read at once.
 TABLE_ROWS = 100
-# Contents of a value. A column has the highest of those that occur in it: no strings, numbers as strings, or text.
-OTHER, NUMBERS, TEXT = range(3)
 NUMBER = re.compile(r"\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*")
 
 
@@ -94,7 +92,10 @@ def _read_csv(file: Any, _column: str, delimiter: str = ",") -> Iterator[Row]:
 def _read_parquet(file: IO[bytes], column: str) -> Iterator[Row]:
     from pyarrow import parquet  # type: ignore[import-untyped]
 
-    for batch in parquet.ParquetFile(file).iter_batches(PARQUET_ROWS, columns=[column] if column else None):
+    table = parquet.ParquetFile(file)
+    if column and column not in table.schema_arrow.names:
+        raise ValueError(f"it has no column {column!r}, its columns are {list_names(table.schema_arrow.names)}")
+    for batch in table.iter_batches(PARQUET_ROWS, columns=[column] if column else None):
         yield from batch.to_pylist()
 
 
@@ -142,29 +143,24 @@ def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") ->
     reference: names the data set in messages. rows: the first rows of the table. Raises DataError if the column that
     was asked for does not exist or holds no strings, or if none was asked for and several or none could be meant.
     """
-    contents: dict[str, int] = {}
+    strings: dict[str, list[str]] = {}
     for row in rows:
         for name, value in row.items():
-            contents[name] = max(_classify(value), contents.get(name, OTHER))
-    texts = [name for name, content in contents.items() if content == TEXT]
+            strings.setdefault(name, [])
+            if isinstance(value, str) and value.strip():
+                strings[name].append(value)
+    texts = [name for name, values in strings.items() if not all(map(NUMBER.fullmatch, values))]
     wanted = column or "text"
-    if contents.get(wanted, OTHER) != OTHER:
+    if strings.get(wanted):
         return wanted
     if not column and len(texts) == 1:
         return texts[0]
     if not column:
         problem = "several columns hold text" if texts else "no column holds text"
-    elif column in contents:
+    elif column in strings:
         problem = f"column {column!r} holds no text"
     else:
         problem = f"there is no column {column!r}"
     raise DataError(
-        f"{reference}: {problem}, its columns are {list_names([*contents])}; set $text_column", "text_column"
+        f"{reference}: {problem}, its columns are {list_names([*strings])}; set $text_column", "text_column"
     )
-
-
-def _classify(value: Any) -> int:
-    """OTHER, NUMBERS or TEXT."""
-    if not isinstance(value, str) or not value.strip():
-        return OTHER
-    return NUMBERS if NUMBER.fullmatch(value) else TEXT

@@ -6,7 +6,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,16 +67,11 @@ def silence_libraries() -> Iterator[None]:
     libraries: list[Any] = [huggingface_hub.utils]
     if "datasets" in sys.modules:
         libraries.append(sys.modules["datasets"].utils)
-    with_bars = [library for library in libraries if not library.are_progress_bars_disabled()]
-    levels = [library.logging.get_verbosity() for library in libraries]
-    for library in with_bars:
-        library.disable_progress_bars()
-    for library in libraries:
-        library.logging.set_verbosity(logging.CRITICAL)
-    try:
+    with ExitStack() as settings:
+        for library in libraries:
+            if not library.are_progress_bars_disabled():
+                library.disable_progress_bars()
+                settings.callback(library.enable_progress_bars)
+            settings.callback(library.logging.set_verbosity, library.logging.get_verbosity())
+            library.logging.set_verbosity(logging.CRITICAL)
         yield
-    finally:
-        for library in with_bars:
-            library.enable_progress_bars()
-        for library, level in zip(libraries, levels, strict=True):
-            library.logging.set_verbosity(level)

@@ -17,7 +17,7 @@ from attngeo.errors import DataError, DataUnavailableError, UsageError, first_li
 from attngeo.pretrain.references import parse_tokeniser
 from attngeo.pretrain.text_source import TextSource, silence_libraries
 
-SPECIAL = {
+SPECIAL: dict[str, Any] = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
     "cls_token": "[CLS]",
@@ -45,12 +45,17 @@ def prepare_tokeniser(
     if reference == "train":
         return train_wordpieces(text, vocab_size)
     tokeniser = load_tokeniser(reference)
-    if objective == "mlm" and tokeniser.mask_token is None:
-        raise UsageError(
-            f"tokenizer {reference} has no mask token, which mlm requires; give another or $objective clm",
-            "objective",
-        )
+    require_mask(tokeniser, masked=objective == "mlm")
     return tokeniser
+
+
+def require_mask(tokeniser: PreTrainedTokenizerBase, *, masked: bool) -> None:
+    """Raise UsageError if tokens are to be masked and the tokeniser has no token for it."""
+    if masked and tokeniser.mask_token is None:
+        name = tokeniser.name_or_path
+        raise UsageError(
+            f"tokenizer {name} has no mask token, which mlm requires; give another or $objective clm", "objective"
+        )
 
 
 def load_tokeniser(reference: str) -> PreTrainedTokenizerBase:
@@ -102,8 +107,7 @@ def train_wordpieces(text: TextSource, vocab_size: int) -> PreTrainedTokenizerFa
         (SPECIAL["sep_token"], vocabulary[SPECIAL["sep_token"]]),
         (SPECIAL["cls_token"], vocabulary[SPECIAL["cls_token"]]),
     )
-    special: dict[str, Any] = SPECIAL
-    return PreTrainedTokenizerFast(tokenizer_object=core, **special)  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(tokenizer_object=core, **SPECIAL)  # type: ignore[no-untyped-call]
 
 
 def _make_tokenizer(model: models.Model) -> Tokenizer:

@@ -9,9 +9,11 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -23,6 +25,8 @@ from attngeo.tables.files import atomic_write, remove_unfinished
 # Written into a checkpoint's folder last: a checkpoint without it is broken.
 MARK = "attngeo.json"
 NAME = re.compile(r"checkpoint-(\d+)")
+# The labels in all accumulated batches, if the Trainer has counted them.
+LabelCount = Tensor | int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +34,9 @@ class TrainingTask:
     """A model and what it is trained on.
 
     make_trainer: the Trainer's class, or a function that makes one. steps, warmup: updates. changed: parameters that
-    the initialisation set. about: the data, for the summary. count_rates: tokens per second and the like, from the
-    number of sequences and the seconds. others: further models to save, by folder name. evaluate: measures at the end.
+    the initialisation set. about: the data, for the summary. unit: what the speed of training is given in, such as
+    tokens. count_units: their number in so many sequences. others: further models to save, by folder name. evaluate:
+    measures at the end.
     """
 
     model: PreTrainedModel
@@ -43,9 +48,21 @@ class TrainingTask:
     warmup: int
     changed: list[str]
     about: Mapping[str, Any]
-    count_rates: Callable[[int, float], Mapping[str, float]]
-    others: Mapping[str, Callable[[], PreTrainedModel]] = field(default_factory=dict)
+    unit: str
+    count_units: Callable[[int], int]
+    others: Mapping[str, Any] = field(default_factory=dict)
     evaluate: Callable[[RunTrainer], Mapping[str, Any]] = lambda _: {}
+
+
+@lru_cache(maxsize=2)  # a batch may begin in one epoch and end in the next
+def draw_order(count: int, length: int, *seeds: int) -> tuple[np.ndarray, int]:
+    """The order of `count` examples in one epoch, and by how many tokens they are shifted: less than `length`, if any.
+
+    It depends on the seeds alone, not on the processes, the batches or the initialisation.
+    """
+    random = np.random.default_rng(seeds)
+    order = random.permutation(count)
+    return order, int(random.integers(length)) if length else 0
 
 
 class RunTrainer(Trainer):
@@ -163,42 +180,42 @@ class RunTrainer(Trainer):
             ) from error
 
 
+@dataclass(eq=False)
 class _CompleteRun(TrainerCallback):
     """Logs at the last step, so that it is in the curves with any interval, and completes checkpoints."""
 
-    def __init__(self, trainer: RunTrainer) -> None:
-        self._trainer = trainer
+    trainer: RunTrainer
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
         if state.global_step >= state.max_steps:
             control.should_log = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:  # noqa: ARG002
-        self._trainer.finish_checkpoint()
+        self.trainer.finish_checkpoint()
 
 
+@dataclass(eq=False)
 class StopOnSignal(TrainerCallback):
     """Saves and stops at the end of the step in which a signal calls `request`; `tell` is called when it does."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self.requested = False
-        self._can_save = False
-        self._tell = tell
+    tell: Callable[[], None]
+    requested: bool = False
+    can_save: bool = False
 
     def request(self) -> bool:
         """Save and stop after this step. Returns False if there is nothing to save."""
         self.requested = True
-        if self._can_save:
-            self._tell()
-        return self._can_save
+        if self.can_save:
+            self.tell()
+        return self.can_save
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """From now on there is something to save."""
-        self._can_save = True
+        self.can_save = True
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """From now on a signal stops at once."""
-        self._can_save = False
+        self.can_save = False
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

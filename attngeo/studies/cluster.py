@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import ClusterError, StudyError, UsageError, first_line, require_extra
@@ -19,6 +19,7 @@ from attngeo.session import Session
 from attngeo.studies.engine import (
     LOGGER,
     Function,
+    Outcomes,
     RunOutcome,
     StudyEnvironment,
     StudyTask,
@@ -35,8 +36,8 @@ LOGGERS = ("distributed", "distributed.client", "tornado.application")
 
 
 def run_on_cluster(
-    function: Function[Any, Any], tasks: Sequence[StudyTask[Any]], session: Session, address: str
-) -> Generator[RunOutcome[Any], None, None]:
+    function: Function[Any, Any], tasks: Sequence[StudyTask], session: Session, address: str
+) -> Outcomes:
     """The outcome of each run as it arrives. Closing the iterator cancels the runs that no worker has begun.
 
     The runs of a worker that is killed are repeated on another one; Dask gives up a run that has killed several workers
@@ -61,7 +62,7 @@ def run_on_cluster(
             client.cancel(list(futures))
 
 
-def _explain_failure(task: StudyTask[Any], address: str, status: str, result: Any) -> RunOutcome[Any]:
+def _explain_failure(task: StudyTask, address: str, status: str, result: Any) -> RunOutcome[Any]:
     """The outcome of a run whose function did not return. Raises ClusterError if the cluster is lost."""
     if status != "error":
         raise ClusterError(f"{address}: the connection to the scheduler is lost; start the study again to resume it")
@@ -114,12 +115,9 @@ async def _reach(address: str) -> None:
 @contextmanager
 def _silence() -> Iterator[None]:
     """Silence what distributed logs about connections that are lost: the errors of a study say it."""
-    loggers = [logging.getLogger(name) for name in LOGGERS]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
+    with ExitStack() as levels:
+        for name in LOGGERS:
+            logger = logging.getLogger(name)
+            levels.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.CRITICAL + 1)
         yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
+from attngeo.bounds.names import list_names
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, StudyError, UnexpectedError
 from attngeo.progress import Progress
 from attngeo.session import Session
@@ -36,12 +37,10 @@ Result = TypeVar("Result")
 Function = Callable[[Setting, Session], Result]
 
 LOGGER = logging.getLogger("attngeo")
-# Names of runs that the progress shows at most.
-MOST_NAMES = 3
 # Seconds between two looks at the process that started this one, and to save a checkpoint after it was killed.
 POLL, GRACE = 1, 60
 # What joblib warns of: a process whose memory grew is replaced, and a study ended before all runs were finished.
-JOBLIB_WARNINGS = ("A worker stopped while some jobs were given", ".*(have been cancelled|successfully executed)")
+JOBLIB_WARNINGS = "A worker stopped while some jobs were given|.*(have been cancelled|successfully executed)"
 STOPPING = "stopping after this step; press Ctrl-C again to stop now"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 # Runs in threads of one process would share its folder, its GPU and its random numbers.
@@ -49,12 +48,12 @@ _alone = threading.Lock()
 
 
 @dataclass(frozen=True)
-class StudyTask(Generic[Setting]):
+class StudyTask:
     """A setting of a study, its position in the list of settings, and the name that a person knows it by."""
 
     number: int
     name: str
-    setting: Setting
+    setting: Any
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,10 @@ class RunOutcome(Generic[Result]):
         if isinstance(self.failure, UnexpectedError) and self.failure.__cause__ is not None:
             return self.failure.__cause__
         return self.failure
+
+
+# The outcomes of the runs of a study, as they arrive.
+Outcomes = Generator[RunOutcome[Any], None, None]
 
 
 def require_all(outcomes: list[RunOutcome[Result]]) -> list[RunOutcome[Result]]:
@@ -121,10 +124,8 @@ def run_study(
 
     def report_several() -> None:
         """How many runs are finished, and which are in work: in their order, as many as there are processes."""
-        left = [task.name for task in tasks if task.number not in arrived]
-        working = left[: max(jobs, 1)]
-        more = f" and {len(working) - MOST_NAMES} more" if len(working) > MOST_NAMES else ""
-        what = f"on {options.cluster}" if options.cluster is not None else ", ".join(working[:MOST_NAMES]) + more
+        working = [task.name for task in tasks if task.number not in arrived][:jobs]
+        what = list_names(working) if options.cluster is None else f"on {options.cluster}"
         progress(Progress("study", what, len(arrived), len(tasks), "steps"))
 
     if is_elsewhere:
@@ -182,28 +183,25 @@ def catch_signals(handle: Callable[[], bool]) -> Iterator[None]:
             signal.signal(caught, handler)
 
 
-def _run_here(
-    function: Function[Any, Any], tasks: Sequence[StudyTask[Any]], session: Session
-) -> Generator[RunOutcome[Any], None, None]:
+def _run_here(function: Function[Any, Any], tasks: Sequence[StudyTask], session: Session) -> Outcomes:
     """One run after the other in this process. Its progress is that of the run, named by the run's position."""
     for task in tasks:
         label = f"{task.number + 1}/{len(tasks)} {task.name}  " if len(tasks) > 1 else ""
-
-        def report(step: Progress, label: str = label) -> None:
-            session.progress(dataclasses.replace(step, what=f"{label}{step.what}"))
-
-        yield run_task(function, task, dataclasses.replace(session, progress=report))
+        yield run_task(function, task, session, label)
 
 
-def run_task(function: Function[Any, Any], task: StudyTask[Any], session: Session) -> RunOutcome[Any]:
-    """The outcome of one run in this process. Only Ctrl-C and the end of the process are not outcomes."""
+def run_task(function: Function[Any, Any], task: StudyTask, session: Session, label: str = "") -> RunOutcome[Any]:
+    """The outcome of one run in this process. Only Ctrl-C and the end of the process are not outcomes.
+
+    label: put before the progress of the run.
+    """
     notes: list[str] = []
 
     def report(step: Progress) -> None:
         if step.phase == "kept":
-            notes.append(step.what)
+            notes.append(f"{label}{step.what}")
         else:
-            session.progress(step)
+            session.progress(dataclasses.replace(step, what=f"{label}{step.what}"))
 
     try:
         result = function(task.setting, dataclasses.replace(session, progress=report))
@@ -218,12 +216,12 @@ def run_task(function: Function[Any, Any], task: StudyTask[Any], session: Sessio
 
 def run_in_processes(
     function: Function[Any, Any],
-    tasks: Sequence[StudyTask[Any]],
+    tasks: Sequence[StudyTask],
     session: Session,
     jobs: int,
     *,
     saves: bool,
-) -> Generator[RunOutcome[Any], None, None]:
+) -> Outcomes:
     """The outcome of each run as it arrives. Closing the iterator ends all processes at once.
 
     If a process is killed, for example because memory ran out, joblib ends the others, too. The runs that were lost
@@ -233,7 +231,7 @@ def run_in_processes(
 
     environment = StudyEnvironment(session)
     left = {task.number: task for task in tasks}
-    started: dict[int, StudyTask[Any]] = {}
+    started: dict[int, StudyTask] = {}
     is_stopped = False
 
     def stop() -> bool:
@@ -268,15 +266,14 @@ def run_in_processes(
                     yield RunOutcome(task.number, task.name, failure=failure)
 
 
-def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Generator[RunOutcome[Any], None, None]:
+def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
     """Call `run_elsewhere` in processes. Raises BrokenProcessPool."""
     from joblib import Parallel, delayed, parallel_config
 
     # joblib gives each process an equal share of the cores, unless OMP_NUM_THREADS says how many threads it has. With
     # one process only, it would start none.
     with parallel_config("loky", initializer=prepare_process), warnings.catch_warnings():
-        for harmless in JOBLIB_WARNINGS:
-            warnings.filterwarnings("ignore", harmless, UserWarning)
+        warnings.filterwarnings("ignore", JOBLIB_WARNINGS, UserWarning)
         parallel = Parallel(
             n_jobs=max(jobs, 2), return_as="generator_unordered", batch_size=1, pre_dispatch=jobs, max_nbytes=None
         )
@@ -322,7 +319,7 @@ class StudyEnvironment:
 
 
 def run_elsewhere(
-    function: Function[Any, Any], task: StudyTask[Any], environment: StudyEnvironment
+    function: Function[Any, Any], task: StudyTask, environment: StudyEnvironment
 ) -> tuple[RunOutcome[Any], list[tuple[int, str]]]:
     """The outcome of one run in a process that was started for a study, and the records that it logged.
 
@@ -333,7 +330,9 @@ def run_elsewhere(
             f"a worker has attngeo {__version__}, expected {environment.version}; install the same version on "
             "all workers"
         )
-    with _alone, _in_folder(environment.folder), _collect_log(environment.log_level) as records:
+    # Relative paths mean the same everywhere. A machine that lacks the folder stays where it is.
+    folder = environment.folder if Path(environment.folder).is_dir() else Path.cwd()
+    with _alone, contextlib.chdir(folder), _collect_log(environment.log_level) as records:
         take_gpu(task.number)
         try:
             outcome = run_task(function, task, environment.session)
@@ -371,18 +370,6 @@ def take_gpu(number: int) -> None:
     gpus = names[:count] or list(map(str, range(count)))
     if len(gpus) > 1:
         os.environ[VISIBLE_GPUS] = gpus[number % len(gpus)]
-
-
-@contextlib.contextmanager
-def _in_folder(folder: str) -> Iterator[None]:
-    """Work in a folder, so that relative paths mean the same everywhere. A machine that lacks it stays where it is."""
-    before = Path.cwd()
-    try:
-        with contextlib.suppress(OSError):
-            os.chdir(folder)
-        yield
-    finally:
-        os.chdir(before)
 
 
 @contextlib.contextmanager

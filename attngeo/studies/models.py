@@ -8,6 +8,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from attngeo.bounds.names import list_names
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import HUB_ID, ModelRef, local_path
@@ -17,8 +18,6 @@ from attngeo.errors import AttnGeoError, DataUnavailableError, ModelNotFoundErro
 COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 GLOB = re.compile(r"[*?[]")
 DIGITS = re.compile(r"(\d+)")
-# Revisions that a message names at most.
-MOST_NAMED = 5
 
 
 def list_models(
@@ -38,15 +37,16 @@ def list_models(
     models = [model for reference in references for model in _expand(reference, hub)]
     if file is None:
         return models
-    lines = [COMMENT.sub("", line).strip() for line in _read_text(file).splitlines()]
-    if not any(lines):
+    listed: list[str] = []
+    for number, line in enumerate(_read_text(file).splitlines(), 1):
+        reference = COMMENT.sub("", line).strip()
+        if reference:
+            try:
+                listed += _expand(reference, hub)
+            except AttnGeoError as error:
+                raise type(error)(f"{file}:{number}: {error}") from None
+    if not listed:
         raise UsageError(f"{file}: no models, expected one reference on each line")
-    listed = [
-        model
-        for number, line in enumerate(lines, 1)
-        if line
-        for model in _expand(line, hub, where=f"{file}:{number}: ")
-    ]
     return [*models, *(model for model in dict.fromkeys(listed) if model not in models)]
 
 
@@ -60,15 +60,12 @@ def _read_text(file: str | Path) -> str:
         raise UsageError(f"{file}: expected UTF-8 text with one model on each line, but {error}") from None
 
 
-def _expand(text: str, hub: HubAccess, where: str = "") -> list[str]:
-    """The models that one reference names. where: it is written, for errors."""
-    try:
-        if is_glob(text):
-            return _match_revisions(text, hub)
-        with suppress(ModelNotFoundError):  # a path that is missing is a failure of its run alone
-            ModelRef.parse(text)
-    except AttnGeoError as error:
-        raise type(error)(f"{where}{error}") from None
+def _expand(text: str, hub: HubAccess) -> list[str]:
+    """The models that one reference names."""
+    if is_glob(text):
+        return _match_revisions(text, hub)
+    with suppress(ModelNotFoundError):  # a path that is missing is a failure of its run alone
+        ModelRef.parse(text)
     return [text]
 
 
@@ -87,13 +84,11 @@ def _match_revisions(text: str, hub: HubAccess) -> list[str]:
     from attngeo.checkpoints.hub import Repository
 
     name, _, glob = text.partition("@")
-    revisions = Repository(ModelRef(text, "hub", name), hub).list_revisions()
-    matching = sorted((name for name in revisions if fnmatchcase(name, glob)), key=natural_order)
+    revisions = sorted(Repository(ModelRef(text, "hub", name), hub).list_revisions(), key=natural_order)
+    matching = [f"{name}@{revision}" for revision in revisions if fnmatchcase(revision, glob)]
     if not matching:
-        names = sorted(revisions, key=natural_order)
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        raise ModelNotFoundError(f"{text}: no revision matches; {name} has {', '.join(names[:MOST_NAMED])}{more}")
-    return [f"{name}@{revision}" for revision in matching]
+        raise ModelNotFoundError(f"{text}: no revision matches; {name} has {list_names(revisions)}")
+    return matching
 
 
 def natural_order(text: str) -> list[tuple[int, str]]:

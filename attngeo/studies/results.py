@@ -43,8 +43,8 @@ MOST_ROWS, MOST_BYTES = 1_000_000, 100_000_000
 # The variable that names another folder than the platform's; it is empty to keep nothing.
 VARIABLE = "ATTNGEO_CACHE"
 # Nothing else is removed from the folder, which is one that the user names.
-KEPT = re.compile(rf"[0-9a-f]{{64}}({re.escape(RESULT)}|{re.escape(PARTS)})")
-UNFINISHED = re.compile(rf"\.[0-9a-f]{{64}}{re.escape(RESULT)}\.[0-9a-f]+\.partial")
+KEPT = re.compile(r"[0-9a-f]{64}\.(parquet|parts)")
+UNFINISHED = re.compile(r"\.[0-9a-f]{64}\.parquet\.[0-9a-f]+\.partial")
 # Seconds that a server of downloads may take for an answer.
 TIMEOUT = 30
 Row = Mapping[str, Any]
@@ -91,28 +91,27 @@ def find_record(
     if folder is None:
         return None
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
-    return KeptResult(folder / kind / key, is_current, about)
+    path = folder / kind / key
+    return KeptResult(path.with_suffix(RESULT), path.with_suffix(PARTS), is_current, about)
 
 
+@dataclass(eq=False)
 class KeptResult:
     """One result. A file of it that cannot be read, or that has changed since it was written, counts as missing.
 
     If its folder cannot be written, that is a warning in the log, and nothing is kept.
+    folder: of the finished parts; it is removed when the result is kept.
     """
 
-    def __init__(self, path: Path, is_current: Callable[[], bool], about: Mapping[str, Any]) -> None:
-        self._file, self._parts = path.with_suffix(RESULT), path.with_suffix(PARTS)
-        self._is_current, self._about = is_current, about
-        self._is_broken = False
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the finished parts, which is removed when the result is kept."""
-        return self._parts
+    file: Path
+    folder: Path
+    is_current: Callable[[], bool]
+    about: Mapping[str, Any]
+    is_broken: bool = False
 
     def load(self) -> Kept | None:
         """The result; None if it is missing."""
-        return _read(self._file)
+        return _read(self.file)
 
     def load_parts(self, count: int) -> dict[int, Kept]:
         """Those of the parts with numbers below `count` that are finished."""
@@ -121,34 +120,34 @@ class KeptResult:
 
     def keep(self, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
         """Keep the result, in place of one that is there, and forget its parts."""
-        self._write(self._file, rows, about)
-        if not self._is_broken:
+        self._write(self.file, rows, about)
+        if not self.is_broken:
             self.forget_parts()
 
     def keep_part(self, number: int, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
         """Keep a finished part, unless the result is there, from another process or from before."""
         with suppress(OSError):  # of a folder that cannot be read, which `keep` reports
-            if not self._file.exists():
+            if not self.file.exists():
                 self._write(self._part(number), rows, about)
 
     def forget_parts(self) -> None:
         """Remove the parts."""
-        shutil.rmtree(self._parts, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _part(self, number: int) -> Path:
-        return self._parts / f"{number:05d}{RESULT}"
+        return self.folder / f"{number:05d}{RESULT}"
 
     def _write(self, path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
-        if self._is_broken or not self._is_current():
+        if self.is_broken or not self.is_current():
             return
-        about = {**about, **self._about}
+        about = {**about, **self.about}
         try:
             try:
                 _write_file(path, rows, about)
             except (OutputError, OSError):  # another process may just have removed the folder of parts
                 _write_file(path, rows, about)
         except Exception as error:
-            self._is_broken = True
+            self.is_broken = True
             log.warning("results are not kept: %s; set ATTNGEO_CACHE to another folder", first_line(error))
 
 
@@ -238,15 +237,15 @@ def _describe(path: Path) -> Entry | None:
     """What is known about a result or its parts; None if they have just been removed."""
     is_whole = path.suffix == RESULT
     try:
-        states = {file: file.stat() for file in ([path] if is_whole else path.iterdir())}
-        modified = max([state.st_mtime for state in states.values()] or [path.stat().st_mtime])
+        modified = path.stat().st_mtime
+        sizes = {file: file.stat().st_size for file in ([path] if is_whole else path.iterdir())}
     except OSError:
         return None
-    described = [_read_metadata(file) for file in states if file.suffix == RESULT]
+    described = [_read_metadata(file) for file in sizes if file.suffix == RESULT]
     readable = [metadata for metadata in described if metadata is not None]
     return Entry(
         path, about=readable[0][1] if readable else {}, rows=sum(rows for rows, _ in readable),
-        nbytes=sum(state.st_size for state in states.values()), modified=datetime.fromtimestamp(modified, UTC),
+        nbytes=sum(sizes.values()), modified=datetime.fromtimestamp(modified, UTC),
         parts=None if is_whole else len(readable),
     )  # fmt: skip
 

@@ -123,7 +123,7 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n")
     refuse(DataError, "empty.txt", "no column holds text", "text_column", text=str(tmp_path / "empty.txt"))
     (tmp_path / "few.txt").write_text("words of a text\n" * 40)
-    refuse(DataError, "few.txt has", "expected 24", "sequences", text=str(tmp_path / "few.txt"))
+    refuse(DataError, "few.txt has", "expected at least 24", "sequences", text=str(tmp_path / "few.txt"))
     refuse(DataUnavailableError, "none.txt", text=str(tmp_path / "none.txt"))
     refuse(UsageError, "seq_len 200", seq_len=200)
     refuse(DataError, "no token of 1 × 2 is predicted", "sequences", sequences=1, seq_len=2, seed=1)
@@ -133,7 +133,7 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
 
 
 def test_models_that_are_no_language_models_are_refused(encoder: Path, saved: Callable[[str], Path]) -> None:
-    refuse(UnsupportedModelError, "demo:minilm", "BertModel has no head", "BertForMaskedLM", model="demo:minilm")
+    refuse(UnsupportedModelError, "demo:minilm", "BertModel has no head", "AutoModelForMaskedLM", model="demo:minilm")
     refuse(UnsupportedModelError, "BartForConditionalGeneration", "encoder with a decoder", model=str(saved("bart")))
     refuse(UnsupportedModelError, "ViTForImageClassification", "no head", model=str(saved("vit")))
     refuse(UnsupportedModelError, "no tokeniser", model=str(saved("gpt2")))

@@ -361,7 +361,7 @@ def test_a_run_is_not_resumed_with_other_settings_or_broken_files(tmp_path: Path
 BAD = [
     ({"seq_len": 65}, UsageError, "seq_len is 65.* 64 "),
     ({"data": "no/such/file.txt"}, DataUnavailableError, "no/such/file.txt"),
-    ({"batch_size": 100_000}, DataError, "100000 × 16"),
+    ({"batch_size": 100_000}, DataError, "at least 100000 of 16 tokens"),
     ({"tokenizer": "./nowhere"}, DataUnavailableError, "./nowhere"),
     ({"model": "./nowhere.json"}, ModelNotFoundError, r"\./nowhere\.json.* config\.json"),
     ({"init": "./nowhere"}, AttnGeoError, "./nowhere"),

@@ -111,7 +111,7 @@ from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.tokeniser import train_wordpieces
 text = open_text("austen")
 tokeniser = train_wordpieces(text, 1024)
-found = build_sequences(text, tokeniser, length=64, pack=True, count=99, batch=1, seed=7)
+found = build_sequences(text, tokeniser, length=64, count=99, least=1, seed=7)
 batch = SeededMaskingCollator(tokeniser, mask_seed=7)([found[index] for index in range(32)])
 made = [json.dumps(tokeniser.get_vocab(), sort_keys=True).encode(), batch["input_ids"].numpy().tobytes()]
 print(*(hashlib.sha256(each).hexdigest() for each in (*made, batch["labels"].numpy().tobytes())))

@@ -31,7 +31,7 @@ def word_tokeniser() -> PreTrainedTokenizerBase:
 
 def make_sequences(documents: list[str], tokeniser: PreTrainedTokenizerBase | None = None, **given: Any) -> Any:
     """Sequences of these documents, packed in eights unless other options are given."""
-    options = {"length": 8, "pack": True, "count": 1000, "batch": 1, "seed": 0}
+    options = {"length": 8, "count": 1000, "least": 1, "seed": 0}
     return build_sequences(make_text(documents), tokeniser or word_tokeniser(), **(options | given))
 
 
