@@ -19,7 +19,7 @@ from attngeo.provenance import is_current
 from attngeo.questions import QUESTIONS
 from attngeo.studies.results import VARIABLE, Entry, cache_folder, list_entries, remove
 
-from .messages import say
+from .declare import with_options
 from .outputs import FindingsFormat, Quiet
 from .tables import Cell, print_table
 
@@ -27,7 +27,9 @@ from .tables import Cell, print_table
 ANSWERED = {"scores": "score", "tabular": "simulate"}
 
 
+@with_options
 def cache(
+    *,
     action: Annotated[
         Literal["list", "clear"], typer.Argument(metavar="ACTION", show_default=False, help="list or clear")
     ],
@@ -44,7 +46,7 @@ def cache(
         ),
     ] = False,
     format: FindingsFormat = "table",
-    quiet: Quiet = False,
+    quiet: Quiet,
 ) -> None:
     """List the results that are kept on this machine, with their sizes, or remove them.
 
@@ -67,19 +69,17 @@ def cache(
     unknown = [_explain_unknown(model, kept) for model in models or [] if not _has_result(model, kept)]
     if unknown and action == "clear":
         raise UsageError(unknown[0])
-    for text in unknown if not quiet else []:
-        say(text)
+    for text in unknown:
+        quiet.note(text)
     entries = [entry for entry in kept if _is_chosen(entry, models or [], outdated=outdated)]
     if action == "clear":
         remove(entries)
-        if not quiet:
-            say(f"removed {_count(entries)} from {folder}")
+        quiet.note(f"removed {_count(entries)} from {folder}")
     elif format == "json":
         sys.stdout.write(dump_json([_describe(entry) for entry in entries], indent=2) + "\n")
     else:
         _print(entries)
-        if not quiet:
-            say(f"{_count(entries)} in {folder}")
+        quiet.note(f"{_count(entries)} in {folder}")
 
 
 def _has_result(model: str, kept: list[Entry]) -> bool:

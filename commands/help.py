@@ -11,7 +11,7 @@ import os
 import re
 import select
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise, takewhile
 from typing import Any
@@ -20,6 +20,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from typer import Typer
 from typer.core import TyperCommand, TyperGroup
 
 from attngeo.choices import PANELS, RUNNING
@@ -87,6 +88,15 @@ class Group(Helpful, TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Without a command, print the list of commands."""
         return super().parse_args(ctx, args or ["--help"])
+
+
+def make_group(name: str, help: str, panels: Mapping[str, Iterable[Callable[..., None]]]) -> Typer:
+    """A command with sub-commands. panels: title → those under it."""
+    group = Typer(name=name, help=help, cls=Group)
+    for title, commands in panels.items():
+        for command in commands:
+            group.command(cls=Command, rich_help_panel=title)(command)
+    return group
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from .messages import describe_error, say
 from .outputs import FindingsFormat, Verbosity
 from .progress import Bar
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced
-from .tables import MISSING, Cell, Terminal, print_table, show_text
+from .tables import MISSING, Cell, Terminal, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 
 @with_options
 def inspect(
+    *,
     models: Models = None,
     models_file: ModelsFile = None,
-    source: SourceOptions = SourceOptions(),
+    source: SourceOptions,
     format: FindingsFormat = "table",
-    hub: HubAccess = HubAccess(),
-    study: StudyOptions = StudyOptions(),
-    verbosity: Verbosity = Verbosity(),
+    hub: HubAccess,
+    study: StudyOptions,
+    verbosity: Verbosity,
 ) -> None:
     """Show what score would read of a model, what it leaves out, and why. Reads no weights.
 
@@ -128,7 +129,7 @@ def _print_costs(surveys: list[dict[str, Any]]) -> None:
     rows = [{"model": survey["model"], "of all": False, **_sum_costs([survey])} for survey in surveys]
     if len(surveys) > 1:
         rows.append({"model": f"{len(surveys)} models", "of all": True, **_sum_costs(surveys)})
-    columns = {name: show_text(name) for name in ("model", "layers", "to read", "of", "share")}
+    columns = {name: name for name in ("model", "layers", "to read", "of", "share")}
     print_table(rows, columns, section=["of all"], expendable=["of", "layers"])
 
 

@@ -36,7 +36,7 @@ from attngeo.tables.write import to_json
 from .declare import with_options
 from .outputs import FindingsFormat, Verbosity, folder_option, refuse_folder
 from .progress import Bar
-from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_table, show_text
+from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_table
 
 MOST_ROWS = 10
 LONGEST_NAME = 14
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 @with_options
 def pretrain(
+    *,
     given: Annotated[dict[str, Any], TextPretrainOptions, ImagePretrainOptions, ComparisonOptions],
     study: StudyOptions,
     resume: Annotated[
@@ -62,7 +63,7 @@ def pretrain(
     ] = False,
     output: Annotated[Path | None, folder_option("Folder of the run", "pretrain-…, by its options")] = None,
     format: FindingsFormat = "table",
-    verbosity: Verbosity = Verbosity(),
+    verbosity: Verbosity,
 ) -> None:
     """Train a small transformer from scratch and score its attention as it learns.
 
@@ -131,11 +132,11 @@ def _print_run(run: Run) -> None:
             row[score], row[f"{score}_quartiles"] = format_quartiles(spread, score, digits=DIGITS)
         rows.append(row)
     columns: list[tuple[str, Cell]] = [
-        ("step", show_text("step")),
+        ("step", "step"),
         ("loss", lambda row: "" if is_missing(row["loss"]) else f"{row['loss']:.3f}"),
     ]
     for score, spec in SCORES.items():
-        columns += [(spec.label, show_text(score)), (QUARTILES_TITLE, show_text(f"{score}_quartiles"))]
+        columns += [(spec.label, score), (QUARTILES_TITLE, f"{score}_quartiles")]
     console, summary, options = Terminal(), run.summary, run.options
     title = [options.model_name, options.objective_name, f"{options.init} init", Path(summary["data"]["name"]).name,
              f"{summary['parameters']:,} parameters"]  # fmt: skip
@@ -155,7 +156,7 @@ def _print_comparison(comparison: Comparison) -> None:
     seeds = int(spread["seeds"].iloc[0])
     title = f"{rows['model'].iloc[0]} · {seeds} {'seed' if seeds == 1 else 'seeds'} · {comparison.folder}"
     console.print(Text(printable(title)), style="bold")
-    objective, init = show_text("objective"), lambda row: _shorten(row["init"])
+    objective, init = "objective", lambda row: _shorten(row["init"])
     gains: dict[str, Cell] = {
         "objective": objective,
         "init": init,
