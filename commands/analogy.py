@@ -162,17 +162,18 @@ def print_result(result: AnalogyResult) -> None:
     models = list(dict.fromkeys(result.questions["model"]))
     common, alone, published = (scores[scores["questions"] == which] for which in ("common", "own", "published"))
     if len(models) == 1:
-        columns = {"category": "name", **MEASURES}
         title = _describe_models(scores, models[0])
+        columns = {"category": "name", **MEASURES}
         print_rows(alone, columns, title=title, section=["level"], style=_style, expendable=EXPENDABLE)
     else:
-        _print_side_by_side(result, common, models)
-        _print_totals(common, models, "the questions that all models know")
-        _print_comparisons(result.comparisons, models)
+        names = _shorten(models)
+        _print_side_by_side(result, common, names)
+        _print_totals(common, names, "the questions that all models know")
+        _print_comparisons(result.comparisons, names)
         if len(alone):
-            _print_totals(alone, models, "all questions that a model knows")
+            _print_totals(alone, names, "all questions that a model knows")
     if len(published):
-        _print_totals(published, list(dict.fromkeys(published["model"])), "9,522 questions of the paper")
+        _print_totals(published, _shorten(list(dict.fromkeys(published["model"]))), "9,522 questions of the paper")
 
 
 def _style(row: Any) -> str:
@@ -186,40 +187,40 @@ def _describe_models(scores: pd.DataFrame, name: str) -> str:
     return " · ".join([name, f"{scores.attrs['questions']}: {known}", *overall["note"].split("; ")])
 
 
-def _print_side_by_side(result: AnalogyResult, rows: pd.DataFrame, models: list[str]) -> None:
+def _print_side_by_side(result: AnalogyResult, rows: pd.DataFrame, names: dict[str, str]) -> None:
     """The accuracy of each model in each category, each type and the whole; in several tables if one is too wide."""
     known = result.questions.groupby("model")["known"].sum()
-    counts = " · ".join(f"{_shorten(model, models)} {known[model]:,}" for model in models)
-    title = f"{_describe_models(result.scores, f'{len(models)} models')}\nknown to each: {counts}"
+    counts = " · ".join(f"{name} {known[model]:,}" for model, name in names.items())
+    title = f"{_describe_models(result.scores, f'{len(names)} models')}\nknown to each: {counts}"
     accuracies = {(row["model"], row["level"], row["name"]): row["accuracy"] for row in rows.to_dict("records")}
 
     def show_accuracy(model: str, row: Any) -> str:
         return format_number(accuracies[model, row["level"], row["name"]])
 
-    widest = max(len(_shorten(model, models)) for model in models)
+    models = list(names)
+    widest = max(map(len, names.values()))
     at_once = max(1, (Terminal().width - LONGEST_NAME) // (min(widest, LONGEST_NAME) + 2))
     for start in range(0, len(models), at_once):
         columns: dict[str, Cell] = {"accuracy": "name", "known": MEASURES["known"]}
         for model in models[start : start + at_once]:
-            columns[_shorten(model, models)] = partial(show_accuracy, model)
-        first = rows[rows["model"] == models[0]]
-        print_rows(first, columns, title=title, section=["level"], style=_style)
+            columns[names[model]] = partial(show_accuracy, model)
+        print_rows(rows[rows["model"] == models[0]], columns, title=title, section=["level"], style=_style)
         title = "\n"
 
 
-def _print_totals(rows: pd.DataFrame, models: list[str], over: str) -> None:
+def _print_totals(rows: pd.DataFrame, names: dict[str, str], over: str) -> None:
     """The measures of each model for each type and the whole."""
-    totals = rows[rows["level"] != "category"]
-    columns = {"model": lambda row: _shorten(row["model"], models), "": "name", **MEASURES}
+    totals = rows[rows["level"] != "category"].assign(short=rows["model"].map(names))
+    columns = {"model": "short", "": "name", **MEASURES}
     title = f"\nover {over}"
     print_rows(totals, columns, title=title, texts=["model", ""], section=["model"], expendable=EXPENDABLE)
 
 
-def _print_comparisons(comparisons: pd.DataFrame, models: list[str]) -> None:
+def _print_comparisons(comparisons: pd.DataFrame, names: dict[str, str]) -> None:
     """The overall differences of accuracy between models, with their tests."""
     columns: dict[str, Cell] = {
-        "model": lambda row: _shorten(row["model"], models),
-        "against": lambda row: _shorten(row["other"], models),
+        "model": lambda row: names[row["model"]],
+        "against": lambda row: names[row["other"]],
         "difference [95%]": lambda row: _format_interval(
             row["difference"], row["difference_low"], row["difference_high"], "+.3f"
         ),
@@ -233,10 +234,10 @@ def _print_comparisons(comparisons: pd.DataFrame, models: list[str]) -> None:
     )  # fmt: skip
 
 
-def _shorten(model: str, models: list[str]) -> str:
-    """The last part of a path or Hub id, if these parts differ between the models."""
+def _shorten(models: list[str]) -> dict[str, str]:
+    """Each model → the last part of its path or Hub id, if these parts differ between the models."""
     parts = [name.rstrip("/").rsplit("/", 1)[-1] for name in models]
-    return parts[models.index(model)] if len(set(parts)) == len(parts) else model
+    return dict(zip(models, parts if len(set(parts)) == len(parts) else models, strict=True))
 
 
 def _format_interval(value: float, low: float, high: float, form: str) -> str:
@@ -248,7 +249,7 @@ def print_explanation(frame: pd.DataFrame) -> None:
     """Print a table for each model: the questions with their cosine errors and error terms."""
     console = Terminal()
     counts = (f"{frame.attrs[name]:,} {name}" for name in ("sentences", "words", "dimensions"))
-    console.print(", ".join(counts), style="bold", highlight=False)
+    console.print(", ".join(counts), style="bold")
     for model, rows in frame.groupby("model", sort=False):
         columns = {str(model): lambda row: f"{row['a']} : {row['b']} = {row['c']} : {row['answer']}", **TERMS}
         print_rows(rows, columns, expendable=EXPENDABLE_TERMS)

@@ -18,7 +18,7 @@ from .progress import Bar
 @with_options
 def cbow(
     *,
-    text: Annotated[Path, typer.Argument(metavar="TEXT", help="A text: plain, .gz or .zip", show_default=False)],
+    text: Annotated[Path, typer.Argument(metavar="TEXT", help="A text: plain, .gz or .zip")],
     options: CbowOptions,
     output: Annotated[
         Path,

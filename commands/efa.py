@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -39,7 +38,11 @@ Rows = Annotated[
 ]
 # Weights of a row and sequences that are printed.
 STRONGEST, PRINTED = 5, 4
-PAIR = ("other", "lag", "weight")
+# Columns of the comparison of two models.
+RELATIONS = {
+    "rows": "rows:,d", "K": "size:d", "R²": "forward:.3f", "R² back": "backward:.3f",
+    "correlation": "correlation:.3f", "lowest": "lowest:.3f", "by chance": "chance:.3f",
+}  # fmt: skip
 # What a line of an experiment is about; and what is no measure of a model.
 KEYS, EPOCHS = ["direction", "setting", "model", "metric"], "epochs"
 
@@ -83,19 +86,21 @@ def fit(
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
-    first, names = rows.iloc[0], ["log_prob", "without_context", "without_repeats"]
+    first = rows.iloc[0]
     is_one = rows["part"].nunique() == 1
-    texts = {"data": "data"} | ({} if is_one else {"of": lambda row: row["value"] or row["part"]})
-    counts = {name: f"{name}:,d" for name in ("sequences", "rows")}
-    numbers = {name.replace("_", " "): f"{name}:.3f" for name in names if rows[name].notna().any()}
-    print_table(rows, {**texts, **counts, **numbers}, texts=texts, rule="tight")
+    rows = rows.assign(of=[value or part for value, part in zip(rows["value"], rows["part"], strict=True)])
+    texts = ["data"] if is_one else ["data", "of"]
+    columns = {**{name: name for name in texts}, "sequences": "sequences:,d", "rows": "rows:,d"}
+    for name in ("log_prob", "without_context", "without_repeats"):
+        if rows[name].notna().any():
+            columns[name.replace("_", " ")] = f"{name}:.3f"
+    print_table(rows, columns, texts=texts, rule="tight")
     sees = "all other rows of its sequence" if first["direction"] == "bi" else "the rows of its sequence before it"
     said = f"{first['part'].capitalize()}, {first['family']}; each row given {sees}."
     if not is_one:
         parts = rows[rows["part"] != "all"].drop_duplicates(["part", "value"])
-        whats = [f"{row['value'] or row['part']} ({row['family']})" for _, row in parts.iterrows()]
-        said = f"Each row given {sees}: {', '.join(whats)}."
-    Terminal().print(said, highlight=False)
+        said = f"Each row given {sees}: {', '.join(parts['of'] + ' (' + parts['family'] + ')')}."
+    Terminal().print(said)
 
 
 @with_options
@@ -193,24 +198,22 @@ def compare(
 
 
 def _print_relations(rows: pd.DataFrame) -> None:
-    first, console = rows.iloc[0], Terminal()
-    texts = {name: name for name in (["part"] if rows["part"].nunique() > 1 else []) + ["vectors"]}
-    counts = {"rows": "rows:,d", "K": "size:d"}
-    shown = {"R²": "forward", "R² back": "backward", "correlation": "correlation", "lowest": "lowest",
-             "by chance": "chance"}  # fmt: skip
-    numbers = {title: f"{name}:.3f" for title, name in shown.items()}
-    print_table(rows, {**texts, **counts, **numbers}, texts=texts, rule="tight", expendable=["rows"])
+    first = rows.iloc[0]
+    texts = ["part", "vectors"] if rows["part"].nunique() > 1 else ["vectors"]
+    columns = {**{name: name for name in texts}, **RELATIONS}
+    print_table(rows, columns, texts=texts, rule="tight", expendable=["rows"])
+    console = Terminal()
     if first["part"] == "items":
         size, fewer = max(first["size"], first["other_size"]), first["items"] - 1
         said = f"K = {size} > D − 1 = {fewer}: theorem 1 does not apply, other vectors may have the same distribution."
         if first["applies"]:
             said = f"K = {size} ≤ D − 1 = {fewer}: theorem 1 applies, R² is 1 for models of one distribution."
-        console.print(said, highlight=False)
-    if "values" in rows["part"].tolist():
+        console.print(said)
+    if (rows["part"] == "values").any():
         said = "The distribution of values determines one number of a context: R² may be less than 1."
-        console.print(said, highlight=False)
+        console.print(said)
     difference = format_number(first["log_prob_difference"], ".4f")
-    console.print(f"Log p of a row differs by {difference} on average; it is 0 for one distribution.", highlight=False)
+    console.print(f"Log p of a row differs by {difference} on average; it is 0 for one distribution.")
 
 
 @with_options
@@ -263,29 +266,26 @@ def _print_weights(rows: pd.DataFrame) -> None:
     shown = rows[rows["sequence"].isin(sequences[:PRINTED])]
     shown = shown if "part" in shown else shown.assign(part="")
     for (of, sequence, layer), part in shown.groupby(["part", "sequence", "layer"], sort=False):
-        names = {row: f"{at} {items.get(row, '')}".strip() for at, row in enumerate(sorted(part["row"].unique()), 1)}
-        means = part.groupby(["row", "other", "lag"])["weight"].mean().reset_index()
-        lines = []
-        for row, weights in means.sort_values("weight", ascending=False, kind="stable").groupby("row"):
-            cells = [
-                f"{names[other]}{f' t-{lag}' if lag else ''}: {format_number(weight, '.2f')}"
-                for other, lag, weight in zip(*(weights[name][:STRONGEST] for name in PAIR), strict=True)
-            ]
-            lines.append((names[row], ", ".join(cells)))
-        columns = {f"layer {layer}": itemgetter(0), f"the {STRONGEST} largest weights": itemgetter(1)}
+        numbered = enumerate(sorted(part["row"].unique()), 1)
+        names = {row: f"{number} {items.get(row, '')}".strip() for number, row in numbered}
+        weights: dict[Any, list[str]] = {row: [] for row in names}
+        means = part.groupby(["row", "other", "lag"])["weight"].mean().sort_values(ascending=False, kind="stable")
+        for pair in means.reset_index().to_dict("records"):
+            earlier = f" t-{pair['lag']}" if pair["lag"] else ""
+            weights[pair["row"]].append(f"{names[pair['other']]}{earlier}: {pair['weight']:.2f}")
+        lines = [{"row": names[row], "weights": ", ".join(weights[row][:STRONGEST])} for row in names]
+        columns = {f"layer {layer}": "row", f"the {STRONGEST} largest weights": "weights"}
         print_table(lines, columns, title=f"sequence {sequence} {of}".strip(), texts=columns)
     if (left := len(sequences) - PRINTED) > 0:
         more = f"And {left:,} more sequence{'s' if left > 1 else ''}; -o FILE writes all."
-        Terminal().print(more, highlight=False)
+        Terminal().print(more)
 
 
 @with_options
 def run(
     *,
     options: RunOptions,
-    experiment: Annotated[
-        ExperimentName, typer.Argument(metavar="EXPERIMENT", help="Which experiment", show_default=False)
-    ],
+    experiment: Annotated[ExperimentName, typer.Argument(metavar="EXPERIMENT", help="Which experiment")],
     outputs: Outputs,
     results: ResultOptions,
     study: StudyOptions,

@@ -22,9 +22,7 @@ def nearest(
     model: Annotated[str, model_argument(EMBEDDING_HELP)],
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="WORDS", help="Words joined by + and -, with spaces around the signs", show_default=False
-        ),
+        typer.Argument(metavar="WORDS", help="Words joined by + and -, with spaces around the signs"),
     ],
     options: NearestOptions,
     format: Annotated[RowsFormat, FORMAT] = "table",

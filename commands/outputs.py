@@ -132,7 +132,7 @@ def complete_models(incomplete: str) -> list[str]:
 
 def model_argument(help: str) -> Any:
     """An argument that is a model, or several."""
-    return typer.Argument(metavar="MODEL", help=help, show_default=False, autocompletion=complete_models)
+    return typer.Argument(metavar="MODEL", help=help, autocompletion=complete_models)
 
 
 Model = Annotated[str, model_argument(MODEL_HELP)]

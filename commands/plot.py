@@ -32,14 +32,11 @@ def plot(
         str,
         typer.Argument(
             metavar="KIND",
-            show_default=False,
             help="What to draw: a kind listed above",
             autocompletion=lambda: list(FIGURES),
         ),
     ],
-    inputs: Annotated[
-        list[str], typer.Argument(metavar="INPUT", show_default=False, help=INPUT_HELP, autocompletion=complete_models)
-    ],
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT", help=INPUT_HELP, autocompletion=complete_models)],
     output: Annotated[
         list[Path] | None,
         file_option(

@@ -29,7 +29,7 @@ def report(
     *,
     recipe: Annotated[
         Path | None,
-        typer.Argument(metavar="RECIPE.toml", help="The recipe", show_default=False),
+        typer.Argument(metavar="RECIPE.toml", help="The recipe"),
     ] = None,
     output: Annotated[Path | None, folder_option("Folder of the report", "the recipe's name")] = None,
     start: Annotated[

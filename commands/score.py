@@ -21,7 +21,7 @@ from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.spec import SCORES, score_names
+from attngeo.scores.spec import SCORES, ScoreSpec, score_names
 from attngeo.scores.summary import spread_of, summarise
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
@@ -236,42 +236,40 @@ def _deliver(
 
 def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) -> None:
     """Print the layers (and heads) of one model, the quartiles of each stack, and on stderr the notes."""
-    console = Terminal()
     about = frame.attrs
-    precision = "" if about["precision"] == default_of(ScoreOptions, "precision") else about["precision"]
-    title = filter(None, [about["model"], frame["model_type"].iloc[0], about["convention"], precision])
-    console.print(printable(" · ".join(map(str, title))), style="bold", highlight=False)
+    title = [about["model"], frame["model_type"].iloc[0], about["convention"]]
+    if about["precision"] != default_of(ScoreOptions, "precision"):
+        title.append(about["precision"])
     rows = frame if per_head else frame[frame["head"].isna()]
-    rows = rows.assign(first=~rows["stack"].duplicated())
-    columns: list[tuple[str, Cell]] = [
-        ("stack", lambda row: row["stack"] if row["first"] else ""),
-        ("layer", "layer"),
-    ]
+    rows = rows.assign(stack=rows["stack"].mask(rows["stack"].duplicated(), ""), section=rows["stack"])
+    bars = Terminal().width >= WIDTH_OF_BARS
+    columns: list[tuple[str, Cell]] = [("stack", "stack"), ("layer", "layer")]
     if per_head:
         columns.append(("head", lambda row: "all" if is_missing(row["head"]) else row["head"]))
     for spec in SCORES.values():
-        columns.append((spec.label, partial(_show_score, name=spec.name, bars=console.width >= WIDTH_OF_BARS)))
+        columns.append((spec.label, partial(_show_score, spec=spec, bars=bars)))
         if spec.chance_is_exact:
             columns.append(("z", f"{spec.name}_z:+.1f"))
     columns.append(("norm", "frobenius_norm:.4g"))
     print_table(
-        rows, columns, texts=["stack", *(spec.label for spec in SCORES.values())], section=["stack"],
-        style=lambda row: "bold" if per_head and is_missing(row["head"]) else "",
+        rows, columns, title=" · ".join(map(str, filter(None, title))), texts=["stack", *SCORE_COLUMNS],
+        section=["section"], style=lambda row: "bold" if per_head and is_missing(row["head"]) else "",
         # The summary below shows the name of the stack, too.
-        expendable=["norm", "z", "stack"] if rows["stack"].nunique() == 1 else ["norm", "z"],
+        expendable=["norm", "z", "stack"] if rows["section"].nunique() == 1 else ["norm", "z"],
     )  # fmt: skip
     print_stacks(frame)
-    console.print()
-    if not verbosity.quiet:
-        for line in _list_footnotes(frame):
-            sys.stderr.write(f"{shorten(printable(line))}\n")
+    sys.stdout.write("\n")
+    for line in _list_footnotes(frame) if not verbosity.quiet else ():
+        sys.stderr.write(f"{shorten(printable(line))}\n")
 
 
-def _show_score(row: dict[Any, Any], name: str, *, bars: bool) -> str:
+def _show_score(row: dict[Any, Any], spec: ScoreSpec, *, bars: bool) -> str:
     """A score, and a bar if there is room for it and the score has a sign."""
-    spec = SCORES[name]
-    bar = f" {_draw_bar(row[name] / spec.high)}" if bars and spec.low == -spec.high else ""
-    return format_number(row[name], score_format(name)) + bar
+    score = row[spec.name]
+    text = format_number(score, score_format(spec.name))
+    if bars and spec.low == -spec.high:
+        text += f" {_draw_bar(score / spec.high)}"
+    return text
 
 
 def _draw_bar(share: float) -> str:
@@ -286,10 +284,13 @@ def print_stacks(frame: pd.DataFrame) -> None:
     """Median and quartiles over layers and over heads: two lines for each stack of a model."""
     lines = []
     for stack, members in frame.groupby("stack", sort=False):
-        spread, is_layer = spread_of(members), members["head"].isna()
+        is_layer = members["head"].isna()
         for what, rows in (("layer", members[is_layer]), ("head", members[~is_layer])):
-            cells = {name: " ".join(format_quartiles(spread, name, heads=what == "head")) for name in SCORES}
-            lines.append({"over": f"{stack}, {_count_scored(rows, what)}", **cells})
+            total = len(rows)
+            scored = int(rows[score_names()[0]].notna().sum())
+            count = f"{scored} of {total}" if scored < total else f"{total}"
+            over = f"{stack}, {count} {what}" if total == 1 else f"{stack}, {count} {what}s"
+            lines.append({"over": over, **_summarise_scores(members, heads=what == "head")})
     columns = {"median [quartiles] over": "over", **SCORE_COLUMNS}
     print_table(lines, columns, texts=columns, rule="none")
 
@@ -300,19 +301,17 @@ def _print_models(frames: Iterable[pd.DataFrame]) -> None:
     for frame in frames:
         model = frame.attrs["model"]
         for stack, members in frame.groupby("stack", sort=False):
-            spread = spread_of(members)
-            cells = {name: " ".join(format_quartiles(spread, name, digits=2)) for name in SCORES}
-            lines.append({"model": model, "stack": stack, "layers": int(members["head"].isna().sum()), **cells})
+            layers = int(members["head"].isna().sum())
+            lines.append({"model": model, "stack": stack, "layers": layers, **_summarise_scores(members, digits=2)})
             model = ""
     columns = {"model": "model", "stack": "stack", "layers": "layers", **SCORE_COLUMNS}
     print_table(lines, columns, texts=columns.keys() - {"layers"}, rule="none")
 
 
-def _count_scored(rows: pd.DataFrame, what: str) -> str:
-    """How many have a score: "6 layers", "1 layer", "5 of 6 layers"."""
-    total, scored = len(rows), int(rows[next(iter(SCORES))].notna().sum())
-    share = f"{scored} of {total}" if scored < total else f"{total}"
-    return f"{share} {what}" if total == 1 else f"{share} {what}s"
+def _summarise_scores(rows: pd.DataFrame, digits: int = 3, *, heads: bool = False) -> dict[str, str]:
+    """The median and the quartiles of each score over the layers or heads of a stack, as text."""
+    spread = spread_of(rows)
+    return {name: " ".join(format_quartiles(spread, name, digits=digits, heads=heads)) for name in SCORES}
 
 
 def _list_footnotes(frame: pd.DataFrame) -> list[str]:
@@ -324,7 +323,9 @@ def _list_footnotes(frame: pd.DataFrame) -> list[str]:
             places.setdefault(text, []).append(f"{row['stack']} {row['layer']}{head}")
     lines = []
     for text, where in places.items():
-        more = f" and {len(where) - MOST_PLACES} more" if len(where) > MOST_PLACES else ""
-        suffix = "" if len(where) == len(frame) else f" ({', '.join(where[:MOST_PLACES])}{more})"
-        lines.append(f"note: {text}{suffix}")
+        line = f"note: {text}"
+        if len(where) < len(frame):
+            more = f" and {len(where) - MOST_PLACES} more" if len(where) > MOST_PLACES else ""
+            line += f" ({', '.join(where[:MOST_PLACES])}{more})"
+        lines.append(line)
     return lines

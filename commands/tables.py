@@ -52,7 +52,7 @@ def print_table(
     """
     console = Terminal()
     for line in title.splitlines():
-        console.print(printable(line), style="bold", highlight=False)
+        console.print(printable(line), style="bold")
     records = rows if isinstance(rows, list) else rows.to_dict("records")
     pairs = list(columns.items() if isinstance(columns, Mapping) else columns)
     texts = [pairs[0][0]] if texts is None else texts
@@ -151,7 +151,7 @@ class Terminal(Console):
     """stdout, or the program that it is piped to. What looks like markup or an emoji is text: it may be a name."""
 
     def __init__(self) -> None:
-        super().__init__(markup=False, emoji=False)
+        super().__init__(markup=False, emoji=False, highlight=False)
 
     def on_broken_pipe(self) -> None:
         """Let the command end with the code of a closed pipe; rich would exit with 1, which means a failed check."""

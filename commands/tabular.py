@@ -83,7 +83,7 @@ def _print_scores(rows: pd.DataFrame) -> None:
     if "column" in rows:
         texts, tested = {"column": "column", **texts}, f"up to {tested} a column"
     print_table(rows, texts | numbers, texts=texts, style=_style, rule="tight", expendable=["calibration error", "mse"])
-    Terminal().print(f"{first['train_rows']:,} rows train, {tested}.", highlight=False)
+    Terminal().print(f"{first['train_rows']:,} rows train, {tested}.")
 
 
 @with_options
@@ -148,7 +148,7 @@ def _print_cells(filled: pd.DataFrame) -> None:
     if cells:
         print_table(cells, columns, texts=["column", "value"], rule="tight")
     else:
-        Terminal().print("No cell is empty.", highlight=False)
+        Terminal().print("No cell is empty.")
 
 
 @with_options
@@ -233,7 +233,7 @@ def _print_experiment(frame: pd.DataFrame) -> None:
         console.print("The paper's numbers are of other tables, which --convention published makes.")
     advantages = measure_advantage(frame)
     if len(advantages):
-        console.print(describe_advantage(advantages), highlight=False)
+        console.print(describe_advantage(advantages))
 
 
 def _show_setting(row: Any, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.padding import Padding
@@ -35,7 +35,6 @@ def theory(
         list[str] | None,
         typer.Argument(
             metavar="NAME",
-            show_default=False,
             autocompletion=lambda: list(STATEMENTS),
             help="Statements to check, such as lemma-1, or theorem-2 for all of its forms; by default all",
         ),
@@ -105,9 +104,6 @@ def print_statements(frame: pd.DataFrame) -> None:
     console = Terminal()
     titles = frame["paper"].str.partition(", ")
     rows = frame.assign(paper=titles[0], place=titles[2])
-    records: list[dict[Any, Any]] = []
-    for _, of_paper in rows.groupby("paper", sort=False):
-        records += of_paper.to_dict("records")
     columns: dict[str, Cell] = {
         "statement": "statement",
         "in the paper": "place",
@@ -117,7 +113,7 @@ def print_statements(frame: pd.DataFrame) -> None:
         "as printed": lambda row: "yes" if row["as_printed"] else "no",
     }
     print_table(
-        records,
+        rows,
         columns,
         texts=["statement", "in the paper"],
         section=["paper"],
@@ -131,7 +127,7 @@ def print_statements(frame: pd.DataFrame) -> None:
             console.print(Padding(Text(row["computed"]), (0, 0, 0, 2)))
     holding = int(frame["holds"].sum())
     as_printed = int(frame["as_printed"].sum())
-    console.print(f"\n{holding} of {len(frame)} hold, {as_printed} of them as printed", highlight=False)
+    console.print(f"\n{holding} of {len(frame)} hold, {as_printed} of them as printed")
 
 
 def print_roles(frame: pd.DataFrame) -> None:

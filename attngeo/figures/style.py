@@ -42,6 +42,11 @@ def escape_name(text: object, longest: int = LONGEST_NAME) -> str:
     return html.escape(printable(name), quote=False).replace("{", "&#123;")
 
 
+def escape_names(names: Iterable[object], longest: int = LONGEST_NAME) -> list[str]:
+    """Each name as plotly shows it; see `escape_name`."""
+    return [escape_name(name, longest) for name in names]
+
+
 class Panel(NamedTuple):
     """The rows of one stack of one model.
 
@@ -123,6 +128,11 @@ def axis_title_of(score: str) -> str:
 def number_format_of(score: str) -> str:
     """The d3 format of a score: with a sign if it can be negative."""
     return f"+.{DIGITS}f" if SCORES[score].low < 0 else f".{DIGITS}f"
+
+
+def hover_of(score: str, field: str = "y") -> str:
+    """The part of a hover that shows a score, which is a field of the trace: its name and its value."""
+    return f"{label_of(score)} %{{{field}:{number_format_of(score)}}}"
 
 
 def chance_of(score: str) -> float:
