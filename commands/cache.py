@@ -153,7 +153,11 @@ def _show_options(row: dict[str, Any]) -> str:
     kind, options = row["entry"].path.parent.name, row["options"]
     question = QUESTIONS.get(ANSWERED.get(kind, kind))
     fields = {} if question is None else question.make_options_class().model_fields
-    usual = {name: field.default for name, field in fields.items() if name != "per_head"}  # which `score` always sets
-    changed = {name: options[name] for name in usual if name in options and options[name] not in (usual[name], [])}
-    shown = [name if value is True else f"{name}={value}" for name, value in changed.items()]
-    return " ".join([*shown, *(["(outdated)"] if row["outdated"] else [])])
+    shown = []
+    for name, field in fields.items():
+        value = options.get(name, field.default)
+        if name != "per_head" and value not in (field.default, []):  # `score` always sets per_head
+            shown.append(name if value is True else f"{name}={value}")
+    if row["outdated"]:
+        shown.append("(outdated)")
+    return " ".join(shown)

@@ -126,8 +126,11 @@ EMBEDDING_HELP = (
 
 
 def complete_models(incomplete: str) -> list[str]:
-    """The names of models that start with `incomplete`; none for an empty text, so that the shell completes files."""
-    return [name for name in local_names() if incomplete and name.startswith(incomplete)]
+    """The names of models, of which typer keeps those that start with `incomplete`.
+
+    There is none for an empty text, so that the shell completes files.
+    """
+    return list(local_names()) if incomplete else []
 
 
 def model_argument(help: str) -> Any:

@@ -61,7 +61,7 @@ def draw_row_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  
             columns[name] = f"{escape_name(name)} = {escape_name(value)}"
     heatmap = go.Heatmap(
         z=means.to_numpy(),
-        x=[columns[name] for name in means.columns],
+        x=list(columns.values()),
         y=escape_names(means.index),
         colorscale=MAGNITUDE,
         zmin=0,
@@ -196,10 +196,9 @@ def _build_item_map(sequence: Hashable, layer: Hashable, rows: pd.DataFrame) -> 
     rows = rows.assign(lag=rows.get("lag", 0))
     weights = rows.pivot_table(index="position", columns=["lag", "other_position"], values="weight")
     items: dict[Any, Any] = {}
-    if "item" in rows:
-        items |= zip(rows["position"], rows["item"], strict=True)
-    if "other_item" in rows:
-        items |= zip(rows["other_position"], rows["other_item"], strict=True)
+    for position, item in (("position", "item"), ("other_position", "other_item")):
+        if item in rows:
+            items |= zip(rows[position], rows[item], strict=True)
     lines = escape_names((items.get(position, position) for position in weights.index), NAME_LENGTH)
     columns = []
     for lag, position in weights.columns.to_frame().to_numpy():
@@ -274,7 +273,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
         subplot = {"row": heads.index(head) + 1, "col": vectors.index(str(vector)) + 1}
         figure.add_heatmap(
             z=table.to_numpy("float32"),
-            x=[int(number) for number in table.columns],
+            x=table.columns.tolist(),
             customdata=[[escape_name(item)] * table.shape[1] for item in items],
             coloraxis="coloraxis",
             hovertemplate=f"%{{customdata}}: {vector} in head {head}, number %{{x}}: %{{z:.3f}}<extra></extra>",
@@ -286,8 +285,8 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
         named_rows = choose_ticks(pd.RangeIndex(len(items)))["tickvals"]
     figure.update_xaxes(title="number", row=len(heads))
     figure.update_yaxes(
-        PLAIN,
         autorange="reversed",
+        **PLAIN,
         tickvals=named_rows,
         ticktext=escape_names((items[row] for row in named_rows), NAME_LENGTH),
         tickfont={"size": 10},

@@ -494,12 +494,10 @@ def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     for name in ("model", "stack"):
         if rows[name].nunique() > 1:
             raise DataError(f"pairs of several values of {name}, expected one; select it with where")
-    one_of("layer", str(options.layer), [str(layer) for layer in sorted(rows["layer"].unique())])
-    pairs = rows[rows["layer"] == options.layer]
+    pairs = _choose(rows, "layer", options.layer)
     details = f"layer {options.layer}, sum over heads"
     if options.head is not None:
-        one_of("head", str(options.head), [str(head) for head in sorted(pairs["head"].unique())])
-        pairs = pairs[pairs["head"] == options.head]
+        pairs = _choose(pairs, "head", options.head)
         details = f"layer {options.layer}, head {options.head}"
     table = pairs.groupby(["position", "other_position"])["beta"].sum().unstack()
     tokens = pairs.drop_duplicates("position").set_index("position")["token"]
@@ -527,3 +525,9 @@ def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     size = max(len(names), FEWEST_TOKENS) * TOKEN + MARGIN
     figure.update_layout(height=size, width=size + 120)
     return finish_figure(figure, compose_title(rows, "gradients by attention logits"), details)
+
+
+def _choose(rows: pd.DataFrame, column: str, number: int) -> pd.DataFrame:
+    """The rows with this number of a layer or head. Raises UsageError if there is none."""
+    one_of(column, str(number), [str(known) for known in sorted(rows[column].unique())])
+    return rows[rows[column] == number]

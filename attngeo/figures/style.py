@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.colors import sample_colorscale
+from plotly.colors import hex_to_rgb, sample_colorscale
 
 from attngeo.bounds.names import printable
 from attngeo.figures.kinds import LOSS
@@ -221,13 +221,8 @@ def tell_apart(panel: Panel, styles: Sequence[str]) -> tuple[str, str]:
     colour = ROLES.get(role_of(panel.stack), OTHER)
     white = LIGHTER[min(rounds, len(LIGHTER) - 1)]
     if white:
-        colour = _format_colour(level + (255 - level) * white for level in _parse_colour(colour))
+        colour = _format_colour(level + (255 - level) * white for level in hex_to_rgb(colour))
     return colour, styles[position]
-
-
-def _parse_colour(colour: str) -> list[int]:
-    """Red, green and blue, from 0 to 255, of a colour such as "#0072B2"."""
-    return [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
 
 
 def _format_colour(levels: Iterable[float]) -> str:
@@ -237,5 +232,5 @@ def _format_colour(levels: Iterable[float]) -> str:
 
 def fade(colour: str) -> str:
     """The colour of a band around a line of this colour, and of bars of faint points."""
-    red, green, blue = _parse_colour(colour)
+    red, green, blue = hex_to_rgb(colour)
     return f"rgba({red},{green},{blue},0.2)"
