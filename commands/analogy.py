@@ -16,22 +16,12 @@ from attngeo.embeddings.reference import require_embedding
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, options_of
 from attngeo.papers.wibisono2023.options import require_corpus
+from attngeo.tables.write import write_table
 
 from .declare import with_options
-from .messages import say
-from .outputs import (
-    EMBEDDING_HELP,
-    Output,
-    OutputFormat,
-    RowsFormat,
-    Verbosity,
-    check_outputs,
-    deliver_rows,
-    file_option,
-    model_argument,
-)
+from .outputs import EMBEDDING_HELP, Outputs, Verbosity, file_option, model_argument
 from .progress import Bar
-from .tables import Cell, Terminal, format_number, is_missing, print_table, show_number, show_text
+from .tables import Cell, Terminal, format_number, is_missing, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,27 +35,27 @@ LONGEST_NAME = 24
 EXPENDABLE = ("rank", "MRR", "top 5", "cosine")
 EXPENDABLE_TERMS = ("1 - cos c", "1 - cos c̃", "p̄ skew", "added", "contexts", "rank")
 MEASURES: dict[str, Cell] = {
-    "known": show_number("known", ",d"),
+    "known": "known:,d",
     "accuracy [95%]": lambda row: _format_interval(row["accuracy"], row["accuracy_low"], row["accuracy_high"], ".3f"),
-    "top 5": show_number("top5"),
-    "MRR": show_number("mrr"),
-    "rank": show_number("mean_rank", ",.1f"),
-    "cosine": show_number("mean_cosine"),
+    "top 5": "top5:.3f",
+    "MRR": "mrr:.3f",
+    "rank": "mean_rank:,.1f",
+    "cosine": "mean_cosine:.3f",
 }
 TERMS: dict[str, Cell] = {
-    "1 - cos": show_number("cosine_error", ".2f"),
-    "rank": show_number("rank", "d"),
-    "ρ": show_number("rho", ".2f"),
-    "σ": show_number("sigma", ".2f"),
-    "σ*": show_number("sigma_star", ".2f"),
-    "δ": show_number("delta", ".2f"),
-    "ξ": show_number("xi", ".2f"),
-    "ζ range": show_number("zeta_spread", ".2f"),
-    "added": show_number("remainder", ".2f"),
-    "1 - cos c": show_number("context_error", ".2f"),
-    "1 - cos c̃": show_number("scaled_error", ".2f"),
-    "p̄ skew": show_number("asymmetry", ".2f"),
-    "contexts": show_number("contexts", "d"),
+    "1 - cos": "cosine_error:.2f",
+    "rank": "rank:d",
+    "ρ": "rho:.2f",
+    "σ": "sigma:.2f",
+    "σ*": "sigma_star:.2f",
+    "δ": "delta:.2f",
+    "ξ": "xi:.2f",
+    "ζ range": "zeta_spread:.2f",
+    "added": "remainder:.2f",
+    "1 - cos c": "context_error:.2f",
+    "1 - cos c̃": "scaled_error:.2f",
+    "p̄ skew": "asymmetry:.2f",
+    "contexts": "contexts:d",
 }
 print_rows = partial(print_table, rule="tight")
 
@@ -83,20 +73,20 @@ Explain = Annotated[
 
 @with_options
 def analogy(
+    *,
     options: AnalogyOptions,
     models: Annotated[list[str] | None, model_argument(EMBEDDING_HELP)] = None,
     explain: Explain = None,
-    training: ExplainOptions = ExplainOptions(),
-    output: Output = None,
+    training: ExplainOptions,
+    outputs: Outputs,
     questions_output: Annotated[
         Path | None, file_option("--questions-output", help="Write each question with its rank and the best candidates")
     ] = None,
     comparisons_output: Annotated[
         Path | None, file_option("--comparisons-output", help="Write the tests between each two models")
     ] = None,
-    format: RowsFormat = OutputFormat.table,
-    hub: HubAccess = HubAccess(),
-    verbosity: Verbosity = Verbosity(),
+    hub: HubAccess,
+    verbosity: Verbosity,
 ) -> None:
     """Test embeddings on word analogies: a is to b as c is to which word?
 
@@ -115,10 +105,9 @@ def analogy(
     """  # noqa: D400 - it ends with a question
     more = {"questions": questions_output, "comparisons": comparisons_output}
     extra = {name: path for name, path in more.items() if path is not None}
-    outputs = output or []
     questions = options.questions if explain is None else training.questions
     read = [*(models or []), explain, questions if isinstance(questions, str | Path) else None]
-    check_outputs([*outputs, *extra.values()], inputs=read)
+    outputs.check(*read, more=extra.values())
     _check_subject(models, explain, options, training, extra)
     require_questions(questions)
     for model in models or []:
@@ -136,10 +125,11 @@ def analogy(
         else:
             result = ask_analogies(models, options=options, hub=hub, progress=progress)
             rows = result.scores
-    show = print_explanation if explain is not None else lambda _: print_result(result)
-    deliver_rows(rows, outputs, format, show, more=[(getattr(result, name), path) for name, path in extra.items()])
-    for note in [] if verbosity.quiet else rows.attrs["notes"]:
-        say(f"note: {note}")
+    for name, path in extra.items():
+        write_table(getattr(result, name), path)
+    outputs.deliver(rows, print_explanation if explain is not None else lambda _: print_result(result))
+    for note in rows.attrs["notes"]:
+        verbosity.note(f"note: {note}")
 
 
 def _check_subject(
@@ -172,17 +162,18 @@ def print_result(result: AnalogyResult) -> None:
     models = list(dict.fromkeys(result.questions["model"]))
     common, alone, published = (scores[scores["questions"] == which] for which in ("common", "own", "published"))
     if len(models) == 1:
-        columns = {"category": show_text("name"), **MEASURES}
         title = _describe_models(scores, models[0])
+        columns = {"category": "name", **MEASURES}
         print_rows(alone, columns, title=title, section=["level"], style=_style, expendable=EXPENDABLE)
     else:
-        _print_side_by_side(result, common, models)
-        _print_totals(common, models, "the questions that all models know")
-        _print_comparisons(result.comparisons, models)
+        names = _shorten(models)
+        _print_side_by_side(result, common, names)
+        _print_totals(common, names, "the questions that all models know")
+        _print_comparisons(result.comparisons, names)
         if len(alone):
-            _print_totals(alone, models, "all questions that a model knows")
+            _print_totals(alone, names, "all questions that a model knows")
     if len(published):
-        _print_totals(published, list(dict.fromkeys(published["model"])), "9,522 questions of the paper")
+        _print_totals(published, _shorten(list(dict.fromkeys(published["model"]))), "9,522 questions of the paper")
 
 
 def _style(row: Any) -> str:
@@ -196,40 +187,40 @@ def _describe_models(scores: pd.DataFrame, name: str) -> str:
     return " · ".join([name, f"{scores.attrs['questions']}: {known}", *overall["note"].split("; ")])
 
 
-def _print_side_by_side(result: AnalogyResult, rows: pd.DataFrame, models: list[str]) -> None:
+def _print_side_by_side(result: AnalogyResult, rows: pd.DataFrame, names: dict[str, str]) -> None:
     """The accuracy of each model in each category, each type and the whole; in several tables if one is too wide."""
     known = result.questions.groupby("model")["known"].sum()
-    counts = " · ".join(f"{_shorten(model, models)} {known[model]:,}" for model in models)
-    title = f"{_describe_models(result.scores, f'{len(models)} models')}\nknown to each: {counts}"
+    counts = " · ".join(f"{name} {known[model]:,}" for model, name in names.items())
+    title = f"{_describe_models(result.scores, f'{len(names)} models')}\nknown to each: {counts}"
     accuracies = {(row["model"], row["level"], row["name"]): row["accuracy"] for row in rows.to_dict("records")}
 
     def show_accuracy(model: str, row: Any) -> str:
         return format_number(accuracies[model, row["level"], row["name"]])
 
-    widest = max(len(_shorten(model, models)) for model in models)
+    models = list(names)
+    widest = max(map(len, names.values()))
     at_once = max(1, (Terminal().width - LONGEST_NAME) // (min(widest, LONGEST_NAME) + 2))
     for start in range(0, len(models), at_once):
-        columns: dict[str, Cell] = {"accuracy": show_text("name"), "known": MEASURES["known"]}
+        columns: dict[str, Cell] = {"accuracy": "name", "known": MEASURES["known"]}
         for model in models[start : start + at_once]:
-            columns[_shorten(model, models)] = partial(show_accuracy, model)
-        first = rows[rows["model"] == models[0]]
-        print_rows(first, columns, title=title, section=["level"], style=_style)
+            columns[names[model]] = partial(show_accuracy, model)
+        print_rows(rows[rows["model"] == models[0]], columns, title=title, section=["level"], style=_style)
         title = "\n"
 
 
-def _print_totals(rows: pd.DataFrame, models: list[str], over: str) -> None:
+def _print_totals(rows: pd.DataFrame, names: dict[str, str], over: str) -> None:
     """The measures of each model for each type and the whole."""
-    totals = rows[rows["level"] != "category"]
-    columns = {"model": lambda row: _shorten(row["model"], models), "": show_text("name"), **MEASURES}
+    totals = rows[rows["level"] != "category"].assign(short=rows["model"].map(names))
+    columns = {"model": "short", "": "name", **MEASURES}
     title = f"\nover {over}"
     print_rows(totals, columns, title=title, texts=["model", ""], section=["model"], expendable=EXPENDABLE)
 
 
-def _print_comparisons(comparisons: pd.DataFrame, models: list[str]) -> None:
+def _print_comparisons(comparisons: pd.DataFrame, names: dict[str, str]) -> None:
     """The overall differences of accuracy between models, with their tests."""
     columns: dict[str, Cell] = {
-        "model": lambda row: _shorten(row["model"], models),
-        "against": lambda row: _shorten(row["other"], models),
+        "model": lambda row: names[row["model"]],
+        "against": lambda row: names[row["other"]],
         "difference [95%]": lambda row: _format_interval(
             row["difference"], row["difference_low"], row["difference_high"], "+.3f"
         ),
@@ -243,10 +234,10 @@ def _print_comparisons(comparisons: pd.DataFrame, models: list[str]) -> None:
     )  # fmt: skip
 
 
-def _shorten(model: str, models: list[str]) -> str:
-    """The last part of a path or Hub id, if these parts differ between the models."""
+def _shorten(models: list[str]) -> dict[str, str]:
+    """Each model → the last part of its path or Hub id, if these parts differ between the models."""
     parts = [name.rstrip("/").rsplit("/", 1)[-1] for name in models]
-    return parts[models.index(model)] if len(set(parts)) == len(parts) else model
+    return dict(zip(models, parts if len(set(parts)) == len(parts) else models, strict=True))
 
 
 def _format_interval(value: float, low: float, high: float, form: str) -> str:
@@ -258,7 +249,7 @@ def print_explanation(frame: pd.DataFrame) -> None:
     """Print a table for each model: the questions with their cosine errors and error terms."""
     console = Terminal()
     counts = (f"{frame.attrs[name]:,} {name}" for name in ("sentences", "words", "dimensions"))
-    console.print(", ".join(counts), style="bold", highlight=False)
+    console.print(", ".join(counts), style="bold")
     for model, rows in frame.groupby("model", sort=False):
         columns = {str(model): lambda row: f"{row['a']} : {row['b']} = {row['c']} : {row['answer']}", **TERMS}
         print_rows(rows, columns, expendable=EXPENDABLE_TERMS)

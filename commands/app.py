@@ -110,23 +110,18 @@ def _options(
 ) -> None:
     """Read the weights of pretrained transformers and report what their attention has learned."""
     if version:
-        _print_versions(with_device=verbose)
+        from attngeo.provenance import machine, software
+
+        lines = software()
+        if verbose:  # only the device requires torch
+            from attngeo.devices import pick_device
+
+            lines["device"] = str(pick_device("auto"))
+        for name, value in {**lines, **machine()}.items():
+            typer.echo(f"{name} {value}")
         raise typer.Exit
     if verbose:
         raise UsageError("-v before a command is for --version; write it after the command")
-
-
-def _print_versions(*, with_device: bool) -> None:
-    """Print the versions that a report of a bug needs, and the machine. Only the device requires torch."""
-    from attngeo.provenance import machine, software
-
-    lines = software()
-    if with_device:
-        from attngeo.devices import pick_device
-
-        lines["device"] = str(pick_device("auto"))
-    for name, value in {**lines, **machine()}.items():
-        typer.echo(f"{name} {value}")
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from attngeo.provenance import is_current
 from attngeo.questions import QUESTIONS
 from attngeo.studies.results import VARIABLE, Entry, cache_folder, list_entries, remove
 
-from .messages import say
+from .declare import with_options
 from .outputs import FindingsFormat, Quiet
 from .tables import Cell, print_table
 
@@ -27,13 +27,13 @@ from .tables import Cell, print_table
 ANSWERED = {"scores": "score", "tabular": "simulate"}
 
 
+@with_options
 def cache(
-    action: Annotated[
-        Literal["list", "clear"], typer.Argument(metavar="ACTION", show_default=False, help="list or clear")
-    ],
+    *,
+    action: Annotated[Literal["list", "clear"], typer.Argument(metavar="ACTION", help="list or clear")],
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MODEL", show_default=False, help="Only results of these models; * stands for any text"),
+        typer.Argument(metavar="MODEL", help="Only results of these models; * stands for any text"),
     ] = None,
     outdated: Annotated[
         bool,
@@ -44,7 +44,7 @@ def cache(
         ),
     ] = False,
     format: FindingsFormat = "table",
-    quiet: Quiet = False,
+    quiet: Quiet,
 ) -> None:
     """List the results that are kept on this machine, with their sizes, or remove them.
 
@@ -64,43 +64,35 @@ def cache(
     if action == "clear" and format != "table":
         raise UsageError(f"$format is {format!r}, which is for list only; clear prints nothing", "format")
     kept = list_entries()
-    unknown = [_explain_unknown(model, kept) for model in models or [] if not _has_result(model, kept)]
-    if unknown and action == "clear":
-        raise UsageError(unknown[0])
-    for text in unknown if not quiet else []:
-        say(text)
-    entries = [entry for entry in kept if _is_chosen(entry, models or [], outdated=outdated)]
+    for model in models or []:
+        if not any(_is_of(entry, model) for entry in kept):
+            names = sorted({_text(entry, "model") for entry in kept} - {""})
+            advice = advise(model, names, "attngeo cache list shows all") if names else "nothing is kept"
+            text = f"no result of {model!r:.80} in {folder}; {advice}"
+            if action == "clear":
+                raise UsageError(text)
+            quiet.note(text)
+    entries = []
+    for entry in kept:
+        is_chosen = not models or any(_is_of(entry, model) for model in models)
+        if is_chosen and (not outdated or _is_outdated(entry)):
+            entries.append(entry)
     if action == "clear":
         remove(entries)
-        if not quiet:
-            say(f"removed {_count(entries)} from {folder}")
+        quiet.note(f"removed {_count(entries)} from {folder}")
     elif format == "json":
         sys.stdout.write(dump_json([_describe(entry) for entry in entries], indent=2) + "\n")
     else:
         _print(entries)
-        if not quiet:
-            say(f"{_count(entries)} in {folder}")
+        quiet.note(f"{_count(entries)} in {folder}")
 
 
-def _has_result(model: str, kept: list[Entry]) -> bool:
-    return any(_is_chosen(entry, [model], outdated=False) for entry in kept)
-
-
-def _explain_unknown(model: str, kept: list[Entry]) -> str:
-    """What to say of a model that has no result."""
-    names = sorted({_text(entry, "model") for entry in kept} - {""})
-    advice = advise(model, names, "attngeo cache list shows all") if names else "nothing is kept"
-    return f"no result of {model!r:.80} in {cache_folder()}; {advice}"
-
-
-def _is_chosen(entry: Entry, models: list[str], *, outdated: bool) -> bool:
-    """Whether an entry is of one of the models, if there are any: by its name, or by its place on this machine."""
+def _is_of(entry: Entry, model: str) -> bool:
+    """Whether an entry is of a model: by its name, or by its place on this machine. * stands for any text."""
     content = entry.about.get("content")
     place = (content.get("name") or content.get("path")) if isinstance(content, dict) else None
-    names = [_text(entry, "model"), str(place or "")]
-    patterns = {place for model in models for place in (model, str(Path(model).expanduser().absolute()))}
-    chosen = not models or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
-    return chosen and (not outdated or _is_outdated(entry))
+    patterns = (model, str(Path(model).expanduser().absolute()))
+    return any(fnmatchcase(name, pattern) for name in (_text(entry, "model"), str(place or "")) for pattern in patterns)
 
 
 def _is_outdated(entry: Entry) -> bool:
@@ -161,7 +153,11 @@ def _show_options(row: dict[str, Any]) -> str:
     kind, options = row["entry"].path.parent.name, row["options"]
     question = QUESTIONS.get(ANSWERED.get(kind, kind))
     fields = {} if question is None else question.make_options_class().model_fields
-    usual = {name: field.default for name, field in fields.items() if name != "per_head"}  # which `score` always sets
-    changed = {name: options[name] for name in usual if name in options and options[name] not in (usual[name], [])}
-    shown = [name if value is True else f"{name}={value}" for name, value in changed.items()]
-    return " ".join([*shown, *(["(outdated)"] if row["outdated"] else [])])
+    shown = []
+    for name, field in fields.items():
+        value = options.get(name, field.default)
+        if name != "per_head" and value not in (field.default, []):  # `score` always sets per_head
+            shown.append(name if value is True else f"{name}={value}")
+    if row["outdated"]:
+        shown.append("(outdated)")
+    return " ".join(shown)

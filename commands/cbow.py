@@ -11,14 +11,14 @@ from attngeo.embeddings.cbow import check_vectors_output, save_vectors, train_cb
 from attngeo.embeddings.options import CbowOptions
 
 from .declare import with_options
-from .messages import say
 from .outputs import Verbosity, file_option, refuse_inputs
 from .progress import Bar
 
 
 @with_options
 def cbow(
-    text: Annotated[Path, typer.Argument(metavar="TEXT", help="A text: plain, .gz or .zip", show_default=False)],
+    *,
+    text: Annotated[Path, typer.Argument(metavar="TEXT", help="A text: plain, .gz or .zip")],
     options: CbowOptions,
     output: Annotated[
         Path,
@@ -26,7 +26,7 @@ def cbow(
             "-o", "--output", help="File of the vectors: .txt or .vec for word2vec's text, .bin for its binary format"
         ),
     ],
-    verbosity: Verbosity = Verbosity(),
+    verbosity: Verbosity,
 ) -> None:
     """Train CBOW with negative sampling (word2vec) on a text, with gensim. Each line is a sentence.
 
@@ -41,5 +41,4 @@ def cbow(
     with Bar(text.name, verbosity) as progress:
         vectors = train_cbow(text, options=options, progress=progress)
         save_vectors(vectors, output)
-    if not verbosity.quiet:
-        say(f"{output}: {len(vectors):,} words of {options.dimensions} dimensions")
+    verbosity.note(f"{output}: {len(vectors):,} words of {options.dimensions} dimensions")

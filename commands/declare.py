@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
@@ -18,16 +18,17 @@ Command = Callable[..., None]
 def with_options(function: Command) -> Command:
     """A decorator: the command gets the fields of options classes as command-line options.
 
-    They take the place of its parameters that are annotated with such a class, such as `options: ScoreOptions`, which
-    get an instance of what the user wrote. A parameter `given: Annotated[dict[str, Any], Text…, Image…]` gets what the
-    user wrote of several classes as a dict. An option that two classes have is offered once, and given to both.
+    All of its parameters are keyword-only. The options take the place of those that are annotated with such a class,
+    such as `options: ScoreOptions`, which get an instance of what the user wrote. A parameter `given: Annotated[
+    dict[str, Any], Text…, Image…]` gets what the user wrote of several classes as a dict. An option that two classes
+    have is offered once, and given to both.
     """
     parameters = inspect.signature(function, eval_str=True).parameters
     parts = {name: kinds for name, parameter in parameters.items() if (kinds := _classes(parameter.annotation))}
     merged: dict[str, inspect.Parameter] = {}
     for name, parameter in parameters.items():
         if name not in parts:
-            merged[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            merged[name] = parameter
         for kind in parts.get(name, ()):
             for option, declared in options_of(kind).items():
                 merged.setdefault(option, _make_parameter(kind, option, declared))
@@ -85,20 +86,19 @@ def _make_parameter(kind: type[Options], name: str, declared: Option) -> inspect
     two_flags = is_switch and default is not False
     usual = (f"{flag}/--no-{flag.removeprefix('--')}",) if two_flags else (flag,)
     shown = declared.shown_default
-    if shown is None and isinstance(default, str | int | float) and not is_switch:
-        shown = str(default)
-    if shown is None and two_flags and default is True:
+    if shown is None and default is True:
         shown = flag.removeprefix("--")
+    elif shown is None and isinstance(default, str | int | float) and not is_switch:
+        shown = str(default)
     # The class itself refuses other texts than its choices, and has the nearest one.
-    choices = partial(choices_of, kind, name)
-    has_choices = bool(choices())
+    choices = choices_of(kind, name)
     info = typer.Option(
         *(declared.flags or usual), help=declared.help, rich_help_panel=declared.panel, hidden=declared.advanced,
-        metavar=declared.metavar or ("|".join(choices()) if has_choices else None),
-        autocompletion=(lambda: list(choices())) if has_choices else None,
+        metavar=declared.metavar or "|".join(choices) or None,
+        autocompletion=(lambda: list(choices)) if choices else None,
         show_default=shown if shown is not None else False,
     )  # fmt: skip
-    made_from_text = declared.parse is not None or has_choices or hint is Any
+    made_from_text = declared.parse is not None or choices or hint is Any
     written = list[str] if declared.repeated else str if made_from_text else hint
     annotation: Any = Union[written, None]  # noqa: UP007 - the type is a value here
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, info])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,26 +12,16 @@ from attngeo.estimators import efa as models
 from attngeo.estimators.efa.options import MADE_BY, PARTS, EfaDrawOptions, EfaFitOptions, EfaPredictOptions
 from attngeo.estimators.shared.paths import SUFFIXES, require_saved, require_table
 from attngeo.options import COMPUTATION
-from attngeo.papers.runs import perform
 from attngeo.papers.wibisono2025.options import RunOptions, list_settings, require_data
-from attngeo.session import ResultOptions, Session, StudyOptions
+from attngeo.session import ResultOptions, StudyOptions
 from attngeo.tables.write import write_table
 
 from .declare import with_options
-from .help import Command, Group
-from .outputs import (
-    Output,
-    OutputFormat,
-    RowsFormat,
-    Verbosity,
-    check_outputs,
-    deliver_rows,
-    file_option,
-    hold_folders,
-)
+from .help import make_group
+from .outputs import Outputs, Verbosity, file_option, hold_folders
 from .progress import Bar
-from .study import deliver, run_all
-from .tables import Cell, Terminal, format_mean, format_number, print_frame, print_table, show_number, show_text
+from .study import deliver, run_experiment
+from .tables import Cell, Terminal, format_mean, format_number, print_frame, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +38,11 @@ Rows = Annotated[
 ]
 # Weights of a row and sequences that are printed.
 STRONGEST, PRINTED = 5, 4
-PAIR = ("other", "lag", "weight")
+# Columns of the comparison of two models.
+RELATIONS = {
+    "rows": "rows:,d", "K": "size:d", "R²": "forward:.3f", "R² back": "backward:.3f",
+    "correlation": "correlation:.3f", "lowest": "lowest:.3f", "by chance": "chance:.3f",
+}  # fmt: skip
 # What a line of an experiment is about; and what is no measure of a model.
 KEYS, EPOCHS = ["direction", "setting", "model", "metric"], "epochs"
 
@@ -64,11 +56,11 @@ def _require(model: Path, *tables: str) -> None:
 
 @with_options
 def fit(
+    *,
     options: EfaFitOptions,
     data: Rows,
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
-    verbosity: Verbosity = Verbosity(),
+    outputs: Outputs,
+    verbosity: Verbosity,
 ) -> None:
     """Fit a model to the items of sequences, to the values of items and places, or to both.
 
@@ -84,38 +76,40 @@ def fit(
         attngeo efa fit films.csv --part both --value rating:poisson --value minutes:gaussian --covariates watched:time
     """
     tables = [path for path in (data, options.validation, options.test) if path]
-    check_outputs(output or [], inputs=[*tables, options.resume])
+    outputs.check(*tables, options.resume)
     for path in tables:
         require_table(path)
     save, resume = (None if folder is None else Path(folder) for folder in (options.save, options.resume))
     with hold_folders(save, resume), Bar("fit", verbosity) as progress:
         rows = models.fit_own_sequences(data, options, progress)
-    deliver_rows(rows, output or [], format, _print_scores)
+    outputs.deliver(rows, _print_scores)
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
-    first, names = rows.iloc[0], ["log_prob", "without_context", "without_repeats"]
+    first = rows.iloc[0]
     is_one = rows["part"].nunique() == 1
-    texts = {"data": show_text("data")} | ({} if is_one else {"of": lambda row: row["value"] or row["part"]})
-    counts = {name: show_number(name, ",d") for name in ("sequences", "rows")}
-    numbers = {name.replace("_", " "): show_number(name) for name in names if rows[name].notna().any()}
-    print_table(rows, {**texts, **counts, **numbers}, texts=texts, rule="tight")
+    rows = rows.assign(of=[value or part for value, part in zip(rows["value"], rows["part"], strict=True)])
+    texts = ["data"] if is_one else ["data", "of"]
+    columns = {**{name: name for name in texts}, "sequences": "sequences:,d", "rows": "rows:,d"}
+    for name in ("log_prob", "without_context", "without_repeats"):
+        if rows[name].notna().any():
+            columns[name.replace("_", " ")] = f"{name}:.3f"
+    print_table(rows, columns, texts=texts, rule="tight")
     sees = "all other rows of its sequence" if first["direction"] == "bi" else "the rows of its sequence before it"
     said = f"{first['part'].capitalize()}, {first['family']}; each row given {sees}."
     if not is_one:
         parts = rows[rows["part"] != "all"].drop_duplicates(["part", "value"])
-        whats = [f"{row['value'] or row['part']} ({row['family']})" for _, row in parts.iterrows()]
-        said = f"Each row given {sees}: {', '.join(whats)}."
-    Terminal().print(said, highlight=False)
+        said = f"Each row given {sees}: {', '.join(parts['of'] + ' (' + parts['family'] + ')')}."
+    Terminal().print(said)
 
 
 @with_options
 def predict(
+    *,
     options: EfaPredictOptions,
     model: SavedModel,
     data: Rows,
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
+    outputs: Outputs,
 ) -> None:
     """Predict each row of a table from the other rows of its sequence by a saved model.
 
@@ -127,17 +121,17 @@ def predict(
         attngeo efa predict model ratings.csv
         attngeo efa predict model baskets.parquet -o predicted.parquet
     """
-    check_outputs(output or [], inputs=[model, data])
+    outputs.check(model, data)
     _require(model, data)
-    deliver_rows(models.predict_file(model, data, options), output or [], format, print_frame)
+    outputs.deliver(models.predict_file(model, data, options), print_frame)
 
 
 @with_options
 def sample(
+    *,
     options: EfaDrawOptions,
     model: SavedModel,
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
+    outputs: Outputs,
 ) -> None:
     """Draw sequences of items, the values of given items, or both, from a saved model.
 
@@ -148,19 +142,20 @@ def sample(
         attngeo efa sample model --sequences 10 --length 8
         attngeo efa sample model --data ratings.csv --seed 1 -o drawn.csv
     """
-    check_outputs(output or [], inputs=[model, options.data])
+    outputs.check(model, options.data)
     _require(model, *([options.data] if options.data else []))
-    deliver_rows(models.sample_file(model, options), output or [], format, print_frame)
+    outputs.deliver(models.sample_file(model, options), print_frame)
 
 
+@with_options
 def similar(
+    *,
     model: SavedModel,
     item: Annotated[str, typer.Argument(metavar="ITEM", help="Item of the training data")],
     top: Annotated[
         int, typer.Option("--top", metavar="N", min=1, help="Number of items", rich_help_panel=COMPUTATION)
     ] = 10,
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
+    outputs: Outputs,
 ) -> None:
     """List the items that go with an item, such as products bought together.
 
@@ -171,19 +166,20 @@ def similar(
         attngeo efa similar model Limes
         attngeo efa similar model 21903 --top 3 --format json
     """
-    check_outputs(output or [], inputs=[model])
+    outputs.check(model)
     _require(model)
     loaded = estimators.ExponentialFamilyAttention.load(model)
     frame = models.rank_similar(loaded.model_, loaded.items_, models.find_item(loaded, item), top)
-    deliver_rows(frame, output or [], format, print_frame)
+    outputs.deliver(frame, print_frame)
 
 
+@with_options
 def compare(
+    *,
     model: SavedModel,
     other: Annotated[Path, typer.Argument(metavar="OTHER", help="Folder of a second model of the same things")],
     data: Rows,
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
+    outputs: Outputs,
 ) -> None:
     """Compare two fits up to the linear maps that one distribution leaves open (theorem 1 of the paper).
 
@@ -195,34 +191,34 @@ def compare(
         attngeo efa compare model other test.csv
         attngeo efa compare model other test.csv --format json
     """
-    check_outputs(output or [], inputs=[model, other, data])
+    outputs.check(model, other, data)
     _require(model)
     _require(other, data)
-    deliver_rows(models.compare_files(model, other, data), output or [], format, _print_relations)
+    outputs.deliver(models.compare_files(model, other, data), _print_relations)
 
 
 def _print_relations(rows: pd.DataFrame) -> None:
-    first, console = rows.iloc[0], Terminal()
-    texts = {name: show_text(name) for name in (["part"] if rows["part"].nunique() > 1 else []) + ["vectors"]}
-    counts = {"rows": show_number("rows", ",d"), "K": show_number("size", "d")}
-    shown = {"R²": "forward", "R² back": "backward", "correlation": "correlation", "lowest": "lowest",
-             "by chance": "chance"}  # fmt: skip
-    numbers = {title: show_number(name) for title, name in shown.items()}
-    print_table(rows, {**texts, **counts, **numbers}, texts=texts, rule="tight", expendable=["rows"])
+    first = rows.iloc[0]
+    texts = ["part", "vectors"] if rows["part"].nunique() > 1 else ["vectors"]
+    columns = {**{name: name for name in texts}, **RELATIONS}
+    print_table(rows, columns, texts=texts, rule="tight", expendable=["rows"])
+    console = Terminal()
     if first["part"] == "items":
         size, fewer = max(first["size"], first["other_size"]), first["items"] - 1
         said = f"K = {size} > D − 1 = {fewer}: theorem 1 does not apply, other vectors may have the same distribution."
         if first["applies"]:
             said = f"K = {size} ≤ D − 1 = {fewer}: theorem 1 applies, R² is 1 for models of one distribution."
-        console.print(said, highlight=False)
-    if "values" in rows["part"].tolist():
+        console.print(said)
+    if (rows["part"] == "values").any():
         said = "The distribution of values determines one number of a context: R² may be less than 1."
-        console.print(said, highlight=False)
+        console.print(said)
     difference = format_number(first["log_prob_difference"], ".4f")
-    console.print(f"Log p of a row differs by {difference} on average; it is 0 for one distribution.", highlight=False)
+    console.print(f"Log p of a row differs by {difference} on average; it is 0 for one distribution.")
 
 
+@with_options
 def attention(
+    *,
     model: SavedModel,
     basket: Annotated[
         str,
@@ -232,7 +228,7 @@ def attention(
             "file of sequences",
         ),
     ],
-    output: Output = None,
+    outputs: Outputs,
     places_output: Annotated[
         Path | None,
         file_option(
@@ -241,7 +237,6 @@ def attention(
             "print nothing, unless -o is given",
         ),
     ] = None,
-    format: RowsFormat = OutputFormat.table,
 ) -> None:
     """Show how much each item attends to the others when it is predicted (figure 3 of the paper).
 
@@ -254,14 +249,14 @@ def attention(
         attngeo efa attention model baskets.csv -o weights.csv
         attngeo efa attention model temperatures.csv --places-output places.csv
     """
-    check_outputs([*(output or []), *([places_output] if places_output else [])], inputs=[model, basket])
+    outputs.check(model, basket, more=[places_output])
     _require(model, *([basket] if basket.lower().endswith(SUFFIXES) else []))
     loaded = estimators.ExponentialFamilyAttention.load(model)
     rows = models.read_basket(loaded, basket)
     if places_output:
         write_table(models.tabulate_places(loaded, rows), places_output)
-    if output or not places_output:
-        deliver_rows(loaded.attention_weights(rows), output or [], format, _print_weights)
+    if outputs.output or not places_output:
+        outputs.deliver(loaded.attention_weights(rows), _print_weights)
 
 
 def _print_weights(rows: pd.DataFrame) -> None:
@@ -271,33 +266,30 @@ def _print_weights(rows: pd.DataFrame) -> None:
     shown = rows[rows["sequence"].isin(sequences[:PRINTED])]
     shown = shown if "part" in shown else shown.assign(part="")
     for (of, sequence, layer), part in shown.groupby(["part", "sequence", "layer"], sort=False):
-        names = {row: f"{at} {items.get(row, '')}".strip() for at, row in enumerate(sorted(part["row"].unique()), 1)}
-        means = part.groupby(["row", "other", "lag"])["weight"].mean().reset_index()
-        lines = []
-        for row, weights in means.sort_values("weight", ascending=False, kind="stable").groupby("row"):
-            cells = [
-                f"{names[other]}{f' t-{lag}' if lag else ''}: {format_number(weight, '.2f')}"
-                for other, lag, weight in zip(*(weights[name][:STRONGEST] for name in PAIR), strict=True)
-            ]
-            lines.append((names[row], ", ".join(cells)))
-        columns = {f"layer {layer}": itemgetter(0), f"the {STRONGEST} largest weights": itemgetter(1)}
+        numbered = enumerate(sorted(part["row"].unique()), 1)
+        names = {row: f"{number} {items.get(row, '')}".strip() for number, row in numbered}
+        weights: dict[Any, list[str]] = {row: [] for row in names}
+        means = part.groupby(["row", "other", "lag"])["weight"].mean().sort_values(ascending=False, kind="stable")
+        for pair in means.reset_index().to_dict("records"):
+            earlier = f" t-{pair['lag']}" if pair["lag"] else ""
+            weights[pair["row"]].append(f"{names[pair['other']]}{earlier}: {pair['weight']:.2f}")
+        lines = [{"row": names[row], "weights": ", ".join(weights[row][:STRONGEST])} for row in names]
+        columns = {f"layer {layer}": "row", f"the {STRONGEST} largest weights": "weights"}
         print_table(lines, columns, title=f"sequence {sequence} {of}".strip(), texts=columns)
     if (left := len(sequences) - PRINTED) > 0:
         more = f"And {left:,} more sequence{'s' if left > 1 else ''}; -o FILE writes all."
-        Terminal().print(more, highlight=False)
+        Terminal().print(more)
 
 
 @with_options
 def run(
+    *,
     options: RunOptions,
-    experiment: Annotated[
-        ExperimentName, typer.Argument(metavar="EXPERIMENT", help="Which experiment", show_default=False)
-    ],
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
-    results: ResultOptions = ResultOptions(),
-    study: StudyOptions = StudyOptions(),
-    verbosity: Verbosity = Verbosity(),
+    experiment: Annotated[ExperimentName, typer.Argument(metavar="EXPERIMENT", help="Which experiment")],
+    outputs: Outputs,
+    results: ResultOptions,
+    study: StudyOptions,
+    verbosity: Verbosity,
 ) -> None:
     """Repeat an experiment of the paper: synthetic, movielens-sequence, movielens-ratings, instacart or temperature.
 
@@ -310,7 +302,7 @@ def run(
         attngeo efa run temperature --model fm --neighbours 5 --data folder
         attngeo efa run movielens-ratings --published --seeds 3 --jobs 2 -o r.csv
     """
-    check_outputs(output or [], inputs=[options.save], data=options.data)
+    outputs.check(options.save, data=options.data)
     list_settings(experiment, options)
     if options.data is not None:
         require_data(options.data)
@@ -322,9 +314,8 @@ def run(
         runs = plan_runs(experiment, options)
         with Bar("data", verbosity) as progress:
             load_dataset(EXPERIMENTS[experiment].dataset, options.data, progress)
-        session = Session(results=results, study=study)
-        outcomes = run_all("efa", perform, runs, session, verbosity, names=[run.name for run in runs])
-    deliver(build_frame(outcomes, options), outcomes, output or [], format, _print_experiment)
+        outcomes = run_experiment("efa", runs, results, study, verbosity)
+    deliver(build_frame(outcomes, options), outcomes, outputs, _print_experiment)
 
 
 def _print_experiment(frame: pd.DataFrame) -> None:
@@ -334,12 +325,12 @@ def _print_experiment(frame: pd.DataFrame) -> None:
         runs=("value", "size"), mean=("value", "mean"), deviation=("value", "std"), published=("published", "first")
     )
     has_settings = bool(frame["setting"].ne("").any())
-    texts: dict[str, Cell] = {name: show_text(name) for name in KEYS if has_settings or name != "setting"}
+    texts: dict[str, Cell] = {name: name for name in KEYS if has_settings or name != "setting"}
     texts["metric"] = lambda row: row["metric"].replace("_", " ")
     numbers: dict[str, Cell] = {
-        "runs": show_text("runs"),
+        "runs": "runs",
         "value": lambda row: format_mean(row["mean"], row["deviation"]),
-        "paper": show_number("published"),
+        "paper": "published:.3f",
     }
     section = [] if has_settings else ["direction"]
     print_table(rows.reset_index(), texts | numbers, texts=texts, section=section, style=_style)
@@ -349,12 +340,6 @@ def _style(row: Any) -> str:
     return "bold" if row["model"] == "efa" else ""
 
 
-COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Your own data": (fit, predict, sample, similar, attention, compare),
-    "Experiments": (run,),
-}
-
-efa = typer.Typer(name="efa", help=HELP, cls=Group)
-for group, functions in COMMANDS.items():
-    for function in functions:
-        efa.command(cls=Command, rich_help_panel=group)(function)
+efa = make_group(
+    "efa", HELP, {"Your own data": (fit, predict, sample, similar, attention, compare), "Experiments": (run,)}
+)

@@ -11,13 +11,13 @@ from attngeo.checkpoints.local_files import require_model
 from attngeo.gradients.options import GradientOptions
 from attngeo.pretrain.sources import require_text_data
 from attngeo.scores.spec import SCORES
+from attngeo.tables.write import write_table
 
 from .declare import with_options
-from .messages import say
-from .outputs import Model, Output, OutputFormat, RowsFormat, Verbosity, check_outputs, deliver_rows, file_option
+from .outputs import Model, Outputs, Verbosity, file_option
 from .progress import Bar
 from .score import print_stacks
-from .tables import Cell, format_score, print_table, show_number, show_text
+from .tables import Cell, print_table, score_format
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,13 +35,13 @@ TITLES = {
 
 @with_options
 def gradients(
+    *,
     model: Model,
     options: GradientOptions,
-    output: Output = None,
+    outputs: Outputs,
     pairs_output: PairsOutput = None,
-    format: RowsFormat = OutputFormat.table,
-    hub: HubAccess = HubAccess(),
-    verbosity: Verbosity = Verbosity(),
+    hub: HubAccess,
+    verbosity: Verbosity,
 ) -> None:
     """Score the updates that a text asks of every query-key matrix: where its scores come from.
 
@@ -57,9 +57,7 @@ def gradients(
         attngeo gradients ./checkpoint --text Salesforce/wikitext --objective clm
         attngeo gradients demo:decoder --pairs-output pairs.parquet
     """
-    pairs = [pairs_output] if pairs_output is not None else []
-    check_outputs([*(output or []), *pairs], inputs=[model], data=options.text)
-
+    outputs.check(model, more=[pairs_output], data=options.text)
     require_model(model)
     require_text_data(options.text)
 
@@ -67,11 +65,11 @@ def gradients(
 
     with Bar(model, verbosity) as progress:
         found = measure(model, options=options, hub=hub, progress=progress)
-    deliver_rows(
-        found.rows, output or [], format, _print_updates, [(found.tabulate_pairs(), path) for path in pairs]
-    )  # fmt: skip
-    for text in [] if verbosity.quiet else _list_notes(found.rows):
-        say(f"note: {model}: {text}")
+    if pairs_output is not None:
+        write_table(found.tabulate_pairs(), pairs_output)
+    outputs.deliver(found.rows, _print_updates)
+    for text in _list_notes(found.rows):
+        verbosity.note(f"note: {model}: {text}")
 
 
 def _print_updates(frame: pd.DataFrame) -> None:
@@ -79,20 +77,16 @@ def _print_updates(frame: pd.DataFrame) -> None:
     about = frame.attrs
     size = f"{about['sequences']} × {about['seq_len']} tokens of {about['text']}"
     parts = [about["model"], about["model_type"], about["objective"], f"loss {about['loss']:.3f}", size]
-    columns: list[tuple[str, Cell]] = [("stack", show_text("stack")), ("layer", show_text("layer"))]
+    columns: list[tuple[str, Cell]] = [("stack", "stack"), ("layer", "layer")]
     for name, spec in SCORES.items():
-        columns.append((spec.label, _show_score(name, name)))
-        columns.append(("chance", _show_score(f"{name}_chance", name)))
-    columns += [(title, show_number(name, ".2f")) for name, title in TITLES.items()]
+        form = score_format(name)
+        columns += [(spec.label, f"{name}:{form}"), ("chance", f"{name}_chance:{form}")]
+    columns += [(title, f"{name}:.2f") for name, title in TITLES.items()]
     print_table(
         frame[frame["head"].isna()], columns, title=printable(" · ".join(map(str, parts))), section=["stack"],
         expendable=["stack", "predicted", "context", "rows", "columns", "pairs"],
     )  # fmt: skip
     print_stacks(frame)
-
-
-def _show_score(column: str, score: str) -> Cell:
-    return lambda row: format_score(row[column], score)
 
 
 def _list_notes(frame: pd.DataFrame) -> list[str]:

@@ -11,7 +11,7 @@ import os
 import re
 import select
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise, takewhile
 from typing import Any
@@ -20,6 +20,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from typer import Typer
 from typer.core import TyperCommand, TyperGroup
 
 from attngeo.choices import PANELS, RUNNING
@@ -49,7 +50,7 @@ class Helpful:
         console = Console(highlight=False, markup=False, emoji=False)
         console.width = min(console.width, WIDEST)
         with console.capture() as capture:
-            for part in _list_parts(self, ctx, is_narrow=console.width < SIDE_BY_SIDE):
+            for part in _list_parts(self, ctx):
                 console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))
         formatter.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
 
@@ -89,6 +90,15 @@ class Group(Helpful, TyperGroup):
         return super().parse_args(ctx, args or ["--help"])
 
 
+def make_group(name: str, help: str, panels: Mapping[str, Iterable[Callable[..., None]]]) -> Typer:
+    """A command with sub-commands. panels: title → those under it."""
+    group = Typer(name=name, help=help, cls=Group)
+    for title, commands in panels.items():
+        for command in commands:
+            group.command(cls=Command, rich_help_panel=title)(command)
+    return group
+
+
 @contextmanager
 def _pipe() -> Iterator[None]:
     """Exit with the code that shells use for a closed pipe; 1 would mean a failed check."""
@@ -110,15 +120,15 @@ def _nobody_reads() -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-def _list_parts(command: Any, ctx: Any, *, is_narrow: bool) -> Iterator[RenderableType]:
+def _list_parts(command: Any, ctx: Any) -> Iterator[RenderableType]:
     yield Text.assemble(("Usage: ", "bold"), command.get_usage(ctx).removeprefix("Usage: ").strip())
-    yield from _list_paragraphs(command.help or "", is_narrow=is_narrow)
+    yield from _list_paragraphs(command.help or "")
     for title, records in _group_records(command, ctx).items():
-        yield from _list_records(title, records, is_narrow=is_narrow)
-    yield from _list_paragraphs(command.epilog or "", is_narrow=is_narrow)
+        yield from _list_records(title, records)
+    yield from _list_paragraphs(command.epilog or "")
 
 
-def _list_paragraphs(text: str, *, is_narrow: bool) -> Iterator[RenderableType]:
+def _list_paragraphs(text: str) -> Iterator[RenderableType]:
     """The paragraphs of a docstring. A title with indented lines stays as it is: examples.
 
     Indented lines with two spaces inside are names and their meanings.
@@ -129,9 +139,8 @@ def _list_paragraphs(text: str, *, is_narrow: bool) -> Iterator[RenderableType]:
         if not (first.endswith(":") and all(line.startswith(" ") for line in rest)):
             yield Text("\n" + " ".join(paragraph.split()))
         elif all("  " in line for line in lines):
-            pairs = (line.partition("  ") for line in lines)
-            records = [(name, meaning.strip()) for name, _, meaning in pairs]
-            yield from _list_records(first.removesuffix(":"), records, is_narrow=is_narrow)
+            records = [(name, meaning) for name, meaning in (re.split("  +", line, maxsplit=1) for line in lines)]
+            yield from _list_records(first.removesuffix(":"), records)
         else:
             yield Text("\n" + first.removesuffix(":"), style="bold")
             # Lines are not wrapped on a narrow terminal, so that they can be copied.
@@ -159,11 +168,10 @@ def _group_records(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
     return {title: records for title, records in groups.items() if records}
 
 
-def _list_records(title: str, records: Iterable[tuple[str, str]], *, is_narrow: bool) -> Iterator[RenderableType]:
+def _list_records(title: str, records: list[tuple[str, str]]) -> Iterator[RenderableType]:
     """A title, then names beside their meanings; on a narrow terminal, names above them."""
     yield Text(f"\n{title}", style="bold")
-    records = list(records)
-    if is_narrow:
+    if Console().width < SIDE_BY_SIDE:
         for name, text in records:
             yield Padding(Text(name, style="cyan"), (0, 0, 0, 2))
             yield Padding(Text(text), (0, 0, 0, 6))

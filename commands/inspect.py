@@ -24,21 +24,25 @@ from .messages import describe_error, say
 from .outputs import FindingsFormat, Verbosity
 from .progress import Bar
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced
-from .tables import MISSING, Cell, Terminal, print_table, show_text
+from .tables import Terminal, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+# Of the heads of a stack.
+SIZES = ("heads", "key_heads", "head_dim", "d_model")
+
 
 @with_options
 def inspect(
+    *,
     models: Models = None,
     models_file: ModelsFile = None,
-    source: SourceOptions = SourceOptions(),
+    source: SourceOptions,
     format: FindingsFormat = "table",
-    hub: HubAccess = HubAccess(),
-    study: StudyOptions = StudyOptions(),
-    verbosity: Verbosity = Verbosity(),
+    hub: HubAccess,
+    study: StudyOptions,
+    verbosity: Verbosity,
 ) -> None:
     """Show what score would read of a model, what it leaves out, and why. Reads no weights.
 
@@ -94,19 +98,18 @@ def _print_findings(survey: dict[str, Any], names: Iterable[str], *, verbose: bo
     revision = f"@{survey['revision'][:12]}" if survey["revision"] else ""
     name = " + ".join([f"{survey['model']}{revision}", *survey.get("adapter", ())])
     title = printable(f"{name} · {survey['model_type'] or 'unknown'}")
-    console.print(title, highlight=False, style="bold")
+    console.print(title, style="bold")
     cost = _sum_costs([survey])
-    total = "an unknown total" if cost["of"] == MISSING else cost["of"]
-    share = "" if cost["share"] == MISSING else f" ({cost['share']})"
-    console.print(f"to read: {cost['to read']} of {total}{share}", highlight=False)
+    share = f" ({cost['share']})" if cost["share"] else ""
+    console.print(f"to read: {cost['to read']} of {cost['of'] or 'an unknown total'}{share}")
     stacks: dict[str, list[dict[str, Any]]] = {}
     for site in survey["sites"]:
         stacks.setdefault(site["stack"], []).append(site)
-    sizes = {
-        name: partial(_range, name=name.replace(" ", "_")) for name in ("heads", "key heads", "head_dim", "d_model")
-    }
-    columns: dict[str, Cell] = {"stack": lambda sites: sites[0]["stack"], "layers": len, **sizes}
-    print_table([*stacks.values()], columns, expendable=["key heads", "head_dim"])
+    rows = []
+    for stack, sites in stacks.items():
+        rows.append({"stack": stack, "layers": len(sites), **{name: _range(sites, name) for name in SIZES}})
+    columns = {name.replace("key_heads", "key heads"): name for name in ("stack", "layers", *SIZES)}
+    print_table(rows, columns, expendable=["key heads", "head_dim"])
     console.print("read", style="bold")
     for sites in stacks.values():
         _print_modules(console, sites, verbose=verbose)
@@ -128,19 +131,19 @@ def _print_costs(surveys: list[dict[str, Any]]) -> None:
     rows = [{"model": survey["model"], "of all": False, **_sum_costs([survey])} for survey in surveys]
     if len(surveys) > 1:
         rows.append({"model": f"{len(surveys)} models", "of all": True, **_sum_costs(surveys)})
-    columns = {name: show_text(name) for name in ("model", "layers", "to read", "of", "share")}
+    columns = {name: name for name in ("model", "layers", "to read", "of", "share")}
     print_table(rows, columns, section=["of all"], expendable=["of", "layers"])
 
 
-def _sum_costs(surveys: list[dict[str, Any]]) -> dict[str, str]:
-    """Layers, bytes to read, of how many, and their share, of models together; missing if unknown for one of them."""
+def _sum_costs(surveys: list[dict[str, Any]]) -> dict[str, str | None]:
+    """Layers, bytes to read, of how many, and their share, of models together; None if unknown for one of them."""
     to_read = sum(survey["bytes_to_read"] for survey in surveys)
-    totals, shares = ([survey[name] for survey in surveys] for name in ("bytes_total", "share_to_read"))
-    layers = sum(len(survey["sites"]) for survey in surveys)
-    total = sum(totals) if all(totals) else None
-    share = MISSING if total is None or None in shares else f"{to_read / total:.1%}"
-    of = MISSING if total is None else decimal(total)
-    return {"layers": f"{layers:,}", "to read": decimal(to_read), "of": of, "share": share}
+    totals = [survey["bytes_total"] for survey in surveys]
+    costs = {"layers": f"{sum(len(survey['sites']) for survey in surveys):,}", "to read": decimal(to_read)}
+    if not all(totals):
+        return {**costs, "of": None, "share": None}
+    has_share = None not in [survey["share_to_read"] for survey in surveys]
+    return {**costs, "of": decimal(sum(totals)), "share": f"{to_read / sum(totals):.1%}" if has_share else None}
 
 
 def _print_modules(console: Console, sites: list[dict[str, Any]], *, verbose: bool) -> None:
@@ -165,12 +168,12 @@ def _print_wrapped(console: Console, text: str, *, indent: int) -> None:
         break_on_hyphens=False,
     )  # fmt: skip
     for line in lines:
-        console.print(line, highlight=False)
+        console.print(line)
 
 
 def _print_line(console: Console, text: str, style: str = "dim") -> None:
     """One line that is not cut, so that names can be copied."""
-    console.print(printable(text), highlight=False, soft_wrap=True, style=style)
+    console.print(printable(text), soft_wrap=True, style=style)
 
 
 def _list_left_out(names: Iterable[str], survey: dict[str, Any]) -> dict[str, list[str]]:

@@ -11,25 +11,23 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.embeddings.reference import require_embedding
 
 from .declare import with_options
-from .messages import say
-from .outputs import EMBEDDING_HELP, OutputFormat, RowsFormat, Verbosity, deliver_rows, model_argument
+from .outputs import EMBEDDING_HELP, FORMAT, Outputs, RowsFormat, Verbosity, model_argument
 from .progress import Bar
-from .tables import print_table, show_number, show_text
+from .tables import print_table
 
 
 @with_options
 def nearest(
+    *,
     model: Annotated[str, model_argument(EMBEDDING_HELP)],
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="WORDS", help="Words joined by + and -, with spaces around the signs", show_default=False
-        ),
+        typer.Argument(metavar="WORDS", help="Words joined by + and -, with spaces around the signs"),
     ],
     options: NearestOptions,
-    format: RowsFormat = OutputFormat.table,
-    hub: HubAccess = HubAccess(),
-    verbosity: Verbosity = Verbosity(),
+    format: Annotated[RowsFormat, FORMAT] = "table",
+    hub: HubAccess,
+    verbosity: Verbosity,
 ) -> None:
     """Show the words nearest to a sum of words.
 
@@ -47,9 +45,8 @@ def nearest(
 
     with Bar(model, verbosity) as progress:
         frame = find_nearest(model, text, options=options, hub=hub, progress=progress)
-    if not verbosity.quiet:
-        for note in frame.attrs["notes"]:
-            say(f"note: {model}: {note}")
-    columns = {"word": show_text("word"), "cosine": show_number("cosine", "+.3f")}
+    for note in frame.attrs["notes"]:
+        verbosity.note(f"note: {model}: {note}")
+    columns = {"word": "word", "cosine": "cosine:+.3f"}
     title = " · ".join([model, text, *frame.attrs["how"]])
-    deliver_rows(frame, (), format, lambda rows: print_table(rows, columns, title=title, rule="tight"))
+    Outputs(format=format).deliver(frame, lambda rows: print_table(rows, columns, title=title, rule="tight"))

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -45,10 +44,8 @@ def check_outputs(
 ) -> None:
     """Refuse output files that cannot be written, are named twice, or are inputs, before any work is done.
 
-    paths: of tables. figures: of pictures. inputs: everything that is read, files or not; None is nothing. Of a folder,
-    the files that describe a model are inputs, too. data: a file, or a folder of which every file is an input.
+    paths: of tables. figures: of pictures. inputs, data: see `refuse_inputs`.
     """
-    paths, figures = list(paths), list(figures)
     for path in paths:
         check_output(path)
     for path in figures:
@@ -60,31 +57,28 @@ def check_outputs(
 
 
 def refuse_inputs(paths: Iterable[Path], inputs: Iterable[str | Path | None], data: str | None = None) -> None:
-    """Raise UsageError if an output file is an input; see `check_outputs`."""
-    places = [path.resolve() for path in paths]
-    for name in (*inputs, data):
-        if name is not None and (taken := _find_input(str(name), places, every_file=name == data)) is not None:
-            raise UsageError(f"{taken} is an input, expected another file for the output")
+    """Raise UsageError if an output file is an input.
 
-
-def _find_input(name: str, outputs: Iterable[Path], *, every_file: bool) -> str | None:
-    """The input that an output would overwrite: `name` itself, or a file of the folder `name`; None if there is none.
-
-    outputs: resolved paths. every_file: whether every file of the folder is an input.
+    inputs: everything that is read, files or not; None is nothing. Of a folder, the files that describe a model are
+    inputs, too. data: a file, or a folder of which every file is an input.
     """
-    path = _find_path(name)
-    for output in outputs:
-        if output == path:
-            return name
-        is_read = every_file or READ_FROM_FOLDERS.fullmatch(output.name)
-        if path is not None and is_read and path in output.parents and output.exists():
-            return str(output)
-    return None
+    outputs = [path.resolve() for path in paths]
+    for name in (*inputs, data):
+        path = _find_path(name)
+        if path is None:
+            continue
+        for output in outputs:
+            is_read = name == data or READ_FROM_FOLDERS.fullmatch(output.name)
+            if output == path or (is_read and path in output.parents and output.exists()):
+                taken = name if output == path else output
+                raise UsageError(f"{taken} is an input, expected another file for the output")
 
 
-def _find_path(name: str) -> Path | None:
+def _find_path(name: str | Path | None) -> Path | None:
     """The path that an input may name, without links; None if it is no path."""
-    _, path = split_prefix(name)
+    if name is None:
+        return None
+    _, path = split_prefix(str(name))
     try:
         return Path(os.path.realpath(local_path(path)))
     except (ModelNotFoundError, ValueError):
@@ -98,7 +92,7 @@ def refuse_folder(folder: Path, inputs: Iterable[str | Path | None]) -> None:
     """
     place = Path(os.path.realpath(folder))
     for name in inputs:
-        path = None if name is None else _find_path(str(name))
+        path = _find_path(name)
         if path is None or not path.exists() or place not in (path, *path.parents):
             continue
         parts = path.relative_to(place).parts
@@ -124,26 +118,6 @@ def hold_folders(new: Path | None, *others: Path | None) -> Iterator[None]:
         yield
 
 
-def deliver_rows(
-    frame: pd.DataFrame,
-    paths: Iterable[Path],
-    format: OutputFormat,
-    print_table: Callable[[pd.DataFrame], None],
-    more: Iterable[tuple[pd.DataFrame, Path]] = (),
-) -> None:
-    """Write the files, then print, so that a closed pipe loses nothing.
-
-    print_table: prints rows for people. more: other tables, and their files.
-    """
-    for table, path in (*((frame, path) for path in paths), *more):
-        write_table(table, path)
-    if format is OutputFormat.table:
-        print_table(frame)
-    else:
-        printers = {OutputFormat.csv: to_csv, OutputFormat.json: to_json, OutputFormat.markdown: to_markdown}
-        sys.stdout.write(printers[format](frame))
-
-
 MODEL_HELP = "org/name[@revision] on the Hub, a folder, a weights file, or demo:encoder, demo:decoder, demo:minilm"
 EMBEDDING_HELP = (
     "A checkpoint as for score; a file of word vectors (GloVe, fastText .vec, word2vec; also .gz and .zip); or "
@@ -152,13 +126,16 @@ EMBEDDING_HELP = (
 
 
 def complete_models(incomplete: str) -> list[str]:
-    """The names of models that start with `incomplete`; none for an empty text, so that the shell completes files."""
-    return [name for name in local_names() if incomplete and name.startswith(incomplete)]
+    """The names of models, of which typer keeps those that start with `incomplete`.
+
+    There is none for an empty text, so that the shell completes files.
+    """
+    return list(local_names()) if incomplete else []
 
 
 def model_argument(help: str) -> Any:
     """An argument that is a model, or several."""
-    return typer.Argument(metavar="MODEL", help=help, show_default=False, autocompletion=complete_models)
+    return typer.Argument(metavar="MODEL", help=help, autocompletion=complete_models)
 
 
 Model = Annotated[str, model_argument(MODEL_HELP)]
@@ -174,20 +151,61 @@ def folder_option(help: str, default: str) -> Any:
     return typer.Option("-o", "--output", metavar="FOLDER", help=help, show_default=default, rich_help_panel=RESULTS)
 
 
-Output = Annotated[
-    list[Path] | None,
-    file_option(
-        "-o", "--output", help="Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated"
-    ),
-]
-QUIET_HELP = "Print no progress and no notes on stderr"
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help=QUIET_HELP, rich_help_panel=RUNNING)]
+RowsFormat = Literal["table", "csv", "json", "markdown"]
+FORMAT_HELP = "Format on stdout"
+FORMAT = typer.Option("--format", help=FORMAT_HELP, rich_help_panel=RESULTS)
+FindingsFormat = Annotated[Literal["table", "json"], FORMAT]
 
 
-class Verbosity(Options):
+class Outputs(Options):
+    """Where the rows of a command go: to files, and to stdout in a format."""
+
+    output: tuple[Path, ...] = option(
+        (),
+        "Write the rows to a .csv .json .jsonl .parquet .md .tex or .html file; may be repeated",
+        panel=RESULTS,
+        flags=("-o", "--output"),
+        metavar="FILE",
+        repeated=True,
+        parse=lambda names: tuple(map(Path, names)),
+    )
+    format: RowsFormat = option("table", FORMAT_HELP, panel=RESULTS)
+
+    def check(
+        self,
+        *inputs: str | Path | None,
+        more: Iterable[str | Path | None] = (),
+        figures: Iterable[Path] = (),
+        data: str | None = None,
+    ) -> None:
+        """Refuse files as `check_outputs` does. more: further tables that are written; None is nothing."""
+        check_outputs([*self.output, *(Path(path) for path in more if path)], figures, inputs, data)
+
+    def deliver(self, frame: pd.DataFrame, print_table: Callable[[pd.DataFrame], None]) -> None:
+        """Write the files, then print, so that a closed pipe loses nothing. print_table: prints rows for people."""
+        for path in self.output:
+            write_table(frame, path)
+        if self.format == "table":
+            print_table(frame)
+        else:
+            printers = {"csv": to_csv, "json": to_json, "markdown": to_markdown}
+            sys.stdout.write(printers[self.format](frame))
+
+
+class Quiet(Options):
+    """Whether a command prints on stderr."""
+
+    quiet: bool = option(False, "Print no progress and no notes on stderr", panel=RUNNING, flags=("-q", "--quiet"))
+
+    def note(self, text: str) -> None:
+        """Print one line on stderr, unless the command is quiet."""
+        if not self.quiet:
+            say(text)
+
+
+class Verbosity(Quiet):
     """How much a command prints on stderr."""
 
-    quiet: bool = option(False, QUIET_HELP, panel=RUNNING, flags=("-q", "--quiet"))
     verbose: bool = option(
         False,
         "Print on stderr what is read, from where, and how long it took",
@@ -198,23 +216,3 @@ class Verbosity(Options):
     def _check(self) -> None:
         if self.quiet and self.verbose:
             raise UsageError("--quiet and --verbose contradict each other; leave out one of them")
-
-    def note(self, text: str) -> None:
-        """Print one line on stderr, unless the command is quiet."""
-        if not self.quiet:
-            say(text)
-
-
-class OutputFormat(StrEnum):
-    """How results are printed."""
-
-    table = "table"
-    csv = "csv"
-    json = "json"
-    markdown = "markdown"
-
-
-RowsFormat = Annotated[OutputFormat, typer.Option("--format", help="Format on stdout", rich_help_panel=RESULTS)]
-FindingsFormat = Annotated[
-    Literal["table", "json"], typer.Option("--format", help="Format on stdout", rich_help_panel=RESULTS)
-]

@@ -15,7 +15,6 @@ from attngeo.figures.kinds import FIGURES, PlotOptions
 from attngeo.figures.save import save_figure
 
 from .declare import with_options
-from .messages import say
 from .outputs import Verbosity, check_outputs, complete_models, file_option
 from .progress import Bar
 
@@ -26,22 +25,18 @@ INPUT_HELP = "File of score, analogy, pretrain, tabular or efa; folder of pretra
 PIXELS = partial(typer.Option, metavar="PIXELS", min=300, max=10_000, rich_help_panel=DRAWING)
 
 
-def complete_kinds(incomplete: str) -> list[str]:
-    """The kinds of figures that a shell may complete."""
-    return [name for name in FIGURES if name.startswith(incomplete)]
-
-
 @with_options
 def plot(
+    *,
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="KIND", show_default=False, help="What to draw: a kind listed above", autocompletion=complete_kinds
+            metavar="KIND",
+            help="What to draw: a kind listed above",
+            autocompletion=lambda: list(FIGURES),
         ),
     ],
-    inputs: Annotated[
-        list[str], typer.Argument(metavar="INPUT", show_default=False, help=INPUT_HELP, autocompletion=complete_models)
-    ],
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT", help=INPUT_HELP, autocompletion=complete_models)],
     output: Annotated[
         list[Path] | None,
         file_option(
@@ -57,9 +52,9 @@ def plot(
     height: Annotated[
         int | None, PIXELS(help="Height of the figure", show_default="600, if the kind has no own")
     ] = None,
-    options: PlotOptions = PlotOptions(),
-    hub: HubAccess = HubAccess(),
-    verbosity: Verbosity = Verbosity(),
+    options: PlotOptions,
+    hub: HubAccess,
+    verbosity: Verbosity,
 ) -> None:
     """Draw a figure of scores, a matrix, training, analogies, methods on tables or attention over items.
 
@@ -85,14 +80,10 @@ def plot(
     figure.update_layout(width=width or figure.layout.width, height=height or figure.layout.height)
     for path in files:
         save_figure(figure, path)
-    if not output and not verbosity.quiet:
-        say(f"{files[0]}: written")
+    if not output:
+        verbosity.note(f"{files[0]}: written")
 
 
-def _list_kinds() -> str:
-    """A line for each kind, as `--help` shows it."""
-    return "\n".join(f"    {spec.name}  {spec.describe()}" for spec in FIGURES.values())
-
-
+KINDS = "\n".join(f"    {spec.name}  {spec.describe()}" for spec in FIGURES.values())
 # Python removes the indentation of docstrings since version 3.13.
-plot.__doc__ = inspect.cleandoc(plot.__doc__ or "").replace("{kinds}", _list_kinds())
+plot.__doc__ = inspect.cleandoc(plot.__doc__ or "").replace("{kinds}", KINDS)

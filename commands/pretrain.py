@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from attngeo.bounds.names import printable
 from attngeo.errors import UsageError
@@ -36,7 +35,7 @@ from attngeo.tables.write import to_json
 from .declare import with_options
 from .outputs import FindingsFormat, Verbosity, folder_option, refuse_folder
 from .progress import Bar
-from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_table, show_text
+from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_table
 
 MOST_ROWS = 10
 LONGEST_NAME = 14
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
 
 @with_options
 def pretrain(
+    *,
     given: Annotated[dict[str, Any], TextPretrainOptions, ImagePretrainOptions, ComparisonOptions],
     study: StudyOptions,
     resume: Annotated[
@@ -62,7 +62,7 @@ def pretrain(
     ] = False,
     output: Annotated[Path | None, folder_option("Folder of the run", "pretrain-…, by its options")] = None,
     format: FindingsFormat = "table",
-    verbosity: Verbosity = Verbosity(),
+    verbosity: Verbosity,
 ) -> None:
     """Train a small transformer from scratch and score its attention as it learns.
 
@@ -76,7 +76,6 @@ def pretrain(
         attngeo pretrain --model vit-tiny --mixup 0 --cutmix 0
         attngeo pretrain --resume -o run
     """
-    first = is_first_process()
     comparison, rest = separate_comparison(given)
     is_single = comparison.compare is None
     if is_single and study != StudyOptions():
@@ -96,7 +95,7 @@ def pretrain(
     from attngeo.pretrain.comparison import Comparison, compare
     from attngeo.pretrain.runs import leave_process_group, run
 
-    if not first:
+    if not is_first_process():
         verbosity = Verbosity(quiet=True)
     with Bar(str(folder), verbosity) as progress, leave_process_group():
         trained = (
@@ -104,7 +103,7 @@ def pretrain(
             if is_single
             else compare(options, folder, comparison=comparison, study=study, resume=resume, progress=progress)
         )
-    if not first:
+    if not is_first_process():
         return
     if isinstance(trained, Comparison):
         if format == "json":
@@ -131,34 +130,30 @@ def _print_run(run: Run) -> None:
             row[score], row[f"{score}_quartiles"] = format_quartiles(spread, score, digits=DIGITS)
         rows.append(row)
     columns: list[tuple[str, Cell]] = [
-        ("step", show_text("step")),
+        ("step", "step"),
         ("loss", lambda row: "" if is_missing(row["loss"]) else f"{row['loss']:.3f}"),
     ]
     for score, spec in SCORES.items():
-        columns += [(spec.label, show_text(score)), (QUARTILES_TITLE, show_text(f"{score}_quartiles"))]
-    console, summary, options = Terminal(), run.summary, run.options
+        columns += [(spec.label, score), (QUARTILES_TITLE, f"{score}_quartiles")]
+    summary, options = run.summary, run.options
     title = [options.model_name, options.objective_name, f"{options.init} init", Path(summary["data"]["name"]).name,
              f"{summary['parameters']:,} parameters"]  # fmt: skip
     if "tokens_per_second" in summary:
         title.append(f"{summary['tokens_per_second']:,.0f} tokens/s")
-    console.print(Text(printable(" · ".join(title))), style="bold")
-    print_table(rows, columns, expendable=[QUARTILES_TITLE])
+    print_table(rows, columns, title=" · ".join(title), expendable=[QUARTILES_TITLE])
     count = run.geometry["layer"].nunique()
-    console.print(Text(printable(f"medians over {count} layers · {run.folder}")), style="dim")
+    Terminal().print(printable(f"medians over {count} layers · {run.folder}"), style="dim")
     sys.stdout.write(printable(describe_run(run)) + "\n")
 
 
 def _print_comparison(comparison: Comparison) -> None:
     """The gain of each objective and initialisation, and the scores at the end, over the seeds."""
     rows, spread = comparison.rows, comparison.spread
-    console = Terminal()
     seeds = int(spread["seeds"].iloc[0])
     title = f"{rows['model'].iloc[0]} · {seeds} {'seed' if seeds == 1 else 'seeds'} · {comparison.folder}"
-    console.print(Text(printable(title)), style="bold")
-    objective, init = show_text("objective"), lambda row: _shorten(row["init"])
     gains: dict[str, Cell] = {
-        "objective": objective,
-        "init": init,
+        "objective": "objective",
+        "init": _show_init,
         "final loss": lambda row: _format_range(row, "final_loss", "{:.3f}"),
         "to baseline": _format_steps,
         "speed-up": lambda row: _format_range(row, "speed_up", "{:.0%}"),
@@ -166,23 +161,27 @@ def _print_comparison(comparison: Comparison) -> None:
     if "eval_loss_mean" in spread:  # of images
         gains["eval loss"] = lambda row: _format_range(row, "eval_loss", "{:.3f}")
         gains["accuracy"] = lambda row: _format_range(row, "eval_accuracy", "{:.1%}")
-    print_table(spread, gains, expendable=["to baseline", "final loss"])
+    print_table(spread, gains, title=title, expendable=["to baseline", "final loss"])
     means = rows.groupby(["objective", "init"], sort=False).mean(numeric_only=True).reset_index()
     for score, spec in SCORES.items():
-        scores: dict[str, Cell] = {spec.label: objective, "init": init}
-        for title, heads in (("layers", False), ("heads", True)):
-            scores[title] = partial(_join_quartiles, score=score, heads=heads)
+        scores: dict[str, Cell] = {
+            spec.label: "objective",
+            "init": _show_init,
+            "layers": partial(_join_quartiles, score=score, heads=False),
+            "heads": partial(_join_quartiles, score=score, heads=True),
+        }
         print_table(means, scores, expendable=["heads"])
     legend = "means over seeds (lowest–highest); medians [quartiles] at the end of training"
-    console.print(Text(legend), style="dim")
+    Terminal().print(legend, style="dim")
 
 
 def _join_quartiles(row: Mapping[Any, Any], score: str, *, heads: bool) -> str:
     return " ".join(format_quartiles(row, score, digits=DIGITS, heads=heads))
 
 
-def _shorten(init: str) -> str:
+def _show_init(row: Mapping[Any, Any]) -> str:
     """The end of a long reference, which differs most from that of others."""
+    init = row["init"]
     return init if len(init) <= LONGEST_NAME else f"…{init[1 - LONGEST_NAME :]}"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -110,9 +109,7 @@ class Bar:
             self._bar.start()
         self._bar.update(self._task, **shown)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._task is not None:  # some versions of rich print an empty line when a bar stops
             self._bar.stop()
         LOGGER.removeHandler(self._log)

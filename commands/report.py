@@ -26,9 +26,10 @@ CHECK_FAILED = 1
 
 @with_options
 def report(
+    *,
     recipe: Annotated[
         Path | None,
-        typer.Argument(metavar="RECIPE.toml", help="The recipe", show_default=False),
+        typer.Argument(metavar="RECIPE.toml", help="The recipe"),
     ] = None,
     output: Annotated[Path | None, folder_option("Folder of the report", "the recipe's name")] = None,
     start: Annotated[
@@ -43,9 +44,9 @@ def report(
         bool,
         typer.Option("--schema", help="Print the JSON schema of recipes, for editors", rich_help_panel=INPUT),
     ] = False,
-    hub: HubAccess = HubAccess(),
-    study: StudyOptions = StudyOptions(),
-    verbosity: Verbosity = Verbosity(),
+    hub: HubAccess,
+    study: StudyOptions,
+    verbosity: Verbosity,
 ) -> None:
     """Make a report: one page with figures, tables and checks, which opens offline.
 

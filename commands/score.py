@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,26 +21,17 @@ from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.spec import SCORES, score_names
+from attngeo.scores.spec import SCORES, ScoreSpec, score_names
 from attngeo.scores.summary import spread_of, summarise
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 
 from .declare import with_options
 from .messages import describe_error, say
-from .outputs import Output, OutputFormat, RowsFormat, Verbosity, check_outputs, deliver_rows, file_option
+from .outputs import Outputs, Verbosity, file_option
 from .progress import Bar
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced, run_all
-from .tables import (
-    Cell,
-    Terminal,
-    format_quartiles,
-    format_score,
-    is_missing,
-    print_table,
-    show_number,
-    show_text,
-)
+from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_table, score_format
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +44,7 @@ HALF_BAR = 5
 WIDTH_OF_BARS = 78
 # Places that a footnote names at most.
 MOST_PLACES = 6
+SCORE_COLUMNS = {spec.label: name for name, spec in SCORES.items()}
 
 
 Plots = Annotated[
@@ -81,18 +74,18 @@ Verify = Annotated[
 
 @with_options
 def score(
+    *,
     options: ScoreOptions,
     models: Models = None,
     models_file: ModelsFile = None,
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
+    outputs: Outputs,
     plot: Plots = None,
     fail_if: Conditions = None,
     verify: Verify = False,
-    hub: HubAccess = HubAccess(),
-    results: ResultOptions = ResultOptions(),
-    study: StudyOptions = StudyOptions(),
-    verbosity: Verbosity = Verbosity(),
+    hub: HubAccess,
+    results: ResultOptions,
+    study: StudyOptions,
+    verbosity: Verbosity,
 ) -> None:
     """Score how symmetric and how directional the query-key matrix of every layer is.
 
@@ -108,19 +101,12 @@ def score(
         attngeo score --models models.txt --jobs 4 -o study.parquet
         attngeo score 'EleutherAI/pythia-70m@step*' -o steps.parquet
     """
-    outputs, figures = output or [], plot or []
-    adapters = [split_weight(text)[0] for text in options.adapter]
-    check_outputs(outputs, figures, [models_file, options.config, *adapters])
-    conditions = _check(fail_if or [], options)
-    if verify and options.adapter:
-        raise UsageError("$verify runs the model without adapters; leave out $verify or $adapter", "verify", "adapter")
-    if verify and options.config is not None:
-        raise UsageError(
-            "$verify runs the model with the config.json beside its weights; leave out $verify or $config",
-            "verify", "config",
-        )  # fmt: skip
+    read = [models_file, options.config, *(split_weight(text)[0] for text in options.adapter)]
+    figures = plot or []
+    outputs.check(*read, figures=figures)
+    conditions = _check(options, fail_if or [], verify=verify)
     listed = list_all(models, models_file, hub, command="score")
-    check_outputs(outputs, figures, listed)
+    outputs.check(*listed, figures=figures)
     alone = len(listed) == 1
     session = Session(hub=hub, study=study, results=results)
 
@@ -134,18 +120,21 @@ def score(
         verbosity,
         unit="models",
         alone=alone,
-        note=partial(_report_outcome, verbosity=verbosity, format=format, alone=alone),
+        note=partial(_report_outcome, verbosity=verbosity, is_table=outputs.format == "table", alone=alone),
     )
-    frames = {outcome.name: outcome.result for outcome in outcomes if outcome.result is not None}
-    verified, disagreements, notes = _verify(frames, session, verbosity) if verify else ([], [], [])
+    scored = {outcome.name: outcome.result for outcome in outcomes if outcome.result is not None}
+    verified, disagreements, notes = _verify(scored, session, verbosity) if verify else ([], [], [])
     complaints: list[str] = []
-    if frames:
-        _deliver([*frames.values()], outputs, format, options, verbosity, summary_only=models_file is not None)
+    if scored:
+        frames = [*scored.values()]
+        _deliver(frames, outputs, options, verbosity, summary_only=models_file is not None)
         if figures:
-            figure = attngeo.plot("heatmap", [*frames.values()])
+            figure = attngeo.plot("heatmap", frames)
             for path in figures:
                 attngeo.save_figure(figure, path)
-        complaints += _list_failed_checks([*frames.values()], conditions)
+        summaries = [summarise(frame) for frame in frames if conditions]
+        for condition, summary in product(conditions, summaries):
+            complaints += [check.complaint for check in condition.outcomes(summary) if check.failed]
         complaints += disagreements
         for text in notes:
             verbosity.note(text)
@@ -158,30 +147,24 @@ def score(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _list_failed_checks(frames: list[pd.DataFrame], conditions: list[Condition]) -> list[str]:
-    """A line for each condition of --fail-if that is true of a stack of a model."""
-    if not conditions:
-        return []
-    summaries = [summarise(frame) for frame in frames]
-    complaints = []
-    for condition in conditions:
-        for summary in summaries:
-            complaints += [check.complaint for check in condition.outcomes(summary) if check.failed]
-    return complaints
-
-
-def _check(conditions: list[str], options: ScoreOptions) -> list[Condition]:
+def _check(options: ScoreOptions, conditions: list[str], *, verify: bool) -> list[Condition]:
     """Refuse what cannot work, before anything is read. Returns the parsed conditions."""
     if "device" in options.model_fields_set:  # a device is looked for by torch, which takes long to import
         from attngeo.devices import pick_device
 
         pick_device(options.device)
-    return [Condition(condition) for condition in conditions]
+    parsed = [Condition(condition) for condition in conditions]
+    if verify and options.adapter:
+        raise UsageError("$verify runs the model without adapters; leave out $verify or $adapter", "verify", "adapter")
+    if verify and options.config is not None:
+        raise UsageError(
+            "$verify runs the model with the config.json beside its weights; leave out $verify or $config",
+            "verify", "config",
+        )  # fmt: skip
+    return parsed
 
 
-def _report_outcome(
-    outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, format: OutputFormat, *, alone: bool
-) -> None:
+def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, is_table: bool, alone: bool) -> None:
     """Report on stderr what the rows do not contain, and of a single model what comes from the result store."""
     if outcome.result is None:
         return
@@ -189,7 +172,7 @@ def _report_outcome(
         verbosity.note(f"{outcome.name}: left out: {pattern}: {reason}")
     empty = int(outcome.result[score_names()[0]].isna().sum())
     total = len(outcome.result)
-    if empty and format is not OutputFormat.table:
+    if empty and not is_table:
         verbosity.note(f"{outcome.name}: {empty} of {total} layers and heads have no scores; the column note says why")
     if alone:
         for text in outcome.notes:
@@ -225,8 +208,7 @@ def _verify(
 
 def _deliver(
     frames: list[pd.DataFrame],
-    outputs: list[Path],
-    format: OutputFormat,
+    outputs: Outputs,
     options: ScoreOptions,
     verbosity: Verbosity,
     *,
@@ -249,47 +231,45 @@ def _deliver(
         if summary_only or len(frames) > 1:
             _print_models(frames)
 
-    deliver_rows(rows, outputs, format, print_tables)
+    outputs.deliver(rows, print_tables)
 
 
 def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) -> None:
     """Print the layers (and heads) of one model, the quartiles of each stack, and on stderr the notes."""
-    console = Terminal()
     about = frame.attrs
-    precision = "" if about["precision"] == default_of(ScoreOptions, "precision") else about["precision"]
-    title = filter(None, [about["model"], frame["model_type"].iloc[0], about["convention"], precision])
-    console.print(printable(" · ".join(map(str, title))), style="bold", highlight=False)
+    title = [about["model"], frame["model_type"].iloc[0], about["convention"]]
+    if about["precision"] != default_of(ScoreOptions, "precision"):
+        title.append(about["precision"])
     rows = frame if per_head else frame[frame["head"].isna()]
-    rows = rows.assign(first=~rows["stack"].duplicated())
-    columns: list[tuple[str, Cell]] = [
-        ("stack", lambda row: row["stack"] if row["first"] else ""),
-        ("layer", show_text("layer")),
-    ]
+    rows = rows.assign(stack=rows["stack"].mask(rows["stack"].duplicated(), ""), section=rows["stack"])
+    bars = Terminal().width >= WIDTH_OF_BARS
+    columns: list[tuple[str, Cell]] = [("stack", "stack"), ("layer", "layer")]
     if per_head:
         columns.append(("head", lambda row: "all" if is_missing(row["head"]) else row["head"]))
     for spec in SCORES.values():
-        columns.append((spec.label, partial(_show_score, name=spec.name, bars=console.width >= WIDTH_OF_BARS)))
+        columns.append((spec.label, partial(_show_score, spec=spec, bars=bars)))
         if spec.chance_is_exact:
-            columns.append(("z", show_number(f"{spec.name}_z", "+.1f")))
-    columns.append(("norm", show_number("frobenius_norm", ".4g")))
+            columns.append(("z", f"{spec.name}_z:+.1f"))
+    columns.append(("norm", "frobenius_norm:.4g"))
     print_table(
-        rows, columns, texts=["stack", *(spec.label for spec in SCORES.values())], section=["stack"],
-        style=lambda row: "bold" if per_head and is_missing(row["head"]) else "",
+        rows, columns, title=" · ".join(map(str, filter(None, title))), texts=["stack", *SCORE_COLUMNS],
+        section=["section"], style=lambda row: "bold" if per_head and is_missing(row["head"]) else "",
         # The summary below shows the name of the stack, too.
-        expendable=["norm", "z", "stack"] if rows["stack"].nunique() == 1 else ["norm", "z"],
+        expendable=["norm", "z", "stack"] if rows["section"].nunique() == 1 else ["norm", "z"],
     )  # fmt: skip
     print_stacks(frame)
-    console.print()
-    if not verbosity.quiet:
-        for line in _list_footnotes(frame):
-            sys.stderr.write(f"{shorten(printable(line))}\n")
+    sys.stdout.write("\n")
+    for line in _list_footnotes(frame) if not verbosity.quiet else ():
+        sys.stderr.write(f"{shorten(printable(line))}\n")
 
 
-def _show_score(row: dict[Any, Any], name: str, *, bars: bool) -> str:
+def _show_score(row: dict[Any, Any], spec: ScoreSpec, *, bars: bool) -> str:
     """A score, and a bar if there is room for it and the score has a sign."""
-    spec = SCORES[name]
-    bar = f" {_draw_bar(row[name] / spec.high)}" if bars and spec.low == -spec.high else ""
-    return format_score(row[name], name) + bar
+    score = row[spec.name]
+    text = format_number(score, score_format(spec.name))
+    if bars and spec.low == -spec.high:
+        text += f" {_draw_bar(score / spec.high)}"
+    return text
 
 
 def _draw_bar(share: float) -> str:
@@ -304,11 +284,14 @@ def print_stacks(frame: pd.DataFrame) -> None:
     """Median and quartiles over layers and over heads: two lines for each stack of a model."""
     lines = []
     for stack, members in frame.groupby("stack", sort=False):
-        spread, is_layer = spread_of(members), members["head"].isna()
+        is_layer = members["head"].isna()
         for what, rows in (("layer", members[is_layer]), ("head", members[~is_layer])):
-            cells = {name: " ".join(format_quartiles(spread, name, heads=what == "head")) for name in SCORES}
-            lines.append({"over": f"{stack}, {_count_scored(rows, what)}", **cells})
-    columns = {"median [quartiles] over": show_text("over"), **_show_scores()}
+            total = len(rows)
+            scored = int(rows[score_names()[0]].notna().sum())
+            count = f"{scored} of {total}" if scored < total else f"{total}"
+            over = f"{stack}, {count} {what}" if total == 1 else f"{stack}, {count} {what}s"
+            lines.append({"over": over, **_summarise_scores(members, heads=what == "head")})
+    columns = {"median [quartiles] over": "over", **SCORE_COLUMNS}
     print_table(lines, columns, texts=columns, rule="none")
 
 
@@ -318,23 +301,17 @@ def _print_models(frames: Iterable[pd.DataFrame]) -> None:
     for frame in frames:
         model = frame.attrs["model"]
         for stack, members in frame.groupby("stack", sort=False):
-            spread = spread_of(members)
-            cells = {name: " ".join(format_quartiles(spread, name, digits=2)) for name in SCORES}
-            lines.append({"model": model, "stack": stack, "layers": int(members["head"].isna().sum()), **cells})
+            layers = int(members["head"].isna().sum())
+            lines.append({"model": model, "stack": stack, "layers": layers, **_summarise_scores(members, digits=2)})
             model = ""
-    columns = {name: show_text(name) for name in ("model", "stack", "layers")} | _show_scores()
+    columns = {"model": "model", "stack": "stack", "layers": "layers", **SCORE_COLUMNS}
     print_table(lines, columns, texts=columns.keys() - {"layers"}, rule="none")
 
 
-def _show_scores() -> dict[str, Cell]:
-    return {spec.label: show_text(name) for name, spec in SCORES.items()}
-
-
-def _count_scored(rows: pd.DataFrame, what: str) -> str:
-    """How many have a score: "6 layers", "1 layer", "5 of 6 layers"."""
-    total, scored = len(rows), int(rows[next(iter(SCORES))].notna().sum())
-    share = f"{scored} of {total}" if scored < total else f"{total}"
-    return f"{share} {what}" if total == 1 else f"{share} {what}s"
+def _summarise_scores(rows: pd.DataFrame, digits: int = 3, *, heads: bool = False) -> dict[str, str]:
+    """The median and the quartiles of each score over the layers or heads of a stack, as text."""
+    spread = spread_of(rows)
+    return {name: " ".join(format_quartiles(spread, name, digits=digits, heads=heads)) for name in SCORES}
 
 
 def _list_footnotes(frame: pd.DataFrame) -> list[str]:
@@ -346,7 +323,9 @@ def _list_footnotes(frame: pd.DataFrame) -> list[str]:
             places.setdefault(text, []).append(f"{row['stack']} {row['layer']}{head}")
     lines = []
     for text, where in places.items():
-        more = f" and {len(where) - MOST_PLACES} more" if len(where) > MOST_PLACES else ""
-        suffix = "" if len(where) == len(frame) else f" ({', '.join(where[:MOST_PLACES])}{more})"
-        lines.append(f"note: {text}{suffix}")
+        line = f"note: {text}"
+        if len(where) < len(frame):
+            more = f" and {len(where) - MOST_PLACES} more" if len(where) > MOST_PLACES else ""
+            line += f" ({', '.join(where[:MOST_PLACES])}{more})"
+        lines.append(line)
     return lines

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,13 +12,14 @@ import typer
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
-from attngeo.session import Session
+from attngeo.papers.runs import perform
+from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import Function, RunOutcome, run_study
 from attngeo.studies.models import list_models
 from attngeo.studies.results import cache_folder
 
 from .messages import TRACEBACK, describe_error, say
-from .outputs import MODEL_HELP, OutputFormat, Verbosity, deliver_rows, model_argument
+from .outputs import MODEL_HELP, Outputs, Verbosity, model_argument
 from .progress import Bar
 
 if TYPE_CHECKING:
@@ -90,6 +90,15 @@ def run_all(
     return outcomes
 
 
+def run_experiment(
+    name: str, runs: Sequence[Any], results: ResultOptions, study: StudyOptions, verbosity: Verbosity
+) -> list[RunOutcome[Any]]:
+    """The outcomes of the runs of a paper's experiment."""
+    return run_all(
+        name, perform, runs, Session(results=results, study=study), verbosity, names=[run.name for run in runs]
+    )
+
+
 def raise_if_traced(outcome: RunOutcome[Any], *, alone: bool = False) -> None:
     """Raise the error of the only run, and of any if tracebacks are asked for."""
     if outcome.cause is not None and (alone or os.environ.get(TRACEBACK)):
@@ -99,13 +108,12 @@ def raise_if_traced(outcome: RunOutcome[Any], *, alone: bool = False) -> None:
 def deliver(
     frame: pd.DataFrame,
     outcomes: Sequence[RunOutcome[Any]],
-    outputs: Sequence[Path],
-    format: OutputFormat,
+    outputs: Outputs,
     print_table: Callable[[pd.DataFrame], None],
 ) -> None:
     """Write and print the rows, then report the runs that failed. print_table: prints rows for people."""
     if len(frame):
-        deliver_rows(frame, outputs, format, print_table)
+        outputs.deliver(frame, print_table)
     failed = [outcome for outcome in outcomes if outcome.failure is not None]
     for outcome in failed:
         assert outcome.failure is not None

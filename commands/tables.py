@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.box import SIMPLE_HEAD
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MISSING = "—"
-# What a column shows of a row, and the lines of a table.
-Cell = Callable[[Any], Any]
+# What a column shows of a row: a field by its name, a number by its name and format, as in "rank:.1f", or any text.
+Cell = str | Callable[[Any], Any]
+# The lines of a table.
 Rule = Literal["spaced", "tight", "none"]
 # Numbers of rows that are the answer.
 ANSWERS = ("log_prob", "predicted_mean", "probability", "score")
@@ -50,16 +52,15 @@ def print_table(
     """
     console = Terminal()
     for line in title.splitlines():
-        console.print(printable(line), style="bold", highlight=False)
+        console.print(printable(line), style="bold")
     records = rows if isinstance(rows, list) else rows.to_dict("records")
     pairs = list(columns.items() if isinstance(columns, Mapping) else columns)
     texts = [pairs[0][0]] if texts is None else texts
-    table = _build_table(records, pairs, texts, section, is_headed, style, rule)
-    for name in expendable:
-        if fits(table, console):
+    for count in range(len(expendable) + 1):
+        shown = [(name, cell) for name, cell in pairs if name not in expendable[:count]]
+        table = _build_table(records, shown, texts, section, is_headed, style, rule)
+        if Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width:
             break
-        pairs = [pair for pair in pairs if pair[0] != name]
-        table = _build_table(records, pairs, texts, section, is_headed, style, rule)
     console.print(table)
 
 
@@ -91,18 +92,20 @@ def _build_table(
         if is_headed and previous != values:
             table.add_row(Text(printable(" ".join(values))), style="bold")
         previous = values
-        table.add_row(*(Text(printable(str(cell(row)))) for _, cell in columns), style=style(row))
+        table.add_row(*(Text(printable(_show(row, cell))) for _, cell in columns), style=style(row))
     return table
 
 
-def show_text(column: str) -> Cell:
-    """The cell of a row that shows one of its texts, for `print_table`; a dash for a missing one."""
-    return lambda row: MISSING if is_missing(row[column]) else row[column]
+def _show(row: Any, cell: Cell) -> str:
+    if not isinstance(cell, str):
+        return str(cell(row))
+    name, _, form = cell.partition(":")
+    return format_number(row[name], form) if form else show_text(row[name])
 
 
-def show_number(column: str, form: str = ".3f") -> Cell:
-    """The cell of a row that shows one of its numbers, for `print_table`."""
-    return lambda row: format_number(row[column], form)
+def show_text(value: Any) -> str:
+    """A value as a table shows it; a dash for a missing one."""
+    return MISSING if is_missing(value) else str(value)
 
 
 def is_missing(value: Any) -> bool:
@@ -129,19 +132,18 @@ def format_mean(mean: Any, deviation: Any) -> str:
     return format_number(mean) + ("" if is_missing(deviation) else f" ± {format_number(deviation)}")
 
 
-def format_score(value: Any, score: str, digits: int = 3) -> str:
-    """A score; with its sign if the score can be negative."""
+def score_format(score: str, digits: int = 3) -> str:
+    """The format of the numbers of a score; with a sign if the score can be negative."""
     sign = "+" if SCORES[score].low < 0 else ""
-    return format_number(value, f"{sign}.{digits}f")
+    return f"{sign}.{digits}f"
 
 
 def format_quartiles(
     spread: Mapping[Any, float], score: str, *, digits: int = 3, heads: bool = False
 ) -> tuple[str, str]:
     """The median of a score over layers or heads, and its quartiles in brackets."""
-    lower, median, upper = (
-        format_score(spread[statistic(score, place, heads=heads)], score, digits) for place in QUARTILES
-    )
+    form = score_format(score, digits)
+    lower, median, upper = (format_number(spread[statistic(score, place, heads=heads)], form) for place in QUARTILES)
     return median, f"[{lower}, {upper}]"
 
 
@@ -149,23 +151,25 @@ class Terminal(Console):
     """stdout, or the program that it is piped to. What looks like markup or an emoji is text: it may be a name."""
 
     def __init__(self) -> None:
-        super().__init__(markup=False, emoji=False)
+        super().__init__(markup=False, emoji=False, highlight=False)
 
     def on_broken_pipe(self) -> None:
         """Let the command end with the code of a closed pipe; rich would exit with 1, which means a failed check."""
         raise BrokenPipeError
 
 
-def fits(table: Table, console: Console) -> bool:
-    """Whether a table has room for all of its cells on the terminal."""
-    return Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width
-
-
 def print_frame(rows: pd.DataFrame) -> None:
     """Print the columns of a table; a narrow terminal lacks some numbers of the table itself, the last ones first."""
-    numeric = [name for name in rows.columns if rows[name].dtype.kind == "f"]
-    shown = {name: str(name).replace("_", " ") for name in rows.columns}
-    columns = {shown[name]: show_number(name) if name in numeric else show_text(name) for name in rows.columns}
-    texts = [shown[name] for name in rows.columns if name not in numeric]
-    expendable = [shown[name] for name in reversed(numeric) if name not in ANSWERS]
+    numbers = [name for name in rows.columns if rows[name].dtype.kind == "f"]
+    titles = {name: str(name).replace("_", " ") for name in rows.columns}
+    columns: dict[str, Cell] = {}
+    for name, title in titles.items():  # a name may have a colon
+        show = format_number if name in numbers else show_text
+        columns[title] = partial(_show_field, name, show)
+    texts = [title for name, title in titles.items() if name not in numbers]
+    expendable = [titles[name] for name in reversed(numbers) if name not in ANSWERS]
     print_table(rows, columns, texts=texts, expendable=expendable)
+
+
+def _show_field(name: str, show: Callable[[Any], str], row: Any) -> str:
+    return show(row[name])

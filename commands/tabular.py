@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,6 @@ import typer
 from attngeo.estimators import tabular as models
 from attngeo.estimators.shared.paths import require_column, require_saved, require_table
 from attngeo.estimators.tabular.options import MADE_BY, METHOD_LABELS, OURS, FitOptions, PredictOptions, RowsOptions
-from attngeo.papers.runs import perform
 from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions, require_cars
 from attngeo.papers.wibisono2023.summaries import (
     describe_advantage,
@@ -20,15 +18,14 @@ from attngeo.papers.wibisono2023.summaries import (
     measure_advantage,
     summarise_methods,
 )
-from attngeo.session import ResultOptions, Session, StudyOptions
+from attngeo.session import ResultOptions, StudyOptions
 
 from .declare import with_options
-from .help import Command, Group
-from .messages import say
-from .outputs import Output, OutputFormat, RowsFormat, Verbosity, check_outputs, deliver_rows, hold_folders
+from .help import make_group
+from .outputs import Outputs, Verbosity, hold_folders
 from .progress import Bar
-from .study import deliver, run_all
-from .tables import Cell, Terminal, format_mean, is_missing, print_frame, print_table, show_number, show_text
+from .study import deliver, run_experiment
+from .tables import Cell, Terminal, format_mean, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,11 +36,11 @@ The paper is Wibisono and Wang 2023 (arXiv 2307.04057), section 3.
 """
 
 SavedModel = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo tabular fit --save wrote")]
-tabular = typer.Typer(name="tabular", help=HELP, cls=Group)
 
 
 @with_options
 def fit(
+    *,
     options: FitOptions,
     train: Annotated[
         list[str],
@@ -52,9 +49,8 @@ def fit(
             help="Training rows: a .csv, .tsv or .parquet file, or several that have some columns in common",
         ),
     ],
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
-    verbosity: Verbosity = Verbosity(),
+    outputs: Outputs,
+    verbosity: Verbosity,
 ) -> None:
     """Classify the rows of a table by attention, beside the methods of the paper.
 
@@ -69,34 +65,34 @@ def fit(
         attngeo tabular fit patients.csv controls.csv --save model
     """
     tables = [*train, *([options.test] if options.test else [])]
-    check_outputs(output or [], inputs=tables)
+    outputs.check(*tables)
     for path in tables:
         require_table(path)
     if options.target is not None:
         require_column(train, options.target)
     with hold_folders(Path(options.save) if options.save else None), Bar("fit", verbosity) as bar:
         rows = models.fit_own_table(train, options, bar)
-    deliver_rows(rows, output or [], format, _print_scores)
+    outputs.deliver(rows, _print_scores)
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
     names, first = ("accuracy", "mse", "log_loss", "calibration_error"), rows.iloc[0]
-    numbers = {name.replace("_", " "): show_number(name) for name in names if rows[name].notna().any()}
+    numbers = {name.replace("_", " "): f"{name}:.3f" for name in names if rows[name].notna().any()}
     texts: dict[str, Cell] = {"method": _show_method}
     tested = f"{rows['test_rows'].max():,} test"
     if "column" in rows:
-        texts, tested = {"column": show_text("column"), **texts}, f"up to {tested} a column"
+        texts, tested = {"column": "column", **texts}, f"up to {tested} a column"
     print_table(rows, texts | numbers, texts=texts, style=_style, rule="tight", expendable=["calibration error", "mse"])
-    Terminal().print(f"{first['train_rows']:,} rows train, {tested}.", highlight=False)
+    Terminal().print(f"{first['train_rows']:,} rows train, {tested}.")
 
 
 @with_options
 def predict(
+    *,
     options: PredictOptions,
     model: SavedModel,
     rows: Annotated[str, typer.Argument(metavar="ROWS", help="Rows to predict: a .csv, .tsv or .parquet file")],
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
+    outputs: Outputs,
 ) -> None:
     """Predict the labels of the rows of a table by a saved model.
 
@@ -108,23 +104,20 @@ def predict(
         attngeo tabular predict model rows.csv -o predicted.csv --unseen mask
         attngeo tabular predict model rows.csv --attention-output cells.csv
     """
-    files = [*(output or []), *([Path(options.attention_output)] if options.attention_output else [])]
-    check_outputs(files, inputs=[model, rows])
+    outputs.check(model, rows, more=[options.attention_output])
     require_saved(model, MADE_BY)
     require_table(rows)
     predicted = models.predict_own_table(model, rows, options)
-    deliver_rows(
-        predicted, output or [], format, lambda frame: print_frame(frame[["row", "prediction", "probability"]])
-    )
+    outputs.deliver(predicted, lambda frame: print_frame(frame[["row", "prediction", "probability"]]))
 
 
 @with_options
 def impute(
+    *,
     options: RowsOptions,
     model: SavedModel,
     rows: Annotated[str, typer.Argument(metavar="ROWS", help="Rows with empty cells: a .csv, .tsv or .parquet file")],
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
+    outputs: Outputs,
 ) -> None:
     """Fill the empty cells of a table by a saved model.
 
@@ -136,10 +129,10 @@ def impute(
         attngeo tabular impute model rows.csv -o filled.csv
         attngeo tabular impute model rows.csv --missing unknown --format json
     """
-    check_outputs(output or [], inputs=[model, rows])
+    outputs.check(model, rows)
     require_saved(model, MADE_BY)
     require_table(rows)
-    deliver_rows(models.impute_own_table(model, rows, options), output or [], format, _print_cells)
+    outputs.deliver(models.impute_own_table(model, rows, options), _print_cells)
 
 
 def _print_cells(filled: pd.DataFrame) -> None:
@@ -150,22 +143,22 @@ def _print_cells(filled: pd.DataFrame) -> None:
         for name, probability in probabilities.items():
             if not is_missing(values[probability]):
                 cells.append({"row": row, "column": name, "value": values[name], "probability": values[probability]})
-    columns = {"row": show_number("row", "d"), "column": show_text("column"), "value": show_text("value"),
-               "probability": show_number("probability")}  # fmt: skip
+    columns = {"row": "row:d", "column": "column", "value": "value",
+               "probability": "probability:.3f"}  # fmt: skip
     if cells:
         print_table(cells, columns, texts=["column", "value"], rule="tight")
     else:
-        Terminal().print("No cell is empty.", highlight=False)
+        Terminal().print("No cell is empty.")
 
 
 @with_options
 def simulate(
+    *,
     options: SimulateOptions,
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
-    results: ResultOptions = ResultOptions(),
-    study: StudyOptions = StudyOptions(),
-    verbosity: Verbosity = Verbosity(),
+    outputs: Outputs,
+    results: ResultOptions,
+    study: StudyOptions,
+    verbosity: Verbosity,
 ) -> None:
     """Compare methods on simulated tables whose training and test rows have different correlations.
 
@@ -177,24 +170,23 @@ def simulate(
         attngeo tabular simulate --settings 5,0,0.9 --methods lr,rf --datasets 5
         attngeo tabular simulate --convention published -o table1.csv
     """
-    check_outputs(output or [])
+    outputs.check()
 
     from attngeo.papers.wibisono2023.tables import build_simulation_frame, plan_simulation
 
     runs = plan_simulation(options)
-    session = Session(results=results, study=study)
-    outcomes = run_all("simulate", perform, runs, session, verbosity, names=[run.name for run in runs])
-    deliver(build_simulation_frame(options, outcomes), outcomes, output or [], format, _print_experiment)
+    outcomes = run_experiment("simulate", runs, results, study, verbosity)
+    deliver(build_simulation_frame(options, outcomes), outcomes, outputs, _print_experiment)
 
 
 @with_options
 def auto_mpg(
+    *,
     options: AutoMpgOptions,
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
-    results: ResultOptions = ResultOptions(),
-    study: StudyOptions = StudyOptions(),
-    verbosity: Verbosity = Verbosity(),
+    outputs: Outputs,
+    results: ResultOptions,
+    study: StudyOptions,
+    verbosity: Verbosity,
 ) -> None:
     """Compare methods on the auto-mpg data: American cars train, others test.
 
@@ -206,7 +198,7 @@ def auto_mpg(
         attngeo tabular auto-mpg
         attngeo tabular auto-mpg --data auto-mpg.csv --methods lr,atn -o table2.csv
     """
-    check_outputs(output or [], inputs=[options.data])
+    outputs.check(options.data)
     if options.data is not None:
         require_cars(options.data)
 
@@ -215,12 +207,11 @@ def auto_mpg(
 
     with Bar("auto-mpg", verbosity) as progress:
         data = load_auto_mpg(options.data, progress)
-    if not data.is_of_paper and not verbosity.quiet:
-        say(f"{options.data}: other numbers than those of UCI, so that the paper's scores are not shown")
+    if not data.is_of_paper:
+        verbosity.note(f"{options.data}: other numbers than those of UCI, so that the paper's scores are not shown")
     runs = plan_auto_mpg(options, data)
-    session = Session(results=results, study=study)
-    outcomes = run_all("auto-mpg", perform, runs, session, verbosity, names=[run.name for run in runs])
-    deliver(build_auto_mpg_frame(data, outcomes), outcomes, output or [], format, _print_experiment)
+    outcomes = run_experiment("auto-mpg", runs, results, study, verbosity)
+    deliver(build_auto_mpg_frame(data, outcomes), outcomes, outputs, _print_experiment)
 
 
 def _print_experiment(frame: pd.DataFrame) -> None:
@@ -230,11 +221,11 @@ def _print_experiment(frame: pd.DataFrame) -> None:
     columns: list[tuple[str, Cell]] = [
         *((name, partial(_show_setting, name=name)) for name in labels),
         ("method", _show_method),
-        ("runs", show_text("runs")),
+        ("runs", "runs"),
         ("accuracy", lambda row: format_mean(row["accuracy_mean"], row["accuracy_sd"])),
-        ("paper", show_number("published_accuracy")),
+        ("paper", "published_accuracy:.3f"),
         ("mse", lambda row: format_mean(row["mse_mean"], row["mse_sd"])),
-        ("paper", show_number("published_mse")),
+        ("paper", "published_mse:.3f"),
     ]
     print_table(rows, columns, texts=["method"], section=labels, style=_style, expendable=["runs", "paper", "mse"])
     console = Terminal()
@@ -242,7 +233,7 @@ def _print_experiment(frame: pd.DataFrame) -> None:
         console.print("The paper's numbers are of other tables, which --convention published makes.")
     advantages = measure_advantage(frame)
     if len(advantages):
-        console.print(describe_advantage(advantages), highlight=False)
+        console.print(describe_advantage(advantages))
 
 
 def _show_setting(row: Any, name: str) -> str:
@@ -260,10 +251,4 @@ def _style(row: Any) -> str:
     return "bold" if row["method"] == OURS else ""
 
 
-COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Your own tables": (fit, predict, impute),
-    "Experiments": (simulate, auto_mpg),
-}
-for group, functions in COMMANDS.items():
-    for function in functions:
-        tabular.command(cls=Command, rich_help_panel=group)(function)
+tabular = make_group("tabular", HELP, {"Your own tables": (fit, predict, impute), "Experiments": (simulate, auto_mpg)})

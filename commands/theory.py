@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.padding import Padding
@@ -16,9 +15,9 @@ from attngeo.papers.wibisono2023.options import require_corpus
 
 from .declare import with_options
 from .messages import say
-from .outputs import Output, OutputFormat, RowsFormat, Verbosity, check_outputs, deliver_rows
+from .outputs import Outputs, Verbosity
 from .progress import Bar
-from .tables import Cell, Terminal, print_table, show_number, show_text
+from .tables import Cell, Terminal, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,20 +27,15 @@ FAILED = 1
 MOST_SHOWN = 20
 
 
-def complete_statements(incomplete: str) -> list[str]:
-    """The names of statements that a shell may complete."""
-    return [name for name in STATEMENTS if name.startswith(incomplete)]
-
-
 @with_options
 def theory(
+    *,
     options: TheoryOptions,
     names: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="NAME",
-            show_default=False,
-            autocompletion=complete_statements,
+            autocompletion=lambda: list(STATEMENTS),
             help="Statements to check, such as lemma-1, or theorem-2 for all of its forms; by default all",
         ),
     ] = None,
@@ -55,9 +49,8 @@ def theory(
             rich_help_panel=INPUT,
         ),
     ] = None,
-    output: Output = None,
-    format: RowsFormat = OutputFormat.table,
-    verbosity: Verbosity = Verbosity(),
+    outputs: Outputs,
+    verbosity: Verbosity,
 ) -> None:
     """Check the statements of the papers by computing both sides of each.
 
@@ -76,7 +69,7 @@ def theory(
         attngeo theory -o theory.csv -o theory.md
         attngeo theory --text sentences.txt -o tokens.csv
     """
-    check_outputs(output or [], inputs=[text])
+    outputs.check(text)
     if text is not None:
         if names:
             raise UsageError(
@@ -87,12 +80,18 @@ def theory(
                 "$text counts tokens, but $seed is given, and nothing is drawn; leave them out", "text", "seed"
             )
         require_corpus(text)
-        _list_roles(text, output or [], format, quiet=verbosity.quiet)
+
+        from attngeo.papers.saponati2025.roles import count_roles
+
+        roles = count_roles(text)
+        outputs.deliver(roles, print_roles)
+        if len(roles) > MOST_SHOWN and outputs.format == "table":
+            verbosity.note(f"note: {MOST_SHOWN} of {len(roles):,} tokens are shown; -o FILE has all")
         return
     chosen = select_statements(names or [])
     with Bar("theory", verbosity) as progress:
         frame = check_statements(chosen, options=options, progress=progress)
-    deliver_rows(frame, output or [], format, print_statements)
+    outputs.deliver(frame, print_statements)
     failed = list(frame.loc[~frame["holds"], "statement"])
     if failed:
         verb = "does" if len(failed) == 1 else "do"
@@ -100,34 +99,21 @@ def theory(
         raise typer.Exit(FAILED)
 
 
-def _list_roles(text: str, output: list[Path], format: OutputFormat, *, quiet: bool) -> None:
-    """Print and write how often each token of a text is a context, and how often it is predicted."""
-    from attngeo.papers.saponati2025.roles import count_roles
-
-    roles = count_roles(text)
-    deliver_rows(roles, output, format, print_roles)
-    if len(roles) > MOST_SHOWN and format is OutputFormat.table and not quiet:
-        say(f"note: {MOST_SHOWN} of {len(roles):,} tokens are shown; -o FILE has all")
-
-
 def print_statements(frame: pd.DataFrame) -> None:
     """Print a line for each statement, then what was measured for those that are no identities or fail as printed."""
     console = Terminal()
     titles = frame["paper"].str.partition(", ")
     rows = frame.assign(paper=titles[0], place=titles[2])
-    records: list[dict[Any, Any]] = []
-    for _, of_paper in rows.groupby("paper", sort=False):
-        records += of_paper.to_dict("records")
     columns: dict[str, Cell] = {
-        "statement": show_text("statement"),
-        "in the paper": show_text("place"),
-        "residual": show_number("residual", ".2g"),
-        "tolerance": show_number("tolerance", ".2g"),
+        "statement": "statement",
+        "in the paper": "place",
+        "residual": "residual:.2g",
+        "tolerance": "tolerance:.2g",
         "holds": lambda row: "yes" if row["holds"] else "no",
         "as printed": lambda row: "yes" if row["as_printed"] else "no",
     }
     print_table(
-        records,
+        rows,
         columns,
         texts=["statement", "in the paper"],
         section=["paper"],
@@ -141,20 +127,20 @@ def print_statements(frame: pd.DataFrame) -> None:
             console.print(Padding(Text(row["computed"]), (0, 0, 0, 2)))
     holding = int(frame["holds"].sum())
     as_printed = int(frame["as_printed"].sum())
-    console.print(f"\n{holding} of {len(frame)} hold, {as_printed} of them as printed", highlight=False)
+    console.print(f"\n{holding} of {len(frame)} hold, {as_printed} of them as printed")
 
 
 def print_roles(frame: pd.DataFrame) -> None:
     """Print the tokens whose counts differ most."""
     columns: dict[str, Cell] = {
-        "token": show_text("token"),
-        "count": show_number("count", ",d"),
-        "mean position": show_number("position", ".2f"),
-        "of": show_number("length", ".2f"),
-        "as context": show_number("context", ",d"),
-        "predicted": show_number("predicted", ",d"),
-        "ratio": show_number("ratio", ".2f"),
-        "z": show_number("z", "+.1f"),
+        "token": "token",
+        "count": "count:,d",
+        "mean position": "position:.2f",
+        "of": "length:.2f",
+        "as context": "context:,d",
+        "predicted": "predicted:,d",
+        "ratio": "ratio:.2f",
+        "z": "z:+.1f",
     }
     title = f"{frame.attrs['text']}: {len(frame):,} different tokens, {frame['count'].sum():,} in all"
     print_table(frame.head(MOST_SHOWN), columns, title=title, expendable=["predicted", "as context"])

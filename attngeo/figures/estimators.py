@@ -22,6 +22,7 @@ from attngeo.figures.style import (
     SYMBOLS,
     choose_ticks,
     escape_name,
+    escape_names,
     finish_figure,
     sample_colours,
 )
@@ -36,6 +37,7 @@ NAME_LENGTH = 28
 ITEM_HEIGHT, VECTOR_HEIGHT, LEAST_HEIGHT, MOST_HEIGHT = 26, 15, 220, 1400
 # Pixels: the room between and around panels, and the height that a letter of a slanted name takes.
 BETWEEN, AROUND, LETTER = 60, 140, 6
+PLAIN = {"showgrid": False, "zeroline": False, "automargin": True}
 COLOUR_BAR = {"lenmode": "pixels", "len": 260, "y": 1, "yanchor": "top"}
 
 
@@ -59,8 +61,8 @@ def draw_row_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  
             columns[name] = f"{escape_name(name)} = {escape_name(value)}"
     heatmap = go.Heatmap(
         z=means.to_numpy(),
-        x=[columns[name] for name in means.columns],
-        y=[escape_name(name) for name in means.index],
+        x=list(columns.values()),
+        y=escape_names(means.index),
         colorscale=MAGNITUDE,
         zmin=0,
         zmax=means.to_numpy().max(),
@@ -95,7 +97,7 @@ def draw_encodings(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
         has_order = values.notna().all()
         if has_order:
             categories = categories.iloc[values.to_numpy().argsort(kind="stable")]
-        labels = [escape_name(value) for value in categories["value"]]
+        labels = escape_names(categories["value"])
         figure.add_scatter(
             x=categories["x"],
             y=categories["y"],
@@ -141,7 +143,6 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
             f"{len(sequences):,} sequences, expected at most {MOST_SEQUENCES}; choose one by where, such as sequence = "
             f"{sequences[0]}"
         )
-    several = len(sequences) > 1
     maps: list[_ItemMap] = []
     heights = []
     for sequence in sequences:
@@ -153,22 +154,22 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
     between = BETWEEN + LETTER * longest_name
     total = sum(heights) + between * (len(sequences) - 1)
     titles = [f"layer {layer}" for layer in layers]
-    if several:
+    if len(sequences) > 1:
         titles = [f"sequence {escape_name(sequence)}, layer {layer}" for sequence, layer in product(sequences, layers)]
     figure = make_subplots(
         rows=len(sequences),
         cols=len(layers),
         row_heights=heights,
         horizontal_spacing=0.03,
-        vertical_spacing=between / total if several else 0,
+        vertical_spacing=between / total,
         subplot_titles=titles,
     )
     widest = max(item_map.weights.shape[1] for item_map in maps) * len(layers)
     for item_map in maps:
         subplot = {"row": sequences.index(item_map.sequence) + 1, "col": layers.index(item_map.layer) + 1}
         _add_item_map(figure, item_map, subplot, has_numbers=widest <= LARGEST_LINE)
-    figure.update_xaxes(showgrid=False, zeroline=False, automargin=True)
-    figure.update_yaxes(showgrid=False, zeroline=False, automargin=True, autorange="reversed")
+    figure.update_xaxes(PLAIN)
+    figure.update_yaxes(PLAIN, autorange="reversed")
     figure.update_yaxes(title="masked item", col=1)
     largest = max(item_map.weights.max().max() for item_map in maps)
     figure.update_layout(coloraxis=_build_share_axis(largest, SHARE), height=total + between - BETWEEN + AROUND)
@@ -195,11 +196,10 @@ def _build_item_map(sequence: Hashable, layer: Hashable, rows: pd.DataFrame) -> 
     rows = rows.assign(lag=rows.get("lag", 0))
     weights = rows.pivot_table(index="position", columns=["lag", "other_position"], values="weight")
     items: dict[Any, Any] = {}
-    if "item" in rows:
-        items |= zip(rows["position"], rows["item"], strict=True)
-    if "other_item" in rows:
-        items |= zip(rows["other_position"], rows["other_item"], strict=True)
-    lines = [escape_name(items.get(position, position), NAME_LENGTH) for position in weights.index]
+    for position, item in (("position", "item"), ("other_position", "other_item")):
+        if item in rows:
+            items |= zip(rows[position], rows[item], strict=True)
+    lines = escape_names((items.get(position, position) for position in weights.index), NAME_LENGTH)
     columns = []
     for lag, position in weights.columns.to_frame().to_numpy():
         name = escape_name(items.get(position, position), NAME_LENGTH)
@@ -265,7 +265,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
         cols=len(vectors),
         shared_yaxes=True,
         horizontal_spacing=0.02,
-        vertical_spacing=BETWEEN / total if len(heads) > 1 else 0,
+        vertical_spacing=BETWEEN / total,
         subplot_titles=[f"{vector}, head {head}" for head, vector in product(heads, vectors)],
     )
     for (head, vector), entries in rows[rows["vector"].isin(vectors)].groupby(["head", "vector"]):
@@ -273,7 +273,7 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
         subplot = {"row": heads.index(head) + 1, "col": vectors.index(str(vector)) + 1}
         figure.add_heatmap(
             z=table.to_numpy("float32"),
-            x=[int(number) for number in table.columns],
+            x=table.columns.tolist(),
             customdata=[[escape_name(item)] * table.shape[1] for item in items],
             coloraxis="coloraxis",
             hovertemplate=f"%{{customdata}}: {vector} in head {head}, number %{{x}}: %{{z:.3f}}<extra></extra>",
@@ -286,11 +286,9 @@ def draw_item_vectors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
     figure.update_xaxes(title="number", row=len(heads))
     figure.update_yaxes(
         autorange="reversed",
-        showgrid=False,
-        zeroline=False,
-        automargin=True,
+        **PLAIN,
         tickvals=named_rows,
-        ticktext=[escape_name(items[row], NAME_LENGTH) for row in named_rows],
+        ticktext=escape_names((items[row] for row in named_rows), NAME_LENGTH),
         tickfont={"size": 10},
     )
     reach = float(rows["value"].abs().max()) or 1.0
@@ -333,7 +331,6 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
             f"{len(masked_places):,} masked places, expected one; choose it by where, place = one of: {listed}{more}"
         )
     masked = masked_places[0]
-    several = len(layers) > 1
     sums = rows.groupby(["layer", "other", "latitude", "longitude"], sort=False)["weight"].sum().reset_index()
     # The largest points are drawn first, so that none is hidden.
     others = sums[sums["other"] != masked].sort_values("weight", ascending=False)
@@ -346,12 +343,39 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure = make_subplots(
         rows=len(layers),
         cols=1,
-        vertical_spacing=BETWEEN / height if several else 0,
-        subplot_titles=[f"layer {layer}" for layer in layers] if several else None,
+        vertical_spacing=BETWEEN / height,
+        subplot_titles=[f"layer {layer}" for layer in layers] if len(layers) > 1 else None,
     )
     for row, layer in enumerate(layers, 1):
-        _add_places(figure, others[others["layer"] == layer], row)
-        _add_masked(figure, sums[(sums["layer"] == layer) & (sums["other"] == masked)], row)
+        places = others[others["layer"] == layer]
+        names = escape_names(places["other"], NAME_LENGTH)
+        _add_places(
+            figure,
+            places,
+            row,
+            customdata=escape_names(places["other"]),
+            text=names[:MOST_PLACES] + [""] * len(names[MOST_PLACES:]),
+            textfont={"size": 11},
+            marker={
+                "size": places["size"],
+                "color": places["weight"],
+                "coloraxis": "coloraxis",
+                "opacity": 1,
+                "line": {"color": GUIDE, "width": 1},
+            },
+            hovertemplate="%{customdata}: %{marker.color:.1%}<extra></extra>",
+        )
+        itself = sums[(sums["layer"] == layer) & (sums["other"] == masked)]
+        _add_places(
+            figure,
+            itself,
+            row,
+            customdata=itself["weight"],
+            text=[f"<b>{name}</b>" for name in escape_names(itself["other"], NAME_LENGTH)],
+            textfont={"size": 11, "color": MARKED},
+            marker={"size": STAR, "symbol": "star", "color": MARKED},
+            hovertemplate="%{text}, masked: %{customdata:.1%} to itself<extra></extra>",
+        )
     figure.update_xaxes(title="longitude", ticksuffix="°", zeroline=False)
     figure.update_yaxes(title="latitude", ticksuffix="°", zeroline=False)
     # A degree of longitude is as long as at the middle latitude.
@@ -360,51 +384,22 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         axis.update(scaleanchor=axis.anchor, scaleratio=1 / max(math.cos(middle), 0.1))
     figure.update_layout(coloraxis=_build_share_axis(largest, ".2~p"), height=height + AROUND - BETWEEN)
     details = "mean over sequences and heads; area and colour: attention; star: the masked place"
-    if not several:
+    if len(layers) == 1:
         details = f"layer {layers[0]}, {details}"
     if "lag" in rows and rows["lag"].nunique() > 1:
         details += "; earlier times are added"
     return finish_figure(figure, f"attention of {escape_name(masked)}, masked, on other places", details, top=100)
 
 
-def _add_places(figure: go.Figure, places: pd.DataFrame, row: int) -> None:
-    """Add the other places to one panel; those of the largest weights have their names beside them."""
-    names = [escape_name(name, NAME_LENGTH) for name in places["other"]]
+def _add_places(figure: go.Figure, places: pd.DataFrame, row: int, **style: Any) -> None:
+    """Add places to one panel, with their names above them. style: of the trace."""
     figure.add_scatter(
         x=places["longitude"],
         y=places["latitude"],
         mode="markers+text",
         cliponaxis=False,
+        textposition="top center",
         row=row,
         col=1,
-        customdata=[escape_name(name) for name in places["other"]],
-        text=names[:MOST_PLACES] + [""] * len(names[MOST_PLACES:]),
-        textposition="top center",
-        textfont={"size": 11},
-        marker={
-            "size": places["size"],
-            "color": places["weight"],
-            "coloraxis": "coloraxis",
-            "opacity": 1,
-            "line": {"color": GUIDE, "width": 1},
-        },
-        hovertemplate="%{customdata}: %{marker.color:.1%}<extra></extra>",
-    )
-
-
-def _add_masked(figure: go.Figure, masked: pd.DataFrame, row: int) -> None:
-    """Add the masked place to one panel, as a star."""
-    figure.add_scatter(
-        x=masked["longitude"],
-        y=masked["latitude"],
-        mode="markers+text",
-        cliponaxis=False,
-        row=row,
-        col=1,
-        customdata=masked["weight"],
-        text=[f"<b>{escape_name(name, NAME_LENGTH)}</b>" for name in masked["other"]],
-        textposition="top center",
-        textfont={"size": 11, "color": MARKED},
-        marker={"size": STAR, "symbol": "star", "color": MARKED},
-        hovertemplate="%{text}, masked: %{customdata:.1%} to itself<extra></extra>",
+        **style,
     )

@@ -13,7 +13,17 @@ from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.style import DASHES, GUIDE, MARKED, MODELS, OTHER, escape_name, finish_figure, sample_colours
+from attngeo.figures.style import (
+    DASHES,
+    GUIDE,
+    MARKED,
+    MODELS,
+    OTHER,
+    escape_name,
+    escape_names,
+    finish_figure,
+    sample_colours,
+)
 
 # The half width of an interval in standard errors.
 ERRORS = 2.0
@@ -66,9 +76,7 @@ def draw_shift(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
             for column, noise in enumerate(noises, 1):
                 points = runs if n_c is None else runs[(runs["n_c"] == n_c) & (runs["noise"] == noise)]
                 _add_points(figure, points, style, colours[method], {"row": row, "col": column}, number_format=".1%")
-    figure.update_xaxes(
-        tickvals=list(ticks.values()), ticktext=[escape_name(shift) for shift in ticks], showticklabels=True
-    )
+    figure.update_xaxes(tickvals=list(ticks.values()), ticktext=escape_names(ticks), showticklabels=True)
     figure.update_yaxes(tickformat=".0%", rangemode="tozero")
     figure.update_yaxes(title="accuracy", col=1)
     if "corr" in rows:
@@ -206,7 +214,7 @@ def draw_test_errors(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure = make_subplots(
         rows=len(panels),
         cols=1,
-        vertical_spacing=BETWEEN / total if several else 0,
+        vertical_spacing=BETWEEN / total,
         subplot_titles=names if several else None,
     )
     uncounted = [runs["model"] for _, runs in panels if runs["count"].isna().all()]

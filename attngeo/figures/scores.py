@@ -36,8 +36,10 @@ from attngeo.figures.style import (
     choose_ticks,
     compose_title,
     escape_name,
+    escape_names,
     fade,
     finish_figure,
+    hover_of,
     label_of,
     number_format_of,
     quartiles_by,
@@ -127,8 +129,7 @@ def _add_map(figure: go.Figure, panel: Panel, score: str, row: int) -> None:
             hoverongaps=False,
             row=row,
             col=column,
-            hovertemplate=f"{panel.hover}, layer %{{y}}, {hover}<br>{label_of(score)} "
-            f"%{{z:{number_format_of(score)}}}<extra></extra>",
+            hovertemplate=f"{panel.hover}, layer %{{y}}, {hover}<br>{hover_of(score, 'z')}<extra></extra>",
         )
     figure.update_xaxes(showgrid=False, tickvals=["all"], row=row, col=1)
     if not heads.empty:
@@ -167,7 +168,7 @@ def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
             marker={"size": 6},
             customdata=heads.reindex(layers.index).to_numpy(dtype="float32", na_value=np.nan),
             hovertemplate=f"{panel.hover}, layer %{{x}}<br>"
-            f"{label_of(score)} %{{y:{number_format}}}<br>its heads: median %{{customdata[1]:{number_format}}}, "
+            f"{hover_of(score)}<br>its heads: median %{{customdata[1]:{number_format}}}, "
             f"quartiles %{{customdata[0]:{number_format}}} to %{{customdata[2]:{number_format}}}<extra></extra>",
         )
     add_chance_line(figure, score)
@@ -303,7 +304,7 @@ def _add_published(figure: go.Figure, published: pd.DataFrame, score: str) -> No
             },
             customdata=hovers,
             hovertemplate="%{customdata[0]}, published<br>%{x:,} parameters, %{customdata[1]} layers<br>"
-            f"{label_of(score)} %{{y:{number_format_of(score)}}}%{{customdata[2]}}<extra></extra>",
+            f"{hover_of(score)}%{{customdata[2]}}<extra></extra>",
         )
 
 
@@ -312,7 +313,7 @@ def _add_measured(figure: go.Figure, summary: pd.DataFrame, score: str) -> None:
     are_named = len(summary) <= MOST_NAMED
     for role, stacks in summary.groupby(summary["stack"].map(role_of), sort=False):
         lower, middle, upper = (stacks[statistic(score, name)].astype("float32") for name in QUARTILES)
-        names = [escape_name(model, NAME_LENGTH) for model in stacks["model"]]
+        names = escape_names(stacks["model"], NAME_LENGTH)
         hovers = [
             [escape_name(stack.model), escape_name(stack.stack), stack.layers, stack.convention]
             for stack in stacks.itertuples()
@@ -330,7 +331,7 @@ def _add_measured(figure: go.Figure, summary: pd.DataFrame, score: str) -> None:
             error_y={"array": upper - middle, "arrayminus": middle - lower, "thickness": 1.5, "width": 4},
             customdata=hovers,
             hovertemplate="%{customdata[0]}<br>%{x:,} parameters<br>%{customdata[1]}, %{customdata[2]} layers<br>"
-            f"median {label_of(score)} %{{y:{number_format_of(score)}}} (%{{customdata[3]}})<extra></extra>",
+            f"median {hover_of(score)} (%{{customdata[3]}})<extra></extra>",
         )
 
 
@@ -453,7 +454,7 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
             mode="lines+markers",
             line={"color": colour, "width": 2.5, "dash": dash},
             customdata=quartiles[["lower", "upper"]],
-            hovertemplate=f"{name}, layer %{{x}}<br>{label_of(score)} %{{y:{number_format_of(score)}}} "
+            hovertemplate=f"{name}, layer %{{x}}<br>{hover_of(score)} "
             "(%{customdata[0]:.3f} to %{customdata[1]:.3f})<extra></extra>",
         )
         if f"{score}_chance" not in updates:
@@ -493,16 +494,14 @@ def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     for name in ("model", "stack"):
         if rows[name].nunique() > 1:
             raise DataError(f"pairs of several values of {name}, expected one; select it with where")
-    one_of("layer", str(options.layer), [str(layer) for layer in sorted(rows["layer"].unique())])
-    pairs = rows[rows["layer"] == options.layer]
+    pairs = _choose(rows, "layer", options.layer)
     details = f"layer {options.layer}, sum over heads"
     if options.head is not None:
-        one_of("head", str(options.head), [str(head) for head in sorted(pairs["head"].unique())])
-        pairs = pairs[pairs["head"] == options.head]
+        pairs = _choose(pairs, "head", options.head)
         details = f"layer {options.layer}, head {options.head}"
     table = pairs.groupby(["position", "other_position"])["beta"].sum().unstack()
     tokens = pairs.drop_duplicates("position").set_index("position")["token"]
-    names = [escape_name(tokens[position]) for position in table.index]
+    names = escape_names(tokens[table.index])
     reach = float(table.abs().max().max()) or 1.0
     heatmap = go.Heatmap(
         z=table.to_numpy(),
@@ -526,3 +525,9 @@ def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     size = max(len(names), FEWEST_TOKENS) * TOKEN + MARGIN
     figure.update_layout(height=size, width=size + 120)
     return finish_figure(figure, compose_title(rows, "gradients by attention logits"), details)
+
+
+def _choose(rows: pd.DataFrame, column: str, number: int) -> pd.DataFrame:
+    """The rows with this number of a layer or head. Raises UsageError if there is none."""
+    one_of(column, str(number), [str(known) for known in sorted(rows[column].unique())])
+    return rows[rows[column] == number]

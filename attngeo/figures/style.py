@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.colors import sample_colorscale
+from plotly.colors import hex_to_rgb, sample_colorscale
 
 from attngeo.bounds.names import printable
 from attngeo.figures.kinds import LOSS
@@ -40,6 +40,11 @@ def escape_name(text: object, longest: int = LONGEST_NAME) -> str:
     if len(name) > longest:
         name = f"{name[: longest // 2 - 1]}…{name[-(longest // 2) :]}"
     return html.escape(printable(name), quote=False).replace("{", "&#123;")
+
+
+def escape_names(names: Iterable[object], longest: int = LONGEST_NAME) -> list[str]:
+    """Each name as plotly shows it; see `escape_name`."""
+    return [escape_name(name, longest) for name in names]
 
 
 class Panel(NamedTuple):
@@ -123,6 +128,11 @@ def axis_title_of(score: str) -> str:
 def number_format_of(score: str) -> str:
     """The d3 format of a score: with a sign if it can be negative."""
     return f"+.{DIGITS}f" if SCORES[score].low < 0 else f".{DIGITS}f"
+
+
+def hover_of(score: str, field: str = "y") -> str:
+    """The part of a hover that shows a score, which is a field of the trace: its name and its value."""
+    return f"{label_of(score)} %{{{field}:{number_format_of(score)}}}"
 
 
 def chance_of(score: str) -> float:
@@ -211,13 +221,8 @@ def tell_apart(panel: Panel, styles: Sequence[str]) -> tuple[str, str]:
     colour = ROLES.get(role_of(panel.stack), OTHER)
     white = LIGHTER[min(rounds, len(LIGHTER) - 1)]
     if white:
-        colour = _format_colour(level + (255 - level) * white for level in _parse_colour(colour))
+        colour = _format_colour(level + (255 - level) * white for level in hex_to_rgb(colour))
     return colour, styles[position]
-
-
-def _parse_colour(colour: str) -> list[int]:
-    """Red, green and blue, from 0 to 255, of a colour such as "#0072B2"."""
-    return [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
 
 
 def _format_colour(levels: Iterable[float]) -> str:
@@ -227,5 +232,5 @@ def _format_colour(levels: Iterable[float]) -> str:
 
 def fade(colour: str) -> str:
     """The colour of a band around a line of this colour, and of bars of faint points."""
-    red, green, blue = _parse_colour(colour)
+    red, green, blue = hex_to_rgb(colour)
     return f"rgba({red},{green},{blue},0.2)"
