@@ -113,9 +113,9 @@ def _contrast() -> str:
     return "\n".join(lines)
 
 
-def _format_score(score: float) -> str:
+def _format_score(score: str) -> str:
     """Two digits and a sign, which 0 lacks."""
-    text = f"{score:+.2f}"
+    text = f"{float(score):+.2f}"
     return "0.00" if float(text) == 0 else text
 
 
