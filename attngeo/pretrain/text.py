@@ -49,7 +49,7 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
     check_init(options.init)
     text = open_text(options.data, column=options.text_column, space_characters=options.space_characters)
     reference = options.tokenizer if checkpoint is None else str(checkpoint)
-    tokeniser = prepare_tokeniser(reference, text, options.vocab_size, options.objective)
+    tokeniser = prepare_tokeniser(reference, text, options.vocab_size, "mlm" if options.masks_inputs else "clm")
     config = configure_text(options, tokeniser)
     batch = options.batch_size * processes
     data = build_sequences(
@@ -69,16 +69,21 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
     if isinstance(data, ShuffledSequences):
         about["tokens"] = data.distinct_tokens
         about["epochs"] = round(data.epochs, 3)
-    is_masked = options.objective == "mlm"
+    is_encoder = options.objective == "mlm"
     collator = SeededMaskingCollator(
-        tokeniser, mlm=is_masked, mlm_probability=options.mlm_probability, mask_seed=options.seed, packed=options.pack
+        tokeniser,
+        mlm=options.masks_inputs,
+        mlm_probability=options.mlm_probability,
+        mask_seed=options.seed,
+        packed=options.pack,
+        predicts_next=not is_encoder,
     )
     return TrainingTask(
         model=model,
         data=data,
         collator=collator,
         processor=tokeniser,
-        make_trainer=MaskedTrainer if is_masked else CausalTrainer,
+        make_trainer=MaskedTrainer if is_encoder else CausalTrainer,
         steps=options.steps,
         warmup=options.warmup,
         changed=changed,
@@ -270,13 +275,21 @@ class SeededMaskingCollator(DataCollatorForLanguageModeling):
         tokenizer: the tokeniser of the sequences.
         mask_seed: seed of the masks.
         packed: all sequences are full, so that no attention mask is needed.
+        predicts_next: each label is predicted from the tokens before it, so that the first one has none.
         **arguments: those of transformers' collator, such as `mlm` and `mlm_probability`.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, mask_seed: int = 0, packed: bool = True, **arguments: Any
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        mask_seed: int = 0,
+        packed: bool = True,
+        predicts_next: bool = False,
+        **arguments: Any,
     ) -> None:
         super().__init__(tokenizer, **arguments)
+        self._predicts_next = predicts_next or not self.mlm
         self._mask_seed = mask_seed
         self._packed = packed
         self._rows: list[tuple[int, int]] = []  # index and length of each sequence of the batch
@@ -296,6 +309,7 @@ class SeededMaskingCollator(DataCollatorForLanguageModeling):
         if not self.mlm:
             # transformers' collator gives no label to padding tokens; some tokenisers end documents with that token.
             batch["labels"] = torch.where(is_token, ids, NO_LABEL)
+        if self._predicts_next:
             batch["labels"][:, 0] = NO_LABEL  # nothing comes before the first token
         if not self._packed:
             batch["attention_mask"] = is_token.long()
