@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import as_file, files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from attngeo.choices import one_of
-from attngeo.errors import DataError, DataUnavailableError, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,12 +16,6 @@ SOURCE = "Saponati et al. 2025 (arXiv 2502.10927), tables S4 and S5 and the auth
 TRAINING_SOURCE = (
     "Saponati et al. 2025 (arXiv 2502.10927), Table 1 and Table S3; decoders: the losses that its authors stored"
 )
-# How the authors' files of losses call models and data sets, and the updates between two of their logs.
-STORED_MODELS = {"bert-mini": "bert_small", "bert": "bert"}
-STORED_DATA = {"jigsaw": "jigsaw", "wikipedia": "wikipedia", "redpajama": "red_pajama"}
-STORED_STACKS = {"mlm": "encoder", "clm": "decoder"}
-STORED_LOSS = " - train/loss"
-STORED_LOG = 200
 
 
 def published_scores() -> pd.DataFrame:
@@ -73,109 +63,6 @@ def published_training() -> pd.DataFrame:
         frame = pd.read_csv(path)
     frame.attrs = {"title": "Published trainings", "source": TRAINING_SOURCE}
     return frame
-
-
-def read_published_losses(path: str | Path, model: str, data: str, objective: str = "mlm") -> pd.DataFrame:
-    """The published losses from default and symmetric weights, as rows that `training` figures take.
-
-    Args:
-        path: a CSV file of the authors' stored losses, which is no part of attngeo: a row for each 200 updates, and
-            columns such as bert_small--encoder--jigsaw--symmetric-init, or those with " - train/loss" at their end.
-        model: a key of STORED_MODELS.
-        data: a key of STORED_DATA.
-        objective: a key of STORED_STACKS. Losses of decoders are only in the larger of the authors' files.
-
-    Returns:
-        The columns objective, init ("default, published" …), seed, step, stack, layer, head and loss.
-
-    Raises:
-        UsageError: for another model, data set or objective.
-        DataUnavailableError: if there is no such file.
-        DataError: if it lacks the columns.
-
-    Source: Saponati et al. 2025, Fig. S5a.
-    """
-    import pandas as pd
-
-    stored_model = STORED_MODELS[one_of("model", model, STORED_MODELS)]
-    stored_data = STORED_DATA[one_of("data", data, STORED_DATA)]
-    stack = STORED_STACKS[one_of("objective", objective, STORED_STACKS)]
-    name = f"{stored_model}--{stack}--{stored_data}"
-    columns = {name: "default", f"{name}--symmetric-init": "symmetric"}
-    try:
-        stored = pd.read_csv(path, usecols=lambda column: column.removesuffix(STORED_LOSS) in columns)
-        stored = stored.rename(columns=lambda column: column.removesuffix(STORED_LOSS))[list(columns)].astype("float64")
-    except OSError as error:
-        raise DataUnavailableError(
-            f"{path} cannot be read ({first_line(error)}); give the CSV file of losses"
-        ) from None
-    except (KeyError, ValueError) as error:
-        raise DataError(
-            f"{path}: {first_line(error)}; expected numbers in the columns {' and '.join(columns)}"
-        ) from None
-    curves = []
-    for column, init in columns.items():
-        losses = stored[column].dropna()
-        curves.append(
-            pd.DataFrame(
-                {
-                    "objective": objective,
-                    "init": f"{init}, published",
-                    "seed": 0,
-                    "step": (losses.index + 1) * STORED_LOG,
-                    "stack": stack,
-                    "layer": 0,
-                    "head": pd.NA,
-                    "loss": losses,
-                }
-            )
-        )
-    return pd.concat(curves, ignore_index=True)
-
-
-def read_published_layers(path: str | Path, objective: str) -> pd.DataFrame:
-    """The published scores of each whole layer along a training, as rows that `training-layers` figures take.
-
-    The file is a pickle. Nothing that it names is imported or called.
-
-    Args:
-        path: a file of the authors' `_results/custom-models`, which is no part of attngeo, such as
-            bert-encoder-wikipedia.pkl: 200 checkpoints of one run from default weights.
-        objective: of that run, a key of STORED_STACKS.
-
-    Returns:
-        The columns objective, init ("default, published"), seed, step, stack, layer, head (missing), and both scores
-        by the published convention.
-
-    Raises:
-        UsageError: for another objective.
-        DataUnavailableError: if there is no such file.
-        DataError: if it is no file of that kind.
-
-    Source: Saponati et al. 2025, Fig. 3 and S4.
-    """
-    import pandas as pd
-
-    from attngeo.papers.saponati2025.stored import load_checkpoints
-
-    stack = STORED_STACKS[one_of("objective", objective, STORED_STACKS)]
-    checkpoints = [
-        pd.DataFrame(
-            {
-                "objective": objective,
-                "init": "default, published",
-                "seed": 0,
-                "step": checkpoint.step,
-                "stack": stack,
-                "layer": range(len(checkpoint.symmetry)),
-                "head": pd.NA,
-                "symmetry": checkpoint.symmetry,
-                "directionality": checkpoint.directionality,
-            }
-        )
-        for checkpoint in load_checkpoints(path)
-    ]
-    return pd.concat(checkpoints, ignore_index=True)
 
 
 def published_of(model: str, stack: str) -> dict[str, Any] | None:

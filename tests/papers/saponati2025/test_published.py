@@ -18,9 +18,8 @@ from attngeo.papers.saponati2025.published import (
     published_of,
     published_scores,
     published_training,
-    read_published_layers,
-    read_published_losses,
 )
+from attngeo.papers.saponati2025.stored import read_published_layers, read_published_losses
 from attngeo.pretrain.curves import summarise_runs
 
 
