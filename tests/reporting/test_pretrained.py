@@ -127,6 +127,31 @@ def test_the_page_has_the_summary() -> None:
     assert all(line in page for line in generate("contrast").splitlines())
 
 
+def test_the_page_has_the_pairings() -> None:
+    page = (FOLDER / "README.md").read_text("utf-8")
+    for (model, stack), part in pd.read_csv(FOLDER / "pairings.csv").groupby(["model", "stack"]):
+        medians = part[["symmetry", "symmetry_shuffled_median", "heads_symmetry", "heads_symmetry_other"]].median()
+        cells = ["0.00" if abs(value) < 0.005 else f"{value:+.2f}" for value in medians]
+        chance = f"1 in {round(1 / part['own_first_chance'].iloc[0])}"
+        line = f"| {stack} | {model} | {' | '.join(cells)} | {part['own_first'].mean():.0%} ({chance}) |"
+        assert line in page
+        own, shuffled = part[["directionality", "directionality_shuffled_median"]].median()
+        sentence = f"{shuffled:+.2f} ({own:+.2f})".replace("-", "−")
+        assert sentence in " ".join(page.replace("(own ", "(").split())
+
+
+def test_the_gap_between_layers_is_that_of_the_runs() -> None:
+    """Section 4.2 of the paper: it shrinks by whole layers on average, and grows by heads in each seed."""
+    page = (FOLDER.parent / "symmetric-init/README.md").read_text("utf-8")
+    rows = pd.read_csv(FOLDER.parent / "symmetric-init/layers.csv").query("objective == 'mlm'")
+    lines = {"symmetry": "whole layers", "heads_symmetry_median": "medians over the heads of a layer"}
+    for column, name in lines.items():
+        gaps = rows.groupby(["init", "seed"])[column].agg(lambda scores: scores.max() - scores.min()).unstack("init")
+        smaller = int((gaps["symmetric"] < gaps["default"]).sum())
+        default, symmetric = gaps.mean()[["default", "symmetric"]]
+        assert f"| {name} | {default:.3f} | {symmetric:.3f} | {smaller} of {len(gaps)} |" in page
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_the_models_have_the_scores_of_the_table(model: str) -> None:
