@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Hashable, Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -81,25 +81,19 @@ def one_of(name: str, value: Any, choices: Any) -> Any:
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """`value`, if it is a whole number within the limits. Raises UsageError that states them."""
-    value = as_python(value)
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    largest = math.inf if most is None else most
-    if not is_whole or not least <= value <= largest:
-        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"${name} is {value!r:.60}, expected a whole number {limits}", name)
-    return int(value)
+    return int(_number(name, value, least, most, Integral, "a whole number"))
 
 
-def real(name: str, value: Any, least: float, most: float = math.inf) -> float:
+def real(name: str, value: Any, least: float, most: float | None = None) -> float:
     """`value`, if it is a finite number within the limits. Raises UsageError that states them."""
+    number: float = _number(name, value, least, most, Real, "a number")
+    return number if isinstance(number, int) else float(number)
+
+
+def _number(name: str, value: Any, least: float, most: float | None, kind: type, words: str) -> Any:
     value = as_python(value)
-    number = math.nan
-    if isinstance(value, Real) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-    if not least <= number <= most or number == math.inf:
-        limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise UsageError(f"${name} is {value!r:.60}, expected a number {limits}", name)
-    return value if isinstance(value, int) else number
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
+    if not is_number or not least <= value <= (sys.float_info.max if most is None else most):
+        limits = f"of at least {least:.12g}" if most is None else f"from {least:.12g} to {most:.12g}"
+        raise UsageError(f"${name} is {value!r:.60}, expected {words} {limits}", name)
+    return value

@@ -11,20 +11,18 @@ from torch import Tensor
 
 from attngeo.errors import TrainingError, UsageError, first_line
 
-FASTEST_FIRST = ("cuda", "mps", "cpu")
-
 
 def pick_device(device: str) -> torch.device:
     """The torch device of a name; "auto" is the fastest available one. Raises UsageError for an unavailable one."""
+    counts = {"cpu": 1, "mps": int(torch.backends.mps.is_available()), "cuda": torch.cuda.device_count()}
+    available = [kind for kind, count in counts.items() if count]
     if device == "auto":
-        return torch.device(next(kind for kind in FASTEST_FIRST if _count_devices(kind)))
-    kind, colon, number = device.partition(":")
-    index = int(number) if number.isdecimal() else 0
-    is_malformed = bool(colon) and not number.isdecimal()
-    if is_malformed or index >= _count_devices(kind):
-        available = ", ".join(name for name in reversed(FASTEST_FIRST) if _count_devices(name))
-        raise UsageError(f"$device is {device!r}, which is not available; expected one of: auto, {available}", "device")
-    return torch.device(kind, index) if colon else torch.device(kind)
+        return torch.device(available[-1])
+    kind, _, number = device.partition(":")
+    if int(number or 0) >= counts[kind]:
+        expected = ", ".join(available)
+        raise UsageError(f"$device is {device!r}, which is not available; expected one of: auto, {expected}", "device")
+    return torch.device(kind, int(number)) if number else torch.device(kind)
 
 
 def usable_device(device: str) -> str:
@@ -34,12 +32,6 @@ def usable_device(device: str) -> str:
     except UsageError:
         return "auto"
     return device
-
-
-def _count_devices(kind: str) -> int:
-    """The number of devices of a kind; 0 for a name that is not a kind."""
-    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    return counts.get(kind, 0)
 
 
 class Sent(NamedTuple):

@@ -61,30 +61,17 @@ class FormStatistics(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The matrices of the heads of one layer: M = left[i]ᵀ·right[j] for each head's pair (i, j).
-
-    Heads share factors of one side: Wq·Wkᵀ those on the right, with the pairs (h, g(h)), and Wv·Wo those on the left,
-    with the pairs (g(h), h).
+    """The matrices of the heads of one layer: M = left[h]ᵀ·right[key_heads[h]] for each head h.
 
     Attributes:
-        left: left factors, [count, rank, n].
-        right: right factors, [count, rank, n].
-        pairs: the left and the right factor of each head.
+        left: left factors, [heads, rank, n].
+        right: right factors, which heads may share, [count, rank, n].
+        key_heads: the right factor of each head.
     """
 
     left: Tensor
     right: Tensor
-    pairs: list[tuple[int, int]]
-
-    @property
-    def lefts(self) -> list[int]:
-        """The left factor of each head."""
-        return [i for i, _ in self.pairs]
-
-    @property
-    def rights(self) -> list[int]:
-        """The right factor of each head."""
-        return [j for _, j in self.pairs]
+    key_heads: list[int]
 
 
 def form_statistics(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> FormStatistics:
@@ -102,29 +89,13 @@ def form_statistics(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> For
 
 
 def layer_factors(form: Form) -> tuple[Tensor, Tensor]:
-    """Factors [K·rank, n] of the sum over all heads, for K shared factors.
+    """Factors [K·rank, n] of the sum over all heads, for K right factors.
 
-    What meets one shared factor is summed first, so that the rank is that of the shared factors.
+    What meets one right factor is summed first, so that the rank is that of the right factors.
     """
-    left = _take(form.left, form.lefts)
-    right = _take(form.right, form.rights)
-    if form.rights != list(range(len(form.right))):
-        left = _sum_to(form.right, form.rights, left)
-        right = form.right
-    elif form.lefts != list(range(len(form.left))):
-        right = _sum_to(form.left, form.lefts, right)
-        left = form.left
-    return left.flatten(0, 1), right.flatten(0, 1)
-
-
-def _take(x: Tensor, indices: list[int]) -> Tensor:
-    """The rows of x at these indices; x itself if they are all of its rows in order."""
-    return x if indices == list(range(len(x))) else x[indices]
-
-
-def _sum_to(like: Tensor, indices: list[int], x: Tensor) -> Tensor:
-    """Sums of the rows of x: row i is added to row indices[i] of zeros like `like`."""
-    return torch.zeros_like(like).index_add_(0, torch.tensor(indices, device=x.device), x)
+    key_heads = torch.tensor(form.key_heads, device=form.left.device)
+    left = torch.zeros_like(form.right).index_add_(0, key_heads, form.left)
+    return left.flatten(0, 1), form.right.flatten(0, 1)
 
 
 def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
@@ -152,30 +123,24 @@ def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
 
 def head_statistics(form: Form) -> list[FormStatistics]:
     """The statistics of each head."""
-    right = form.right
-    if not is_low_rank(right):
-        return [form_statistics(form.left[i], right[j]) for i, j in form.pairs]
-    at_once = _heads_at_once(form.left)
-    if at_once == 1:
-        grams = {j: half_gram(right[j]) for j in set(form.rights)}
-        return [form_statistics(form.left[i], right[j], grams[j]) for i, j in form.pairs]
+    left, right, key_heads = form
+    batch = CPU_BATCH if left.device.type == "cpu" else DEVICE_BATCH
+    at_once = batch // left[0].numel()
+    has_several_blocks = left.shape[1] > BLOCK
+    if has_several_blocks or at_once <= 1 or not is_low_rank(right):
+        grams = {}
+        if is_low_rank(right):
+            grams = {j: half_gram(right[j]) for j in set(key_heads)}
+        return [form_statistics(q, right[j], grams.get(j)) for q, j in zip(left, key_heads, strict=True)]
     right_grams = half_gram(right)
-    left = _take(form.left, form.lefts)
     statistics = []
     for first in range(0, len(left), at_once):
         heads = left[first : first + at_once]
-        rights = form.rights[first : first + at_once]
+        rights = key_heads[first : first + at_once]
         numbers = _gram_statistics(heads, right[rights], right_grams[rights]).cpu()
         for head, j, row in zip(heads, rights, numbers, strict=True):
             statistics.append(_unpack(head, right[j], row))
     return statistics
-
-
-def _heads_at_once(q: Tensor) -> int:
-    """How many of the heads q [heads, head_dim, n] are computed by the same products; 1 if they have several blocks."""
-    if q.shape[1] > BLOCK:
-        return 1
-    return max((CPU_BATCH if q.device.type == "cpu" else DEVICE_BATCH) // q[0].numel(), 1)
 
 
 def is_low_rank(x: Tensor) -> bool:
@@ -318,16 +283,6 @@ def append_bias(w: Tensor, bias: Tensor | None) -> Tensor:
     return torch.cat([w, column.unsqueeze(-1)], dim=-1)
 
 
-def fold_input_gain(w: Tensor, gain: Tensor) -> Tensor:
-    """Fold the elementwise gain [d_model] of the normalisation in front of attention into w: w for inputs before it."""
-    return w * gain
-
-
-def input_shift(w: Tensor, shift: Tensor) -> Tensor:
-    """The bias [heads, head_dim] that has the effect of a constant shift [d_model] of the input."""
-    return w @ shift
-
-
 def fold_head_norm(x: Tensor, gain: Tensor, *, centred: bool, across_heads: bool = False) -> Tensor:
     """Apply the linear part of a normalisation of queries or keys, over head_dim.
 
@@ -466,7 +421,9 @@ def _sum_outliers(norms: Tensor, gamma: float, convention: Convention, factor: T
     norms = norms.cpu().double()
     threshold = outlier_threshold(norms, gamma, convention)
     if factor.dtype == torch.float32 and ((norms - threshold).abs() < NEAR * threshold.abs()).any():
-        norms = _exact_norms(factor, other)
+        device = torch.device("cpu") if factor.device.type == "mps" else factor.device  # mps has no float64
+        gram = half_gram(other.to(device, torch.float64))
+        norms = _quadratic_norms(gram, factor.to(device, torch.float64)).cpu()
         threshold = outlier_threshold(norms, gamma, convention)
     outliers = norms[is_outlier(norms, threshold)]
     return (outliers - threshold).sum() if convention == "published" else outliers.sum()
@@ -482,13 +439,6 @@ def outlier_threshold(norms: Tensor, gamma: float, convention: Convention = "cor
 def is_outlier(norms: Tensor, threshold: Tensor) -> Tensor:
     """Whether each norm [n] exceeds the threshold by more than rounding can."""
     return norms > threshold * (1 + EQUAL)
-
-
-def _exact_norms(factor: Tensor, other: Tensor) -> Tensor:
-    """‖factor_jᵀ·other‖ in float64 for each column j of a factor [rank, n]; other is [rank, n]. Returns [n]."""
-    device = torch.device("cpu") if factor.device.type == "mps" else factor.device  # mps has no float64
-    gram = half_gram(other.to(device, torch.float64))
-    return _quadratic_norms(gram, factor.to(device, torch.float64)).cpu()
 
 
 def score_pairs(wq: Tensor, wk: Tensor, score: Callable[[FormStatistics], Tensor]) -> Tensor:
@@ -520,11 +470,10 @@ def score_pairs(wq: Tensor, wk: Tensor, score: Callable[[FormStatistics], Tensor
 def check_pair(wq: Tensor, wk: Tensor) -> torch.Size:
     """The broadcast leading shape of two factors [*lead, d_model, head_dim]. Raises ShapeError if they do not fit."""
     for name, w in (("wq", wq), ("wk", wk)):
-        if not isinstance(w, Tensor):
-            raise ShapeError(f"{name} is a {type(w).__name__}, expected a torch tensor [*lead, d_model, head_dim]")
-        if w.ndim < 2 or not w.is_floating_point() or 0 in w.shape[-2:]:
+        if not isinstance(w, Tensor) or w.ndim < 2 or not w.is_floating_point() or 0 in w.shape[-2:]:
+            description = f"{w.dtype} {list(w.shape)}" if isinstance(w, Tensor) else f"a {type(w).__name__}"
             raise ShapeError(
-                f"{name} is {w.dtype} {list(w.shape)}, expected floating point [*lead, d_model, head_dim] with "
+                f"{name} is {description}, expected a floating-point torch tensor [*lead, d_model, head_dim] with "
                 "d_model and head_dim of at least 1"
             )
     if wq.shape[-2:] != wk.shape[-2:]:
@@ -533,9 +482,10 @@ def check_pair(wq: Tensor, wk: Tensor) -> torch.Size:
             "expected the same d_model and head_dim"
         )
     try:
-        return torch.empty(wq.shape[:-2], device="meta").add(torch.empty(wk.shape[:-2], device="meta")).shape
+        shape: torch.Size = torch.broadcast_shapes(wq.shape[:-2], wk.shape[:-2])  # type: ignore[no-untyped-call]
     except RuntimeError:
         raise ShapeError(
             f"leading dimensions {list(wq.shape[:-2])} of wq and {list(wk.shape[:-2])} of wk do not broadcast; "
             "for grouped-query attention repeat each key head with repeat_interleave"
         ) from None
+    return shape

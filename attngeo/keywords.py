@@ -17,18 +17,17 @@ import dataclasses
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
-from functools import cache, wraps
+from collections.abc import Callable, Collection, Iterable
+from functools import wraps
 from itertools import zip_longest
 from types import NoneType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args, get_origin
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import create_model
 
-from attngeo.choices import advise, as_python, one_of
-from attngeo.errors import UnknownOptionError, UsageError, require_extra
-from attngeo.options import Options, choices_of, first_problem, options_of
-from attngeo.schemas import expected_of
+from attngeo.choices import advise
+from attngeo.errors import UnknownOptionError, require_extra
+from attngeo.options import Options, choices_of, options_of
 from attngeo.session import Session
 
 WIDTH = 110
@@ -52,8 +51,7 @@ def takes(
     on. The help texts of the options replace the parameter's name in braces, such as `{options}`, in the docstring. The
     function raises UnknownOptionError for a keyword that is no field.
     """
-    decorate: Any = _decorator(keywords)
-    return decorate  # type: ignore[no-any-return]
+    return _decorator(keywords)  # type: ignore[no-any-return]
 
 
 def takes_after_two(
@@ -62,51 +60,56 @@ def takes_after_two(
     [Callable[Concatenate[Subject, Second, ...], Result]], Callable[Concatenate[Subject, Second, Keywords], Result]
 ]:
     """`takes` for a function of two things."""
-    decorate: Any = _decorator(keywords)
-    return decorate  # type: ignore[no-any-return]
+    return _decorator(keywords)  # type: ignore[no-any-return]
 
 
 def _decorator(keywords: Any) -> Any:
     fields = keywords.model_fields
+    options = options_of(keywords)
     parts = {name: kind for name, field in fields.items() if (kind := _options_class(field.annotation))}
-    hints = {name: field.annotation for name, field in fields.items() if _is_plain(field.annotation)}
-    plain = {name: hint for name, hint in hints.items() if name not in options_of(keywords)}
+    checked_fields: Any = {
+        name: (field.annotation, field.default)
+        for name, field in fields.items()
+        if name not in options and _is_plain(field.annotation)
+    }
+    plain = create_model("Plain", __base__=Options, **checked_fields)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = build_signature(function, keywords, parts)
         positions = list(inspect.signature(function).parameters)
-        needs_session = "session" in positions
+        known = [name for name in signature.parameters if name != "self"]
 
         @wraps(function)
         def accept(*subjects: Any, **values: Any) -> Any:
-            for name in values:
-                if name not in signature.parameters or name == "self":
-                    names = [parameter for parameter in signature.parameters if parameter != "self"]
-                    called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-                    raise UnknownOptionError(f"{called}() has no option {name!r}; {advise(name, names)}", name)
-            subjects = tuple(
-                check_type(name, value, plain[name]) if name in plain else value
-                for name, value in zip_longest(positions[: len(subjects)], subjects)
-            )
-            rest = {name: value for name, value in values.items() if name not in options_of(keywords)}
-            rest |= {name: check_type(name, value, plain[name]) for name, value in rest.items() if name in plain}
+            refuse_unknown(function.__qualname__.removesuffix(".__init__").rpartition(".")[2], values, known)
+            stated = dict(zip(positions, subjects, strict=False)) | values
+            checked = plain(**{name: stated[name] for name in plain.model_fields if name in stated}).given
+            placed = zip_longest(positions[: len(subjects)], subjects)
+            subjects = tuple(checked.pop(name, subject) for name, subject in placed)
+            rest = {name: value for name, value in values.items() if name not in options} | checked
             for name, kind in parts.items():
                 chosen = {option: values[option] for option in options_of(kind) if option in values}
-                start = rest.get(name)
-                rest[name] = kind(**chosen) if start is None else start.replace(**chosen) if chosen else start
-            if needs_session:
-                given = {name: rest.pop(name) for name in SESSION if name in rest}
-                rest["session"] = Session(**{name: value for name, value in given.items() if value is not None})
+                rest[name] = (rest.get(name) or kind()).replace(**chosen)
+            if "session" in positions:
+                session = {name: rest.pop(name, None) for name in SESSION}
+                rest["session"] = Session(**{name: value for name, value in session.items() if value is not None})
             with require_extra():
                 return function(*subjects, **rest)
 
         accept.__signature__ = signature  # type: ignore[attr-defined]
         accept.__doc__ = inspect.cleandoc(function.__doc__ or "")  # Python does so itself since version 3.13
         for name, kind in parts.items():
-            accept.__doc__ = fill_in(accept.__doc__, name, describe_options(kind))
+            accept.__doc__ = fill_in(accept.__doc__, name, kind)
         return accept
 
     return decorate
+
+
+def refuse_unknown(function: str, values: Iterable[str], known: Collection[str]) -> None:
+    """Raise UnknownOptionError for the name of a value that is none of the keywords of a function."""
+    for name in values:
+        if name not in known:
+            raise UnknownOptionError(f"{function}() has no option {name!r}; {advise(name, known)}", name)
 
 
 def _is_plain(hint: Any) -> bool:
@@ -114,26 +117,6 @@ def _is_plain(hint: Any) -> bool:
     if get_origin(hint) is Literal:
         return True
     return all(part in (int, float, str, bool, NoneType) for part in get_args(hint) or (hint,))
-
-
-@cache
-def _make_adapter(hint: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
-
-
-def check_type(name: str, value: Any, hint: Any) -> Any:
-    """`value`, if it is what the annotation of a keyword says. Raises UsageError.
-
-    hint: of numbers, texts, true and false, choices and None.
-    """
-    if get_origin(hint) is Literal:
-        return one_of(name, value, hint)
-    value = as_python(value)
-    try:
-        return _make_adapter(hint).validate_python(value)
-    except ValidationError as error:
-        expected = expected_of(first_problem(error))
-    raise UsageError(f"${name} is {value!r:.60}, expected {expected}", name)
 
 
 def _options_class(hint: Any) -> type[Options] | None:
@@ -145,31 +128,33 @@ def _options_class(hint: Any) -> type[Options] | None:
 
 def build_signature(function: Callable[..., Any], keywords: type[Options], parts: Parts) -> inspect.Signature:
     """The function's signature with the keywords in place of its options."""
+    fields = keywords.model_fields
     kept = [
         parameter
         for name, parameter in inspect.signature(function).parameters.items()
-        if name != "session" and name not in keywords.model_fields
+        if name != "session" and name not in fields
     ]
     options = [name for kind in parts.values() for name in options_of(kind)]
-    rest = sorted(keywords.model_fields, key=lambda name: name in parts)
+    rest = sorted(fields, key=lambda name: name in parts)
     named = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation)
-        for name in dict.fromkeys((*options, *rest)) if (field := keywords.model_fields[name])
-    ]  # fmt: skip
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=fields[name].default, annotation=fields[name].annotation
+        )
+        for name in dict.fromkeys((*options, *rest))
+    ]
     return inspect.Signature([*kept, *named])
 
 
-def fill_in(docstring: str, name: str, text: str) -> str:
-    """The docstring with a text in place of a name in braces, all of its lines indented as the name is."""
+def fill_in(docstring: str, name: str, kind: type[Options]) -> str:
+    """The docstring with a line or more for each option, its name and its help, in place of a name in braces.
+
+    All of the lines are indented as the name is.
+    """
+    lines = []
+    for option, declared in options_of(kind).items():
+        choices = choices_of(kind, option)
+        among = f" ({', '.join(choices)})" if choices else ""
+        lines.append(textwrap.fill(f"{option}: {declared.help}{among}.", WIDTH, subsequent_indent="    "))
+    text = "\n".join(lines)
     placeholder = re.compile(rf"^( *)\{{{name}\}}", re.MULTILINE)
     return placeholder.sub(lambda match: textwrap.indent(text, match[1]), docstring)
-
-
-def describe_options(kind: type[Options]) -> str:
-    """A line or more for each option: its name and its help."""
-    lines = []
-    for name, declared in options_of(kind).items():
-        choices = choices_of(kind, name)
-        among = f" ({', '.join(choices)})" if choices else ""
-        lines.append(textwrap.fill(f"{name}: {declared.help}{among}.", WIDTH, subsequent_indent="    "))
-    return "\n".join(lines)

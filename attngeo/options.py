@@ -118,8 +118,8 @@ def missing_option(default: str = "NA, NaN, nan, ?") -> Any:
     )  # fmt: skip
 
 
-def parse_bytes(size: Any, name: str = "memory") -> Any:
-    """The bytes of "2GB", "1.5 GiB" or "1000000": GB is 1000³ bytes, GiB is 1024³. name: of the option.
+def parse_bytes(size: Any) -> Any:
+    """The bytes of "2GB", "1.5 GiB" or "1000000", for the option `memory`: GB is 1000³ bytes, GiB is 1024³.
 
     A number stays as it is. Raises UsageError.
 
@@ -130,7 +130,7 @@ def parse_bytes(size: Any, name: str = "memory") -> Any:
         return size
     parts = SIZE.fullmatch(size.strip().lower())
     if parts is None:
-        raise UsageError(f"${name} is {size!r:.60}, expected an amount such as 500MB or 2GB", name)
+        raise UsageError(f"$memory is {size!r:.60}, expected an amount such as 500MB or 2GB", "memory")
     number, prefix, binary = parts.groups()
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix or " "))
 
@@ -250,4 +250,4 @@ def choices_of(kind: type[BaseModel], name: str) -> tuple[str, ...]:
         return declared.choices()
     hint = kind.model_fields[name].annotation
     literal = next((part for part in (hint, *get_args(hint)) if get_origin(part) is Literal), None)
-    return get_args(literal) if literal is not None else ()
+    return get_args(literal)

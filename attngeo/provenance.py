@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attngeo.bounds.machine import available_cores
+from attngeo.version import __version__
 
 PACKAGES = ("torch", "transformers")
 SOURCES = (".py", ".json", ".csv", ".gz")
@@ -21,8 +22,6 @@ version = cache(metadata.version)
 
 def software() -> dict[str, str]:
     """The versions of attngeo, Python, and the packages that results may depend on. Imports none of them."""
-    from attngeo import __version__
-
     return {"attngeo": __version__, "python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 

@@ -61,9 +61,9 @@ def report(
         _write_starter(recipe, output)
         return
     if schema:
-        from attngeo.reporting.recipe import recipe_class
+        from attngeo.reporting.recipe import make_recipe_class
 
-        sys.stdout.write(dump_json(recipe_class().model_json_schema(), indent=2) + "\n")
+        sys.stdout.write(dump_json(make_recipe_class().model_json_schema(), indent=2) + "\n")
         return
     if recipe is None:
         raise UsageError("no recipe is given; attngeo report --init -o recipe.toml writes one to start from")

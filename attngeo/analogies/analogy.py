@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -91,8 +92,16 @@ def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Se
     (11983, 0.741)
     """
     references = [models] if isinstance(models, str | Path) or not isinstance(models, Iterable) else list(models)
-    _check(references, options)
-    pick_device(options.device)
+    if not references:
+        raise UsageError("$models is empty, expected at least one model", "models")
+    identities = [str(model) if isinstance(model, str | Path) else id(model) for model in references]
+    for model, identity in zip(references, identities, strict=True):
+        if identities.count(identity) > 1:
+            name = identity if isinstance(identity, str) else getattr(model, "ref", type(model).__name__)
+            raise UsageError(f"{name} is named twice, expected different models")
+    if options.published and options.questions != GOOGLE:
+        raise UsageError(f"$published is the paper's Table 3, of the {GOOGLE} questions; leave it out", "published")
+    device = str(pick_device(options.device))
     question_set = as_questions(options.questions)
     if not options.keep_duplicates:
         question_set = question_set.without_duplicates()
@@ -104,19 +113,32 @@ def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Se
             frame, model_notes = _ask_one(reference, taken, question_set, options, session)
             frames.append(frame)
             notes += model_notes
-    common = _find_common(frames)
-    notes += _note_few(frames, common)
-    result = _summarise(frames, common, options)
-    origin = _describe_provenance(frames, question_set, options, notes)
+    is_common = np.logical_and.reduce([frame["known"].to_numpy() for frame in frames])
+    notes += _note_few(frames, is_common)
+    result = _summarise([frame.assign(common=is_common) for frame in frames], options)
+    # Of several models, the revision of each by its name.
+    revisions = {str(frame.attrs["model"]): frame.attrs["revision"] for frame in frames}
+    origin: dict[Any, Any] = {
+        "title": "Word analogies",
+        **software(),
+        **machine(),
+        "model": ", ".join(revisions),
+        "revision": revisions if len(frames) > 1 else frames[0].attrs["revision"],
+        **vars(options),
+        "questions": question_set.name,
+        "asked": len(question_set.questions),
+        "device": device,
+        "notes": notes,
+    }
     for table in result:
         table.attrs = origin
     return result
 
 
-def _summarise(frames: Sequence[pd.DataFrame], common_questions: Any, options: AnalogyOptions) -> AnalogyResult:
-    """The tables of results from each model's answers. common_questions: whether all models know it, [questions]."""
+def _summarise(frames: Sequence[pd.DataFrame], options: AnalogyOptions) -> AnalogyResult:
+    """The tables of results from each model's answers; `common` says whether all models know a question."""
     several = len(frames) > 1
-    answers = pd.concat([frame.assign(common=common_questions) for frame in frames], ignore_index=True)
+    answers = pd.concat(frames, ignore_index=True)
     common = answers.assign(known=answers["common"])
     tables = []
     if several:
@@ -190,35 +212,24 @@ def _build_frame(questions: Sequence[Question], ref: str) -> pd.DataFrame:
         top="",
         cosine=float("nan"),
         rank=pd.array([pd.NA] * len(questions), "Int64"),
-        first_pair=[question.pairs[0] for question in questions],
-        second_pair=[question.pairs[1] for question in questions],
     )
 
 
-def _find_common(frames: Sequence[pd.DataFrame]) -> Any:
-    """Which questions every model knows, [questions]. Raises QuestionError if there is none."""
-    common = frames[0]["known"].to_numpy().copy()
-    for frame in frames[1:]:
-        common &= frame["known"].to_numpy()
-    if not common.any():
-        problem = "no question is known to all models" if len(frames) > 1 else "the model knows no question"
-        raise QuestionError(f"{problem} ({_count_known(frames)}); {ADVICE}")
-    return common
+def _note_few(frames: Sequence[pd.DataFrame], is_common: Any) -> list[str]:
+    """A note if the results are about a small share of the questions. Raises QuestionError if they are about none.
 
-
-def _note_few(frames: Sequence[pd.DataFrame], common: Any) -> list[str]:
-    """A note if the results are about a small share of the questions."""
-    known = int(common.sum())
-    asked = len(common)
+    is_common: whether every model knows a question, [questions].
+    """
+    known = int(is_common.sum())
+    asked = len(is_common)
     if known >= FEW * asked:
         return []
-    are_known = "known to all models" if len(frames) > 1 else "known"
-    return [f"only {known:,} of {asked:,} questions are {are_known} ({_count_known(frames)}); {ADVICE}"]
-
-
-def _count_known(frames: Sequence[pd.DataFrame]) -> str:
     counts = ", ".join(f"{frame.attrs['model']} knows {int(frame['known'].sum()):,}" for frame in frames)
-    return f"{counts} of {len(frames[0]):,}"
+    are_known = "known to all models" if len(frames) > 1 else "known"
+    note = f"only {known:,} of {asked:,} questions are {are_known} ({counts} of {asked:,}); {ADVICE}"
+    if not known:
+        raise QuestionError(note)
+    return [note]
 
 
 def _describe_case(lexicon: Lexicon, questions: Sequence[Question], known: int) -> list[str]:
@@ -230,29 +241,3 @@ def _describe_case(lexicon: Lexicon, questions: Sequence[Question], known: int) 
     if known_as_written <= known:
         return []
     return [f"{lexicon.embedding.ref}: knows {known:,} questions in lower case; with --case keep {known_as_written:,}"]
-
-
-def _check(references: Sequence[Any], options: AnalogyOptions) -> None:
-    """Refuse arguments that contradict each other, before any file is read."""
-    if not references:
-        raise UsageError("$models is empty, expected at least one model", "models")
-    identities = [str(model) if isinstance(model, str | Path) else id(model) for model in references]
-    for model, identity in zip(references, identities, strict=True):
-        if identities.count(identity) > 1:
-            name = identity if isinstance(identity, str) else getattr(model, "ref", type(model).__name__)
-            raise UsageError(f"{name} is named twice, expected different models")
-    if options.published and options.questions != GOOGLE:
-        raise UsageError(f"$published is the paper's Table 3, of the {GOOGLE} questions; leave it out", "published")
-
-
-def _describe_provenance(
-    frames: Sequence[pd.DataFrame], question_set: QuestionSet, options: AnalogyOptions, notes: list[str]
-) -> dict[Any, Any]:
-    """How the tables were made, for reports. The revision of one model, or of each of several by its name."""
-    revisions = {str(frame.attrs["model"]): frame.attrs["revision"] for frame in frames}
-    return {
-        "title": "Word analogies", **software(), **machine(), "model": ", ".join(revisions),
-        "revision": revisions if len(frames) > 1 else frames[0].attrs["revision"],
-        **vars(options), "questions": question_set.name, "asked": len(question_set.questions),
-        "device": str(pick_device(options.device)), "notes": notes,
-    }  # fmt: skip

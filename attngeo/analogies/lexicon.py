@@ -93,11 +93,11 @@ def build_lexicon(
     rule: str = settings.case
     if rule == "auto":
         rule = "keep" if embedding.is_cased else "lower"
-    rows = embedding.rows(settings.candidates)[: settings.limit]
+    rows = embedding.candidate_rows(settings.candidates)[: settings.limit]
     index: dict[str, int] = {}
-    fold = FOLDS["ignore"] if rule == "ignore" else FOLDS["keep"]
     for row in rows.tolist():
-        index.setdefault(fold(embedding.labels[row]), row)
+        label = embedding.labels[row]
+        index.setdefault(label.casefold() if rule == "ignore" else label, row)
     if rule == "ignore":
         rows = torch.tensor(sorted(index.values()), dtype=torch.long)
     composed = _compose(embedding, words, index, rule) if settings.compose == "mean" else {}
@@ -134,7 +134,7 @@ def _compose(embedding: Embedding, words: Iterable[str], index: dict[str, int], 
         pieces = embedding.pieces(word if case == "ignore" else key) or []
         if len(pieces) == 1 and pieces[0] in candidates:
             index[key] = pieces[0]
-        elif len(pieces) > 1 and bool(embedding.is_entry[pieces].all()):
+        elif len(pieces) > 1 and embedding.is_entry[pieces].all():
             composed[key] = tuple(pieces)
     return composed
 
@@ -180,7 +180,7 @@ class Space:
         """The vectors of some rows as they are stored, [len(rows), width]."""
         table = self.lexicon.embedding.matrix
         is_token = rows < len(table)
-        if bool(is_token.all()):
+        if is_token.all():
             return table[rows].to(self._device, self._dtype)
         x = torch.empty(len(rows), self.width, dtype=self._dtype)
         x[is_token] = table[rows[is_token]].to(self._dtype)
@@ -209,12 +209,9 @@ def describe_settings(settings: ProbeSettings) -> list[str]:
     """The settings that are not at their defaults, and whether vectors have unit length, in words."""
     defaults = dict(type(settings)())
     values = dict(settings)
-    described = []
-    for name, text in DESCRIPTIONS.items():
-        if name in values and values[name] != defaults[name]:
-            described.append(text.format(values[name]))
-    described.append("unit vectors" if settings.normalise else "raw vectors")
-    return described
+    changed = [name for name in DESCRIPTIONS if values.get(name) != defaults.get(name)]
+    length = "unit vectors" if settings.normalise else "raw vectors"
+    return [*(DESCRIPTIONS[name].format(values[name]) for name in changed), length]
 
 
 def unit(x: Tensor) -> Tensor:

@@ -98,7 +98,10 @@ def _explain(word: str, lexicon: Lexicon) -> UsageError:
     problem = f"{embedding.ref} does not know {word!r}"
     if word in embedding.labels:
         return UsageError(f"{problem} as a whole word; try $candidates all", "candidates")
-    if _is_sum(word, lexicon):
+    terms = SIGN.split(word)[::2]
+    is_known = [lexicon.row(term) is not None for term in terms]
+    # A sum without spaces, and not a word with hyphens.
+    if len(terms) > 1 and all(terms) and ("+" in word or all(is_known)):
         return UsageError(f"{problem}; put spaces around the signs: {' '.join(SIGN.split(word))}")
     close = get_close_matches(word, islice(lexicon.row_of, GUESSED_FROM), 1, cutoff=0.75)
     if close:
@@ -108,11 +111,3 @@ def _explain(word: str, lexicon: Lexicon) -> UsageError:
         problem += " If not," if close else ";"
         return UsageError(f"{problem} $compose mean uses the mean of its {len(pieces)} tokens", "compose")
     return UsageError(problem)
-
-
-def _is_sum(word: str, lexicon: Lexicon) -> bool:
-    """Whether a word is a sum without spaces, and not a word with hyphens."""
-    terms = SIGN.split(word)[::2]
-    if len(terms) == 1 or not all(terms):
-        return False
-    return "+" in word or all(lexicon.row(term) is not None for term in terms)

@@ -124,7 +124,10 @@ def ask(
     cosines = scores if scorer is cos_add else probe.score_words(cos_add, answer_words)
     floor = scores.amax(1) - TIED[scores.dtype]
     counts, top = probe.run(scorer, floor, progress)
-    is_best_answer = _mark_distinct(answer_words, is_possible) & (scores >= floor[:, None])
+    # Answers that are the same candidate count once.
+    is_same = (answer_words[:, :, None] == answer_words[:, None, :]) & is_possible[:, None, :]
+    is_distinct = is_possible & ~torch.tril(is_same, diagonal=-1).any(2)
+    is_best_answer = is_distinct & (scores >= floor[:, None])
     return ProbeResult(
         rank=(counts - is_best_answer.sum(1) + 1).cpu(),
         cosine=torch.where(is_possible.any(1), cosines.gather(1, best)[:, 0], torch.nan).cpu(),
@@ -211,12 +214,6 @@ class _Probe:
                 top_scores[start:stop] = merged.values
                 top[start:stop] = torch.cat([top[start:stop], block_top.indices + first], 1).gather(1, merged.indices)
         return counts, self._space.candidates.to(top.device)[top]
-
-
-def _mark_distinct(words: Tensor, is_possible: Tensor) -> Tensor:
-    """Whether each answer [n, m] is possible and repeats no earlier one: different candidates."""
-    is_same = (words[:, :, None] == words[:, None, :]) & is_possible[:, None, :]
-    return is_possible & ~torch.tril(is_same, diagonal=-1).any(2)
 
 
 def _choose_blocks(device: str, vectors: Tensor, questions: int, memory: int) -> tuple[int, int]:

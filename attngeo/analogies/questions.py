@@ -16,7 +16,7 @@ from attngeo.bounds.names import list_first
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.reference import local_path
 from attngeo.choices import advise
-from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
+from attngeo.errors import ModelNotFoundError, QuestionError, UsageError, about
 
 # A hundred times the largest set that is known; a million take a gigabyte of memory.
 MOST_QUESTIONS = 1_000_000
@@ -26,7 +26,8 @@ MOST_QUESTIONS = 1_000_000
 class Question:
     """a is to b as c is to one of the answers. line: its line in the file.
 
-    pairs: the names of (a, b) and (c, answers) within the category; a pair has the same name in both roles.
+    first_pair, second_pair: the names of (a, b) and (c, answers) within the category; a pair has the same name in both
+    roles.
     """
 
     category: str
@@ -36,7 +37,8 @@ class Question:
     c: str
     answers: tuple[str, ...]
     line: int
-    pairs: tuple[str, str]
+    first_pair: str
+    second_pair: str
 
 
 @dataclass(frozen=True)
@@ -49,16 +51,12 @@ class QuestionSet:
 
     def without_duplicates(self) -> QuestionSet:
         """The first of all questions with the same words, and a note with the number of those dropped."""
-        seen: set[tuple[object, ...]] = set()
-        kept = []
+        first: dict[object, Question] = {}
         for question in self.questions:
-            words = (question.a, question.b, question.c, question.answers)
-            if words not in seen:
-                seen.add(words)
-                kept.append(question)
-        dropped = len(self.questions) - len(kept)
+            first.setdefault((question.a, question.b, question.c, question.answers), question)
+        dropped = len(self.questions) - len(first)
         notes = [f"{self.name}: {dropped:,} repeated questions are dropped"] if dropped else []
-        return replace(self, questions=kept, notes=[*self.notes, *notes])
+        return replace(self, questions=list(first.values()), notes=[*self.notes, *notes])
 
 
 def load_questions(source: str | Path) -> QuestionSet:
@@ -71,10 +69,14 @@ def load_questions(source: str | Path) -> QuestionSet:
     Raises ModelNotFoundError; QuestionError if the set has no question.
     """
     require_questions(source)
-    if str(source) == GOOGLE:
-        return _parse(google_text().splitlines(), GOOGLE, GOOGLE)
+    name = str(source)
     path = local_path(source)
-    return read_bats(path) if path.is_dir() else read_file(path, str(source))
+    with about(name):
+        if name == GOOGLE:
+            return _parse(google_text(), GOOGLE, GOOGLE)
+        if path.is_dir():
+            return _read_bats(path)
+        return _parse(_read_text(path), name, path.stem)
 
 
 def require_questions(source: object) -> None:
@@ -101,7 +103,8 @@ def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> 
         if len(four) != 4 or not all(isinstance(word, str) for word in four):
             raise UsageError(f"question {number} is {words!r:.60}, expected four words")
         questions.append(_make_question("questions", four, number))
-    return _require_questions(QuestionSet("questions", questions), "fours of words")
+    with about("questions"):
+        return _make_set("questions", questions, [], "fours of words")
 
 
 def google_text() -> str:
@@ -109,92 +112,82 @@ def google_text() -> str:
     return gzip.decompress(resources.files(__package__).joinpath("google.txt.gz").read_bytes()).decode()
 
 
-def read_file(path: Path, name: str) -> QuestionSet:
-    """Read lines of four words, after lines of `: category`. Other lines are left out; a note gives their numbers."""
-    return _parse(_lines(path, name), name, path.stem)
+def _parse(text: str, name: str, category: str) -> QuestionSet:
+    """The questions of lines of four words, after lines of `: category`. Notes have the numbers of other lines.
 
-
-def _parse(lines: Iterable[str], name: str, category: str) -> QuestionSet:
-    """The questions of lines; category: of those before the first title, and of those after a title without a name."""
+    category: of the questions before the first title, and of those after a title without a name.
+    """
     questions: list[Question] = []
     left_out: list[int] = []
     untitled = category
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if line.startswith(":"):
             category = " ".join(line.lstrip(": ").split()) or untitled
         elif len(words) == 4:
             questions.append(_make_question(category, words, number))
+            _check_number(len(questions))
         elif words:
             left_out.append(number)
-        _check_number(len(questions), name)
-    notes = _note_left_out(name, left_out, "four words")
-    return _require_questions(QuestionSet(name, _add_types(questions), notes), "four words a line")
+    if any(question.category.startswith("gram") for question in questions):  # named as those of Google's set
+        questions = [
+            replace(question, type="syntactic" if question.category.startswith("gram") else "semantic")
+            for question in questions
+        ]
+    return _make_set(name, questions, _note_left_out(name, left_out, "four words"), "four words a line")
 
 
 def _make_question(category: str, words: Sequence[str], number: int) -> Question:
     """A question of four words. number: its line."""
     a, b, c, d = words
-    return Question(category, "", a, b, c, (d,), number, (f"{a} {b}", f"{c} {d}"))
+    return Question(category, "", a, b, c, (d,), number, f"{a} {b}", f"{c} {d}")
 
 
-def read_bats(folder: Path) -> QuestionSet:
+def _read_bats(folder: Path) -> QuestionSet:
     """Read a folder of BATS. A line is a word, white space, and its answers separated by slashes."""
     questions: list[Question] = []
     notes: list[str] = []
     paths = without_links(sorted(path for path in folder.rglob("*.txt") if not path.name.startswith(".")))
     names = [path.stem for path in paths]
     for path in paths:
-        pairs: list[tuple[int, str, tuple[str, ...]]] = []
+        pairs: list[tuple[str, str, tuple[str, ...], int]] = []
         left_out: list[int] = []
-        for number, line in enumerate(_lines(path, str(path)), 1):
-            fields = line.split()
-            answers: tuple[str, ...] = ()
-            if len(fields) == 2:
-                answers = tuple(dict.fromkeys(filter(None, fields[1].split("/"))))
-            if answers:
-                pairs.append((number, fields[0], answers))
-            elif fields:
-                left_out.append(number)
+        with about(str(path)):
+            for number, line in enumerate(_read_text(path).splitlines(), 1):
+                fields = line.split()
+                answers: tuple[str, ...] = ()
+                if len(fields) == 2:
+                    answers = tuple(dict.fromkeys(filter(None, fields[1].split("/"))))
+                if answers:
+                    pairs.append((f"line {number}", fields[0], answers, number))
+                elif fields:
+                    left_out.append(number)
+            _check_number(len(questions) + len(pairs) ** 2)
         notes += _note_left_out(path.name, left_out, "a word and its answers")
-        _check_number(len(questions) + len(pairs) ** 2, str(path))
         category = path.stem
         if names.count(category) > 1:
             category = f"{path.parent.name}/{category}"
         question_type = ""
         if path.parent != folder:
             question_type = re.sub(r"^\d+[_ ]*", "", path.parent.name).replace("_", " ").lower()
-        for (first, a, b), (second, c, d) in permutations(pairs, 2):
-            names_of_pairs = (f"line {first}", f"line {second}")
-            questions.append(Question(category, question_type, a, b[0], c, d, second, names_of_pairs))
-    return _require_questions(
-        QuestionSet(str(folder), questions, notes), ".txt files with a word and its answers a line"
-    )
+        for (first, a, b, _), (second, c, d, number) in permutations(pairs, 2):
+            questions.append(Question(category, question_type, a, b[0], c, d, number, first, second))
+    return _make_set(str(folder), questions, notes, ".txt files with a word and its answers a line")
 
 
-def _add_types(questions: Sequence[Question]) -> list[Question]:
-    """Questions with the types of Google's set, if the names of categories are like its names."""
-    if not any(question.category.startswith("gram") for question in questions):
-        return list(questions)
-    return [
-        replace(question, type="syntactic" if question.category.startswith("gram") else "semantic")
-        for question in questions
-    ]
-
-
-def _lines(path: Path, name: str) -> Iterable[str]:
+def _read_text(path: Path) -> str:
     try:
-        return read_small_text(path, encoding="utf-8-sig").splitlines()
+        return read_small_text(path, encoding="utf-8-sig")
     except ValueError as error:
-        raise QuestionError(f"{name}: {error}; expected lines of words") from None
+        raise QuestionError(f"{error}; expected lines of words") from None
     except OSError as error:
-        raise ModelNotFoundError(f"{name}: cannot be read ({error.strerror})") from None
+        raise ModelNotFoundError(f"cannot be read ({error.strerror})") from None
 
 
-def _check_number(count: int, name: str) -> None:
+def _check_number(count: int) -> None:
     """Raise QuestionError if there are more questions than any set has: they would fill the memory."""
     if count > MOST_QUESTIONS:
-        raise QuestionError(f"{name}: it makes {count:,} questions, expected at most {MOST_QUESTIONS:,}")
+        raise QuestionError(f"it makes {count:,} questions, expected at most {MOST_QUESTIONS:,}")
 
 
 def _note_left_out(name: str, bad: list[int], expected: str) -> list[str]:
@@ -204,9 +197,8 @@ def _note_left_out(name: str, bad: list[int], expected: str) -> list[str]:
     return [f"{name}: {lines} not {expected}, left out (line {list_first(bad)})"]
 
 
-def _require_questions(questions: QuestionSet, expected: str) -> QuestionSet:
-    if not questions.questions:
-        raise QuestionError(
-            "; ".join([f"{questions.name}: holds no question, expected {expected}", *questions.notes[:1]])
-        )
-    return questions
+def _make_set(name: str, questions: list[Question], notes: list[str], expected: str) -> QuestionSet:
+    """A set of questions. Raises QuestionError if it is empty."""
+    if not questions:
+        raise QuestionError("; ".join([f"holds no question, expected {expected}", *notes[:1]]))
+    return QuestionSet(name, questions, notes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -48,30 +48,27 @@ def summarise_answers(questions: pd.DataFrame, *, options: AnalogyOptions, which
     for model, answers in questions.groupby("model", sort=False):
         known = answers[answers["known"]]
         is_right = (known["rank"] == 1).to_numpy(dtype=float)
-        sums = _resample_categories(answers, known, is_right[:, None], options)
-        for level in _list_levels(answers):
-            selected = known[known["category"].isin(level.categories)]
+        sums = _resample_categories(answers, known, is_right, options)
+        for level, name, categories in _list_levels(answers):
+            selected = known[known["category"].isin(categories)]
             rank = selected["rank"].astype(float)
-            low, high = _estimate_interval(sums, level, options)
+            low, high = _estimate_interval(sums, categories, options)
             row = {
                 "model": model,
-                "level": level.level,
-                "name": level.name,
-                "asked": int(answers["category"].isin(level.categories).sum()),
+                "level": level,
+                "name": name,
+                "asked": int(answers["category"].isin(categories).sum()),
                 "known": len(selected),
-                "accuracy": np.nan,
+                "accuracy": (rank == 1).mean(),
                 "accuracy_low": low,
                 "accuracy_high": high,
-                "top5": np.nan,
+                "top5": (rank <= 5).mean(),
                 "mean_rank": rank.mean(),
                 "mrr": (1 / rank).mean(),
                 "mean_cosine": selected["cosine"].mean(),
                 "questions": which,
                 "note": "",
             }
-            if len(selected):
-                row["accuracy"] = (rank == 1).mean()
-                row["top5"] = (rank <= 5).mean()
             rows.append(row)
     return _build_frame(rows, COLUMNS)
 
@@ -90,22 +87,22 @@ def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.Da
         is_right = (answers["rank"][both_known] == 1).to_numpy(dtype=bool)
         other_is_right = (other_answers["rank"][both_known] == 1).to_numpy(dtype=bool)
         differences = is_right.astype(float) - other_is_right
-        sums = _resample_categories(answers, known, differences[:, None], options)
-        for level in _list_levels(answers):
-            if level.level == "category":
+        sums = _resample_categories(answers, known, differences, options)
+        for level, name, categories in _list_levels(answers):
+            if level == "category":
                 continue
-            selected = known["category"].isin(level.categories).to_numpy()
+            selected = known["category"].isin(categories).to_numpy()
             first = is_right[selected]
             second = other_is_right[selected]
             count = len(first)
             only_model = int((first & ~second).sum())
             only_other = int((second & ~first).sum())
-            low, high = _estimate_interval(sums, level, options)
+            low, high = _estimate_interval(sums, categories, options)
             row = {
                 "model": model,
                 "other": other,
-                "level": level.level,
-                "name": level.name,
+                "level": level,
+                "name": name,
                 "known": count,
                 "both": int((first & second).sum()),
                 "only_model": only_model,
@@ -124,28 +121,20 @@ def compare_models(questions: pd.DataFrame, *, options: AnalogyOptions) -> pd.Da
     return _build_frame(rows, COMPARISON_COLUMNS)
 
 
-class _Level(NamedTuple):
-    """A set of categories with a row of its own: one category, those of a type, or all of them."""
-
-    level: str
-    name: str
-    categories: list[str]
-
-
-def _list_levels(answers: pd.DataFrame) -> Iterator[_Level]:
-    """Each category, each type, and all categories together."""
+def _list_levels(answers: pd.DataFrame) -> Iterator[tuple[str, str, list[str]]]:
+    """What has a row of its own: each category, each type, and all together. Their level, name and categories."""
     categories = answers[["category", "type"]].drop_duplicates("category")
     for category in categories["category"]:
-        yield _Level("category", category, [category])
+        yield "category", category, [category]
     for question_type, members in categories[categories["type"] != ""].groupby("type", sort=False):
-        yield _Level("type", str(question_type), list(members["category"]))
-    yield _Level("overall", "overall", list(categories["category"]))
+        yield "type", str(question_type), list(members["category"])
+    yield "overall", "overall", list(categories["category"])
 
 
 def _resample_categories(
     answers: pd.DataFrame, known: pd.DataFrame, values: Array, options: AnalogyOptions
 ) -> dict[str, Array]:
-    """Category → numerators and denominators of resampled means of `values` [rows of `known`, columns].
+    """Category → numerators and denominators of resampled means of `values` [rows of `known`].
 
     The key of a category is its number among all categories of `answers`, so that every model is resampled alike.
     """
@@ -160,12 +149,13 @@ def _resample_categories(
     return sums
 
 
-def _estimate_interval(sums: Mapping[str, Array], level: _Level, options: AnalogyOptions) -> tuple[float, float]:
-    """The interval of the mean over the categories of a level; those without a known question have no sums."""
+def _estimate_interval(
+    sums: Mapping[str, Array], categories: Sequence[str], options: AnalogyOptions
+) -> tuple[float, float]:
+    """The interval of the mean over some categories; those without a known question have no sums."""
     totals = np.zeros((2, options.draws))
-    for category in level.categories:
-        if category in sums:
-            totals += sums[category][:, 0]
+    for category in categories:
+        totals += sums.get(category, 0)
     return interval(totals)
 
 
@@ -175,7 +165,7 @@ def _build_frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.Dat
 
 
 def resample_means(values: Array, first: Array, second: Array, options: AnalogyOptions, key: int) -> Array:
-    """Numerators and denominators [2, columns, draws] of the mean of each column of `values` [questions, columns].
+    """Numerators and denominators [2, draws] of the mean of `values` [questions].
 
     The questions are those of one category. first, second: the names of their two pairs, [questions]. The sum over
     categories gives a type. key: number of the category, so that every model is resampled in the same way.
@@ -190,14 +180,13 @@ def resample_means(values: Array, first: Array, second: Array, options: AnalogyO
     names, inverse = np.unique(np.concatenate([first, second]), return_inverse=True)
     units = len(names)
     pairs = inverse.reshape(2, count)  # the numbers of both pairs of each question
-    sums = np.empty((2, values.shape[1], options.draws))
+    sums = np.empty((2, options.draws))
     step = max(1, CHUNK // (8 * count))
     for start in range(0, options.draws, step):
         stop = min(start + step, options.draws)
         drawn = generator.multinomial(units, np.full(units, 1 / units), size=stop - start)
         weights = drawn[:, pairs].prod(1).astype(float)
-        sums[0, :, start:stop] = (weights @ values).T
-        sums[1, :, start:stop] = weights.sum(1)
+        sums[:, start:stop] = weights @ values, weights.sum(1)
     return sums
 
 
@@ -210,8 +199,8 @@ def interval(sums: Array) -> tuple[float, float]:
     means = numerators[denominators > 0] / denominators[denominators > 0]
     if not len(means) or means.min() == means.max():
         return float("nan"), float("nan")
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+    return low, high
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -240,7 +229,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     factors = np.arange(len(order), 0, -1)
     corrected = np.empty(len(order))
     corrected[order] = np.minimum(np.maximum.accumulate(np.asarray(p_values)[order] * factors), 1)
-    return [float(value) for value in corrected]
+    return corrected.tolist()
 
 
 def published_rows() -> list[dict[str, Any]]:

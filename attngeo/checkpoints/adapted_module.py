@@ -48,7 +48,9 @@ def open_module(model: Any, *, on_device: bool = False) -> TensorStore:
         if marks:
             added[name.partition(marks[0])[0]].append(name)
         else:
-            state_of_base[_name_in_base(name)] = tensor
+            for mark in IN_NAMES_OF_BASE:
+                name = name.replace(mark, ".")
+            state_of_base[name.removeprefix(PREFIX)] = tensor
     base = ModuleStore(model, state_of_base, on_device=on_device)
     updates: dict[str, dict[str, Tensor]] = defaultdict(dict)  # adapter → name in a file → its tensor
     for path, layer in layers.items():
@@ -72,13 +74,6 @@ def open_module(model: Any, *, on_device: bool = False) -> TensorStore:
 def _is_a(module: object, class_name: str) -> bool:
     """Whether the class of a module, or one that it inherits from, has this name."""
     return any(ancestor.__name__ == class_name for ancestor in type(module).__mro__)
-
-
-def _name_in_base(name: str) -> str:
-    """The name of a parameter of the base without PEFT."""
-    for mark in IN_NAMES_OF_BASE:
-        name = name.replace(mark, ".")
-    return name.removeprefix(PREFIX)
 
 
 def _list_active(layer: Any) -> list[str]:

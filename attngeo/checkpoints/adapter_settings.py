@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from attngeo.bounds.names import printable
 from attngeo.checkpoints.files import ADAPTER
 from attngeo.checkpoints.patterns import PatternError, matches, matches_start
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
+from attngeo.schemas import expected_of
 
 MERGE = "merge it with PEFT's merge_and_unload, and give that checkpoint"
-APPLIED = frozenset({
-    "alpha_pattern", "base_model_name_or_path", "exclude_modules", "init_lora_weights", "layers_pattern",
-    "layers_to_transform", "lora_alpha", "modules_to_save", "peft_type", "r", "rank_pattern", "revision",
-    "target_modules", "target_parameters", "use_dora", "use_rslora",
-})  # fmt: skip
 # Setting → why it does not change what is computed of queries and keys.
 WITHOUT_EFFECT = {
     "auto_mapping": "it names the class of the base, not its weights",
@@ -69,9 +66,33 @@ LAYER = r".*?\.[^.]*\.(?P<number>\d+)\."
 MOST_DIGITS = 9
 # The characters of a name in a message.
 LONGEST_NAME = 150
-# PEFT's rank and alpha if none is stated.
-RANK_AND_ALPHA = 8
 PLAIN_NAME = re.compile(r"\w+", re.ASCII)
+
+
+class AppliedSettings(BaseModel):
+    """The settings that are applied, with the values that PEFT takes; sets are those of a model in memory."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    peft_type: str
+    base_model_name_or_path: str | None = None
+    revision: str | None = None
+    r: int = 8
+    lora_alpha: float = 8
+    rank_pattern: dict[str, int] | None = None
+    alpha_pattern: dict[str, float] | None = None
+    use_dora: bool | None = None
+    use_rslora: bool | None = None
+    init_lora_weights: Any = True
+    target_modules: str | list[str] | set[str] | None = None
+    exclude_modules: str | list[str] | set[str] | None = None
+    target_parameters: list[str] | None = None
+    modules_to_save: list[str] | set[str] | None = None
+    layers_to_transform: int | list[int] | None = None
+    layers_pattern: str | list[str] | None = None
+
+
+APPLIED = AppliedSettings.model_fields.keys()
 
 
 class LoraSettings:
@@ -88,8 +109,6 @@ class LoraSettings:
     """
 
     def __init__(self, fields: Mapping[str, Any], *, has_own_base: bool = False) -> None:
-        self._fields = fields
-        self._numbers: dict[tuple[str, str], Any] = {}  # setting and module → its number
         if fields.get("peft_type") != "LORA":
             raise UnsupportedModelError(
                 f"an adapter of the method {fields.get('peft_type')!r:.40}, expected LORA; {MERGE}"
@@ -100,92 +119,57 @@ class LoraSettings:
                 reason = REFUSED.get(name, "it is unknown to this version of attngeo")
                 advice = "score its base" if name in NOT_MERGED else MERGE
                 raise UnsupportedModelError(f"{ADAPTER} has {name!r:.60} = {value!r:.60}: {reason}; {advice}")
-        self.use_dora = self._read_switch("use_dora")
-        self._use_rslora = self._read_switch("use_rslora")
-        if not has_own_base:
-            self._check_initialisation(fields.get("init_lora_weights", True))
-
-    def _read_switch(self, name: str) -> bool:
-        """A setting that is on or off. PEFT takes every text, "false" as well, as on."""
-        value = self._fields.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise CorruptCheckpointError(f"{ADAPTER} has {name} = {value!r:.60}, expected true or false; correct it")
-        return bool(value)
-
-    def _check_initialisation(self, value: Any) -> None:
-        """Raise if the factors started with values that were subtracted from the base, or if PEFT refuses the value."""
-        is_harmless = value is None or isinstance(value, bool)
-        if isinstance(value, str):
-            is_harmless = value in INITIALISATIONS or value.lower() in LOWER_CASE_INITIALISATIONS
-        if not is_harmless:
+        try:
+            self._stated = AppliedSettings(**fields)
+        except ValidationError as error:
+            problems = error.errors()
+            setting = str(problems[0]["loc"][0])
+            expected = " or ".join(dict.fromkeys(expected_of(one) for one in problems if one["loc"][0] == setting))
+            raise CorruptCheckpointError(
+                f"{ADAPTER} has {setting} = {fields[setting]!r:.60}, expected {expected}; correct it"
+            ) from None
+        self.use_dora = bool(self._stated.use_dora)
+        self.revision = self._stated.revision or None
+        # Other initialisations than these have subtracted values from the base, or PEFT refuses them.
+        start = self._stated.init_lora_weights
+        is_harmless = start is None or isinstance(start, bool)
+        if isinstance(start, str):
+            is_harmless = start in INITIALISATIONS or start.lower() in LOWER_CASE_INITIALISATIONS
+        if not is_harmless and not has_own_base:
             raise UnsupportedModelError(
-                f"{ADAPTER} has init_lora_weights = {value!r:.40}, which changes the weights of the base "
+                f"{ADAPTER} has init_lora_weights = {start!r:.40}, which changes the weights of the base "
                 f"as well, or is unknown; {MERGE}"
             )
 
     @property
     def base(self) -> str:
         """The model that the adapter was trained on. Raises CorruptCheckpointError if none is named."""
-        base = self._fields.get("base_model_name_or_path")
-        if not isinstance(base, str) or not base:
-            raise CorruptCheckpointError(f"{ADAPTER} names the base {base!r:.80}, expected a model; correct it")
+        base = self._stated.base_model_name_or_path
+        if not base:
+            raise CorruptCheckpointError(f"{ADAPTER} names the base {base!r}, expected a model; correct it")
         return base
-
-    @property
-    def revision(self) -> str | None:
-        """The revision of the base, if it is on the Hub. Raises CorruptCheckpointError."""
-        revision = self._fields.get("revision")
-        if revision is not None and not isinstance(revision, str):
-            raise CorruptCheckpointError(
-                f"{ADAPTER} has revision = {revision!r:.60}, expected that of the base as text; correct it"
-            )
-        return revision or None
 
     def scale(self, module: str, rank: int) -> float:
         """What the product B·A of a module is multiplied by: alpha / rank, or alpha / √rank with rsLoRA.
 
-        rank: of its factors. Raises CorruptCheckpointError if another one is stated, or no number.
+        rank: of its factors. Raises CorruptCheckpointError if another one is stated.
         """
-        stated = self._find_value("rank_pattern", module, "r")
-        alpha = self._find_value("alpha_pattern", module, "lora_alpha")
-        if type(stated) is not int or stated != rank or rank < 1 or not _is_finite(alpha):
+        stated = self._find_number("rank_pattern", module, self._stated.r)
+        if stated != rank or rank < 1:
             raise CorruptCheckpointError(
-                f"{show_name(module)}: rank {rank}, and {ADAPTER} states r = {stated!r:.20}, "
-                f"lora_alpha = {alpha!r:.20}, expected the same rank, at least 1, and a number"
+                f"{show_name(module)}: rank {rank}, and {ADAPTER} states r = {stated!r:.20}, expected the same rank, "
+                "at least 1"
             )
-        divisor = math.sqrt(rank) if self._use_rslora else rank
-        return float(alpha / divisor)
+        alpha = self._find_number("alpha_pattern", module, self._stated.lora_alpha)
+        return alpha / (math.sqrt(rank) if self._stated.use_rslora else rank)
 
-    def _find_value(self, setting: str, module: str, usual: str) -> Any:
-        """A number of a module: that of the first pattern that fits, or that of all modules."""
-        if (setting, module) not in self._numbers:
-            patterns = self._fields.get(setting)
-            if patterns is None:
-                patterns = {}
-            if not isinstance(patterns, Mapping):
-                raise CorruptCheckpointError(
-                    f"{ADAPTER} has {setting} = {patterns!r:.60}, expected pattern: number; correct it"
-                )
-            number = self._fields.get(usual, RANK_AND_ALPHA)
-            for pattern in patterns:
-                if self._matches_start(setting, r"(.*\.)?({})$", pattern, module):
-                    number = patterns[pattern]
-                    break
-            self._numbers[setting, module] = number
-        return self._numbers[setting, module]
-
-    def _matches_start(self, setting: str, template: str, key: str, module: str) -> bool:
-        """Whether the name of a module begins with a pattern: a key of a setting in place of the braces."""
-        with self._explain(setting, key):
-            return matches_start(template.replace("{}", key), module)
-
-    @contextmanager
-    def _explain(self, setting: str, key: str) -> Iterator[None]:
-        """Inside, a PatternError becomes a CorruptCheckpointError."""
-        try:
-            yield
-        except PatternError as error:
-            raise CorruptCheckpointError(f"{ADAPTER} has the {setting} {key!r:.60}, which {error}; {MERGE}") from None
+    def _find_number(self, setting: str, module: str, usual: float) -> float:
+        """A number of a module: that of the first pattern of a setting that fits, or that of all modules."""
+        patterns: dict[str, float] = getattr(self._stated, setting) or {}
+        for pattern, number in patterns.items():
+            if _matches(matches_start, rf"(.*\.)?({pattern})$", module, setting):
+                return number
+        return usual
 
     def require_target(self, module: str) -> None:
         """Raise CorruptCheckpointError if PEFT adds no update to a module, although the file has one of it.
@@ -195,62 +179,38 @@ class LoraSettings:
         if not self._is_target(module):
             raise CorruptCheckpointError(
                 f"it stores an update of {show_name(module)}, which {ADAPTER} does not name (target_modules = "
-                f"{self._fields.get('target_modules')!r:.60}), so that PEFT does not load it; correct it"
+                f"{self._stated.target_modules!r:.60}), so that PEFT does not load it; correct it"
             )
 
     def _is_target(self, module: str) -> bool:
         """PEFT's `check_target_module_exists`."""
-        if self._fields.get("exclude_modules") and self._names("exclude_modules", module):
+        stated = self._stated
+        if stated.exclude_modules and _names("exclude_modules", stated.exclude_modules, module):
             return False
-        for saved in self._read_list("modules_to_save"):
-            if self._matches_start("modules_to_save", r"(^|.*\.){}($|\..*)", str(saved), module):
+        for saved in stated.modules_to_save or ():
+            if _matches(matches_start, rf"(^|.*\.){saved}($|\..*)", module, "modules_to_save"):
                 return False
-        weight = f"{module}.weight"
-        if any(weight == end or weight.endswith(f".{end}") for end in self._read_list("target_parameters")):
+        if _is_end(stated.target_parameters or (), f"{module}.weight"):
             return False  # its update is another one, around that of the module
-        targets = self._fields.get("target_modules")
-        layers = self._fields.get("layers_to_transform")
-        layers_pattern = self._fields.get("layers_pattern")
-        if layers_pattern and layers is None:
+        if stated.layers_pattern and stated.layers_to_transform is None:
             raise CorruptCheckpointError(f"{ADAPTER} has layers_pattern without layers_to_transform; correct it")
+        targets = stated.target_modules or ()
         if isinstance(targets, str):
-            if layers is not None or layers_pattern is not None:
+            if stated.layers_to_transform is not None or stated.layers_pattern is not None:
                 raise CorruptCheckpointError(
                     f"{ADAPTER} has a choice of layers beside a pattern of target_modules; correct it"
                 )
-            return targets.lower() == "all-linear" or self._names("target_modules", module)
-        if module in self._read_list("target_modules"):
-            return True
-        return self._names("target_modules", module) and self._is_chosen_layer(module)
-
-    def _names(self, setting: str, module: str) -> bool:
-        """Whether a setting, which is a pattern or a list of names or of their ends, has a module."""
-        value = self._fields.get(setting)
-        if isinstance(value, str):
-            with self._explain(setting, value):
-                return matches(value, module)
-        return any(module == end or module.endswith(f".{end}") for end in self._read_list(setting))
-
-    def _read_list(self, setting: str) -> list[Any]:
-        """A setting that is a list of names."""
-        value = self._fields.get(setting)
-        if isinstance(value, set):  # of a model in memory
-            return sorted(value)
-        names = [] if value is None else value
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise CorruptCheckpointError(
-                f"{ADAPTER} has {setting} = {value!r:.60}, expected a list of names; correct it"
-            )
-        return names
+            return targets.lower() == "all-linear" or _names("target_modules", targets, module)
+        return module in targets or (_is_end(targets, module) and self._is_chosen_layer(module))
 
     def _is_chosen_layer(self, module: str) -> bool:
         """Whether layers_to_transform has the layer of a module, or there is no such choice."""
-        chosen = self._fields.get("layers_to_transform")
+        chosen = self._stated.layers_to_transform
         if chosen is None or chosen == []:
             return True
-        stated = self._fields.get("layers_pattern")
-        names = [stated] if isinstance(stated, str) and stated else self._read_list("layers_pattern")
-        if not all(PLAIN_NAME.fullmatch(str(name)) for name in names):
+        stated = self._stated.layers_pattern or []
+        names = [stated] if isinstance(stated, str) else stated
+        if not all(PLAIN_NAME.fullmatch(name) for name in names):
             raise CorruptCheckpointError(
                 f"{ADAPTER} has layers_pattern = {stated!r:.60}, expected names of lists of layers; {MERGE}"
             )
@@ -265,16 +225,24 @@ class LoraSettings:
         return False
 
 
+def _names(setting: str, value: str | Collection[str], module: str) -> bool:
+    """Whether a setting, which is a pattern or names or their ends, has a module."""
+    return _matches(matches, value, module, setting) if isinstance(value, str) else _is_end(value, module)
+
+
+def _is_end(ends: Collection[str], name: str) -> bool:
+    """Whether one of these is a name, or the last parts of it."""
+    return any(name == end or name.endswith(f".{end}") for end in ends)
+
+
+def _matches(match: Callable[[str, str], bool], pattern: str, module: str, setting: str) -> bool:
+    """Whether a pattern of a setting matches. Raises CorruptCheckpointError if it is invalid or takes too long."""
+    try:
+        return match(pattern, module)
+    except PatternError as error:
+        raise CorruptCheckpointError(f"{ADAPTER} has the {setting} {pattern!r:.60}, which {error}; {MERGE}") from None
+
+
 def show_name(name: str) -> str:
     """The name of a tensor or module in a message: what prints of it, in bounded length."""
     return f"{printable(name):.{LONGEST_NAME}}"
-
-
-def _is_finite(value: Any) -> bool:
-    """Whether a value is a number, and neither infinite nor too large for a float."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from attngeo.bounds.names import list_names
 from attngeo.checkpoints.adapter_settings import MERGE, LoraSettings, show_name
-from attngeo.checkpoints.store import FLOATS, TensorInfo, TensorStore
+from attngeo.checkpoints.store import FLOATS, OuterStore, TensorInfo, TensorStore
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError, about
 
 # What PEFT puts before the names of all modules, and how the name of a weight ends.
@@ -89,8 +88,9 @@ class Adapter:
         self._stored: dict[str, dict[Role, str]] = defaultdict(
             dict
         )  # tensor of the base → role → tensor of the adapter
-        self._unmatched: list[str] = []  # tensors of the adapter whose tensor the base lacks
-        self._transposed: set[str] = set()
+        self._modules: dict[str, str] = {}  # weight of the base → its module in the model that was trained
+        self._unmatched: dict[str, str] = {}  # tensor of the adapter → its tensor, which the base lacks
+        self.transposed: set[str] = set()  # weights that are stored as [inputs, outputs]; see `require_fit`
         with about(ref):
             self._match_tensors()
 
@@ -108,29 +108,29 @@ class Adapter:
             if target is not None:
                 name, role = target
                 used[stored] = target
-                may_be_renamed[name] = role in UPDATE and _is_in_layer(name)
+                is_in_layer = any(part.isdecimal() for part in name.split("."))  # as queries and keys are
+                may_be_renamed[name] = role in UPDATE and is_in_layer
         matches = match_names(may_be_renamed, self._base)
         for stored, (name, role) in used.items():
-            if name in matches:
-                self._add(matches[name], role, stored)
-            else:
-                self._unmatched.append(stored)
-
-    def _add(self, name: str, role: Role, stored: str) -> None:
-        """Add a tensor of the adapter to those of a tensor of the base."""
-        by_role = self._stored[name]
-        if role == "other":
-            by_role.setdefault(role, stored)
-            return
-        # A tensor that takes the place of the base's leaves nothing to change.
-        excluded = set(by_role) - {"other"} if role == "whole" else {role, "whole"}
-        others = [by_role[taken] for taken in by_role if taken in excluded]
-        if others:
-            raise CorruptCheckpointError(
-                f"{show_name(stored)} and {show_name(others[0])} belong to {show_name(name)} both, expected one of "
-                f"them; {MERGE}"
-            )
-        by_role[role] = stored
+            if name not in matches:
+                self._unmatched[stored] = name
+                continue
+            in_base = matches[name]
+            by_role = self._stored[in_base]
+            if role == "other":
+                by_role.setdefault(role, stored)
+                continue
+            if role in UPDATE:
+                self._modules[in_base] = name.removesuffix(WEIGHT)
+            # A tensor that takes the place of the base's leaves nothing to change.
+            excluded = set(by_role) - {"other"} if role == "whole" else {role, "whole"}
+            others = [by_role[taken] for taken in by_role if taken in excluded]
+            if others:
+                raise CorruptCheckpointError(
+                    f"{show_name(stored)} and {show_name(others[0])} belong to {show_name(in_base)} both, expected one "
+                    f"of them; {MERGE}"
+                )
+            by_role[role] = stored
 
     def has(self, name: str) -> bool:
         """Whether it changes or replaces a tensor of the base."""
@@ -168,12 +168,12 @@ class Adapter:
         """
         with about(self.ref):
             modules = {_last_part(name) for name in weights}
-            for stored in self._unmatched:
-                if _module_of(stored) in modules:
+            for stored, name in self._unmatched.items():
+                if _last_part(name) in modules:
                     raise self._explain_foreign(stored)
             for name, is_transposed in weights.items():
                 if is_transposed:
-                    self._transposed.add(name)
+                    self.transposed.add(name)
                 if name in self._stored:
                     self._require_sum(name, only_updates=only_updates)
                     self._check_stored(name, is_transposed=is_transposed)
@@ -197,11 +197,9 @@ class Adapter:
             )
 
     def _explain_foreign(self, stored: str) -> CorruptCheckpointError:
-        target = _read_name(stored)
-        assert target is not None  # it was matched before
         return CorruptCheckpointError(
-            f"{show_name(stored)} changes {show_name(target[0])}, and {self._base.ref} has no such tensor; give its "
-            "own base"
+            f"{show_name(stored)} changes {show_name(self._unmatched[stored])}, and {self._base.ref} has no such "
+            "tensor; give its own base"
         )
 
     def _check_stored(self, name: str, *, is_transposed: bool) -> None:
@@ -224,7 +222,7 @@ class Adapter:
                 )
         if self.changes(name):
             outputs, inputs = shape[::-1] if is_transposed else shape
-            self._check_update(self._module(name), infos, outputs, inputs)
+            self._check_update(self._modules[name], infos, outputs, inputs)
 
     def _check_update(self, module: str, infos: Mapping[Role, TensorInfo], outputs: int, inputs: int) -> None:
         """Raise if the factors and magnitudes of an update do not fit its module or the settings."""
@@ -237,23 +235,13 @@ class Adapter:
             )
         self.settings.require_target(module)
         self.settings.scale(module, rank)
-        has_magnitudes = "magnitude" in infos
-        if has_magnitudes != self.settings.use_dora:
+        magnitudes = infos["magnitude"].shape if "magnitude" in infos else None
+        expected = (outputs,) if self.settings.use_dora else None
+        if magnitudes != expected:
             raise CorruptCheckpointError(
-                f"{show_name(module)}: use_dora is {self.settings.use_dora}, and the magnitudes of DoRA are "
-                f"{'there' if has_magnitudes else 'missing'}"
+                f"{show_name(module)}: use_dora is {self.settings.use_dora}, and the magnitudes of DoRA have the shape "
+                f"{magnitudes}, expected {expected}"
             )
-        if has_magnitudes and infos["magnitude"].shape != (outputs,):
-            raise CorruptCheckpointError(
-                f"{show_name(module)}: {list(infos['magnitude'].shape)} magnitudes, expected [{outputs}]"
-            )
-
-    def _module(self, name: str) -> str:
-        """The name of the module of a weight of the base in the model that was trained."""
-        stored = next(stored for role, stored in self._stored[name].items() if role in UPDATE)
-        parameter = PARAMETER.fullmatch(stored.removeprefix(PREFIX))
-        assert parameter is not None  # its role comes from that
-        return parameter[1]
 
     def require_change(self, names: Collection[str]) -> None:
         """Raise UnsupportedModelError if it changes none of these tensors, those of queries and keys.
@@ -265,15 +253,11 @@ class Adapter:
         others = {_last_part(name) for name in self._stored}
         with about(self.ref):
             if not others and self._unmatched:
-                raise self._explain_foreign(self._unmatched[0])
+                raise self._explain_foreign(next(iter(self._unmatched)))
             raise UnsupportedModelError(
                 f"the adapter changes no queries or keys, but {list_names(sorted(others)[:4]) or 'nothing'}; score "
                 f"{self._base.ref} alone"
             )
-
-    def is_transposed(self, name: str) -> bool:
-        """Whether a weight is stored as [inputs, outputs]; see `require_fit`."""
-        return name in self._transposed
 
     def factors(self, name: str, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The update of a weight as a product: s·B [outputs, rank] and A [rank, inputs].
@@ -284,7 +268,7 @@ class Adapter:
         down = tensors[by_role["A"]].float()
         up = tensors[by_role["B"]].float()
         with about(self.ref):
-            scale = self.settings.scale(self._module(name), len(down))
+            scale = self.settings.scale(self._modules[name], len(down))
         return scale * self._weight * up, down
 
     def change(self, name: str, weight: Tensor | None, rows: slice, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -300,18 +284,18 @@ class Adapter:
             return weight
         up, down = self.factors(name, tensors)
         update = up @ down
-        if self.is_transposed(name):
+        if name in self.transposed:
             update = update.T
         changed = weight.float() + update[rows]
         if "magnitude" not in self._stored[name]:
             return changed
         magnitude = tensors[self._stored[name]["magnitude"]].float()  # [outputs]
-        if self.is_transposed(name):
+        if name in self.transposed:
             return changed.mul(magnitude / changed.norm(dim=0))
         return changed.mul((magnitude[rows] / changed.norm(dim=1)).unsqueeze(1))
 
 
-class AdapterStore(TensorStore):
+class AdapterStore(OuterStore):
     """The tensors of a base model, and in place of the weights that adapters change the changed ones, in float32.
 
     Args:
@@ -331,14 +315,9 @@ class AdapterStore(TensorStore):
         only_updates: bool = False,
         may_be_idle: bool = False,
     ) -> None:
+        super().__init__(base)
         self.ref = ref
-        self.config = base.config
-        self.revision = base.revision
-        self.offline = base.offline
-        self.folder = base.folder
-        self.main_file = base.main_file
         self.format = f"{base.format}+lora"
-        self._base = base
         self._adapters = adapters
         self._only_updates = only_updates
         self._may_be_idle = may_be_idle
@@ -347,30 +326,15 @@ class AdapterStore(TensorStore):
     @property
     def lanes(self) -> int:
         """How many reads at once make it faster."""
-        return max(self._base.lanes, *(adapter.tensors.lanes for adapter in self._adapters))
-
-    @property
-    def names(self) -> Collection[str]:
-        """The names of the base's tensors."""
-        return self._base.names
-
-    @property
-    def total_nbytes(self) -> int | None:
-        """Bytes of the base's tensors as they are stored."""
-        return self._base.total_nbytes
-
-    @property
-    def parameters(self) -> int | None:
-        """Number of the base's weights; a merged adapter has no more."""
-        return self._base.parameters
+        return max(self._inner.lanes, *(adapter.tensors.lanes for adapter in self._adapters))
 
     def require_fit(self, weights: Mapping[str, bool]) -> None:
         """Check what the adapters say about tensors of the base; see `Adapter.require_fit`.
 
         Raises UsageError also if one adapter replaces what another one changes.
         """
-        if isinstance(self._base, AdapterStore):
-            self._base.require_fit(weights)
+        if isinstance(self._inner, AdapterStore):
+            self._inner.require_fit(weights)
         for adapter in self._adapters:
             adapter.require_fit(weights, only_updates=self._only_updates)
         for name in weights:
@@ -386,8 +350,8 @@ class AdapterStore(TensorStore):
 
     def require_changes(self, names: Collection[str]) -> None:
         """Raise UnsupportedModelError if an adapter changes none of these tensors, those of queries and keys."""
-        if isinstance(self._base, AdapterStore):
-            self._base.require_changes(names)
+        if isinstance(self._inner, AdapterStore):
+            self._inner.require_changes(names)
         if self._may_be_idle:
             return
         for adapter in self._adapters:
@@ -395,7 +359,7 @@ class AdapterStore(TensorStore):
 
     def info(self, name: str) -> TensorInfo:
         """Shape and bytes in memory of one tensor."""
-        info = self._base.info(name)
+        info = self._inner.info(name)
         adapters = [adapter for adapter in self._adapters if adapter.has(name)]
         if any(adapter.changes(name) for adapter in adapters):
             packed = f"{info.packed or info.dtype}+lora"
@@ -409,7 +373,7 @@ class AdapterStore(TensorStore):
 
     def fetched(self, reads: Mapping[str, slice]) -> int:
         """Bytes that `read_all` reads of the files of all."""
-        count = self._base.fetched(self._leave_out_replaced(reads))
+        count = self._inner.fetched(self._leave_out_replaced(reads))
         for adapter in self._adapters:
             count += adapter.tensors.fetched(adapter.list_stored(reads))
         return count
@@ -419,10 +383,6 @@ class AdapterStore(TensorStore):
         return {
             name: rows for name, rows in reads.items() if not any(adapter.replaces(name) for adapter in self._adapters)
         }
-
-    def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
-        """Open the base's files that hold these tensors. Calls `progress` with each file's name."""
-        self._base.open(names, progress)
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
         """Rows of each of these tensors after the updates.
@@ -434,35 +394,27 @@ class AdapterStore(TensorStore):
         unfitted = {name: False for name in reads if name not in self._fitted}
         if unfitted:
             self.require_fit(unfitted)
-        changed = self._base.read_all(self._leave_out_replaced(reads))
+        changed = self._inner.read_all(self._leave_out_replaced(reads))
         factors: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for adapter in self._adapters:
             stored = adapter.tensors.read_all(adapter.list_stored(reads))
             for name, rows in reads.items():
                 if adapter.changes(name) and self._only_updates:
                     up, down = adapter.factors(name, stored)
-                    factors[name].append((up.T if adapter.is_transposed(name) else up[rows], down))
+                    factors[name].append((up.T if name in adapter.transposed else up[rows], down))
                 elif adapter.has(name):
                     changed[name] = adapter.change(name, changed.get(name), rows, stored)
         tensors = {name: changed[name] for name in reads}
         for name, pairs in factors.items():
             ups, downs = zip(*pairs, strict=True)
-            is_transposed = self._adapters[0].is_transposed(name)
+            is_transposed = name in self._adapters[0].transposed
             tensors[name + FACTORS[0]] = torch.cat(ups, 0 if is_transposed else 1)
             tensors[name + FACTORS[1]] = torch.cat(downs)
         return tensors
 
-    def file(self, name: str) -> Path | None:
-        """The path of another file of the base."""
-        return self._base.file(name)
-
-    def download(self, progress: Callable[[str], None]) -> None:
-        """Make every file of the base a whole file on this machine."""
-        self._base.download(progress)
-
     def close(self) -> None:
         """Close all open files."""
-        self._base.close()
+        super().close()
         for adapter in self._adapters:
             adapter.tensors.close()
 
@@ -470,17 +422,6 @@ class AdapterStore(TensorStore):
 def _last_part(name: str) -> str:
     """The last part of the name of the module of a tensor: "q_proj" of "layers.0.q_proj.weight"."""
     return name.rpartition(".")[0].rpartition(".")[2]
-
-
-def _module_of(stored: str) -> str:
-    """The same of the tensor of the base that a tensor of an adapter belongs to."""
-    target = _read_name(stored)
-    return "" if target is None else _last_part(target[0])
-
-
-def _is_in_layer(name: str) -> bool:
-    """Whether a tensor is in a numbered layer, as those of queries and keys are."""
-    return any(part.isdecimal() for part in name.split("."))
 
 
 def match_names(may_be_renamed: Mapping[str, bool], base: TensorStore) -> dict[str, str]:
@@ -526,12 +467,8 @@ def _match_renamed(names: Iterable[str], base: TensorStore) -> dict[str, str]:
     if rename is None:
         return {}
     renamed = {rename(in_base): in_base for in_base in base.names}
-    matches = {}
-    for name in names:
-        in_base = renamed.get(name) or renamed.get(rename(name))
-        if in_base is not None:
-            matches[name] = in_base
-    return matches
+    matches = {name: renamed.get(name) or renamed.get(rename(name)) for name in names}
+    return {name: in_base for name, in_base in matches.items() if in_base is not None}
 
 
 def _list_ends(name: str) -> list[str]:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
+from pkgutil import resolve_name
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from attngeo.checkpoints.files import (
     require_format,
 )
 from attngeo.checkpoints.gguf import GgufFile, open_splits
-from attngeo.checkpoints.store import ByteSource, RegularFile, TensorFile, TensorInfo, TensorStore
+from attngeo.checkpoints.store import ByteSource, RegularFile, TensorFile, TensorInfo, TensorStore, read_bytes
 from attngeo.errors import CorruptCheckpointError, about
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class FileStore(TensorStore):
         folder: Folder | Repository,
         main_file: str,
         index: Index | None = None,
-        opened: Mapping[str, tuple[ByteSource, TensorFile]] | None = None,
+        opened: Mapping[str, TensorFile] = {},
         opener: Callable[[ByteSource], TensorFile] | None = None,
     ) -> None:
         self.ref = in_utf8(ref)
@@ -97,8 +98,8 @@ class FileStore(TensorStore):
         self._source_folder = folder
         self._index = index
         self._opener = opener
-        self._open = dict(opened or {})
-        self._lanes = max((source.lanes for source, _ in self._open.values()), default=1)
+        self._open = dict(opened)
+        self._lanes = max((file.source.lanes for file in opened.values()), default=1)
         self._repeated: dict[str, str] = {}  # tensor → a file that holds it, too, after the one that the index names
         self._lock = Lock()
         self._closed = False
@@ -119,7 +120,7 @@ class FileStore(TensorStore):
         """Bytes of all tensors: from the index, which may not state them, or from the header of the one file."""
         if self._index is not None:
             return self._index.total_nbytes
-        return sum(info.nbytes for info in self._file(self.main_file).tensors.values())
+        return sum(info.nbytes for info in self._open_file(self.main_file).tensors.values())
 
     @property
     def parameters(self) -> int | None:
@@ -133,7 +134,7 @@ class FileStore(TensorStore):
         """
         count = 0
         nbytes = 0
-        for _, file in self._open.values():
+        for file in self._open.values():
             for info in file.tensors.values():
                 count += weights(info)
                 nbytes += info.nbytes
@@ -148,13 +149,13 @@ class FileStore(TensorStore):
     def _weight_map(self) -> Mapping[str, str]:
         """Name → the file that holds the tensor."""
         if self._index is None:
-            return dict.fromkeys(self._file(self.main_file).tensors, self.main_file)
+            return dict.fromkeys(self._open_file(self.main_file).tensors, self.main_file)
         return self._index.weight_map
 
     def info(self, name: str) -> TensorInfo:
         """Shape, dtype and bytes of one tensor. Raises CorruptCheckpointError if the file of the index lacks it."""
         file = self._weight_map[name]
-        info = self._file(file).tensors.get(name)
+        info = self._open_file(file).tensors.get(name)
         if info is not None and name not in self._repeated:
             return info
         with about(self.ref):
@@ -167,11 +168,8 @@ class FileStore(TensorStore):
                 "later, holds it, too; save the model again"
             )
 
-    def _file(self, file: str) -> TensorFile:
-        return self._open_file(file)[1]
-
-    def _open_file(self, file: str) -> tuple[ByteSource, TensorFile]:
-        """A file and its bytes, opened once; several threads may open several files."""
+    def _open_file(self, file: str) -> TensorFile:
+        """A file, opened once; several threads may open several files."""
         with self._lock:
             opening = self._opening[file]
         with opening:
@@ -179,8 +177,7 @@ class FileStore(TensorStore):
             if file in self._open:
                 return self._open[file]
             with about(self.ref):
-                opener = self._opener or require_format(file).open
-                assert opener is not None  # require_format has refused the others
+                opener = self._opener or resolve_name(require_format(file).opener)
                 source = _open_source(self._source_folder, file)
             opened = opener(source)
             with about(self.ref):
@@ -190,9 +187,9 @@ class FileStore(TensorStore):
                 if self._closed:
                     opened.close()
                 self._require_not_closed(file)
-                self._open[file] = (source, opened)
+                self._open[file] = opened
                 self._lanes = max(self._lanes, source.lanes)
-            return source, opened
+            return opened
 
     def _require_not_closed(self, file: str) -> None:
         if self._closed:
@@ -206,7 +203,7 @@ class FileStore(TensorStore):
         """
         files = sorted({self._weight_map[name] for name in names})
         with ExitStack() as stack:
-            openings: list[Callable[[], TensorFile]] = [partial(self._file, file) for file in files]
+            openings: list[Callable[[], TensorFile]] = [partial(self._open_file, file) for file in files]
             if self._source_folder.at_once > 1 and len(files) > 1:
                 threads = ThreadPoolExecutor(self._source_folder.at_once, thread_name_prefix=THREADS)
                 stack.callback(threads.shutdown, wait=False, cancel_futures=True)
@@ -224,8 +221,8 @@ class FileStore(TensorStore):
             by_file[self._weight_map[name]][name] = rows
         tensors = {}
         for file_name, reads_of_file in by_file.items():
-            source, file = self._open_file(file_name)
-            with about(source.where), source.hold(file.extents(reads_of_file)):
+            file = self._open_file(file_name)
+            with about(file.source.where), file.source.hold(file.extents(reads_of_file)):
                 for name, rows in reads_of_file.items():
                     tensors[name] = file.read(name, rows)
         return {name: tensors[name] for name in reads}
@@ -249,7 +246,7 @@ class FileStore(TensorStore):
 
     def _close_files(self) -> None:
         with self._lock:
-            files = [file for _, file in self._open.values()]
+            files = [*self._open.values()]
             self._open.clear()
         for file in files:
             file.close()
@@ -300,14 +297,13 @@ def open_files(
     log.info("%s: %s in %s, %d files of weights", ref, name, folder.path, 1 if index is None else len(index.files))
     if not name.endswith(GGUF):
         return FileStore(ref, config, folder, name, index)
-    source = _open_source(folder, name)
-    first = GgufFile(source)
-    opened = {name: (source, first)}
+    first = GgufFile(_open_source(folder, name))
+    opened = {name: first}
     if first.metadata.get("split.count", 1) != 1:
         opened |= open_splits(first, name, partial(_open_source, folder))
         weight_map: dict[str, str] = {}
         total = 0
-        for split, (_, file) in opened.items():
+        for split, file in opened.items():
             weight_map |= dict.fromkeys(file.tensors, split)
             total += sum(info.nbytes for info in file.tensors.values())
         index = Index(weight_map, total)
@@ -320,8 +316,7 @@ def _open_source(folder: Folder | Repository, file: str) -> ByteSource:
     source = RegularFile(opened) if isinstance(opened, Path) else opened
     if len(POINTER) <= source.size <= LONGEST_POINTER:
         with about(source.where):
-            start = bytes(source.read(0, len(POINTER), "header").numpy())
-            if start == POINTER.encode():
+            if read_bytes(source, 0, len(POINTER), "header") == POINTER.encode():
                 source.close()
                 raise CorruptCheckpointError(ADVICE_FOR_POINTERS)
     return source

@@ -1,6 +1,6 @@
 """Names of checkpoint files: the table of formats, and what config.json and an index state. Imports no torch.
 
-A new format is a module with a class that fits `TensorFile`, and an entry in `FORMATS`. A module of a format, and torch
+A new format is a module with a class of `TensorFile`, and an entry in `FORMATS`. A module of a format, and torch
 with it, is imported when the first file of that format is opened.
 """
 
@@ -11,13 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, read_small_text
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
-
-if TYPE_CHECKING:
-    from attngeo.checkpoints.store import ByteSource, TensorFile
 
 Check = Callable[[dict[str, Any]], dict[str, Any]]
 # The end of the name of an index: the JSON file that tells which file of a sharded checkpoint holds which tensor.
@@ -50,47 +47,34 @@ class Format:
 
     name: what users call it. suffixes: how its file names end; the first one is the usual one. usual_stem: what
     transformers calls the file of a checkpoint, before the suffix; "" if transformers does not write this format.
-    open: opens one file, and raises CheckpointError if it is broken; None for a format that is not supported, with
+    opener: the module and the name of the `TensorFile` that opens one file; "" for a format that is not supported, with
     `advice` on what to use instead. not_weights: files with the usual suffix that hold something else.
     """
 
     name: str
     suffixes: tuple[str, ...]
     usual_stem: str = ""
-    open: Callable[[ByteSource], TensorFile] | None = None
+    opener: str = ""
     not_weights: tuple[str, ...] = ()
     advice: str = ""
 
 
-def _open_safetensors(source: ByteSource) -> TensorFile:
-    from attngeo.checkpoints.safetensors import SafetensorsFile
-
-    return SafetensorsFile(source)
-
-
-def _open_torch(source: ByteSource) -> TensorFile:
-    from attngeo.checkpoints.torch_file import TorchFile
-
-    return TorchFile(source)
-
-
-def _open_gguf(source: ByteSource) -> TensorFile:
-    from attngeo.checkpoints.gguf import GgufFile
-
-    return GgufFile(source)
-
-
 # In the order in which they are tried.
 FORMATS: tuple[Format, ...] = (
-    Format(name="safetensors", suffixes=(SAFETENSORS,), usual_stem="model", open=_open_safetensors),
+    Format(
+        name="safetensors",
+        suffixes=(SAFETENSORS,),
+        usual_stem="model",
+        opener="attngeo.checkpoints.safetensors:SafetensorsFile",
+    ),
     Format(
         name="PyTorch",
         suffixes=(".bin", ".pt", ".pth"),
         usual_stem="pytorch_model",
-        open=_open_torch,
+        opener="attngeo.checkpoints.torch_file:TorchFile",
         not_weights=("training_args.bin",),
     ),
-    Format(name="GGUF", suffixes=(GGUF,), open=_open_gguf),
+    Format(name="GGUF", suffixes=(GGUF,), opener="attngeo.checkpoints.gguf:GgufFile"),
     Format(
         name="NumPy", suffixes=(".npz",),
         advice="save the tensors as safetensors, with safetensors.numpy.save_file and a config.json beside it",
@@ -136,7 +120,7 @@ def usual_names() -> tuple[str, ...]:
     """
     names = []
     for file_format in FORMATS:
-        if file_format.usual_stem and file_format.open:
+        if file_format.usual_stem and file_format.opener:
             name = f"{file_format.usual_stem}{file_format.suffixes[0]}"
             names += [name, f"{name}{INDEX_SUFFIX}"]
     return tuple(names)
@@ -190,12 +174,12 @@ def require_format(file: str) -> Format:
     for file_format in FORMATS:
         if not file.endswith(file_format.suffixes):
             continue
-        if file_format.open is None:
+        if not file_format.opener:
             raise UnsupportedModelError(f"{file}: {file_format.name} files are not supported; {file_format.advice}")
         return file_format
     suffixes: list[str] = []
     for file_format in FORMATS:
-        if file_format.open:
+        if file_format.opener:
             suffixes += file_format.suffixes
     raise UnsupportedModelError(
         f"{file}: unknown format, expected a folder or a file that ends in one of: "
@@ -372,7 +356,13 @@ def find_only_weights(folder: Path) -> str:
     Raises CorruptCheckpointError if there are several of one format, UnsupportedModelError for another format.
     """
     for file_format in FORMATS:
-        names = _list_weights(folder, file_format)
+        suffix = file_format.suffixes[0]
+        indices = sorted(path.name for path in folder.glob(f"*{suffix}{INDEX_SUFFIX}") if path.is_file())
+        listed = set(file_format.not_weights)
+        for index in indices:
+            listed.update(read_index(folder / index).files)
+        files = sorted(path.name for path in folder.glob(f"*{suffix}") if path.is_file())
+        names = indices + [name for name in files if name not in listed and not LATER_PART.search(name)]
         if len(names) > 1:
             require_format(names[0])
             refuse_shard(names[0])
@@ -383,19 +373,8 @@ def find_only_weights(folder: Path) -> str:
             return names[0]
     refuse_other_folders(folder)
     usual = ", ".join(usual_names())
-    single = " or ".join(f"*{file_format.suffixes[0]}" for file_format in FORMATS if file_format.open)
+    single = " or ".join(f"*{file_format.suffixes[0]}" for file_format in FORMATS if file_format.opener)
     raise CorruptCheckpointError(f"no weights in {folder}, looked for {usual} and for a single {single}")
-
-
-def _list_weights(folder: Path, file_format: Format) -> list[str]:
-    """The files and indices of one format in a folder, without the files that belong to one of these indices."""
-    suffix = file_format.suffixes[0]
-    indices = sorted(path.name for path in folder.glob(f"*{suffix}{INDEX_SUFFIX}") if path.is_file())
-    files = sorted(path.name for path in folder.glob(f"*{suffix}") if path.is_file())
-    listed = set(file_format.not_weights)
-    for index in indices:
-        listed.update(read_index(folder / index).files)
-    return indices + [name for name in files if name not in listed and not LATER_PART.search(name)]
 
 
 def refuse_other_folders(folder: Path) -> None:

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attngeo.checkpoints.store import ByteSource, Extent, TensorInfo
+from attngeo.checkpoints.files import GGUF
+from attngeo.checkpoints.store import ByteSource, Extent, TensorFile, TensorInfo, read_bytes
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, about
 
 MAGIC = b"GGUF"
@@ -28,11 +29,9 @@ VERSIONS = (2, 3)
 # Bytes that are read at a time, at first and at most: of the last part much may be no header.
 FIRST_CHUNK = 1 << 16
 CHUNK = 1 << 20
-# Limits that no real file reaches: bytes of a header and of a text, tensors, values, texts of a list, of all lists.
+# Limits that no real file reaches: bytes of a header and of a text, texts of a list, of all lists.
 LONGEST_HEADER = 1 << 29
 LONGEST_TEXT = 1 << 24
-MOST_TENSORS = 1 << 17
-MOST_KEYS = 1 << 16
 MOST_TEXTS = 1 << 20
 MOST_SKIPPED = 1 << 22
 # The number of a dtype in a file → its name, and the numbers and bytes of a block.
@@ -163,7 +162,7 @@ class Unread(NamedTuple):
         return f"a list of {self.length:,}"
 
 
-class GgufFile:
+class GgufFile(TensorFile):
     """An open .gguf file. Errors are about the file.
 
     Args:
@@ -181,20 +180,13 @@ class GgufFile:
     """
 
     def __init__(self, source: ByteSource, inherited: Mapping[str, Any] = {}) -> None:
-        self._source = source
-        self.where = source.where
-        try:
-            with about(source.where):
-                self._load(inherited)
-        except BaseException:
-            self.close()
-            raise
+        self._inherited = inherited
+        super().__init__(source)
 
-    def _load(self, inherited: Mapping[str, Any]) -> None:
-        """Read the header."""
-        reader = _Reader(self._source)
+    def _load(self) -> None:
+        reader = _Reader(self.source)
         self.own, entries = _read_header(reader)
-        self.metadata = {**inherited, **self.own}
+        self.metadata = {**self._inherited, **self.own}
         architecture = str(self.metadata.get("general.architecture"))
         if architecture not in ARCHITECTURES:
             raise UnsupportedModelError(
@@ -202,13 +194,25 @@ class GgufFile:
                 f"{', '.join(ARCHITECTURES)}; give the checkpoint that the file was made from"
             )
         self.family = ARCHITECTURES[architecture]
-        self._starts: dict[str, int] = {}
-        self.tensors: dict[str, TensorInfo] = {}
-        self._locate_tensors(entries, reader)
-        self.layers = _count_layers(entries)
+        self.tensors = self._locate_tensors(entries, reader)
+        self.layers: dict[str, set[int]] = {}
+        for entry in entries:
+            match = LAYER.fullmatch(entry.name)
+            if match:
+                self.layers.setdefault(match[1] or "", set()).add(int(match[2]))
         if self.metadata.get("split.count", 1) == 1:
             require_layers(self, [self])
-        self.factors = self._read_factors()
+        self.factors: list[float] | None = None
+        name = next((name for name in FACTORS if name in self.tensors), "")
+        if name:
+            info = self.tensors[name]
+            is_known = info.dtype == "F32" and info.nbytes <= CHUNK
+            self.factors = self._read(name, slice(None)).flatten().tolist() if is_known else []
+        for factor in self.factors or ():
+            if not _is_positive(factor):
+                raise CorruptCheckpointError(
+                    f"{name} has the factor {factor}, expected numbers above 0; download it again"
+                )
         self.config = self.build_config()
 
     def build_config(self) -> dict[str, Any]:
@@ -239,7 +243,13 @@ class GgufFile:
         if not width and config.get("num_attention_heads"):
             width = config.get("hidden_size", 0) // config["num_attention_heads"]
         if rotated is not None and width:
-            self._require_rotated(rotated, width)
+            rotate_all = name in ROTATE_ALL
+            if not _is_count(rotated) or rotated % 2 or rotated > width or (rotate_all and rotated != width):
+                expected = "all of them" if rotate_all else "an even number of them"
+                raise CorruptCheckpointError(
+                    f"{rotated!s:.20} dimensions of a head's {width} are stated to rotate, expected {expected}; "
+                    "download it again"
+                )
             config["partial_rotary_factor"] = rotated / width
         return config
 
@@ -269,32 +279,6 @@ class GgufFile:
             f"states {key} = {value!s:.40}, expected one finite number that is not below 0; download it again"
         )
 
-    def _require_rotated(self, rotated: Any, width: int) -> None:
-        """Raise CorruptCheckpointError if these dimensions of a head's `width` cannot be those that rotate."""
-        rotate_all = self.metadata["general.architecture"] in ROTATE_ALL
-        if not _is_count(rotated) or rotated % 2 or rotated > width or (rotate_all and rotated != width):
-            expected = "all of them" if rotate_all else "an even number of them"
-            raise CorruptCheckpointError(
-                f"{rotated!s:.20} dimensions of a head's {width} are stated to rotate, expected "
-                f"{expected}; download it again"
-            )
-
-    def _read_factors(self) -> list[float] | None:
-        """The factors; see `GgufFile`."""
-        name = next((name for name in FACTORS if name in self.tensors), None)
-        if name is None:
-            return None
-        info = self.tensors[name]
-        if info.dtype != "F32" or info.nbytes > CHUNK:
-            return []
-        factors: list[float] = self.read(name).flatten().tolist()
-        for factor in factors:
-            if not _is_positive(factor):
-                raise CorruptCheckpointError(
-                    f"{name} has the factor {factor}, expected numbers above 0; download it again"
-                )
-        return factors
-
     def _state_scaling(self, key: str) -> dict[str, Any] | None:
         """The scaling of rotary embeddings as config.json would state it; of an unknown kind if a number is missing."""
         factors = self.factors
@@ -321,8 +305,8 @@ class GgufFile:
             return None
         return {"rope_type": f"{rope_type:.40} of GGUF"}
 
-    def _locate_tensors(self, entries: list[_Entry], reader: _Reader) -> None:
-        """Fill the table of tensors. Each begins where the one before it ends, at a multiple of the alignment.
+    def _locate_tensors(self, entries: list[_Entry], reader: _Reader) -> dict[str, TensorInfo]:
+        """The table of tensors. Each begins where the one before it ends, at a multiple of the alignment.
 
         Raises CorruptCheckpointError if they do not, or do not fill the file.
         """
@@ -330,12 +314,13 @@ class GgufFile:
         if not _is_count(alignment) or alignment & (alignment - 1) or alignment > 1 << 20:
             raise reader.broken(f"states the alignment {alignment!s:.40}, expected a power of 2")
         start = _pad(reader.position, alignment)
-        room = self._source.size - start
+        room = self.source.size - start
+        tensors: dict[str, TensorInfo] = {}
         expected: int | None = 0
         end = 0
         for entry in entries:
-            info = self._describe(entry)
-            if info.name in self.tensors:
+            info = self._describe(entry, start)
+            if info.name in tensors:
                 raise reader.broken(f"lists the tensor {entry.name!r:.80} twice")
             if expected is None:  # the size of the one before it is not known
                 expected = max(_pad(end, alignment), _pad(entry.offset, alignment))
@@ -350,16 +335,19 @@ class GgufFile:
                     f"{entry.offset:,} does not fit into {max(room, 0):,} bytes of data; download it again"
                 )
             expected = _pad(end, alignment) if entry.dtype in DTYPES else None  # of other types, sizes are unknown
-            self._starts[info.name] = start + info.offset
-            self.tensors[info.name] = info
+            tensors[info.name] = info
         if expected is not None and entries and room > expected:
             raise reader.broken(f"lists tensors of {expected:,} bytes, and {room:,} bytes of data follow")
+        return tensors
 
-    def _describe(self, entry: _Entry) -> TensorInfo:
-        """The tensor of an entry. Raises CorruptCheckpointError if it has no whole blocks."""
+    def _describe(self, entry: _Entry, data_start: int) -> TensorInfo:
+        """The tensor of an entry. Raises CorruptCheckpointError if it has no whole blocks.
+
+        data_start: the first byte of the data in the file.
+        """
         name = self._rename(entry.name)
         if entry.dtype not in DTYPES:
-            return TensorInfo(name, f"GGML type {entry.dtype}", entry.shape, 0, entry.offset)
+            return TensorInfo(name, f"GGML type {entry.dtype}", entry.shape, 0, data_start + entry.offset)
         dtype, numbers, nbytes = DTYPES[entry.dtype]
         shape = entry.shape
         columns = shape[-1] if shape else 1
@@ -371,7 +359,7 @@ class GgufFile:
         size = math.prod(shape) // numbers * nbytes
         if entry.name.endswith("attn_k_b.weight") and len(shape) == 3:  # [heads, rank, width]
             shape = (shape[0] * shape[1], columns)
-        return TensorInfo(name, dtype, shape, size, entry.offset)
+        return TensorInfo(name, dtype, shape, size, data_start + entry.offset)
 
     def _rename(self, name: str) -> str:
         """The name that transformers has for a tensor; the name in the file for what no layout reads."""
@@ -389,31 +377,20 @@ class GgufFile:
         block = self.family.block.format(f"{stack}oder", layer) if stack else self.family.block.format(layer)
         return f"{block}.{renamed}.{parameter}"
 
-    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """One tensor, or rows of its first dimension, in new memory.
+    def _read(self, name: str, rows: slice) -> Tensor:
+        """Rows of a tensor: [rows, ...] in the dtype of plain numbers; of others bytes, uint8 [rows, bytes of a row].
 
-        Args:
-            name: the tensor.
-            rows: rows of its first dimension.
-
-        Returns:
-            [rows, ...] in the dtype of plain numbers; of others their bytes, uint8 [rows, bytes of a row].
-
-        Raises:
-            CorruptCheckpointError: The file was truncated after it was opened, or its rows belong to no whole heads.
+        Raises CorruptCheckpointError also if its rows belong to no whole heads.
         """
         info = self.tensors[name]
         heads = self._permuted_heads(name)
-        with about(self.where):
-            if heads:
-                raw = self._read_rows(name, slice(None))
-                if len(raw) % (2 * heads):
-                    raise CorruptCheckpointError(f"{name} has {len(raw)} rows for {heads} heads")
-                # Neighbours (2i, 2i + 1) become (i, i + half) again.
-                pairs = raw.view(heads, len(raw) // heads // 2, 2, -1)
-                raw = pairs.transpose(1, 2).reshape(raw.shape)[rows]
-            else:
-                raw = self._read_rows(name, rows)
+        raw = self._read_rows(name, slice(None) if heads else rows)
+        if heads:
+            if len(raw) % (2 * heads):
+                raise CorruptCheckpointError(f"{name} has {len(raw)} rows for {heads} heads")
+            # Neighbours (2i, 2i + 1) become (i, i + half) again.
+            pairs = raw.view(heads, len(raw) // heads // 2, 2, -1)
+            raw = pairs.transpose(1, 2).reshape(raw.shape)[rows]
         if info.dtype not in PLAIN:
             return raw
         plain = raw.contiguous().view(PLAIN[info.dtype]).view(len(raw), *info.shape[1:])
@@ -422,32 +399,24 @@ class GgufFile:
 
     def _read_rows(self, name: str, rows: slice) -> Tensor:
         """Rows as they are stored, uint8 [rows, bytes of a row]."""
-        shape = self.tensors[name].shape
-        first, last, _ = rows.indices(shape[0]) if shape else (0, 1, 1)
-        return self._source.read(*self._locate(name, rows), name).view(max(last - first, 0), -1)
+        info = self.tensors[name]
+        count = len(range(info.shape[0])[rows]) if info.shape else 1
+        return self.source.read(*info.locate(rows), name).view(count, -1)
 
     def _permuted_heads(self, name: str) -> int:
         """The heads whose rows llama.cpp has permuted; 0 for a tensor that it leaves as it is."""
         module = name.rpartition(".")[0]
-        if self.family.permuted and module.endswith("self_attn.q_proj"):
-            return int(self.config.get("num_attention_heads") or 0)
-        if self.family.permuted and module.endswith("self_attn.k_proj"):
-            return int(self.config.get("num_key_value_heads") or self.config.get("num_attention_heads") or 0)
-        return 0
+        if not self.family.permuted or not module.endswith(("self_attn.q_proj", "self_attn.k_proj")):
+            return 0
+        heads: int = self.config.get("num_attention_heads", 0)
+        return self.config.get("num_key_value_heads", heads) if module.endswith("k_proj") else heads
 
     def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
         """The bytes of the file that `read` needs for these rows of these tensors."""
-        return [self._locate(name, slice(None) if self._permuted_heads(name) else rows) for name, rows in reads.items()]
-
-    def _locate(self, name: str, rows: slice) -> Extent:
-        """The bytes of rows of a tensor."""
-        info = self.tensors[name]
-        first, last, _ = rows.indices(info.shape[0]) if info.shape else (0, 1, 1)
-        return Extent(self._starts[name] + first * info.row_nbytes, max(last - first, 0) * info.row_nbytes)
-
-    def close(self) -> None:
-        """Close the file. A later `read` fails."""
-        self._source.close()
+        return [
+            self.tensors[name].locate(slice(None) if self._permuted_heads(name) else rows)
+            for name, rows in reads.items()
+        ]
 
 
 class _Entry(NamedTuple):
@@ -464,7 +433,6 @@ class _Reader:
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
-        self.size = source.size
         self.position = 0
         self._texts = 0  # texts of all lists so far
         # The bytes that are in memory, and the position of the first one.
@@ -483,7 +451,7 @@ class _Reader:
             self._start = self.position
             usual = min(max(self.position // 2, FIRST_CHUNK), CHUNK)
             length = min(max(count, usual), self._source.size - self.position)
-            self._chunk = bytes(self._source.read(self.position, length, "header").numpy())
+            self._chunk = read_bytes(self._source, self.position, length, "header")
         first = self.position - self._start
         self.position = end
         return self._chunk[first : first + count]
@@ -506,43 +474,20 @@ class _Reader:
         kind = self.number("I")
         count = self.number("Q")
         if kind != TEXT:
-            return self._numbers(self._form(kind), count, is_wanted=is_wanted)
+            form = self._form(kind)
+            if count > CHUNK:
+                raise self.broken(f"announces a list of {count:,} numbers")
+            raw = self.take(struct.calcsize(form) * count)
+            return np.frombuffer(raw, np.dtype(form).newbyteorder("<")) if is_wanted else Unread(count)
         self._texts += count
-        most = MOST_TEXTS if is_wanted else self.size // 8
+        most = MOST_TEXTS if is_wanted else self._source.size // 8
         if count > most or self._texts > MOST_SKIPPED:
             raise self.broken(f"announces a list of {count:,} texts")
         if is_wanted:
             return [self.value(TEXT) for _ in range(count)]
-        self._skip_texts(count)
+        for _ in range(count):
+            self.take(self.number("Q"))
         return Unread(count)
-
-    def _numbers(self, form: str, count: int, *, is_wanted: bool) -> np.ndarray[Any, Any] | Unread:
-        """A list of numbers, in an array if it is asked for."""
-        if count > CHUNK:
-            raise self.broken(f"announces a list of {count:,} numbers")
-        raw = self.take(struct.calcsize(form) * count)
-        if not is_wanted:
-            return Unread(count)
-        return np.frombuffer(raw, np.dtype(form).newbyteorder("<"))
-
-    def _skip_texts(self, count: int) -> None:
-        """Read over texts, many at a time, as most have a few characters."""
-        length = struct.Struct("<Q")
-        while count:
-            self.take(8)  # so that the next length is in memory
-            self.position -= 8
-            chunk = self._chunk
-            offset = self.position - self._start
-            while count and offset + 8 <= len(chunk):
-                end = offset + 8 + length.unpack_from(chunk, offset)[0]
-                if end > len(chunk):
-                    break
-                offset = end
-                count -= 1
-            self.position = self._start + offset
-            if count and offset + 8 <= len(chunk):  # the text goes on in the next bytes
-                self.take(self.number("Q"))
-                count -= 1
 
     def _form(self, kind: int) -> str:
         if kind not in VALUES:
@@ -565,8 +510,6 @@ def _read_header(reader: _Reader, wanted: Collection[str] = ()) -> tuple[dict[st
         raise reader.broken(f"begins with {magic!r} and version {version}, expected {MAGIC!r} and 2 or 3")
     count = reader.number("Q")
     keys = reader.number("Q")
-    if count > MOST_TENSORS or keys > MOST_KEYS:
-        raise reader.broken(f"announces {count:,} tensors and {keys:,} values")
     metadata: dict[str, Any] = {}
     for _ in range(keys):
         key = reader.text()
@@ -588,9 +531,7 @@ def _read_header(reader: _Reader, wanted: Collection[str] = ()) -> tuple[dict[st
     return metadata, entries
 
 
-def open_splits(
-    first: GgufFile, name: str, open_source: Callable[[str], ByteSource]
-) -> dict[str, tuple[ByteSource, GgufFile]]:
+def open_splits(first: GgufFile, name: str, open_source: Callable[[str], ByteSource]) -> dict[str, GgufFile]:
     """The other files of a model in several: name → the file.
 
     The first one says how many there are. It has the metadata of all; the factors of rotary embeddings may be in any,
@@ -605,26 +546,22 @@ def open_splits(
         CorruptCheckpointError: A file is missing, broken, or another one than its name says.
     """
     count = first.metadata.get("split.count", 1)
-    match = re.fullmatch(r"(.+)-00001-of-(\d{5})(\.gguf)", name)
+    match = re.fullmatch(r"(.+)-00001-of-(\d{5})\.gguf", name)
     if not _is_count(count) or count > 10_000 or match is None or int(match[2]) != count:
-        with about(first.where):
+        with about(first.source.where):
             raise CorruptCheckpointError(
                 f"states {count!s:.20} parts, expected a name of the first of them, …-00001-of-….gguf"
             )
-    opened: dict[str, tuple[ByteSource, GgufFile]] = {}
-    files = [first]
+    opened: dict[str, GgufFile] = {}
     try:
         for number in range(2, count + 1):
-            split = f"{match[1]}-{number:05}-of-{count:05}{match[3]}"
-            source = open_source(split)
-            file = GgufFile(source, first.metadata)
-            opened[split] = (source, file)
-            files.append(file)
+            split = f"{match[1]}-{number:05}-of-{count:05}{GGUF}"
+            file = opened[split] = GgufFile(open_source(split), first.metadata)
             if file.factors is not None:
                 first.factors = file.factors
-        _require_splits(files)
+        _require_splits([first, *opened.values()])
     except BaseException:
-        for file in files:
+        for file in (first, *opened.values()):
             file.close()
         raise
     first.config = first.build_config()
@@ -640,20 +577,20 @@ def _require_splits(files: Sequence[GgufFile]) -> None:
             expected = {"split.no": number, "split.count": len(files)}.get(key, total)
             stated = file.own.get(key)
             if type(stated) is not int or stated != expected:
-                with about(file.where):
+                with about(file.source.where):
                     raise CorruptCheckpointError(
                         f"states {key} = {stated!s:.20}, expected {expected}: it is part {number + 1} of {len(files)} "
                         f"by its name, with {total:,} tensors in all parts; download it again"
                     )
     earlier: set[str] = set()
     for file in files:
-        repeated = earlier & file.tensors.keys()
-        if repeated:
-            with about(file.where):
-                raise CorruptCheckpointError(
-                    f"the tensor {min(repeated)!r:.80} is in an earlier part, too; download it again"
-                )
-        earlier |= file.tensors.keys()
+        for name in file.tensors:
+            if name in earlier:
+                with about(file.source.where):
+                    raise CorruptCheckpointError(
+                        f"the tensor {name!r:.80} is in an earlier part, too; download it again"
+                    )
+        earlier.update(file.tensors)
     require_layers(files[0], files)
 
 
@@ -672,21 +609,11 @@ def require_layers(first: GgufFile, files: Iterable[GgufFile]) -> None:
             continue
         if _is_count(count) and numbers == set(range(min(count, len(numbers) + 1))):  # a forged count may be huge
             continue
-        with about(first.where):
+        with about(first.source.where):
             raise CorruptCheckpointError(
                 f"states {count!s:.20} layers, and holds queries and keys of {len(numbers)} of them, "
                 f"{stack}blk.{min(numbers)} to {stack}blk.{max(numbers)}; download it again"
             )
-
-
-def _count_layers(entries: Iterable[_Entry]) -> dict[str, set[int]]:
-    """The beginning of the name of a layer → the numbers of the layers that have queries or keys."""
-    layers: dict[str, set[int]] = {}
-    for entry in entries:
-        match = LAYER.fullmatch(entry.name)
-        if match:
-            layers.setdefault(match[1] or "", set()).add(int(match[2]))
-    return layers
 
 
 def _is_count(value: Any) -> bool:

@@ -87,7 +87,12 @@ class Repository:
             CorruptCheckpointError: The repository has no such file.
             ModelUnavailableError: The Hub has no such model, refuses access, or cannot be reached.
         """
-        names = names or self._list_configs()
+        weights = self.ref.file or ""
+        folder = folder_of(weights)
+        if not names and weights.endswith(GGUF):
+            names = ("config.json", ".gitattributes", "README.md")
+        elif not names:
+            names = (f"{folder}config.json", "config.json") if folder else ("config.json", ADAPTER)
         for name in names:
             path = self.download(name)
             if path is not None:
@@ -99,16 +104,6 @@ class Repository:
             if self.offline:
                 raise self._explain_offline(f"no {names[0]} of it")
             raise CorruptCheckpointError(f"the repository has no {names[0]}")
-
-    def _list_configs(self) -> tuple[str, ...]:
-        """Names of the file that `pin` looks for, in this order."""
-        weights = self.ref.file or ""
-        if weights.endswith(GGUF):
-            return "config.json", ".gitattributes", "README.md"
-        folder = folder_of(weights)
-        if folder:
-            return f"{folder}config.json", "config.json"
-        return "config.json", ADAPTER
 
     def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
         """The file of weights, or the index of several with what it says.
@@ -222,7 +217,12 @@ class Repository:
         with self._explain_errors():
             exists = file_exists(self.ref.name, file, revision=self.revision)
         if not exists and self._pinned_in is not None:
-            self._note_missing(file)
+            # A note in the cache, as huggingface_hub writes it: this commit will never have the file.
+            cache = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=self.ref.name, repo_type="model"))
+            note = cache / ".no_exist" / str(self.revision) / file
+            with suppress(OSError):
+                note.parent.mkdir(parents=True, exist_ok=True)
+                note.touch()
         return exists
 
     def is_cached(self, file: str) -> bool:
@@ -232,14 +232,6 @@ class Repository:
     def _look_into_cache(self, file: str) -> Any:
         """The path of `file`; None if nothing is known, and another object if the revision lacks the file."""
         return try_to_load_from_cache(self.ref.name, file, revision=self.revision)
-
-    def _note_missing(self, file: str) -> None:
-        """Write into the cache, as huggingface_hub does, that this commit has no such file: it will never have one."""
-        folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=self.ref.name, repo_type="model"))
-        note = folder / ".no_exist" / str(self.revision) / file
-        with suppress(OSError):
-            note.parent.mkdir(parents=True, exist_ok=True)
-            note.touch()
 
     def _explain_missing(self, file: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"the index names {file}, which is not in the repository")
@@ -259,8 +251,9 @@ class Repository:
         """The error for what is not in the cache, while the Hub gives no answer or refuses access."""
         if self.offline:
             return self._explain_offline("nothing")
-        if _status_of(cause) in REFUSALS:
-            return self._explain_refusal(cause)
+        refusal = self._explain_refusal(cause)
+        if isinstance(refusal, AccessError):
+            return refusal
         return NetworkError(
             f"no such file or folder here, not in the cache of the Hub, and {constants.ENDPOINT} cannot be reached "
             f"({first_line(cause)}); check the connection, HF_ENDPOINT and proxies, or give a folder"
@@ -269,7 +262,7 @@ class Repository:
 
     def _explain_refusal(self, error: BaseException) -> AttnGeoError:
         """The error for an answer of the Hub that is none of a missing model or file."""
-        status = _status_of(error)
+        status = getattr(getattr(error, "response", None), "status_code", None)
         if status in REFUSALS:
             return AccessError(f"{constants.ENDPOINT} refuses access ({status}); check HF_TOKEN")
         return NetworkError(f"download from {constants.ENDPOINT} failed ({first_line(error)}); try again")
@@ -330,12 +323,6 @@ def folder_of(file: str) -> str:
     return file[: file.rfind("/") + 1]
 
 
-def _status_of(error: BaseException) -> int | None:
-    """The status of the answer that an error is about."""
-    status: int | None = getattr(getattr(error, "response", None), "status_code", None)
-    return status
-
-
 def verify_download(path: Path, announced: str | None) -> None:
     """Compare a file that was downloaded into the cache with the hash that the server announced.
 
@@ -370,18 +357,16 @@ def verify_download(path: Path, announced: str | None) -> None:
 
 def _hash_file(path: Path, announced: str) -> list[str]:
     """The hashes of a file of the kinds that an announced hash may be; none if it is no hash."""
+    kinds: list[hashlib._Hash] = []
     if re.fullmatch("[0-9a-f]{64}", announced):
-        return [_digest(path, hashlib.sha256())]
-    if re.fullmatch("[0-9a-f]{40}", announced):
-        git_header = b"blob %d\0" % path.stat().st_size
-        return [_digest(path, hashlib.sha1(git_header)), _digest(path, hashlib.sha1())]
-    return []
-
-
-def _digest(path: Path, digest: hashlib._Hash) -> str:
-    """The hash of a file, after what a hash has seen already."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: digest).hexdigest()
+        kinds = [hashlib.sha256()]
+    elif re.fullmatch("[0-9a-f]{40}", announced):
+        kinds = [hashlib.sha1(b"blob %d\0" % path.stat().st_size), hashlib.sha1()]  # of git, and of the bytes alone
+    hashes = []
+    for kind in kinds:
+        with path.open("rb") as file:
+            hashes.append(hashlib.file_digest(file, kind.copy).hexdigest())
+    return hashes
 
 
 def origin(url: str) -> tuple[str, str]:

@@ -60,7 +60,17 @@ def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
 
 def identify_path(path: Path) -> dict[str, Any] | None:
     """The content of an identity of a folder or file; None if it is no checkpoint, or cannot be read."""
-    files = _list_files(path if path.is_dir() else path.parent)
+    folder = path if path.is_dir() else path.parent
+    try:
+        paths = [path for path in folder.iterdir() if path.name == "config.json" or is_weights(path.name)]
+        paths += list_stated_weights(folder)
+        states = [(str(path.relative_to(folder)), path.stat()) for path in sorted(set(paths))]
+    except OSError:
+        return None
+    files = [
+        [name, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_dev, state.st_ino]
+        for name, state in states
+    ]
     return {"path": str(path.resolve()), "files": files} if files else None
 
 
@@ -73,17 +83,3 @@ def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity | None:
     pinned = dataclasses.replace(ref, revision=repository.revision)
     content = {"hub": repository.endpoint, "name": ref.name, "commit": repository.revision, "file": ref.file}
     return Identity(pinned, content, is_whole=not repository.offline)
-
-
-def _list_files(folder: Path) -> list[list[Any]] | None:
-    """Name, size, times and number of config.json and of each file of weights; None if they cannot be read."""
-    try:
-        paths = [path for path in folder.iterdir() if path.name == "config.json" or is_weights(path.name)]
-        paths += list_stated_weights(folder)
-        states = [(str(path.relative_to(folder)), path.stat()) for path in sorted(set(paths))]
-    except OSError:
-        return None
-    return [
-        [name, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_dev, state.st_ino]
-        for name, state in states
-    ]

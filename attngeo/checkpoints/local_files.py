@@ -55,7 +55,15 @@ def require_model(model: Any, adapters: Sequence[str] = (), config: str | Path |
     ref = ModelRef.parse(model)
     if config is not None and ref.text.endswith(GGUF):
         raise refuse_config()
-    fields = None if config is None else _require_config(config)
+    fields: dict[str, Any] | None = None
+    if config is not None:
+        path = find_config(config)
+        if path is None:
+            ModelRef.parse(config)  # of the Hub, which says later what is missing
+            fields = {}
+        else:
+            with about(str(config)):
+                fields = read_config(path)
     with about(ref.text):
         if ref.kind == "folder" and is_adapter(Path(ref.name)):
             find_adapter(Path(ref.name))
@@ -69,16 +77,6 @@ def require_model(model: Any, adapters: Sequence[str] = (), config: str | Path |
         if adapter.kind != "hub":
             with about(adapter.text):
                 find_adapter(Path(adapter.name))
-
-
-def _require_config(config: str | Path) -> dict[str, Any]:
-    """The configuration that is given beside a model; empty if it is on the Hub."""
-    path = find_config(config)
-    if path is None:
-        ModelRef.parse(config)
-        return {}
-    with about(str(config)):
-        return read_config(path)
 
 
 def is_adapter(folder: Path) -> bool:

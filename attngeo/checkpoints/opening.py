@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,15 +82,30 @@ def open_adapted(
     store = open_store(model, hub, config)
     if not adapters:
         return store
+    opener = Opener(hub)
+    weighted = map(split_weight, adapters)
+    opened = ((name, *opener.read_adapter(ModelRef.parse(name)), weight) for name, weight in weighted)
+    return _adapt(store.ref, store, opened, only_updates=only_updates)
+
+
+def _adapt(
+    ref: str,
+    store: TensorStore,
+    adapters: Iterable[tuple[str, TensorStore, LoraSettings, float]],
+    *,
+    only_updates: bool = False,
+) -> AdapterStore:
+    """A model as adapters change it, in a store that closes it. After an error, the model is closed.
+
+    adapters: the name, the tensors, the settings and the weight of each.
+    """
     with ExitStack() as opened:
         opened.callback(store.close)
         changes = []
-        for text in adapters:
-            name, weight = split_weight(text)
-            tensors, settings = Opener(hub).read_adapter(ModelRef.parse(name))
+        for name, tensors, settings, weight in adapters:
             opened.callback(tensors.close)
             changes.append(Adapter(name, store, tensors, settings, weight))
-        adapted = AdapterStore(store.ref, store, changes, only_updates=only_updates)
+        adapted = AdapterStore(ref, store, changes, only_updates=only_updates)
         opened.pop_all()
     return adapted
 
@@ -103,19 +118,17 @@ class Opener:
 
     def open(self, ref: ModelRef, config: str | Path | None = None) -> TensorStore:
         """Open a model, or an adapter with its base. config: see `open_store`."""
-        fields = None if config is None else self._read_other_config(config)
+        fields = None
+        if config is not None:
+            path = find_config(config) or self._find_repository(ModelRef.parse(config)).pin("config.json")
+            with about(str(config)):
+                fields = read_config(path)
         store = self._open_model(ref, fields)
         if store is None:
             return self._open_with_base(ref)
         if ref.kind == "folder" and (Path(ref.name) / ADAPTER).is_file():  # transformers adds it to the model beside it
-            return self._add_adapter(ref, store)
+            return _adapt(ref.text, store, [(ref.text, *self.read_adapter(ref), 1.0)])
         return store
-
-    def _read_other_config(self, config: str | Path) -> dict[str, Any]:
-        """The configuration in a folder, in a file, or of a model on the Hub. Raises as `read_config`."""
-        path = find_config(config) or self._find_repository(ModelRef.parse(config)).pin("config.json")
-        with about(str(config)):
-            return read_config(path)
 
     def _open_model(self, ref: ModelRef, fields: dict[str, Any] | None = None) -> TensorStore | None:
         """Open a model; None for an adapter. fields: its configuration, if it is given."""
@@ -165,30 +178,25 @@ class Opener:
 
         Raises ModelNotFoundError if the base cannot be found, CheckpointError if either is broken.
         """
-        with ExitStack() as opened:
-            tensors, settings = self.read_adapter(ref)
-            opened.callback(tensors.close)
-            store = self._open_model(_parse_base(ref, settings))
-            if store is None:
-                with about(ref.text):
-                    raise CorruptCheckpointError(
-                        f"{ADAPTER} names the base {settings.base!r:.80}, which is an adapter itself, expected a "
-                        "model; correct it"
-                    )
-            opened.callback(store.close)
-            adapted = AdapterStore(ref.text, store, [Adapter(ref.text, store, tensors, settings)])
-            opened.pop_all()
-        return adapted
-
-    def _add_adapter(self, ref: ModelRef, store: TensorStore) -> AdapterStore:
-        """The model of an open store with the adapter in the same folder."""
-        with ExitStack() as opened:
-            opened.callback(store.close)
-            tensors, settings = self.read_adapter(ref)
-            opened.callback(tensors.close)
-            adapted = AdapterStore(ref.text, store, [Adapter(ref.text, store, tensors, settings)])
-            opened.pop_all()
-        return adapted
+        tensors, settings = self.read_adapter(ref)
+        with about(ref.text):
+            try:
+                base = ModelRef.parse(settings.base)
+                if base.kind == "hub" and settings.revision:
+                    base = ModelRef.parse(f"{settings.base}@{settings.revision}")
+            except UsageError:
+                raise CorruptCheckpointError(
+                    f"{ADAPTER} names the base {settings.base!r:.80}, revision {settings.revision!r:.40}, expected a "
+                    "folder, or org/name; correct it"
+                ) from None
+        store = self._open_model(base)
+        if store is None:
+            with about(ref.text):
+                raise CorruptCheckpointError(
+                    f"{ADAPTER} names the base {settings.base!r:.80}, which is an adapter itself, expected a model; "
+                    "correct it"
+                )
+        return _adapt(ref.text, store, [(ref.text, tensors, settings, 1.0)])
 
     def read_adapter(self, ref: ModelRef) -> tuple[TensorStore, LoraSettings]:
         """The tensors of an adapter, and its settings."""
@@ -205,22 +213,3 @@ class Opener:
                 file = weights.name
             settings = LoraSettings(read_object(path))
             return FileStore(ref.text, {}, folder, file), settings
-
-
-def _parse_base(ref: ModelRef, settings: LoraSettings) -> ModelRef:
-    """The base that an adapter names, at the revision that it states. Raises CorruptCheckpointError for no name."""
-    with about(ref.text):
-        name = settings.base
-    try:
-        base = ModelRef.parse(name)
-        if base.kind != "hub":
-            return base
-        with about(ref.text):
-            revision = settings.revision
-        return base if revision is None else ModelRef.parse(f"{name}@{revision}")
-    except UsageError:
-        with about(ref.text):
-            raise CorruptCheckpointError(
-                f"{ADAPTER} names the base {name!r:.80}, revision {settings.revision!r:.40}, expected a folder, or "
-                "org/name; correct it"
-            ) from None

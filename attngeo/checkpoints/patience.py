@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from huggingface_hub import constants, set_client_factory
@@ -101,11 +102,6 @@ def apply_rules(rules: list[ServerRules]) -> Iterator[None]:
         _thread.rules = outer
 
 
-def _current_rules() -> list[ServerRules]:
-    rules = getattr(_thread, "rules", None)
-    return [*_active] if rules is None else rules
-
-
 @dataclass(frozen=True)
 class _WatchedFactory:
     """Makes the HTTP clients of huggingface_hub, which makes a new one after each connection that has failed."""
@@ -114,13 +110,15 @@ class _WatchedFactory:
 
     def __call__(self) -> Any:
         client = self.factory()
-        checks: dict[str, Callable[..., None]] = {"request": _check_request, "response": _check_response}
-        client.event_hooks = {name: [*hooks, checks[name]] for name, hooks in client.event_hooks.items()}
+        checks = {"request": ServerRules.check_request, "response": ServerRules.check_response}
+        client.event_hooks = {
+            name: [*hooks, partial(_check, checks[name])] for name, hooks in client.event_hooks.items()
+        }
         for transport in (client._transport, *client._mounts.values()):
             # There is no public way to see what comes before the end of the headers. Other transports have no pool.
             pool = getattr(transport, "_pool", None)
             if pool is not None:
-                pool._network_backend = _PacedConnections(pool._network_backend)
+                _pace_connections(pool._network_backend)
         return client
 
 
@@ -139,14 +137,11 @@ def _hide_secrets(record: logging.LogRecord) -> bool:
     return True
 
 
-def _check_request(request: Any) -> None:
-    for rules in _current_rules():
-        rules.check_request(request)
-
-
-def _check_response(response: Any) -> None:
-    for rules in _current_rules():
-        rules.check_response(response)
+def _check(check: Callable[[ServerRules, Any], None], message: Any) -> None:
+    """Let all rules of this thread check a request or a response."""
+    rules = getattr(_thread, "rules", None)
+    for one in [*_active] if rules is None else rules:
+        check(one, message)
 
 
 class Limit(NamedTuple):
@@ -207,23 +202,21 @@ class ServerRules:
         if FILE.fullmatch(request.url.path):
             request.headers["Accept-Encoding"] = "identity"  # the bytes that are counted are those that are written
         if not self._counts_failures:
-            self._check_silence(time.monotonic(), limit)
+            now = time.monotonic()
+            self._unanswered_since = self._unanswered_since or now
+            self._unanswered += 1
+            silence = now - self._unanswered_since
+            if self._unanswered > MOST_CONNECTIONS and silence < limit:
+                raise OfflineModeIsEnabled(f"{MOST_CONNECTIONS} connections have failed")
+            if silence > MOST_TIMEOUTS * limit:
+                raise NetworkError(
+                    f"{constants.ENDPOINT} has not answered for {silence:.0f} seconds; check the connection, "
+                    "HF_ENDPOINT and proxies, or give a folder"
+                )
         stated = request.extensions.get("timeout") or {}
         request.extensions["timeout"] = {
             name: min(stated.get(name) or limit, limit) for name in ("connect", "read", "write", "pool")
         }
-
-    def _check_silence(self, now: float, limit: float) -> None:
-        self._unanswered_since = self._unanswered_since or now
-        self._unanswered += 1
-        silence = now - self._unanswered_since
-        if self._unanswered > MOST_CONNECTIONS and silence < limit:
-            raise OfflineModeIsEnabled(f"{MOST_CONNECTIONS} connections have failed")
-        if silence > MOST_TIMEOUTS * limit:
-            raise NetworkError(
-                f"{constants.ENDPOINT} has not answered for {silence:.0f} seconds; check the connection, HF_ENDPOINT "
-                "and proxies, or give a folder"
-            )
 
     def check_response(self, response: Any) -> None:
         """Announce a wait, and let the content come in time.
@@ -339,20 +332,20 @@ class Pace:
         self._received = 0
 
 
-class _PacedConnections:
-    """The network of an HTTP client. What a server sends before the content of its answer has a pace, too.
+def _pace_connections(backend: Any) -> None:
+    """Give a pace to what a server sends before the content of its answer.
 
     A time-out is that of one read: headers that come byte by byte would never end.
+
+    Args:
+        backend: the network of an HTTP client.
     """
+    connect = backend.connect_tcp
 
-    def __init__(self, network: Any) -> None:
-        self._network = network
+    def connect_paced(host: str, port: int, **options: Any) -> _PacedConnection:
+        return _PacedConnection(connect(host, port, **options), f"{host}:{port}")
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._network, name)
-
-    def connect_tcp(self, host: str, port: int, **options: Any) -> Any:
-        return _PacedConnection(self._network.connect_tcp(host, port, **options), f"{host}:{port}")
+    backend.connect_tcp = connect_paced
 
 
 class _PacedConnection:

@@ -190,20 +190,6 @@ def _make_dict(pairs: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
     return dict(pairs)
 
 
-def _rebuild(
-    storage: Any, offset: Any, shape: Any, strides: Any, _: Any = None, __: Any = None, metadata: Any = None
-) -> SavedTensor:
-    return _rebuild_of_dtype(storage, offset, shape, strides, _, __, storage.dtype, metadata)
-
-
-def _rebuild_of_dtype(
-    storage: Any, offset: Any, shape: Any, strides: Any, _: Any, __: Any, dtype: Any, metadata: Any = None
-) -> SavedTensor:
-    if metadata:
-        raise ValueError("a conjugated or negated tensor")
-    return _check(storage, dtype, offset, shape, strides)
-
-
 def _rebuild_from_type(function: Any, _: Any, arguments: Any, __: Any) -> Any:
     """A tensor with attributes of its own, which are not kept."""
     return function(*arguments) if function in STAND_INS.values() else Record()
@@ -211,9 +197,17 @@ def _rebuild_from_type(function: Any, _: Any, arguments: Any, __: Any) -> Any:
 
 STAND_INS: dict[str, Any] = {
     "collections.OrderedDict": _make_dict,
-    "torch._utils._rebuild_tensor": _rebuild,
-    "torch._utils._rebuild_tensor_v2": _rebuild,
-    "torch._utils._rebuild_tensor_v3": _rebuild_of_dtype,
+    "torch._utils._rebuild_tensor": lambda storage, *sizes: _check(storage, storage.dtype, *sizes),
+    "torch._utils._rebuild_tensor_v2": (
+        lambda storage, offset, shape, strides, _, __, metadata=None: _check(
+            storage, storage.dtype, offset, shape, strides, metadata
+        )
+    ),
+    "torch._utils._rebuild_tensor_v3": (
+        lambda storage, offset, shape, strides, _, __, dtype, metadata=None: _check(
+            storage, dtype, offset, shape, strides, metadata
+        )
+    ),
     "torch._utils._rebuild_qtensor": lambda storage, *numbers: _check(storage, storage.dtype, *numbers[:3]),
     "torch._utils._rebuild_meta_tensor_no_storage": lambda dtype, *sizes: _check(None, dtype, 0, *sizes[:2]),
     "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
@@ -222,8 +216,10 @@ STAND_INS: dict[str, Any] = {
 }
 
 
-def _check(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any) -> SavedTensor:
-    """The tensor. Raises ValueError unless its numbers are inside its storage."""
+def _check(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, metadata: Any = None) -> SavedTensor:
+    """The tensor. Raises ValueError unless its numbers are inside its storage. metadata: marks of the tensor."""
+    if metadata:
+        raise ValueError("a conjugated or negated tensor")
     saved = SavedTensor(storage, dtype, offset, shape, strides)
     types = (SavedStorage | None, torch.dtype, int, tuple, tuple)
     is_tensor = (

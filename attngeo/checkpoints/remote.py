@@ -122,7 +122,7 @@ PASSING_ERRORS = (_BrokenError, httpx.RequestError, httpx.InvalidURL, RuntimeErr
 
 
 class RemoteFile:
-    """A file on the Hub; see `ByteSource`.
+    """A file on the Hub, with the attributes and methods of a `RegularFile`.
 
     All requests are for one content: `read` and `hold` fail if the file has changed on the Hub since it was opened.
 
@@ -156,29 +156,23 @@ class RemoteFile:
         if offset < 0 or offset + count > self.size:
             raise CorruptCheckpointError(f"ends inside tensor {name!r}")
         with self._held_lock:
-            held = self._find_held(offset, count)
-            if held is not None and len(held[1]) == count:  # large tensors are handed over, not copied
-                self._held = [block for block in self._held if block is not held]
-                return held[1]
+            for held in self._held:
+                start, block = held
+                if not start <= offset <= offset + count <= start + len(block):
+                    continue
+                if len(block) == count:  # large tensors are handed over, not copied
+                    self._held = [other for other in self._held if other is not held]
+                    return block
+                require_memory(count, f"tensor {name!r}")
+                return block[offset - start : offset - start + count].clone()
         require_memory(count, f"tensor {name!r}")
-        if held is None:
-            ((_, content),) = self._load([(offset, count)])
-            return content
-        start, block = held
-        return block[offset - start : offset - start + count].clone()
-
-    def _find_held(self, offset: int, count: int) -> tuple[int, Tensor] | None:
-        """The block in memory that has all bytes of a range, as offset and bytes; None if there is none."""
-        for held in self._held:
-            start, block = held
-            if start <= offset and offset + count <= start + len(block):
-                return held
-        return None
+        ((_, content),) = self._load([(offset, count)])
+        return content
 
     @contextmanager
     def hold(self, extents: Iterable[Extent]) -> Iterator[None]:
-        """Context manager: keeps the bytes of `extents` in memory, downloaded by few requests; see `ByteSource`."""
-        merged = merge(self._clip(extent) for extent in extents)
+        """Context manager: keeps the bytes of `extents` in memory, downloaded by few requests."""
+        merged = merge((max(offset, 0), min(offset + nbytes, self.size) - max(offset, 0)) for offset, nbytes in extents)
         require_memory(sum(nbytes for _, nbytes in merged), "what is read at once")
         blocks = self._load(merged)
         with self._held_lock:
@@ -188,11 +182,6 @@ class RemoteFile:
         finally:
             with self._held_lock:
                 self._held = [held for held in self._held if not any(held is block for block in blocks)]
-
-    def _clip(self, extent: Extent) -> tuple[int, int]:
-        """The part of a range that is inside the file: offset and number of bytes."""
-        offset = min(max(extent.offset, 0), self.size)
-        return offset, max(min(extent.nbytes, self.size - offset), 0)
 
     def close(self) -> None:
         """Free the memory of held bytes, and end pauses and downloads."""
@@ -323,7 +312,7 @@ def merge(extents: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """The ranges in ascending order; those that overlap or have a small gap between them are merged.
 
     A gap is small if the gaps of the merged range together are at most MOST_GAP_SHARE of its bytes in `extents`. Empty
-    ranges are left out.
+    ranges, and those of a negative length, are left out.
 
     Args:
         extents: offset and number of bytes of each range, in any order.
@@ -337,7 +326,7 @@ def merge(extents: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
     requested = 0  # bytes of the last merged range that are in `extents`
     for offset, count in sorted(extents):
-        if not count:
+        if count <= 0:
             continue
         if merged:
             start, length = merged[-1]

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from torch import Tensor
 from attngeo.bounds.machine import require_memory
 from attngeo.bounds.names import in_utf8
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, about
+
+if TYPE_CHECKING:
+    from attngeo.checkpoints.remote import RemoteFile
 
 # The safetensors names of the dtypes that torch has. A tensor of another dtype (sub-byte floats) is listed, never read.
 DTYPES: dict[str, torch.dtype] = {
@@ -42,12 +45,19 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 LARGE = 1 << 22
 
 
+class Extent(NamedTuple):
+    """A range of bytes."""
+
+    offset: int
+    nbytes: int
+
+
 @dataclass(frozen=True)
 class TensorInfo:
-    """One tensor: its name, dtype (by its safetensors name), shape, bytes, and offset in bytes in its file's data.
+    """One tensor: its name, dtype (by its safetensors name), shape, bytes, and the first one of them in its file.
 
-    The offset is 0 for a tensor that is in no safetensors file. packed: the form in which a decoded tensor is stored,
-    such as "gptq-4bit"; "" for plain numbers.
+    The offset is 0 for a tensor whose bytes are in no file, or in one of PyTorch. packed: the form in which a decoded
+    tensor is stored, such as "gptq-4bit"; "" for plain numbers.
     """
 
     name: str
@@ -57,10 +67,13 @@ class TensorInfo:
     offset: int = 0
     packed: str = ""
 
-    @property
-    def row_nbytes(self) -> int:
-        """Bytes of one row of the first dimension; of the whole tensor if it has no rows."""
-        return self.nbytes // self.shape[0] if self.shape and self.shape[0] else self.nbytes
+    def locate(self, rows: slice) -> Extent:
+        """The bytes of rows of the first dimension; of the whole tensor if it has no dimensions."""
+        if not self.shape:
+            return Extent(self.offset, self.nbytes)
+        first, last, _ = rows.indices(self.shape[0])
+        row_nbytes = self.nbytes // max(self.shape[0], 1)
+        return Extent(self.offset + first * row_nbytes, max(last - first, 0) * row_nbytes)
 
 
 class TensorStore(Protocol):
@@ -138,12 +151,57 @@ class TensorStore(Protocol):
 
 def count_rows_nbytes(infos: Mapping[str, TensorInfo], reads: Mapping[str, slice]) -> int:
     """Bytes of rows of tensors, as their infos describe them."""
-    nbytes = 0
-    for name, rows in reads.items():
-        info = infos[name]
-        count = len(range(info.shape[0])[rows]) if info.shape else 1
-        nbytes += info.row_nbytes * count
-    return nbytes
+    return sum(infos[name].locate(rows).nbytes for name, rows in reads.items())
+
+
+class OuterStore(TensorStore):
+    """A TensorStore over another one, `inner`, whose names, files and sizes it has."""
+
+    def __init__(self, inner: TensorStore) -> None:
+        self._inner = inner
+        self.ref = inner.ref
+        self.config = inner.config
+        self.revision = inner.revision
+        self.offline = inner.offline
+        self.folder = inner.folder
+        self.main_file = inner.main_file
+        self.format = inner.format
+
+    @property
+    def lanes(self) -> int:
+        """How many reads at once make it faster."""
+        return self._inner.lanes
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all tensors."""
+        return self._inner.names
+
+    @property
+    def total_nbytes(self) -> int | None:
+        """Bytes of all tensors as they are stored."""
+        return self._inner.total_nbytes
+
+    @property
+    def parameters(self) -> int | None:
+        """Number of weights; see `TensorStore`."""
+        return self._inner.parameters
+
+    def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
+        """Open the files that hold these tensors. Calls `progress` with each file's name."""
+        self._inner.open(names, progress)
+
+    def file(self, name: str) -> Path | None:
+        """The path of another file of the model; see `TensorStore`."""
+        return self._inner.file(name)
+
+    def download(self, progress: Callable[[str], None]) -> None:
+        """Make every file of weights a whole file on this machine."""
+        self._inner.download(progress)
+
+    def close(self) -> None:
+        """Close all open files."""
+        self._inner.close()
 
 
 def read_state(model: Any, *, on_device: bool) -> dict[str, Tensor]:
@@ -204,16 +262,13 @@ class ModuleStore(TensorStore):
                 raise CorruptCheckpointError(f"{meta[0]} is on the meta device and has no values; load the weights")
         tensors = {}
         for name, rows in reads.items():
-            tensor = _gather(self._state[name]).detach()
+            tensor: Any = self._state[name]
+            if hasattr(tensor, "full_tensor"):  # sharded, as by FSDP: all processes take part
+                tensor = tensor.full_tensor()
+            tensor = tensor.detach()
             chosen = tensor[rows] if tensor.ndim else tensor
             tensors[name] = chosen if self._on_device else chosen.cpu()
         return tensors
-
-
-def _gather(tensor: Any) -> Tensor:
-    """The whole tensor; one that is sharded, as by FSDP, is a DTensor, and all processes take part."""
-    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return whole
 
 
 def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
@@ -248,63 +303,65 @@ def stated_quantisation(config: Mapping[str, Any]) -> str:
     return f"{stated.get('quant_method') or usual!s:.40}" if stated else ""
 
 
-class Extent(NamedTuple):
-    """A range of bytes."""
-
-    offset: int
-    nbytes: int
+# An open file on a disk, or on the Hub.
+ByteSource: TypeAlias = "RegularFile | RemoteFile"
 
 
-class ByteSource(Protocol):
-    """An open file of known size: a `RegularFile` on a disk, or a `RemoteFile` on the Hub.
+def read_bytes(source: ByteSource, offset: int, count: int, name: str) -> bytes:
+    """Bytes of a file that are no numbers; see `RegularFile.read`."""
+    return bytes(source.read(offset, count, name).numpy())
+
+
+class TensorFile:
+    """One open file of weights, of one format. Errors are about the file; after one while it is opened, it is closed.
+
+    Args:
+        source: the open file.
+
+    tensors: the table of contents: tensor name → shape, dtype and place.
+    """
+
+    tensors: dict[str, TensorInfo]
+
+    def __init__(self, source: ByteSource) -> None:
+        self.source = source
+        try:
+            with about(source.where):
+                self._load()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self) -> None:
+        """Read the header, and make the table of contents."""
+        raise NotImplementedError
+
+    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
+        """One tensor, or rows of its first dimension, on the CPU, in the file's dtype and in new memory.
+
+        Raises CheckpointError if the file was truncated, or the tensor cannot be read or is larger than memory.
+        """
+        with about(self.source.where):
+            return self._read(name, rows)
+
+    def _read(self, name: str, rows: slice) -> Tensor:
+        raise NotImplementedError
+
+    def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
+        """The bytes of the file that `read` needs for these rows of these tensors."""
+        return [self.tensors[name].locate(rows) for name, rows in reads.items()]
+
+    def close(self) -> None:
+        """Close the file. A later `read` fails."""
+        self.source.close()
+
+
+class RegularFile:
+    """An open file. Raises CorruptCheckpointError if it is missing, not a regular file, or not readable.
 
     where: the file; who reads it says that errors are `about` it. size: its bytes. lanes: how many reads at once make
     it faster.
     """
-
-    where: str
-    size: int
-    lanes: int
-
-    def read(self, offset: int, count: int, name: str) -> Tensor:
-        """Bytes, uint8 [count], in new memory. name: what they belong to, such as a tensor, for errors.
-
-        Raises CorruptCheckpointError if the file ends before, NotEnoughMemoryError if they do not fit into memory.
-        """
-        ...
-
-    def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:
-        """Inside the block, these bytes are read soon: a remote file asks for all of them at once, and keeps them."""
-        ...
-
-    def close(self) -> None:
-        """Close the file. A later `read` fails."""
-        ...
-
-
-class TensorFile(Protocol):
-    """One open file of weights, of one format."""
-
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """The table of contents: tensor name → shape, dtype and place."""
-        ...
-
-    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """One tensor, or rows of its first dimension, on the CPU in the file's dtype."""
-        ...
-
-    def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
-        """The bytes of the file that `read` needs for these rows of these tensors."""
-        ...
-
-    def close(self) -> None:
-        """Close the file."""
-        ...
-
-
-class RegularFile:
-    """An open file. Raises CorruptCheckpointError if it is missing, not a regular file, or not readable."""
 
     lanes = 1
 
@@ -321,7 +378,10 @@ class RegularFile:
         self._position = Lock()
 
     def read(self, offset: int, count: int, name: str) -> Tensor:
-        """Bytes, uint8 [count], in new memory; see `ByteSource`."""
+        """Bytes, uint8 [count], in new memory. name: what they belong to, such as a tensor, for errors.
+
+        Raises CorruptCheckpointError if the file ends before, NotEnoughMemoryError if they do not fit into memory.
+        """
         if offset < 0 or offset + count > self.size:
             raise self._cut_off(name)
         require_memory(count, f"tensor {name!r}")
@@ -343,8 +403,8 @@ class RegularFile:
             os.lseek(self._descriptor, offset, os.SEEK_SET)
             return io.FileIO(self._descriptor, closefd=False).readinto(view)
 
-    def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:  # noqa: ARG002 - the protocol's
-        """Nothing: the operating system reads ahead."""
+    def hold(self, extents: Iterable[Extent]) -> AbstractContextManager[None]:  # noqa: ARG002 - as of a RemoteFile
+        """Inside the block, these bytes are read soon. Does nothing: the operating system reads ahead."""
         return nullcontext()
 
     def _cut_off(self, name: str) -> CorruptCheckpointError:

@@ -18,21 +18,19 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attngeo.checkpoints.pickles import Record, SavedStorage, SavedTensor, TorchUnpickler, broken, count_spanned
-from attngeo.checkpoints.store import DTYPE_NAMES, ByteSource, Extent, TensorInfo
+from attngeo.checkpoints.store import DTYPE_NAMES, ByteSource, Extent, TensorFile, TensorInfo, read_bytes
 from attngeo.errors import (
     AttnGeoError,
     CorruptCheckpointError,
     UnsafeCheckpointError,
     UnsupportedModelError,
-    about,
     first_line,
 )
 
@@ -40,9 +38,10 @@ from attngeo.errors import (
 SMALL_RECORDS = ("data.pkl", "byteorder")
 # Bytes of the list of records, and of a record that is read as a whole; 300 bytes a tensor are usual for both.
 LONGEST = 100_000_000
-# How a zip file and the header of each record begin, and the bytes of such a header before the name of the record.
+# How a zip file and the header of each record begin; such a header before the name of the record: mark, compression,
+# bytes of the name and of what follows it.
 ZIP = b"PK\x03\x04"
-LOCAL_HEADER = 30
+LOCAL_HEADER = struct.Struct("<4s4xH16x2H")
 # Bytes that torch.save adds to a header so that the numbers are aligned; with other settings, it adds more.
 PADDING = 128
 # Bytes of the first requests to a remote file: the header of the first record, and the list of a hundred.
@@ -72,65 +71,38 @@ class _Part(NamedTuple):
     strides: tuple[int, ...]
 
 
-class TorchFile:
-    """An open state dict; `tensors` is its table of contents. Errors are about the file.
+class TorchFile(TensorFile):
+    """An open state dict.
 
-    Args:
-        source: the open file.
-
-    Raises:
-        UnsafeCheckpointError: A pickle names more than tensors and plain values.
-        CorruptCheckpointError: The file is broken, or holds no tensors.
+    Raises UnsafeCheckpointError if a pickle names more than tensors and plain values, CorruptCheckpointError if the
+    file is broken, or holds no tensors.
     """
 
-    def __init__(self, source: ByteSource) -> None:
-        self._source = source
-        try:
-            with about(source.where):
-                self._records = _open_records(source)
-                self._saved = _find_tensors(self._records.load_state())
-                self._check_storages()
-        except BaseException:
-            self.close()
-            raise
-        self.tensors = {name: _describe(name, saved) for name, saved in self._saved.items()}
+    def _load(self) -> None:
+        with self.source.hold([Extent(0, HEAD), Extent(self.source.size - TAIL, TAIL)]):
+            mark = read_bytes(self.source, 0, min(len(OLD_MARKS[0]), self.source.size), "mark")
+            self._records = _OldRecords(self.source) if mark in OLD_MARKS else _Records(self.source)
+        self._saved = _find_tensors(self._records.load_state())
+        self.tensors = {}
+        for name, saved in self._saved.items():
+            nbytes = math.prod(saved.shape) * saved.dtype.itemsize
+            if saved.storage is not None:  # a tensor may repeat its numbers
+                nbytes = min(nbytes, saved.storage.nbytes)
+            dtype = DTYPE_NAMES.get(saved.dtype, str(saved.dtype))
+            self.tensors[name] = TensorInfo(name, dtype, saved.shape, nbytes)
 
-    def _check_storages(self) -> None:
-        """Raise CorruptCheckpointError unless each storage has a record of its size."""
-        storages = {saved.storage for saved in self._saved.values() if saved.storage}
-        for record, _, nbytes in storages:
-            size = self._records.size(record)
-            if size is None:
-                raise broken(f"it has no record {record[:80]!r}")
-            if size != nbytes:
-                raise broken(f"{record[:80]!r} has {size:,} bytes, expected {nbytes:,}")
-
-    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """One tensor, or rows of its first dimension, in the file's dtype and in new memory.
-
-        Args:
-            name: the tensor.
-            rows: rows of its first dimension.
-
-        Returns:
-            [rows, ...]; the whole tensor if it has no dimensions.
-
-        Raises:
-            CorruptCheckpointError: The tensor has no values of its own.
-            UnsupportedModelError: Torch cannot compute with its dtype.
-        """
-        with about(self._source.where):
-            part = self._find_part(name, rows)
-            if part.nbytes == 0:
-                return torch.empty(part.shape, dtype=part.dtype)
-            numbers = part.nbytes // part.dtype.itemsize
-            if math.prod(part.shape) > numbers:
-                raise CorruptCheckpointError(
-                    f"{name} is {list(part.shape)}, but has only {numbers:,} numbers, which are repeated; save it "
-                    "again after .contiguous()"
-                )
-            start = self._records.find(part.record) + part.start
-            stored = self._source.read(start, part.nbytes, name).view(part.dtype)
+    def _read(self, name: str, rows: slice) -> Tensor:
+        part = self._find_part(name, rows)
+        if part.nbytes == 0:
+            return torch.empty(part.shape, dtype=part.dtype)
+        numbers = part.nbytes // part.dtype.itemsize
+        if math.prod(part.shape) > numbers:
+            raise CorruptCheckpointError(
+                f"{name} is {list(part.shape)}, but has only {numbers:,} numbers, which are repeated; save it "
+                "again after .contiguous()"
+            )
+        start = self._records.find(part.record) + part.start
+        stored = self.source.read(start, part.nbytes, name).view(part.dtype)
         return stored.as_strided(part.shape, part.strides).contiguous()
 
     def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
@@ -156,18 +128,6 @@ class TorchFile:
             shape = (max(last - first, 0), *shape[1:])
         count = 0 if 0 in shape else count_spanned(shape, strides)
         return _Part(storage.record, dtype, offset * dtype.itemsize, count * dtype.itemsize, shape, strides)
-
-    def close(self) -> None:
-        """Close the file. A later `read` fails."""
-        self._source.close()
-
-
-def _open_records(source: ByteSource) -> _Records | _OldRecords:
-    """The records of a file. Reads its start and its end."""
-    tail = min(TAIL, source.size)
-    with source.hold([Extent(0, min(HEAD, source.size)), Extent(source.size - tail, tail)]):
-        mark = bytes(source.read(0, min(len(OLD_MARKS[0]), source.size), "mark").numpy())
-        return _OldRecords(source) if mark in OLD_MARKS else _Records(source)
 
 
 def _find_tensors(state: Any) -> dict[str, SavedTensor]:
@@ -201,13 +161,6 @@ def _list_saved(value: Any) -> dict[str, SavedTensor]:
     return {name: saved for name, saved in value.items() if isinstance(name, str) and isinstance(saved, SavedTensor)}
 
 
-def _describe(name: str, saved: SavedTensor) -> TensorInfo:
-    nbytes = math.prod(saved.shape) * saved.dtype.itemsize
-    if saved.storage is not None:  # a tensor may repeat its numbers
-        nbytes = min(nbytes, saved.storage.nbytes)
-    return TensorInfo(name, DTYPE_NAMES.get(saved.dtype, str(saved.dtype)), saved.shape, nbytes)
-
-
 class _Records:
     """The records of an archive by name, without the folder that all of them are in.
 
@@ -219,59 +172,56 @@ class _Records:
         self._records = _list_records(source)
         # The bytes that are added to the header of the first record are about as many as in each other header.
         first = min((record.header_offset for record in self._records.values()), default=0)
-        header = bytes(source.read(first, min(LOCAL_HEADER, source.size - first), "first record").numpy())
-        self._padding = max(PADDING, 2 * int.from_bytes(header[28:30], "little"))
+        *_, extra_length = LOCAL_HEADER.unpack(read_bytes(source, first, LOCAL_HEADER.size, "first record"))
+        self._padding = max(PADDING, 2 * extra_length)
 
     def load_state(self) -> Any:
         """The object that the pickle of the file describes. Raises UnsafeCheckpointError or CorruptCheckpointError."""
-        with self._hold(SMALL_RECORDS):
-            if self.size("data.pkl") is None:
+        extents: list[Extent] = []
+        for name in SMALL_RECORDS:
+            if name in self._records and self._records[name].file_size <= LONGEST:
+                extents += self.locate(name, 0, self._records[name].file_size)
+        with self._source.hold(extents):
+            if "data.pkl" not in self._records:
                 raise broken("it has no record data.pkl")
-            if self.size("constants.pkl") is not None:
+            if "constants.pkl" in self._records:
                 raise UnsafeCheckpointError("refused: it is a TorchScript program; use safetensors weights")
-            if self.size("byteorder") is not None and self._read("byteorder") != b"little":
+            if "byteorder" in self._records and self._read("byteorder") != b"little":
                 raise broken("its numbers are not little-endian; save it again")
-            return TorchUnpickler(io.BytesIO(self._read("data.pkl"))).load_safely()
-
-    def size(self, name: str) -> int | None:
-        """The bytes of a record, None if there is no such record."""
-        return self._records[name].file_size if name in self._records else None
+            unpickler = TorchUnpickler(io.BytesIO(self._read("data.pkl")))
+            state = unpickler.load_safely()
+        for record, _, nbytes in unpickler.storages.values():
+            if record not in self._records:
+                raise broken(f"it has no record {record[:80]!r}")
+            size = self._records[record].file_size
+            if size != nbytes:
+                raise broken(f"{record[:80]!r} has {size:,} bytes, expected {nbytes:,}")
+        return state
 
     def _read(self, name: str) -> bytes:
         """The content of a record. Raises CorruptCheckpointError if it is longer than LONGEST."""
         size = self._records[name].file_size
         if size > LONGEST:
             raise broken(f"{name} has {size:,} bytes, expected at most {LONGEST:,}")
-        return bytes(self._source.read(self.find(name), size, name).numpy())
+        return read_bytes(self._source, self.find(name), size, name)
 
     def find(self, name: str) -> int:
         """The byte of the file at which a record starts. Raises CorruptCheckpointError if its own header differs."""
         record = self._records[name]
-        header = bytes(self._source.read(record.header_offset, LOCAL_HEADER, name).numpy())
-        name_length = int.from_bytes(header[26:28], "little")
-        extra_length = int.from_bytes(header[28:30], "little")
-        name_start = record.header_offset + LOCAL_HEADER
-        stated = bytes(self._source.read(name_start, name_length, name).numpy())
-        start = name_start + name_length + extra_length
-        is_stored = header[:4] == ZIP and header[8:10] == b"\0\0"
+        header = read_bytes(self._source, record.header_offset, LOCAL_HEADER.size, name)
+        mark, compression, name_length, extra_length = LOCAL_HEADER.unpack(header)
+        name_start = record.header_offset + LOCAL_HEADER.size
+        stated = read_bytes(self._source, name_start, name_length, name)
+        start: int = name_start + name_length + extra_length
         is_inside = start + record.file_size <= self._source.size
-        if not is_stored or stated != record.orig_filename.encode() or not is_inside:
+        if mark != ZIP or compression or stated != record.orig_filename.encode() or not is_inside:
             raise broken(f"record {record.orig_filename[:80]!r} differs from the list of records")
         return start
-
-    def _hold(self, names: Collection[str]) -> AbstractContextManager[None]:
-        """Inside the block, these records are read soon; those that are missing are not."""
-        extents: list[Extent] = []
-        for name in names:
-            size = self.size(name)
-            if size is not None and size <= LONGEST:
-                extents += self.locate(name, 0, size)
-        return self._source.hold(extents)
 
     def locate(self, name: str, start: int, count: int) -> tuple[Extent, Extent]:
         """The header of a record and a part of its content, some more because the length of the header is not known."""
         record = self._records[name]
-        header_length = LOCAL_HEADER + len(record.orig_filename.encode())
+        header_length = LOCAL_HEADER.size + len(record.orig_filename.encode())
         content = record.header_offset + header_length
         return (
             Extent(record.header_offset, header_length + self._padding),
@@ -288,8 +238,7 @@ class _OldRecords:
 
     def load_state(self) -> Any:
         """The object that the pickle of the file describes. Finds the storages, too. Raises as `_Records`."""
-        block = self._source.read(0, min(self._source.size, LONGEST), "list of tensors")
-        content = io.BytesIO(bytes(block.numpy()))
+        content = io.BytesIO(read_bytes(self._source, 0, min(self._source.size, LONGEST), "list of tensors"))
         content.seek(len(OLD_MARKS[0]))
         unpicklers = [TorchUnpickler(content) for _ in range(4)]
         version, system, state, keys = [unpickler.load_safely() for unpickler in unpicklers]
@@ -310,17 +259,10 @@ class _OldRecords:
             raise broken(f"it has {self._source.size:,} bytes, expected {end:,}")
         return state
 
-    def size(self, name: str) -> int | None:
-        """The bytes of a storage, None if there is no such storage."""
-        if name not in self._storages:
-            return None
-        _, storage = self._storages[name]
-        return storage.nbytes
-
     def find(self, name: str) -> int:
         """The byte of the file at which a storage starts. Raises CorruptCheckpointError if its own count differs."""
         start, storage = self._storages[name]
-        count = int.from_bytes(bytes(self._source.read(start - OLD_COUNT, OLD_COUNT, name).numpy()), "little")
+        count = int.from_bytes(read_bytes(self._source, start - OLD_COUNT, OLD_COUNT, name), "little")
         if count * storage.dtype.itemsize != storage.nbytes:
             expected = storage.nbytes // storage.dtype.itemsize
             raise broken(f"{name[:80]!r} has {count:,} numbers, not {expected:,}")
@@ -334,20 +276,19 @@ class _OldRecords:
 
 def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
     """The records by name; raises as `_Records`."""
-    with _SourceReader(source) as file:
-        if file.read(len(ZIP)) != ZIP:
-            raise CorruptCheckpointError(
-                "not a PyTorch file: it is damaged, or was saved before PyTorch 0.1.10; save it again as safetensors"
-            )
-        try:
-            with zipfile.ZipFile(file) as archive:
-                listed = archive.infolist()
-            file.seek(-END.size, os.SEEK_END)
-            _check_end(END.unpack(file.read(END.size)), len(listed), file.tell() - END.size)
-        except AttnGeoError:  # of the source
-            raise
-        except Exception as error:  # a forged directory can raise anything
-            raise CorruptCheckpointError(f"not a whole zip file ({first_line(error)}); download it again") from None
+    file: Any = _SourceReader(source)
+    if file.read(len(ZIP)) != ZIP:
+        raise CorruptCheckpointError(
+            "not a PyTorch file: it is damaged, or was saved before PyTorch 0.1.10; save it again as safetensors"
+        )
+    try:
+        listed = zipfile.ZipFile(file).infolist()
+        file.seek(-END.size, os.SEEK_END)
+        _check_end(END.unpack(file.read(END.size)), len(listed), file.tell() - END.size)
+    except AttnGeoError:  # of the source
+        raise
+    except Exception as error:  # a forged directory can raise anything
+        raise CorruptCheckpointError(f"not a whole zip file ({first_line(error)}); download it again") from None
     folder = listed[0].orig_filename.partition("/")[0] + "/" if listed else ""
     records = {record.orig_filename.removeprefix(folder): record for record in listed}
     if len({name.lower() for name in records}) < len(listed):
@@ -355,13 +296,12 @@ def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
     for name, record in records.items():
         if not record.orig_filename.startswith(folder):
             raise CorruptCheckpointError(f"record {name[:80]!r} is not in {folder[:80]!r}; download it again")
-        if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
+        is_stored = record.compress_type == zipfile.ZIP_STORED and record.compress_size == record.file_size
+        if not is_stored or record.flag_bits & ENCRYPTED:
             raise CorruptCheckpointError(
-                f"record {name[:80]!r} is compressed, expected records as torch.save stores them; read it "
+                f"record {name[:80]!r} is compressed or encrypted, expected records as torch.save stores them; read it "
                 "with torch.load(weights_only=True) and save it again"
             )
-        if record.flag_bits & ENCRYPTED:
-            raise CorruptCheckpointError(f"record {name[:80]!r} is encrypted; save it again")
     return records
 
 
@@ -384,31 +324,27 @@ def _check_end(end: tuple[Any, ...], records: int, position: int) -> None:
         raise zipfile.BadZipFile(f"it states {total:,} records, and has {records:,}")
 
 
-class _SourceReader(io.RawIOBase):
+class _SourceReader:
     """A ByteSource as a file that is never read far: zipfile reads as many bytes as a forged directory states."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self._position = 0
 
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> None:
         origins = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size}
         self._position = origins[whence] + offset
         if self._position < 0:
             raise OSError("a position in front of the file")
-        return self._position
 
     def tell(self) -> int:
         return self._position
 
-    def read(self, size: int | None = -1, /) -> bytes:
+    def read(self, size: int = -1) -> bytes:
         left = max(self._source.size - self._position, 0)
-        count = left if size is None or size < 0 else min(size, left)
+        count = left if size < 0 else min(size, left)
         if count > LONGEST:
             raise zipfile.BadZipFile(f"its list of records states {count:,} bytes")
-        content = bytes(self._source.read(self._position, count, "list of records").numpy())
+        content = read_bytes(self._source, self._position, count, "list of records")
         self._position += count
         return content

@@ -6,12 +6,14 @@ Imports nothing heavy until it trains.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attngeo.embeddings.options import CbowOptions
 from attngeo.embeddings.reference import require_text
-from attngeo.errors import CorruptCheckpointError, DataError
+from attngeo.errors import CorruptCheckpointError, DataError, about
 from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.tables.files import atomic_write, check_writable
@@ -46,18 +48,19 @@ def train_cbow(path: Path, options: CbowOptions, *, progress: ProgressCallback =
         sg=0, vector_size=options.dimensions, window=options.window, min_count=options.min_count,
         negative=options.negative, epochs=options.epochs, seed=options.seed, workers=options.workers,
     )  # fmt: skip
-    model.build_vocab(_Sentences(path, options, progress))
-    if not len(model.wv):
-        raise DataError(
-            f"{path}: none of its {model.corpus_total_words:,} words occurs {options.min_count} times; "
-            "use a longer text, or a lower $min_count",
-            "min_count",
+    with about(str(path)):
+        model.build_vocab(_Sentences(path, options, progress))
+        if not len(model.wv):
+            raise DataError(
+                f"none of its {model.corpus_total_words:,} words occurs {options.min_count} times; use a longer text, "
+                "or a lower $min_count",
+                "min_count",
+            )
+        model.train(
+            _Sentences(path, options, progress, epochs=options.epochs),
+            total_examples=model.corpus_count,
+            epochs=model.epochs,
         )
-    model.train(
-        _Sentences(path, options, progress, epochs=options.epochs),
-        total_examples=model.corpus_count,
-        epochs=model.epochs,
-    )
     return model.wv
 
 
@@ -76,27 +79,24 @@ def save_vectors(vectors: KeyedVectors, path: Path) -> None:
         vectors.save_word2vec_format(str(partial), binary=path.suffix.lower() == ".bin")
 
 
+@dataclass
 class _Sentences:
     """The words of each line. The text is read once to count words, and once in each epoch."""
 
-    def __init__(self, path: Path, options: CbowOptions, progress: ProgressCallback, *, epochs: int = 0) -> None:
-        from gensim.utils import tokenize
-
-        self._path = path
-        self._options = options
-        self._progress = progress
-        self._epochs = epochs
-        self._passes = 0
-        self._tokenize = str.split if options.tokenised else tokenize
+    path: Path
+    options: CbowOptions
+    progress: ProgressCallback
+    epochs: int = 0
+    passes: int = 0
 
     def __iter__(self) -> Iterator[list[str]]:
-        from attngeo.embeddings.vectors import open_stream
+        from attngeo.embeddings.vectors import read_chunks
 
-        self._passes += 1
-        what = f"epoch {self._passes} of {self._epochs}" if self._epochs else "counting words"
-        with open_stream(self._path, None, str(self._path), self._progress, what) as stream:
+        self.passes += 1
+        what = f"epoch {self.passes} of {self.epochs}" if self.epochs else "counting words"
+        with closing(read_chunks(self.path, None, self.progress, what)) as chunks:
             unfinished = b""
-            for chunk in stream.chunks():
+            for chunk in chunks:
                 *lines, unfinished = (unfinished + chunk).split(b"\n")
                 if len(unfinished) > LONGEST_TEXT_LINE:  # a text may be one long line, which is cut between two words
                     line, _, unfinished = unfinished.rpartition(b" ")
@@ -106,13 +106,15 @@ class _Sentences:
             yield from self._cut(unfinished)
 
     def _cut(self, line: bytes) -> Iterator[list[str]]:
+        from gensim.utils import tokenize
+
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
-            raise CorruptCheckpointError(f"{self._path}: not UTF-8 text; convert it first") from None
-        if not self._options.keep_case:
+            raise CorruptCheckpointError("not UTF-8 text; convert it first") from None
+        if not self.options.keep_case:
             text = text.lower()
-        words = list(self._tokenize(text))
+        words = text.split() if self.options.tokenised else list(tokenize(text))
         # gensim truncates longer sentences, so a text without line ends would lose most of its words.
         for start in range(0, len(words), LONGEST_SENTENCE):
             yield words[start : start + LONGEST_SENTENCE]

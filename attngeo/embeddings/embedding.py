@@ -83,18 +83,18 @@ class Embedding:
             tensor = torch.from_numpy(matrix)
         is_finite = flag_finite_rows(tensor)
         if not is_finite.any():
-            raise CorruptCheckpointError(f"{ref}: no vector is finite; save it again")
+            raise CorruptCheckpointError("no vector is finite; save it again")
         left_out = int((~is_finite).sum())
         if left_out:
             notes = (*notes, f"vectors with NaN or Inf, left out: {left_out:,}")
-        has_word_label = torch.tensor([is_word(label) for label in labels])
+        has_word_label = torch.tensor([is_single_word(label) for label in labels])
         return cls(ref, tensor, labels, is_word=has_word_label & is_finite, is_entry=is_finite, notes=notes)
 
     def __repr__(self) -> str:
         rows, width = self.matrix.shape
         return f"Embedding({self.ref!r}: {rows:,} vectors of {width} dimensions, {int(self.is_word.sum()):,} words)"
 
-    def rows(self, candidates: Candidates) -> Tensor:
+    def candidate_rows(self, candidates: Candidates) -> Tensor:
         """The numbers of the rows that may be answers, [n], int64, in ascending order: words, or all entries."""
         is_candidate = self.is_word if candidates == "words" else self.is_entry
         return is_candidate.nonzero()[:, 0]
@@ -102,22 +102,15 @@ class Embedding:
     @property
     def is_cased(self) -> bool:
         """Whether more than LEAST_CASED_SHARE of the words have a capital."""
-        words = [self.labels[row] for row in self.rows("words").tolist()]
+        words = [self.labels[row] for row in self.candidate_rows("words").tolist()]
         cased_count: int = sum(word != word.lower() for word in words)
         return bool(cased_count > LEAST_CASED_SHARE * len(words))
 
 
 def flag_finite_rows(matrix: Tensor) -> Tensor:
-    """Whether all values of each row are finite, [rows], bool. matrix: [rows, width].
-
-    Needs little memory: a block of rows is checked at a time.
-    """
-    is_finite = torch.empty(len(matrix), dtype=torch.bool)
-    block_rows = 4096
-    for start in range(0, len(matrix), block_rows):
-        block = slice(start, start + block_rows)
-        is_finite[block] = matrix[block].isfinite().all(dim=1)
-    return is_finite
+    """Whether all values of each row are finite, [rows], bool. matrix: [rows, width]."""
+    # In blocks, because `isfinite` needs as much memory as its argument.
+    return torch.cat([block.isfinite().all(dim=1) for block in torch.split(matrix, 4096)])
 
 
 class Mark(NamedTuple):
@@ -143,11 +136,11 @@ MARKS = (
 )
 
 
-def is_word(text: str) -> bool:
+def is_single_word(text: str) -> bool:
     """Whether `text` is written as a single word: letters and JOINERS, by the rule at the top of this module.
 
-    >>> [is_word(text) for text in ("queen", "São", "U.S.", "mother-in-law", "[unused9]", "1990", "New_York", "-")]
-    [True, True, True, True, False, False, False, False]
+    >>> [is_single_word(text) for text in ("queen", "São", "U.S.", "mother-in-law", "[unused9]", "1990", "New_York")]
+    [True, True, True, True, False, False, False]
     """
     if text.isalpha():
         return True
@@ -162,14 +155,6 @@ def is_word(text: str) -> bool:
     return last == "." or last not in JOINERS
 
 
-def find_mark(tokens: Collection[str]) -> Mark | None:
-    """The mark on most tokens of a vocabulary; None if fewer than LEAST_MARKED_SHARE of them have it."""
-    counts = {mark: sum(_has_mark(token, mark) for token in tokens) for mark in MARKS}
-    commonest = max(MARKS, key=lambda mark: counts[mark])
-    least_count = max(1, LEAST_MARKED_SHARE * len(tokens))
-    return commonest if counts[commonest] >= least_count else None
-
-
 def label_tokens(tokens: Mapping[int, str], special: Collection[int]) -> tuple[dict[int, str], set[int]]:
     """The label of each token by its id, and the ids of the tokens that are words.
 
@@ -181,7 +166,11 @@ def label_tokens(tokens: Mapping[int, str], special: Collection[int]) -> tuple[d
     ({0: '<s>', 1: 'king', 2: '##s', 3: 'ét'}, {1, 3})
     """
     ordinary = [token for token_id, token in tokens.items() if token_id not in special]
-    mark = find_mark(ordinary)
+    # The mark on most tokens, if there are enough of them.
+    counts = {mark: sum(_has_mark(token, mark) for token in ordinary) for mark in MARKS}
+    commonest = max(MARKS, key=lambda mark: counts[mark])
+    least_count = max(1, LEAST_MARKED_SHARE * len(ordinary))
+    mark = commonest if counts[commonest] >= least_count else None
     decoder = None
     if mark is not None and _is_byte_level(ordinary, mark):
         decoder = ByteLevelDecoder()
@@ -197,7 +186,7 @@ def label_tokens(tokens: Mapping[int, str], special: Collection[int]) -> tuple[d
         is_whole = mark is None or _has_mark(token, mark) == mark.marks_words
         if is_whole:
             labels[token_id] = text
-            if is_word(text):
+            if is_single_word(text):
                 words.add(token_id)
         elif mark is not None and mark.side == "end":
             labels[token_id] = f"{text}{INSIDE_MARK}"

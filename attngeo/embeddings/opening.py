@@ -28,6 +28,7 @@ from attngeo.errors import (
     ShapeError,
     UnsupportedModelError,
     UsageError,
+    about,
 )
 from attngeo.keywords import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -105,20 +106,22 @@ def open_embedding(
         return _read_checkpoint(model, table, tokeniser, hub, progress)
     if table == "output":
         raise UsageError(f"{text}: a file of word vectors has one table only; leave out $table", "table")
-    return read_vectors(*file, text, progress)
+    with about(text):
+        return read_vectors(*file, text, progress)
 
 
 def _take_vectors(vectors: Any, ref: str) -> Embedding:
     """The table of gensim's KeyedVectors. Raises CorruptCheckpointError unless each word has a floating-point row."""
     matrix = np.asarray(vectors.vectors)
     labels = list(vectors.index_to_key)
-    if matrix.ndim != 2 or len(matrix) < len(labels) or matrix.dtype.str[1:] not in FLOATS:
-        raise CorruptCheckpointError(
-            f"{ref}: {len(labels):,} words and an array {matrix.dtype} {matrix.shape}, expected one floating-point row "
-            "for each word; save it again"
-        )
-    rows = np.ascontiguousarray(matrix[: len(labels)], matrix.dtype.newbyteorder("="))
-    return Embedding.from_words(ref, rows, labels)
+    with about(ref):
+        if matrix.ndim != 2 or len(matrix) < len(labels) or matrix.dtype.str[1:] not in FLOATS:
+            raise CorruptCheckpointError(
+                f"{len(labels):,} words and an array {matrix.dtype} {matrix.shape}, expected one floating-point row "
+                "for each word; save it again"
+            )
+        rows = np.ascontiguousarray(matrix[: len(labels)], matrix.dtype.newbyteorder("="))
+        return Embedding.from_words(ref, rows, labels)
 
 
 def _read_checkpoint(model: Any, table: Table, tokeniser: Any, hub: HubAccess, progress: ProgressCallback) -> Embedding:
@@ -126,38 +129,36 @@ def _read_checkpoint(model: Any, table: Table, tokeniser: Any, hub: HubAccess, p
 
     Reads this one tensor only. Raises ShapeError if the tokeniser belongs to another model.
     """
-    with closing(open_store(model, hub)) as store:
+    with closing(open_store(model, hub)) as store, about(store.ref):
         name, notes = find_table(store, table)
         rows = float_shape(store, name)[0]
         vocabulary = read_tokeniser(store) if tokeniser is None else take_tokeniser(tokeniser)
-        notes += _check_match(vocabulary, rows, name, store)
+        notes += _check_match(vocabulary, rows, name)
         store.open([name], lambda file: progress(Progress("download", file)))
         progress(Progress("read", name, 0, store.info(name).nbytes))
         matrix = store.read(name)
-        ref = store.ref
-        revision = store.revision
-    tokens = {number: text for number, text in vocabulary.tokens.items() if number < rows}
-    labels, words = label_tokens(tokens, vocabulary.special)
-    is_word = torch.zeros(rows, dtype=torch.bool)
-    is_word[list(words)] = True
-    is_entry = torch.zeros(rows, dtype=torch.bool)
-    is_entry[list(labels)] = True
-    is_finite = flag_finite_rows(matrix)
-    broken = int((is_entry & ~is_finite).sum())
-    if broken and broken == len(labels):
-        raise CorruptCheckpointError(f"{ref}: no row of {name} is finite; download it again")
-    if broken:
-        notes.append(f"tokens with NaN or Inf in their vectors, left out: {broken:,}")
-    return Embedding(
-        ref,
-        matrix,
-        labels=[labels.get(row, "") for row in range(rows)],
-        is_word=is_word & is_finite,
-        is_entry=is_entry & is_finite,
-        revision=revision,
-        pieces=vocabulary.pieces,
-        notes=tuple(notes),
-    )
+        tokens = {number: text for number, text in vocabulary.tokens.items() if number < rows}
+        labels, words = label_tokens(tokens, vocabulary.special)
+        is_word = torch.zeros(rows, dtype=torch.bool)
+        is_word[list(words)] = True
+        is_entry = torch.zeros(rows, dtype=torch.bool)
+        is_entry[list(labels)] = True
+        is_finite = flag_finite_rows(matrix)
+        broken = int((is_entry & ~is_finite).sum())
+        if broken:
+            if broken == len(labels):
+                raise CorruptCheckpointError(f"no row of {name} is finite; download it again")
+            notes.append(f"tokens with NaN or Inf in their vectors, left out: {broken:,}")
+        return Embedding(
+            store.ref,
+            matrix,
+            labels=[labels.get(row, "") for row in range(rows)],
+            is_word=is_word & is_finite,
+            is_entry=is_entry & is_finite,
+            revision=store.revision,
+            pieces=vocabulary.pieces,
+            notes=tuple(notes),
+        )
 
 
 def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
@@ -175,14 +176,14 @@ def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
         if inputs is not None and store.config.get("tie_word_embeddings") is not False:
             return inputs, ["no unembedding of its own: tied to the input embeddings"]
         raise UnsupportedModelError(
-            f"{store.ref}: no unembedding matrix, looked for {', '.join(TABLE_NAMES['output'])}; set $table to input",
+            f"no unembedding matrix, looked for {', '.join(TABLE_NAMES['output'])}; set $table to input",
             "table",
         )
     if inputs is None:
         names = [name for name in store.names if "emb" in name]
-        hint = f"names with 'emb' found: {', '.join(names[:SHOWN])}" if names else "no tensor name contains 'emb'"
+        shown = ", ".join(names[:SHOWN]) or "none"
         raise UnsupportedModelError(
-            f"{store.ref}: no token embeddings, looked for {', '.join(TABLE_NAMES['input'])}; {hint}"
+            f"no token embeddings, looked for {', '.join(TABLE_NAMES['input'])}; names with 'emb' found: {shown}"
         )
     return inputs, []
 
@@ -212,9 +213,9 @@ def _find_by_size(store: TensorStore) -> str | None:
     return sized[0] if len(sized) == 1 else None
 
 
-def _check_match(tokeniser: Tokeniser, rows: int, name: str, store: TensorStore) -> list[str]:
+def _check_match(tokeniser: Tokeniser, rows: int, name: str) -> list[str]:
     """Raise ShapeError if the tokeniser cannot belong to this matrix; else return notes about smaller differences."""
-    mismatch = f"{store.ref}: the tokeniser does not match {name}"
+    mismatch = f"the tokeniser does not match {name}"
     expected = "expected the tokeniser that the model was trained with"
     beyond = sorted(number for number in tokeniser.tokens if number >= rows)
     trained = [number for number in beyond if number not in tokeniser.added]

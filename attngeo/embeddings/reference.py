@@ -59,7 +59,7 @@ def find_vectors_file(text: str) -> tuple[Path, str | None] | None:
     if not path.is_file():
         return None
     if name.endswith(".bin"):
-        magic = read_magic(path, text)
+        magic = read_magic(path)
         is_pickle_of_model = magic.startswith(PICKLE) and path.with_name("config.json").is_file()
         is_checkpoint = magic.startswith(ZIP) or is_pickle_of_model
     else:
@@ -67,10 +67,10 @@ def find_vectors_file(text: str) -> tuple[Path, str | None] | None:
     return None if is_checkpoint else (path, None)
 
 
-def read_magic(path: Path, ref: str) -> bytes:
+def read_magic(path: Path) -> bytes:
     """The first four bytes, which tell the format. Raises ModelNotFoundError."""
     try:
         with path.open("rb") as file:
             return file.read(4)
     except OSError as error:
-        raise ModelNotFoundError(f"{ref}: cannot be read ({error.strerror})") from None
+        raise ModelNotFoundError(f"{path}: cannot be read ({error.strerror})") from None

@@ -27,7 +27,7 @@ from attngeo.bounds.small_files import MOST_TOKENISER_BYTES, read_small_bytes, r
 from attngeo.checkpoints.gguf import GGML, TOKENS, TYPES, read_vocabulary
 from attngeo.checkpoints.store import RegularFile, TensorStore
 from attngeo.embeddings.embedding import INSIDE_MARK, LEAST_CASED_SHARE, MARKS
-from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, first_line
+from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, about, first_line
 
 COMPLETE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
@@ -72,17 +72,14 @@ class Tokeniser:
             spaced = self.encode(f" {word}")
             if self._starts_word(spaced):
                 ids = spaced
-        return ids if ids and all(map(self._is_piece, ids)) else None
+        for number in ids:
+            if number in self.special or number not in self.tokens or BYTE.fullmatch(self.tokens[number]):
+                return None
+        return ids or None
 
     def _starts_word(self, ids: list[int]) -> bool:
         first = self.tokens.get(ids[0], "") if ids else ""
         return any(mark.marks_words and first.startswith(mark.text) for mark in MARKS)
-
-    def _is_piece(self, number: int) -> bool:
-        """Whether an id is that of a token which says something about a word."""
-        if number in self.special or number not in self.tokens:
-            return False
-        return not BYTE.fullmatch(self.tokens[number])
 
 
 def take_tokeniser(tokeniser: Any) -> Tokeniser:
@@ -90,8 +87,13 @@ def take_tokeniser(tokeniser: Any) -> Tokeniser:
     library = getattr(tokeniser, "backend_tokenizer", tokeniser)
     if hasattr(library, "get_added_tokens_decoder"):
         return _wrap_fast(type(library).from_str(library.to_str()))  # a copy: its settings are changed
-    if hasattr(tokeniser, "all_special_ids"):
-        return _wrap_slow(tokeniser)
+    if hasattr(tokeniser, "all_special_ids"):  # one that is written in Python
+        return Tokeniser(
+            {number: token for token, number in tokeniser.get_vocab().items()},
+            frozenset(tokeniser.all_special_ids),
+            frozenset(tokeniser.added_tokens_decoder),
+            lambda text: list(tokeniser.encode(text, add_special_tokens=False)),
+        )
     raise UsageError(
         f"$tokeniser is a {type(tokeniser).__name__}, expected one of transformers or tokenizers", "tokeniser"
     )
@@ -105,56 +107,52 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
     """
     if store.folder is None:
         raise UsageError(f"{store.ref}: a model in memory has no tokeniser; call open_embedding(model, tokeniser=…)")
-    complete = store.file(COMPLETE)
-    if complete is not None:
-        return _read_complete(complete, store.ref)
-    if store.format == "GGUF":
-        return _read_gguf(store.folder, store)
-    vocabularies = [path for path in map(store.file, VOCABULARIES) if path is not None]
-    if vocabularies:
-        return _read_with_transformers(vocabularies, store)
-    if store.offline:
-        raise NetworkError(f"{store.ref}: no tokeniser in the cache, and offline mode is on; run once without it")
-    raise UnsupportedModelError(
-        f"{store.ref}: no tokeniser beside the weights, looked for {', '.join((COMPLETE, *VOCABULARIES))}; {ADVICE}"
-    )
+    with about(store.ref):
+        complete = store.file(COMPLETE)
+        if complete is not None:
+            try:
+                return _wrap_fast(Tokenizer.from_str(read_small_text(complete, MOST_TOKENISER_BYTES)))
+            except Exception as error:  # tokenizers raises bare Exceptions for what it cannot parse
+                raise CorruptCheckpointError(
+                    f"{complete.name} is not a readable tokeniser ({first_line(error)}); download it again"
+                ) from None
+        if store.format == "GGUF":
+            return _read_gguf(store.folder / store.main_file)
+        vocabularies = [path for path in map(store.file, VOCABULARIES) if path is not None]
+        if vocabularies:
+            return _read_with_transformers(vocabularies, store)
+        if store.offline:
+            raise NetworkError("no tokeniser in the cache, and offline mode is on; run once without it")
+        raise UnsupportedModelError(
+            f"no tokeniser beside the weights, looked for {', '.join((COMPLETE, *VOCABULARIES))}; {ADVICE}"
+        )
 
 
-def _read_complete(path: Path, ref: str) -> Tokeniser:
-    try:
-        return _wrap_fast(Tokenizer.from_str(read_small_text(path, MOST_TOKENISER_BYTES)))
-    except Exception as error:  # tokenizers raises bare Exceptions for what it cannot parse
-        raise CorruptCheckpointError(
-            f"{ref}: {path.name} is not a readable tokeniser ({first_line(error)}); download it again"
-        ) from None
-
-
-def _read_gguf(folder: Path, store: TensorStore) -> Tokeniser:
+def _read_gguf(path: Path) -> Tokeniser:
     """The vocabulary in the header of a GGUF file, whose limits were checked when it was opened."""
-    path = folder / store.main_file
     if not path.is_file():
         raise UnsupportedModelError(
-            f"{store.ref}: the vocabulary in a GGUF file is read from this machine only; add --download, or give the "
-            "checkpoint that the file was made from"
+            "the vocabulary in a GGUF file is read from this machine only; add --download, or give the checkpoint that "
+            "the file was made from"
         )
     with closing(RegularFile(path)) as source:
         values = read_vocabulary(source)
     tokens = values.get(TOKENS)
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise UnsupportedModelError(f"{store.ref}: it lacks {TOKENS}, a list of texts; {ADVICE}")
+        raise UnsupportedModelError(f"it lacks {TOKENS}, a list of texts; {ADVICE}")
     if values.get(f"{GGML}.model") == "bert":
-        return _build_word_piece(tokens, values, store.ref)
+        return _build_word_piece(tokens, values)
     try:
         # AutoTokenizer would ask for an architecture that it knows.
-        return _load("PreTrainedTokenizerFast", folder, gguf_file=path.name)
+        return _load("PreTrainedTokenizerFast", path.parent, gguf_file=path.name)
     except Exception as error:  # anything, such as a KeyError for a file without scores
         reason = f"it lacks {error}" if isinstance(error, KeyError) else first_line(error)
         raise UnsupportedModelError(
-            f"{store.ref}: transformers cannot convert the vocabulary in the file ({reason}); {ADVICE}"
+            f"transformers cannot convert the vocabulary in the file ({reason}); {ADVICE}"
         ) from None
 
 
-def _build_word_piece(stored: list[str], values: Mapping[str, Any], ref: str) -> Tokeniser:
+def _build_word_piece(stored: list[str], values: Mapping[str, Any]) -> Tokeniser:
     """The WordPiece tokeniser of a GGUF file. Raises UnsupportedModelError if it has no unknown token.
 
     llama.cpp's converter puts ▁ before tokens that start a word, takes ## from the others, leaves special tokens as
@@ -163,7 +161,14 @@ def _build_word_piece(stored: list[str], values: Mapping[str, Any], ref: str) ->
 
     Source: `set_vocab` of BertModel, https://github.com/ggml-org/llama.cpp/blob/master/conversion/bert.py
     """
-    special = _find_special(values)
+    special = set()
+    types = values.get(TYPES)
+    if isinstance(types, np.ndarray):
+        special.update(np.flatnonzero(types == CONTROL).tolist())
+    for field in SPECIAL:
+        number = values.get(f"{GGML}.{field}_token_id")
+        if isinstance(number, int):
+            special.add(number)
     tokens = {}
     for number, text in enumerate(stored):
         token = text
@@ -176,7 +181,7 @@ def _build_word_piece(stored: list[str], values: Mapping[str, Any], ref: str) ->
     vocabulary = {token: number for number, token in tokens.items()}
     if name not in vocabulary:
         raise UnsupportedModelError(
-            f"{ref}: no unknown token: none of {len(stored):,} tokens is {name or f'number {unknown}'}; {ADVICE}"
+            f"no unknown token: none of {len(stored):,} tokens is {name or f'number {unknown}'}; {ADVICE}"
         )
     lowercase = values.get(f"{GGML}.normalizer.lowercase")
     strip_accents = values.get(f"{GGML}.normalizer.strip_accents")
@@ -189,19 +194,6 @@ def _build_word_piece(stored: list[str], values: Mapping[str, Any], ref: str) ->
     library.pre_tokenizer = BertPreTokenizer()
     library.add_special_tokens([tokens[number] for number in sorted(special & tokens.keys())])
     return _wrap_fast(library)
-
-
-def _find_special(values: Mapping[str, Any]) -> set[int]:
-    """The ids of special tokens in the fields of a GGUF file: by their types and by their names."""
-    special = set()
-    types = values.get(TYPES)
-    if isinstance(types, np.ndarray):
-        special.update(np.flatnonzero(types == CONTROL).tolist())
-    for name in SPECIAL:
-        number = values.get(f"{GGML}.{name}_token_id")
-        if isinstance(number, int):
-            special.add(number)
-    return special
 
 
 def _changes_few(tokens: Collection[str], **rules: bool) -> bool:
@@ -217,15 +209,23 @@ def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tok
     for name in COMPANIONS:
         store.file(name)  # downloads it
     folder = vocabularies[0].parent
-    if _names_code(folder, store.ref):
-        raise UnsupportedModelError(f"{store.ref}: its tokeniser is code, which attngeo never runs; {ADVICE}")
+    try:
+        for path in (folder / name for name in (*VOCABULARIES, *COMPANIONS)):
+            if path.exists():
+                require_regular_file(path, MOST_TOKENISER_BYTES)
+        config = folder / CONFIG
+        is_code = config.exists() and b'"auto_map"' in read_small_bytes(config)
+    except (OSError, ValueError) as error:
+        raise CorruptCheckpointError(f"its tokeniser cannot be read ({error}); download it again") from None
+    if is_code:
+        raise UnsupportedModelError(f"its tokeniser is code, which attngeo never runs; {ADVICE}")
     try:
         # Without the last argument, a tokeniser that needs code of its own asks on the terminal.
         return _load("AutoTokenizer", folder, trust_remote_code=False)
     except Exception as error:  # the class that transformers chooses may raise anything
         names = ", ".join(path.name for path in vocabularies)
         raise UnsupportedModelError(
-            f"{store.ref}: transformers cannot read {names} as a tokeniser of {store.config.get('model_type')!r} "
+            f"transformers cannot read {names} as a tokeniser of {store.config.get('model_type')!r} "
             f"({_explain(error, vocabularies)}); {ADVICE}"
         ) from None
 
@@ -237,18 +237,6 @@ def _load(loader: str, folder: Path, **more: Any) -> Tokeniser:
     with silence_transformers(logging.CRITICAL), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return take_tokeniser(getattr(transformers, loader).from_pretrained(folder, local_files_only=True, **more))
-
-
-def _names_code(folder: Path, ref: str) -> bool:
-    """Whether the configuration of a tokeniser names code. Raises CorruptCheckpointError if a file is not small."""
-    config = folder / CONFIG
-    try:
-        for path in (folder / name for name in (*VOCABULARIES, *COMPANIONS)):
-            if path.exists():
-                require_regular_file(path, MOST_TOKENISER_BYTES)
-        return config.exists() and b'"auto_map"' in read_small_bytes(config)
-    except (OSError, ValueError) as error:
-        raise CorruptCheckpointError(f"{ref}: its tokeniser cannot be read ({error}); download it again") from None
 
 
 def _explain(error: Exception, vocabularies: list[Path]) -> str:
@@ -267,7 +255,13 @@ def _wrap_fast(tokenizer: Any) -> Tokeniser:
     tokenizer.no_padding()
     added = tokenizer.get_added_tokens_decoder()
     tokens = {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}
-    special = {number for number, token in added.items() if token.special} | _find_unknown(tokenizer)
+    special = {number for number, token in added.items() if token.special}
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    if unknown is not None:
+        special.add(tokenizer.token_to_id(unknown))
+    else:  # a Unigram model has a number instead, which only its JSON tells
+        special.add(json.loads(tokenizer.to_str())["model"].get("unk_id"))
+    special.discard(None)  # the model has no unknown token, or only its name
 
     def encode(text: str) -> list[int]:
         try:
@@ -282,26 +276,6 @@ def _wrap_fast(tokenizer: Any) -> Tokeniser:
         return list(encoding.ids) if is_complete else []
 
     return Tokeniser(tokens, frozenset(special), frozenset(added), encode)
-
-
-def _wrap_slow(tokenizer: Any) -> Tokeniser:
-    """A tokeniser of transformers that is written in Python."""
-    tokens = {number: token for token, number in tokenizer.get_vocab().items()}
-
-    def encode(text: str) -> list[int]:
-        return list(tokenizer.encode(text, add_special_tokens=False))
-
-    return Tokeniser(tokens, frozenset(tokenizer.all_special_ids), frozenset(tokenizer.added_tokens_decoder), encode)
-
-
-def _find_unknown(tokenizer: Any) -> set[int]:
-    """The id of unknown tokens, special or not; an empty set if the model has none."""
-    token = getattr(tokenizer.model, "unk_token", None)
-    if token is not None:
-        number = tokenizer.token_to_id(token)
-    else:  # a Unigram model has a number instead, which only its JSON tells
-        number = json.loads(tokenizer.to_str())["model"].get("unk_id")
-    return set() if number is None else {number}
 
 
 @contextmanager

@@ -22,8 +22,9 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,19 +34,22 @@ import pandas as pd
 from attngeo.bounds.machine import require_memory
 from attngeo.bounds.names import list_first
 from attngeo.embeddings.embedding import Embedding
-from attngeo.embeddings.reference import FASTTEXT, GZIP, PICKLE, ZIP, read_magic
+from attngeo.embeddings.reference import FASTTEXT, GZIP, PICKLE, ZIP
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, UsageError
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.progress import Progress, ProgressCallback
 
-Values = np.ndarray[Any, np.dtype[np.float32]]
+Array = np.ndarray[Any, np.dtype[Any]]
+# A matrix, the word of each of its rows, and notes for the user.
+WordRows = tuple[Array, list[str], tuple[str, ...]]
 
-# Bytes that are read at a time, and at the start, to tell the format.
+# Bytes that are read at a time.
 CHUNK = 1 << 22
-SNIFFED = 1 << 16
 LONGEST_LINE = 1 << 24
 # What gzip, zipfile and their decompressors raise for files that are damaged, encrypted or of an unknown kind.
 BROKEN = (EOFError, RuntimeError, ValueError, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile, zlib.error)
 MEMBERS_SHOWN = 6
+# Lines whose numbers are counted for the width of a text without a header.
+MEASURED_LINES = 100
 
 # The matrix grows by this share of its size, so that little of its memory is unused at the end.
 STEP = 1 / 32
@@ -72,116 +76,110 @@ LEAST_NUMBER, MOST_NUMBER = 1e-15, 1e15
 
 
 def read_vectors(path: Path, member: str | None, ref: str, progress: ProgressCallback) -> Embedding:
-    """The table of a file. member: the file of a .zip, required if it has several. ref: its name, for messages.
+    """The table of a file. member: the file of a .zip, required if it has several. ref: the name of the table.
 
     Raises ModelNotFoundError, UsageError, UnsupportedModelError for another format, CorruptCheckpointError.
     """
-    magic = read_magic(path, ref)
-    if magic.startswith(PICKLE):
-        raise UnsupportedModelError(
-            f"{ref}: a pickle, which could run code, is not read; load it with gensim and save its vectors with "
-            "save_word2vec_format"
-        )
-    if magic == FASTTEXT:
-        raise UnsupportedModelError(f"{ref}: fastText's own binary format is not supported; use its .vec file")
-    with open_stream(path, member, ref, progress) as stream:
-        return _read_text(stream) if _is_text(stream.head) else _read_binary(stream)
-
-
-class Stream:
-    """A decompressed stream.
-
-    ref: the name of the file in messages. head: the first bytes, with two whole lines unless they are longer than
-    LONGEST_LINE; `chunks` returns them again.
-    """
-
-    def __init__(
-        self, ref: str, file: IO[bytes], raw: IO[bytes], size: int, report: ProgressCallback, what: str
-    ) -> None:
-        self.ref = ref
-        self._file = file
-        self._raw = raw
-        self._size = size
-        self._report = report
-        self._what = what
-        self.head = b""
-        while self.head.count(b"\n") < 2 and len(self.head) < LONGEST_LINE:
-            sniffed = self._read(SNIFFED)
-            if not sniffed:
-                break
-            self.head += sniffed
-        self._pending = self.head
-
-    def chunks(self) -> Iterator[bytes]:
-        """The whole stream, in chunks of some megabytes. Reports the bytes of the file that are read.
-
-        Raises CorruptCheckpointError if the file is damaged.
-        """
-        while chunk := self._pending or self._read(CHUNK):
-            self._pending = b""
-            self._report(Progress("read", self._what, min(self._raw.tell(), self._size), self._size))
-            yield chunk
-
-    def _read(self, count: int) -> bytes:
-        try:
-            return self._file.read(count)
-        except (*BROKEN, OSError) as error:
+    with closing(read_chunks(path, member, progress, "reading vectors")) as chunks:
+        head = next(chunks, b"").removeprefix(codecs.BOM_UTF8)
+        if head.startswith(PICKLE):
+            raise UnsupportedModelError(
+                "a pickle, which could run code, is not read; load it with gensim and save its vectors with "
+                "save_word2vec_format"
+            )
+        if head.startswith(FASTTEXT):
+            raise UnsupportedModelError("fastText's own binary format is not supported; use its .vec file")
+        line, _, rest = head.partition(b"\n")
+        header = HEADER.fullmatch(line)
+        if header is not None:
+            announced, width = map(int, header.groups())
+            if not announced or not width:
+                raise CorruptCheckpointError(f"line 1 announces {line.decode()!r}, no vectors at all")
+            read = _read_text if _is_text(rest) else _read_binary
+            rows = read(rest, chunks, width, announced)
+        elif _is_text(head):
+            rows = _read_text(head, chunks, _measure_width(head), None)
+        else:
             raise CorruptCheckpointError(
-                f"{self.ref}: damaged or cut off ({str(error) or type(error).__name__}); download it again"
-            ) from None
+                f"no word vectors: it starts with {line[:40]!r}, expected a word and its numbers, or the number of "
+                "vectors and their width"
+            )
+    return Embedding.from_words(ref, *rows)
 
 
-@contextmanager
-def open_stream(
-    path: Path,
-    member: str | None,
-    ref: str,
-    report: ProgressCallback = ignore_progress,
-    what: str = "reading vectors",
-) -> Iterator[Stream]:
-    """The content of `path`. member: the file of a .zip, required if it has several. what: the step that is reported.
+def read_chunks(path: Path, member: str | None, progress: ProgressCallback, what: str) -> Generator[bytes]:
+    """The decompressed content of a file, in chunks of some megabytes.
 
-    Raises ModelNotFoundError, UsageError, CorruptCheckpointError.
+    The first one has two whole lines, unless they are longer than LONGEST_LINE. Reports the bytes of the file that are
+    read. The caller closes it.
+
+    Args:
+        path: the file.
+        member: the file of a .zip, required if it has several.
+        progress: called before each chunk.
+        what: the step that is reported.
+
+    Raises:
+        ModelNotFoundError: There is no such file or member.
+        UsageError: A member is not named.
+        CorruptCheckpointError: The file is damaged.
     """
     with ExitStack() as stack:
         try:
             raw = stack.enter_context(path.open("rb"))
             magic = raw.read(4)
             raw.seek(0)
-            file: Any = raw  # what the three libraries return has no common type
+            source: Any = raw  # what the three libraries return has no common type
             if magic.startswith(GZIP):
-                file = stack.enter_context(gzip.open(raw))
+                source = stack.enter_context(gzip.open(raw))
             elif magic == ZIP:
-                file = _open_member(stack.enter_context(zipfile.ZipFile(raw)), member, ref, stack)
+                archive = stack.enter_context(zipfile.ZipFile(raw))
+                source = stack.enter_context(archive.open(_choose_member(archive, member, path)))
         except BROKEN as error:
-            raise CorruptCheckpointError(f"{ref}: not a whole .zip file ({error}); download it again") from None
+            raise CorruptCheckpointError(f"not a whole .zip file ({error}); download it again") from None
         except OSError as error:
-            raise ModelNotFoundError(f"{ref}: cannot be opened ({error.strerror})") from None
+            raise ModelNotFoundError(f"cannot be opened ({error.strerror})") from None
         if member is not None and magic != ZIP:
-            raise ModelNotFoundError(f"{ref}: {path} is not a .zip file, so it has no {member}")
-        yield Stream(ref, io.BufferedReader(file, CHUNK), raw, path.stat().st_size, report, what)
+            raise ModelNotFoundError(f"{path} is not a .zip file, so it has no {member}")
+        file = io.BufferedReader(source, CHUNK)
+        size = path.stat().st_size
+        chunk = _read_chunk(file)
+        while chunk.count(b"\n") < 2 and len(chunk) < LONGEST_LINE and (more := _read_chunk(file)):
+            chunk += more
+        while chunk:
+            progress(Progress("read", what, min(raw.tell(), size), size))
+            yield chunk
+            chunk = _read_chunk(file)
 
 
-def _open_member(archive: zipfile.ZipFile, member: str | None, ref: str, stack: ExitStack) -> IO[bytes]:
+def _choose_member(archive: zipfile.ZipFile, member: str | None, path: Path) -> str:
+    """The file of a .zip to read: `member`, or the only one."""
     names = [info.filename for info in archive.infolist() if not info.is_dir() and "__MACOSX" not in info.filename]
     shown = ", ".join(names[:MEMBERS_SHOWN])
-    if member is None and not names:
-        raise CorruptCheckpointError(f"{ref}: the .zip file is empty, expected one file of word vectors")
+    if not names:
+        raise CorruptCheckpointError("the .zip file is empty, expected one file of word vectors")
     if member is None and len(names) > 1:
-        raise UsageError(f"{ref}: the .zip file has {len(names)} files ({shown}); name one, such as {ref}/{names[0]}")
+        raise UsageError(f"{path}: the .zip file has {len(names)} files ({shown}); name one, such as {path}/{names[0]}")
     if member is not None and member not in names:
-        raise ModelNotFoundError(f"{ref}: the .zip file has no {member}, it has: {shown}")
-    return stack.enter_context(archive.open(names[0] if member is None else member))
+        raise ModelNotFoundError(f"the .zip file has no {member}, it has: {shown}")
+    return member or names[0]
+
+
+def _read_chunk(file: IO[bytes]) -> bytes:
+    try:
+        return file.read(CHUNK)
+    except (*BROKEN, OSError) as error:
+        reason = str(error) or type(error).__name__
+        raise CorruptCheckpointError(f"damaged or cut off ({reason}); download it again") from None
 
 
 class RowCollector:
     """Words with a float32 vector of one width each. Keeps the first vector of a repeated word, as word2vec does.
 
-    ref: the name of the file in messages. width: the numbers in a vector. unit: what a message counts, such as "line".
+    width: the numbers in a vector. unit: what a message counts, such as "line".
     """
 
-    def __init__(self, ref: str, width: int, unit: str) -> None:
-        self.ref = ref
+    def __init__(self, width: int, unit: str) -> None:
         self.width = width
         self.unit = unit
         self._row_of: dict[str, int] = {}
@@ -189,7 +187,7 @@ class RowCollector:
         self._left_out: dict[str, list[int]] = {}
         self._empty = 0
 
-    def add(self, words: Sequence[bytes], values: Values, numbers: Sequence[int]) -> None:
+    def add(self, words: Sequence[bytes], values: Array, numbers: Sequence[int]) -> None:
         """Add rows: `values` [len(words), width], and the number of the line or vector that each one comes from.
 
         Words that are not UTF-8 or came before are left out, and so are vectors that are not finite.
@@ -210,60 +208,49 @@ class RowCollector:
                 self._row_of[word] = len(self._row_of)
                 kept.append(row)
         end = len(self._row_of)
-        if end > len(self._matrix):
-            self._lengthen(end)
-        self._matrix[end - len(kept) : end] = values if len(kept) == len(words) else values[kept]
-
-    def _lengthen(self, rows: int) -> None:
-        """Make room for at least this number of rows."""
         length = len(self._matrix)
-        least_step = LEAST_STEP_BYTES // (4 * self.width)
-        length = max(rows, length + max(least_step, int(length * STEP)))
-        require_memory(4 * length * self.width, f"{self.ref}: the table of vectors")
-        # In place: the system moves the pages of a large matrix instead of copying them.
-        self._matrix.resize((length, self.width), refcheck=False)
+        if end > length:
+            length = max(end, length + max(LEAST_STEP_BYTES // (4 * self.width), int(length * STEP)))
+            require_memory(4 * length * self.width, "the table of vectors")
+            # In place: the system moves the pages of a large matrix instead of copying them.
+            self._matrix.resize((length, self.width), refcheck=False)
+        self._matrix[end - len(kept) : end] = values[kept]
 
     def leave_out(self, reason: str, number: int) -> None:
         """Count a line or vector that is left out. Raises CorruptCheckpointError if there are too many."""
         numbers = self._left_out.setdefault(reason, [])
         numbers.append(number)
         if len(numbers) > max(MOST_LEFT_OUT, len(self._row_of)):
-            raise self._refuse()
+            raise self._refuse(self._describe_left_out())
 
     def skip_empty(self) -> None:
         """Count an empty line. Raises CorruptCheckpointError if there are too many: a .gz of them may have no end."""
         self._empty += 1
         if self._empty > max(MOST_LEFT_OUT, MOST_EMPTY * len(self._row_of)):
-            raise CorruptCheckpointError(
-                f"{self.ref}: it has {self._empty:,} empty lines and {len(self._row_of):,} vectors; "
-                f"expected a word and {self.width} numbers on each line"
-            )
+            raise self._refuse(f"{self._empty:,} empty lines")
 
-    def _refuse(self) -> CorruptCheckpointError:
+    def _refuse(self, problem: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(
-            f"{self.ref}: {self._describe_left_out() or 'it has no vectors'}, {len(self._row_of):,} kept; "
-            f"expected a word and {self.width} numbers each"
+            f"{problem}, {len(self._row_of):,} kept; expected a word and {self.width} numbers each"
         )
 
-    def finish(self, *more_notes: str) -> Embedding:
-        """The table of all rows, with a note of what was left out.
+    def finish(self, *notes: str) -> WordRows:
+        """All rows, with a further note of what was left out.
 
         Raises CorruptCheckpointError unless more rows were kept than left out.
         """
         count = len(self._row_of)
-        if count <= self._count_left_out():
-            raise self._refuse()
-        self._matrix.resize((count, self.width), refcheck=False)
         left_out = self._describe_left_out()
-        notes = (left_out, *more_notes) if left_out else more_notes
-        return Embedding.from_words(self.ref, self._matrix, list(self._row_of), notes)
-
-    def _count_left_out(self) -> int:
-        return sum(map(len, self._left_out.values()))
+        if count <= sum(map(len, self._left_out.values())):
+            raise self._refuse(left_out or "it has no vectors")
+        self._matrix.resize((count, self.width), refcheck=False)
+        if left_out:
+            notes = (left_out, *notes)
+        return self._matrix, list(self._row_of), notes
 
     def _describe_left_out(self) -> str:
         """How many lines or vectors were left out, why, and the first numbers; "" if there are none."""
-        total = self._count_left_out()
+        total = sum(map(len, self._left_out.values()))
         if not total:
             return ""
         reasons = [
@@ -274,11 +261,9 @@ class RowCollector:
         return f"{total:,} {units} left out: {', '.join(reasons)}"
 
 
-def _is_text(head: bytes) -> bool:
-    """Whether these first bytes are a word and numbers, on the first line or after a header."""
-    line, *others = head.split(b"\n")[:2]
-    if others and HEADER.fullmatch(line):
-        line = others[0]
+def _is_text(content: bytes) -> bool:
+    """Whether the first line is a word and numbers."""
+    line, _, _ = content.partition(b"\n")
     values = line.split()[1:]
     if not values or CONTROL.search(line):
         return False
@@ -289,61 +274,55 @@ def _is_text(head: bytes) -> bool:
     return True
 
 
-def _read_text(stream: Stream) -> Embedding:
+def _measure_width(head: bytes) -> int:
+    """The numbers in a vector of a text: the most frequent count, because the first word may contain a space."""
+    lines = head.split(b"\n", MEASURED_LINES)
+    complete = lines[:-1] or lines  # the head may end inside a line
+    widths = Counter(len(line.split()) - 1 for line in complete if line.strip())
+    width = widths.most_common(1)[0][0]
+    if not width:
+        raise CorruptCheckpointError("its lines are single words, expected a word and its numbers each")
+    return width
+
+
+def _read_text(head: bytes, chunks: Iterator[bytes], width: int, announced: int | None) -> WordRows:
     """The vectors of a text file. Lines of another width or without numbers are left out, and a note lists them.
 
-    Raises CorruptCheckpointError if the file has fewer lines than its first line announces, or hardly any vectors.
+    Raises CorruptCheckpointError if the file has fewer lines than it announces, or hardly any vectors.
+
+    Args:
+        head: the first lines, without a header.
+        chunks: what follows.
+        width: the numbers in a vector.
+        announced: the number of vectors that a header states; None without a header.
     """
-    announced, width = _measure_text(stream)
-    rows = RowCollector(stream.ref, width, "line")
-    header_lines = 0 if announced is None else 1
-    read_lines = 0
-    for lines in _split_blocks(stream):
-        numbers = range(read_lines + 1, read_lines + len(lines) + 1)
-        first = header_lines if read_lines == 0 else 0
-        _add_lines(rows, lines[first:], numbers[first:])
-        read_lines += len(lines)
-    count = read_lines - header_lines
+    rows = RowCollector(width, "line")
+    first = 1 if announced is None else 2  # number of the line
+    number = first
+    for lines in _split_lines(chain([head], chunks)):
+        _add_lines(rows, lines, range(number, number + len(lines)))
+        number += len(lines)
+    count = number - first
     if announced is None or count == announced:
         return rows.finish()
     if count < announced:
-        raise _cut_off(stream.ref, count, announced)
+        raise _cut_off(count, announced)
     return rows.finish(f"{count:,} vectors, although the first line announces {announced:,}")
 
 
-def _cut_off(ref: str, count: int, announced: int) -> CorruptCheckpointError:
+def _cut_off(count: int, announced: int) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        f"{ref}: it ends after {count:,} vectors, its first line announces {announced:,}; download it again"
+        f"it ends after {count:,} vectors, its first line announces {announced:,}; download it again"
     )
 
 
-def _measure_text(stream: Stream) -> tuple[int | None, int]:
-    """The number of vectors that a header announces (None without a header), and their width."""
-    lines = stream.head.removeprefix(codecs.BOM_UTF8).split(b"\n")
-    header = HEADER.fullmatch(lines[0])
-    if header is not None:
-        count, width = map(int, header.groups())
-        if not count or not width:
-            raise CorruptCheckpointError(f"{stream.ref}: line 1 announces {lines[0].decode()!r}, no vectors at all")
-        return count, width
-    # The most frequent width, because the first word may contain a space. The head may end inside a line.
-    complete = lines[:-1] or lines
-    widths = Counter(len(line.split()) - 1 for line in complete[:100] if line.strip())
-    width = widths.most_common(1)[0][0]
-    if not width:
-        raise CorruptCheckpointError(f"{stream.ref}: its lines are single words, expected a word and its numbers each")
-    return None, width
-
-
-def _split_blocks(stream: Stream) -> Iterator[list[bytes]]:
-    """The lines of the stream, in blocks of some megabytes."""
+def _split_lines(chunks: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """The lines of some chunks, in blocks of some megabytes."""
     unfinished = b""
-    for number, chunk in enumerate(stream.chunks()):
-        if number == 0:
-            chunk = chunk.removeprefix(codecs.BOM_UTF8)
+    for chunk in chunks:
         *lines, unfinished = (unfinished + chunk).split(b"\n")
         if len(unfinished) > LONGEST_LINE:
-            raise CorruptCheckpointError(f"{stream.ref}: no word vectors: a line has over {LONGEST_LINE:,} bytes")
+            raise CorruptCheckpointError(f"no word vectors: a line has over {LONGEST_LINE:,} bytes")
         if lines:
             yield lines
     if unfinished:
@@ -394,14 +373,11 @@ def _add_line(rows: RowCollector, line: bytes, number: int) -> None:
         rows.leave_out(f"with fewer than {rows.width} numbers", number)
 
 
-def _read_binary(stream: Stream) -> Embedding:
+def _read_binary(buffer: bytes, chunks: Iterator[bytes], width: int, announced: int) -> WordRows:
     """The vectors of a word2vec binary file. Raises CorruptCheckpointError if it ends early or is of another format."""
-    announced, width, start = _measure_binary(stream)
-    rows = RowCollector(stream.ref, width, "vector")
+    rows = RowCollector(width, "vector")
     size = 4 * width
     record = 0
-    chunks = stream.chunks()
-    buffer = next(chunks)[start:]
     while True:
         words = []
         vectors = []
@@ -409,69 +385,59 @@ def _read_binary(stream: Stream) -> Embedding:
         offset = 0
         while record < announced:
             space = buffer.find(b" ", offset, offset + LONGEST_WORD)
-            end = space + 1 + size
+            start = space + 1
+            end = start + size
             if space < 0 or end > len(buffer):
                 break
-            text = REST_OF_WORD.match(buffer, space + 1, end)
+            word = buffer[offset:space].lstrip(b"\n")
+            text = REST_OF_WORD.match(buffer, start, end)
             if text:
-                _refuse_space(
-                    text[0],
-                    buffer[space + 1 : end + len(text[0])],
-                    buffer[offset : space + 1],
-                    f"{stream.ref}: the word of vector {record + 1:,}",
-                )
-            words.append(buffer[offset:space].lstrip(b"\n"))
-            vectors.append(buffer[space + 1 : end])
+                _refuse_space(word, text[0], buffer[start : end + len(text[0])], record + 1)
+            words.append(word)
+            vectors.append(buffer[start:end])
             offset = end
             record += 1
         joined = b"".join(vectors)
-        _refuse_text(joined[:SAMPLE], stream.ref)
+        _refuse_text(joined[:SAMPLE])
         values = np.frombuffer(joined, "<f4").astype(np.float32, copy=False)
         rows.add(words, values.reshape(len(words), width), range(first, record + 1))
-        if record < announced and len(buffer) - offset > LONGEST_WORD + size:
-            raise CorruptCheckpointError(f"{stream.ref}: vector {record + 1:,} has no word; download it again")
         if record == announced:
             break
+        if len(buffer) - offset > LONGEST_WORD + size:
+            raise CorruptCheckpointError(f"vector {record + 1:,} has no word; download it again")
         chunk = next(chunks, b"")
         if not chunk:
-            break
+            raise _cut_off(record, announced)
         buffer = buffer[offset:] + chunk
-    if record < announced:
-        raise _cut_off(stream.ref, record, announced)
     if (buffer[offset:] + next(chunks, b"")).strip():
         return rows.finish(f"only {announced:,} vectors, as the first line announces; the file has more behind them")
     return rows.finish()
 
 
-def _refuse_space(text: bytes, content: bytes, start: bytes, what: str) -> None:
+def _refuse_space(word: bytes, text: bytes, content: bytes, number: int) -> None:
     """Raise CorruptCheckpointError if a word has a space in it, so that its vector is read from the wrong bytes.
 
-    text, content: as for `_find_end_of_word`. start: the word up to its first space. what: the word, for the message.
-    """
-    end = _find_end_of_word(text, content)
-    if end:
-        word = (start + end[:-1]).decode("utf-8", "replace").strip("\n")
-        raise CorruptCheckpointError(
-            f"{what} contains a space ({word!r:.60}), where a word of the binary format ends; gensim misreads the "
-            "file, too. Save the vectors as text, or with _ for the spaces"
-        )
+    That is so if the numbers after a part of the text are sound, and those that begin with it are not.
 
-
-def _find_end_of_word(text: bytes, content: bytes) -> bytes:
-    """The start of a text that belongs to the word, if the numbers after it are sound and those with it are not.
-
-    text: the start of a vector, each of its words with a space behind it. content: the vector, and as many bytes behind
-    it as the text has; if the buffer ends before them, fewer numbers are compared.
+    Args:
+        word: up to its first space.
+        text: the start of the vector, each of its words with a space behind it.
+        content: the vector, and as many bytes behind it as the text has; if the buffer ends before them, fewer numbers
+            are compared.
+        number: that of the vector.
     """
     size = len(content) - len(text)
     if _has_sound_numbers(content[:size]):
-        return b""
-    ends = [end for end, byte in enumerate(text, start=1) if byte == ord(" ")]
-    for end in ends:
+        return
+    for space in re.finditer(b" ", text):
+        end = space.end()
         is_text = "\ufffd" not in text[:end].decode("utf-8", "replace")
         if is_text and _has_sound_numbers(content[end : end + size]):
-            return text[:end]
-    return b""
+            whole_word = (word + b" " + text[: end - 1]).decode("utf-8", "replace")
+            raise CorruptCheckpointError(
+                f"the word of vector {number:,} contains a space ({whole_word!r:.60}), where a word of the binary "
+                "format ends; gensim misreads the file, too. Save the vectors as text, or with _ for the spaces"
+            )
 
 
 def _has_sound_numbers(content: bytes) -> bool:
@@ -482,22 +448,9 @@ def _has_sound_numbers(content: bytes) -> bool:
     return bool(len(sizes) and is_sound.all())
 
 
-def _measure_binary(stream: Stream) -> tuple[int, int, int]:
-    """The number of vectors that the first line announces, their width, and the offset of the first one."""
-    line, _, _ = stream.head.partition(b"\n")
-    header = HEADER.fullmatch(line)
-    count, width = map(int, header.groups()) if header is not None else (0, 0)
-    if not count or not width:
-        raise CorruptCheckpointError(
-            f"{stream.ref}: no word vectors: it starts with {line[:40]!r}, expected a word and its numbers, or "
-            "the number of vectors and their width"
-        )
-    return count, width, len(line) + 1
-
-
-def _refuse_text(vectors: bytes, ref: str) -> None:
+def _refuse_text(vectors: bytes) -> None:
     """Raise CorruptCheckpointError if the bytes of vectors are those of a text."""
     if len(vectors) >= LEAST_BYTES and len(NUMERALS.sub(b"", vectors)) < (1 - MOST_NUMERALS) * len(vectors):
         raise CorruptCheckpointError(
-            f"{ref}: a text after its first line, but its second line is not a word and numbers; download it again"
+            "a text after its first line, but its second line is not a word and numbers; download it again"
         )

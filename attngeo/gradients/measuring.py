@@ -33,7 +33,7 @@ from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.scores.score import INTEGERS
 from attngeo.session import Session
-from attngeo.verification.loading import borrow_model, load_model, silence_libraries
+from attngeo.verification.loading import open_running, silence_libraries
 
 # Tokens of one run of the model, about.
 TOKENS_AT_ONCE = 1024
@@ -158,22 +158,18 @@ def _open_model(model: Any, store: TensorStore, report: ProgressCallback) -> Ite
 
     Raises UnsupportedModelError for a GGUF file, and CorruptCheckpointError if its file lacks weights.
     """
-    if store.folder is None:
-        with borrow_model(model, store.ref) as borrowed:
-            yield borrowed  # type: ignore[misc]
-        return
     if store.format == "GGUF":
         raise UnsupportedModelError(
             f"{store.ref}: a GGUF file is loaded without the head of its language model; give the model's folder or "
             "its name on the Hub; attngeo score reads the file"
         )
-    loaded, random = load_model(model, store, report)
-    if random:
-        raise CorruptCheckpointError(
-            f"{store.ref}: the file lacks {len(random)} tensors of {type(loaded).__name__}, for example "
-            f"{min(random)}; their values would be random"
-        )
-    yield loaded  # type: ignore[misc]
+    with open_running(model, store, report) as (running, random):
+        if random:
+            raise CorruptCheckpointError(
+                f"the file lacks {len(random)} tensors of {type(running).__name__}, for example {min(random)}; their "
+                "values would be random"
+            )
+        yield running  # type: ignore[misc]
 
 
 def find_objective(model: PreTrainedModel, ref: str) -> Objective:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from attngeo.layouts.heads import fitting_fields
 from attngeo.layouts.modules import Module
-from attngeo.layouts.names import MOST_LAYERS, NUMBER, join
+from attngeo.layouts.names import MOST_LAYERS, NUMBER, Reasons, join
 
 # Fields that state the number of layers; a prefix such as `decoder_` tells the stack.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers", "depth")
@@ -16,7 +16,7 @@ LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers", "d
 LAYER = re.compile(r"(^|[._])(layers?|blocks?|h|resblocks)$")
 
 
-def find_absent_layers(modules: Iterable[Module], names: Iterable[str]) -> dict[str, str]:
+def find_absent_layers(modules: Iterable[Module], names: Iterable[str]) -> Reasons:
     """The layers without any tensor, in the stacks of these modules: name of the layer → reason.
 
     names: all tensor names.

@@ -315,13 +315,3 @@ FAMILIES: dict[str, Family] = {
     "speecht5": Family(source=_file("speecht5")),
     "musicgen_decoder": Family(source=_file("musicgen"), **BART_NORMS),
 }
-
-# Families that consist of towers of other families: model type → names of its parts in the table.
-COMPOSITES: dict[str, tuple[str, ...]] = {
-    "clip": ("clip_text_model", "clip_vision_model"),
-    "siglip": ("siglip_text_model", "siglip_vision_model"),
-    "gemma3": ("gemma3_text", "siglip_vision_model"),
-    "mllama": ("mllama_text_model", "mllama_vision_model"),
-    "sam": ("sam_vision_model", "sam_mask_decoder"),
-    "musicgen": ("t5", "musicgen_decoder"),
-}

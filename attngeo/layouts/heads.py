@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any
 
 from attngeo.errors import CorruptCheckpointError
-
-Role = Literal["encoder", "decoder"]
+from attngeo.layouts.names import Fields
 
 # The names of the fields. The first one that a configuration has is taken. A name may have a prefix: a field whose
 # prefix is in the module's name, such as `decoder_num_attention_heads` in a decoder, comes before one without.
@@ -54,24 +53,14 @@ def load_defaults() -> dict[str, dict[str, Any]]:
     return defaults
 
 
-def read_heads(
-    section: Mapping[str, Any],
-    role: Role,
-    *,
-    defaults: Mapping[str, Any],
-    stage: int | None,
-    ref: str,
-    words: Sequence[str] = (),
-) -> HeadConfig:
+def read_heads(section: Fields, *, defaults: Fields, stage: int | None, words: Sequence[str]) -> HeadConfig:
     """The heads of one stack from its section of the configuration.
 
     Args:
         section: the fields of the stack's tower.
-        role: the word that prefixes of fields may have besides those of the module's name.
         defaults: the family's values of fields that published configurations leave out.
         stage: which entry to take from a list that has one value for each stage; None if there are no stages.
-        ref: the model's name, for errors.
-        words: those of the module's name, in their order.
+        words: those of the module's name, in their order, which prefixes of fields may have.
 
     Raises:
         CorruptCheckpointError: the number of heads is missing, or a number is not a positive integer.
@@ -79,12 +68,10 @@ def read_heads(
     nested = section.get("attn_config")
     if isinstance(nested, Mapping):
         section = {**section, **nested}
-    read = partial(_read_positive, section=section, defaults=defaults, words=[*words, role], stage=stage, ref=ref)
+    read = partial(_read_positive, section=section, defaults=defaults, words=words, stage=stage)
     heads = read(HEADS)
     if heads is None:
-        raise CorruptCheckpointError(
-            f"{ref}: config.json has no number of attention heads, looked for {', '.join(HEADS)}"
-        )
+        raise CorruptCheckpointError(f"config.json has no number of attention heads, looked for {', '.join(HEADS)}")
     # ConvBERT gives the other heads to a convolution.
     ratio = section.get("head_ratio", defaults.get("head_ratio", 1))
     if type(ratio) is int and ratio > 0:
@@ -92,17 +79,22 @@ def read_heads(
     return HeadConfig(heads, key_heads=read(KEY_HEADS), head_dim=read(HEAD_DIM))
 
 
-def list_numbers(section: Mapping[str, Any], names: Collection[str]) -> list[int]:
+def list_numbers(section: Fields, names: Collection[str]) -> list[int]:
     """All numbers that a section states under these names, with any prefix or suffix; of a list, every entry."""
     numbers: dict[int, None] = {}
     for field, value in section.items():
         if isinstance(field, str) and any(f"_{name}_" in f"_{field}_" for name in names):
-            entries = value if isinstance(value, list) else [value]
-            numbers |= dict.fromkeys(entry for entry in entries if type(entry) is int and entry > 0)
+            numbers |= dict.fromkeys(positive_integers(value))
     return list(numbers)
 
 
-def fitting_fields(names: Collection[str], source: Mapping[str, Any], words: Sequence[str]) -> Iterator[str]:
+def positive_integers(value: Any) -> list[int]:
+    """The value, or the entries of a list, that are positive integers."""
+    entries = value if isinstance(value, list) else [value]
+    return [entry for entry in entries if type(entry) is int and entry > 0]
+
+
+def fitting_fields(names: Collection[str], source: Fields, words: Sequence[str]) -> Iterator[str]:
     """The fields that a source has: those with a prefix whose words are all in `words`, then those without a prefix."""
     prefixed = []
     for field in source:
@@ -121,11 +113,10 @@ def fitting_fields(names: Collection[str], source: Mapping[str, Any], words: Seq
 def _read_positive(
     names: Collection[str],
     *,
-    section: Mapping[str, Any],
-    defaults: Mapping[str, Any],
+    section: Fields,
+    defaults: Fields,
     words: Sequence[str],
     stage: int | None,
-    ref: str,
 ) -> int | None:
     """The value of the first field in the section, and then in the defaults; None if neither has one.
 
@@ -142,9 +133,7 @@ def _read_positive(
                 is_null = True
                 continue
             if type(value) is not int or value < 1:
-                raise CorruptCheckpointError(
-                    f"{ref}: config.json has {name} = {value!r:.80}, expected a positive integer"
-                )
+                raise CorruptCheckpointError(f"config.json has {name} = {value!r:.80}, expected a positive integer")
             return value
         if is_null:
             return None

@@ -5,7 +5,7 @@ letter stands for a run of heads:
 
     "q"  the H query heads     "k"  the K key heads     "v"  the K value heads     "g"  H gates of query heads
 
-"o", the output projection, has the H heads on its input axis. So far, only q and k are read.
+Only q and k are read.
 
 The order repeats in each of `blocks` equal blocks. "qkv" in one block is Q…Q K…K V…V. In as many blocks as there are
 key heads it is (Q…Q K V) for each group; with one query head per group, this is the interleaving of GPT-NeoX and BLOOM.
@@ -21,9 +21,14 @@ import torch
 from torch import Tensor
 
 from attngeo.errors import CorruptCheckpointError
+from attngeo.layouts.names import Fields
 
+# Name of a tensor → the tensor.
+Tensors = Mapping[str, Tensor]
 Blocks = int | Literal["heads", "key_heads"]
 Letter = str
+# Those that are read.
+LETTERS = ("q", "k")
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Layout:
     """
 
     projections: tuple[Projection, ...]
-    when: Mapping[str, Any] = field(default_factory=dict)
+    when: Fields = field(default_factory=dict)
     key_heads: Literal["config", "one", "heads"] = "config"
     width_from_rows: bool = False
     q_scale: str = ""
@@ -164,6 +169,8 @@ class Family:
         defaults: configuration fields that published checkpoints may leave out, with the values that transformers
             then uses.
         shared: names of the configuration fields (layers, groups) of a family whose layers share weights.
+        more_key_heads: some layers have more key heads than is stated, as many as query heads, or twice as many.
+        other_attention: why its attention is no softmax of q·k, or its queries and keys are no products of weights.
         uncounted_layers: number of layers that the configuration counts and that have no weights of their own.
         notes: caveats for the user.
     """
@@ -174,12 +181,14 @@ class Family:
     stacks: Mapping[str, str] = field(default_factory=dict)
     pre_norm: tuple[str, ...] = ()
     cross_norm: tuple[str, ...] = ()
-    pre_norm_when: Mapping[str, Any] = field(default_factory=dict)
+    pre_norm_when: Fields = field(default_factory=dict)
     input_gain_offset: float = 0.0
     rotary: Rotary | None = None
     head_norm: HeadNorm | None = None
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Fields = field(default_factory=dict)
     shared: tuple[str, str] | None = None
+    more_key_heads: bool = False
+    other_attention: str = ""
     uncounted_layers: int = 0
     notes: tuple[str, ...] = ()
 
@@ -206,82 +215,43 @@ def weights_of(layout: Layout | LatentLayout) -> tuple[str, ...]:
     return layout.q, layout.q_a, layout.q_b, layout.kv_a, layout.kv_b
 
 
-class Sizes(NamedTuple):
+@dataclass(frozen=True)
+class Sizes:
     """The sizes of one attention module.
 
     Attributes:
-        counts: letter → number of heads.
-        widths: letter → width of one head.
+        heads: number of query heads; head h reads key head h // (heads / key_heads).
+        key_heads: number of key heads.
+        head_dim: width of a query and of a key.
         d_model: input width of the queries.
-        key_width: input width of the keys.
+        key_width: input width of the keys, which differs from d_model only in cross-attention.
     """
 
-    counts: Mapping[Letter, int]
-    widths: Mapping[Letter, int]
+    heads: int
+    key_heads: int
+    head_dim: int
     d_model: int
     key_width: int
 
+    def count(self, letter: Letter) -> int:
+        """The number of heads of a letter."""
+        return self.heads if letter in "qg" else self.key_heads
+
     def rows(self, slots: str) -> int:
         """The output width of a projection with these slots."""
-        return sum(self.counts[letter] * self.widths[letter] for letter in slots)
-
-
-def make_sizes(heads: int, key_heads: int, head_dim: int, d_model: int, key_width: int, value_dim: int = 0) -> Sizes:
-    """The sizes of a module whose heads all have one width, but for values and outputs if `value_dim` is given."""
-    counts = {"q": heads, "k": key_heads, "v": key_heads, "o": heads, "g": heads}
-    widths = dict.fromkeys("qkg", head_dim) | dict.fromkeys("vo", value_dim or head_dim)
-    return Sizes(counts, widths, d_model, key_width)
+        return self.head_dim * sum(map(self.count, slots))
 
 
 def cut(x: Tensor, slots: str, letter: Letter, sizes: Sizes, blocks: int = 1) -> Tensor:
-    """Cut the slots `letter` out of x [rows, ...]: [heads of that letter, width of a head, ...], in their order."""
-    runs = {slot: sizes.rows(slot) // blocks for slot in slots}
-    start = sum(runs[slot] for slot in slots[: slots.index(letter)])
-    by_block = x.reshape(blocks, sum(runs.values()), *x.shape[1:])
-    heads = by_block[:, start : start + runs[letter]]
-    return heads.reshape(sizes.counts[letter], sizes.widths[letter], *x.shape[1:])
+    """Cut the slots `letter` out of x [rows, ...]: [heads of that letter, head_dim, ...], in their order."""
+    start = sizes.rows(slots[: slots.index(letter)]) // blocks
+    by_block = x.reshape(blocks, sizes.rows(slots) // blocks, *x.shape[1:])
+    heads = by_block[:, start : start + sizes.rows(letter) // blocks]
+    return heads.reshape(sizes.count(letter), sizes.head_dim, *x.shape[1:])
 
 
-def latent_weights(
-    tensors: Mapping[str, Tensor], layout: LatentLayout, *, heads: int, nope_dim: int, rope_dim: int, bias: bool
-) -> tuple[Tensor, Tensor]:
-    """The q and k of multi-head latent attention, [heads, nope_dim + rope_dim, d_model] each.
-
-    tensors: field of LatentLayout → tensor, in the dtype to compute in. nope_dim, rope_dim: number of dimensions of a
-    head without and with rotary embeddings. bias: return the biases that result from those
-    of the down-projections instead, [heads, nope_dim + rope_dim] each.
-    """
-
-    def down(name: str, rows: slice = slice(None)) -> Tensor:
-        weight = tensors[name]
-        if not bias:
-            return weight[rows]
-        stored = tensors.get(f"{name}_bias")
-        return weight.new_zeros(len(weight))[rows] if stored is None else stored[rows]
-
-    rank = tensors["kv_norm"].shape[0]
-    if "q" not in tensors:
-        q = (tensors["q_b"] * tensors["q_norm"]) @ down("q_a")
-    else:
-        q = tensors["q"].new_zeros(len(tensors["q"])) if bias else tensors["q"]
-    if layout.keys_alone:
-        up = tensors["kv_b"].view(heads, rank, -1).mT
-    else:
-        up = tensors["kv_b"].reshape(heads, -1, rank)[:, :nope_dim]
-    up = up * tensors["kv_norm"]
-    if layout.scaled:
-        up = up * (tensors["kv_a"].shape[1] / rank) ** 0.5
-    nope = up @ down("kv_a", slice(0, rank))
-    rope = down("kv_a", slice(rank, rank + rope_dim))
-    if "k_rope_norm" in tensors:
-        gain = tensors["k_rope_norm"]
-        rope = rope * (gain if bias else gain[:, None])
-    k = torch.cat([nope, rope.expand(heads, *rope.shape)], dim=1)
-    return q.reshape(heads, nope_dim + rope_dim, *q.shape[1:]), k
-
-
-@dataclass(frozen=True)
-class AttentionSite:
+@dataclass(frozen=True, kw_only=True)
+class AttentionSite(Sizes):
     """One attention module: its position in the model, its sizes, and the tensors that hold its projections.
 
     Attributes:
@@ -292,10 +262,7 @@ class AttentionSite:
         family: its model family.
         section: the configuration of its tower.
         tensors: role → tensor name; the role of a weight is its letter.
-        sizes: query head h reads key head h // (heads / key_heads); the input width of the keys differs from
-            d_model only in cross-attention.
         rule: how it was found.
-        letters: those of the projections to read.
         notes: caveats for readers of its scores.
     """
 
@@ -304,65 +271,23 @@ class AttentionSite:
     module: str
     layout: Layout | LatentLayout = field(repr=False)
     family: Family = field(repr=False)
-    section: Mapping[str, Any] = field(repr=False)
+    section: Fields = field(repr=False)
     tensors: Mapping[str, str] = field(repr=False)
-    sizes: Sizes
     rule: str
-    letters: str = "qk"
     notes: tuple[str, ...] = ()
 
     @property
-    def heads(self) -> int:
-        """The number of query heads."""
-        return self.sizes.counts["q"]
-
-    @property
-    def key_heads(self) -> int:
-        """The number of key heads."""
-        return self.sizes.counts["k"]
-
-    @property
-    def head_dim(self) -> int:
-        """The width of a query and of a key."""
-        return self.sizes.widths["q"]
-
-    @property
-    def d_model(self) -> int:
-        """The input width of the queries."""
-        return self.sizes.d_model
-
-    @property
-    def key_width(self) -> int:
-        """The input width of the keys."""
-        return self.sizes.key_width
-
-    @property
     def reads(self) -> dict[str, slice]:
-        """Tensor name → the rows of it that are needed: the hull of the wanted slots."""
+        """Tensor name → the rows of it that are needed: the hull of the slots of queries and keys."""
         reads = dict.fromkeys(self.tensors.values(), slice(None))
         if isinstance(self.layout, Layout):
-            for letter in self.letters:
+            for letter in LETTERS:
                 projection = self.layout.holder(letter)
                 if not projection.transposed and projection.blocks == 1:
-                    before, hull = self.hull(projection.slots)
-                    start = self.sizes.rows(before)
-                    reads[self.tensors[letter]] = slice(start, start + self.sizes.rows(hull))
+                    before, hull = find_hull(projection.slots)
+                    start = self.rows(before)
+                    reads[self.tensors[letter]] = slice(start, start + self.rows(hull))
         return reads
-
-    @property
-    def orientation(self) -> dict[str, bool]:
-        """Tensor name → whether it is stored as [inputs, outputs], as a Conv1D stores it."""
-        orientation = dict.fromkeys(self.tensors.values(), False)
-        if isinstance(self.layout, Layout):
-            for letter in self.letters:
-                orientation[self.tensors[letter]] = self.layout.holder(letter).transposed
-        return orientation
-
-    def hull(self, slots: str) -> tuple[str, str]:
-        """The slots in front of those that are read, and the slots from the first of these to the last."""
-        positions = [slots.index(letter) for letter in self.letters if letter in slots]
-        first = min(positions)
-        return slots[:first], slots[first : max(positions) + 1]
 
     @property
     def is_cross(self) -> bool:
@@ -379,6 +304,13 @@ class AttentionSite:
     def rotary(self) -> Rotary | None:
         """The family's rotary embeddings; None if this site has none, or if the order of its dimensions is unknown."""
         return self.family.rotary if self.may_rotate else None
+
+
+def find_hull(slots: str) -> tuple[str, str]:
+    """The slots in front of queries and keys, and the slots from the first of these to the last."""
+    positions = [slots.index(letter) for letter in LETTERS if letter in slots]
+    first = min(positions)
+    return slots[:first], slots[first : max(positions) + 1]
 
 
 class Heads(NamedTuple):
@@ -400,7 +332,7 @@ class Heads(NamedTuple):
         return self._replace(weight=function(self.weight), bias=bias)
 
 
-def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter, Heads]:
+def assemble(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:
     """Cut the projections of `site` out of its tensors.
 
     Args:
@@ -416,9 +348,7 @@ def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter,
     if isinstance(site.layout, LatentLayout):
         return _assemble_latent(site, site.layout, tensors)
     heads = {}
-    for letter in site.letters:
-        if letter not in site.tensors:
-            raise CorruptCheckpointError(f"{site.module}: query or key weight is missing")
+    for letter in LETTERS:
         projection = site.layout.holder(letter)
         weight = _cut_heads(site, projection, tensors, letter, letter)
         bias = None
@@ -428,22 +358,39 @@ def assemble(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter,
     return heads
 
 
-def _assemble_latent(site: AttentionSite, layout: LatentLayout, tensors: Mapping[str, Tensor]) -> dict[Letter, Heads]:
+def _assemble_latent(site: AttentionSite, layout: LatentLayout, tensors: Tensors) -> dict[Letter, Heads]:
     """The queries and keys of multi-head latent attention."""
     by_role = {role: tensors[name] for role, name in site.tensors.items()}
-    rope_dim = count_shared_rows(site, tensors)
-    sizes = {"heads": site.heads, "nope_dim": site.head_dim - rope_dim, "rope_dim": rope_dim}
-    q, k = latent_weights(by_role, layout, **sizes, bias=False)
-    q_bias = k_bias = None
-    if "q_a_bias" in by_role or "kv_a_bias" in by_role:
-        q_bias, k_bias = latent_weights(by_role, layout, **sizes, bias=True)
-    return {
-        "q": Heads(q, q_bias, _gain(site, tensors, "q_gain")),
-        "k": Heads(k, k_bias, _gain(site, tensors, "k_gain")),
-    }
+    rank = by_role["kv_norm"].numel()
+    nope_dim = site.head_dim - count_shared_rows(site, tensors)
+    # The biases of the down-projections are the weights of one more input, which is 1.
+    has_bias = "q_a_bias" in by_role or "kv_a_bias" in by_role
+    down = {}
+    for role in ("q", "q_a", "kv_a"):
+        if role in by_role:
+            weight = by_role[role]
+            bias = by_role.get(f"{role}_bias", weight.new_zeros(len(weight)))
+            down[role] = torch.cat([weight, bias[:, None]], 1) if has_bias else weight
+    q = down["q"] if "q" in down else (by_role["q_b"] * by_role["q_norm"]) @ down["q_a"]
+    if layout.keys_alone:
+        up = by_role["kv_b"].view(site.heads, rank, -1).mT
+    else:
+        up = by_role["kv_b"].reshape(site.heads, -1, rank)[:, :nope_dim]
+    up = up * by_role["kv_norm"]
+    if layout.scaled:
+        up = up * (site.d_model / rank) ** 0.5
+    rope = down["kv_a"][rank:]
+    if "k_rope_norm" in by_role:
+        rope = rope * by_role["k_rope_norm"][:, None]
+    k = torch.cat([up @ down["kv_a"][:rank], rope.expand(site.heads, *rope.shape)], dim=1)
+    heads = {}
+    for letter, weight in (("q", q.reshape(site.heads, site.head_dim, -1)), ("k", k)):
+        gain = _gain(site, tensors, f"{letter}_gain")
+        heads[letter] = Heads(weight[..., : site.d_model], weight[..., -1] if has_bias else None, gain)
+    return heads
 
 
-def count_shared_rows(site: AttentionSite, tensors: Mapping[str, Tensor]) -> int:
+def count_shared_rows(site: AttentionSite, tensors: Tensors) -> int:
     """The width of the rotary key of latent attention, which all heads share: the last dimensions of a head."""
     return len(tensors[site.tensors["kv_a"]]) - tensors[site.tensors["kv_norm"]].numel()
 
@@ -453,13 +400,13 @@ def output_axis(site: AttentionSite, letter: Letter) -> int:
     return int(isinstance(site.layout, Layout) and site.layout.holder(letter).transposed)
 
 
-def number_outputs(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[Letter, Heads]:
+def number_outputs(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:
     """The row of each output of the heads in the stored weights: letter → weight [heads, width], and the gains.
 
     For writing weights back. It cuts numbered outputs as `assemble` cuts weights. Works for `Layout` only.
     """
     numbers = dict(tensors)
-    for letter in site.letters:
+    for letter in LETTERS:
         axis = output_axis(site, letter)
         name = site.tensors[letter]
         numbers[name] = torch.arange(tensors[name].shape[axis]).unsqueeze(1 - axis)
@@ -467,12 +414,9 @@ def number_outputs(site: AttentionSite, tensors: Mapping[str, Tensor]) -> dict[L
     return {letter: heads._replace(weight=heads.weight.squeeze(-1)) for letter, heads in numbered.items()}
 
 
-def _cut_heads(
-    site: AttentionSite, projection: Projection, tensors: Mapping[str, Tensor], role: str, letter: Letter
-) -> Tensor:
+def _cut_heads(site: AttentionSite, projection: Projection, tensors: Tensors, role: str, letter: Letter) -> Tensor:
     """The heads of this letter in the weight or bias of this `role`."""
     name = site.tensors[role]
-    sizes = site.sizes
     slots = projection.slots
     x = tensors[name]
     if x.ndim > 1 and projection.transposed:
@@ -480,31 +424,27 @@ def _cut_heads(
     is_weight = role == letter
     if not is_weight and not name.endswith(projection.bias or " "):
         slots = letter  # a vector beside the layer
-    blocks = _count_blocks(site, projection)
+    blocks = projection.blocks
     if slots == letter:
         blocks = 1
+    elif blocks == "heads":
+        blocks = site.heads
+    elif blocks == "key_heads":
+        blocks = site.key_heads
     # Perhaps only the hull of the wanted slots was read. Rows after the slots of `letter` are not needed.
     if blocks == 1:
-        if is_weight and len(x) < sizes.rows(slots):
-            _, slots = site.hull(slots)
+        if is_weight and len(x) < site.rows(slots):
+            _, slots = find_hull(slots)
         slots = slots[: slots.index(letter) + 1]
-        x = x[: sizes.rows(slots)]
-    if len(x) != sizes.rows(slots):
+        x = x[: site.rows(slots)]
+    if len(x) != site.rows(slots):
         raise CorruptCheckpointError(
-            f"{name} has {len(x)} rows, expected {sizes.rows(slots)}; the checkpoint contradicts itself"
+            f"{name} has {len(x)} rows, expected {site.rows(slots)}; the checkpoint contradicts itself"
         )
-    return cut(x, slots, letter, sizes, blocks)
+    return cut(x, slots, letter, site, blocks)
 
 
-def _count_blocks(site: AttentionSite, projection: Projection) -> int:
-    if projection.blocks == "heads":
-        return site.heads
-    if projection.blocks == "key_heads":
-        return site.key_heads
-    return projection.blocks
-
-
-def _gain(site: AttentionSite, tensors: Mapping[str, Tensor], role: str) -> Tensor | None:
+def _gain(site: AttentionSite, tensors: Tensors, role: str) -> Tensor | None:
     """The gain [heads or 1, head_dim] of the normalisation of queries or keys, stored as one tensor or one per head."""
     if role in site.tensors:
         roles = [role]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from attngeo.errors import AttnGeoError, UnsupportedModelError
 from attngeo.layouts.layout import LatentLayout, weights_of
-from attngeo.layouts.names import NUMBER, is_in, pattern_of
+from attngeo.layouts.names import NUMBER, Fields, Reasons, is_in, pattern_of
 from attngeo.layouts.rules import CHANGED_BY, NOT_ATTENTION, RULES
 
 UNKNOWN = "no layout knows its form"
@@ -23,15 +22,21 @@ NORM = re.compile(r"norm|(^|[._])ln[._]")
 
 
 def find_left_out(
-    names: Collection[str], tensors: Collection[str], modules: Collection[str], halves: Mapping[str, str]
-) -> dict[str, str]:
+    names: Collection[str], tensors: Collection[str], modules: Collection[str], halves: Reasons
+) -> Reasons:
     """What may be attention and is not read: name pattern → reason.
 
     tensors: those that are read. modules: those that are read, and those whose reason is known. halves: the
     reasons for modules that have queries or keys only.
     """
     unread = _find_unread(names, tensors, modules)
-    reasons = dict.fromkeys(unread, UNKNOWN) | _find_changed(unread, names) | dict(halves)
+    changes = find_changes(_list_enclosing(unread), {pattern_of(name) for name in names})
+    reasons = dict.fromkeys(unread, UNKNOWN)
+    for pattern in unread:
+        for module, reason in changes.items():
+            if is_in(pattern, module):
+                reasons[pattern] = reason
+    reasons |= halves
     return dict(_find_other_module(pattern) or (pattern, reason) for pattern, reason in reasons.items())
 
 
@@ -76,19 +81,18 @@ def _list_enclosing(modules: Iterable[str]) -> set[str]:
     return enclosing
 
 
-def _find_changed(unread: Collection[str], names: Iterable[str]) -> dict[str, str]:
-    """Those of the name patterns of unread weights whose queries or keys are changed before they meet, with how."""
-    if not unread:
-        return {}
-    changed: dict[str, str] = {}
-    for name in {pattern_of(name) for name in names}:
+def find_changes(modules: Collection[str], names: Iterable[str]) -> Reasons:
+    """Those of the modules whose queries or keys a tensor in them changes before they meet: name → reason."""
+    reasons = {}
+    for name in names:
         for dot in re.finditer(r"\.", name):
             module = name[: dot.start()]
-            inner = name[dot.end() :]
-            reason = next((reason for pattern, reason in CHANGED_BY if re.search(pattern, inner)), None)
-            if reason is not None:
-                changed |= {pattern: reason for pattern in unread if is_in(pattern, module)}
-    return changed
+            if module not in modules:
+                continue
+            for pattern, reason in CHANGED_BY:
+                if re.search(pattern, name[dot.end() :]):
+                    reasons[module] = reason
+    return reasons
 
 
 def _find_other_module(pattern: str) -> tuple[str, str] | None:
@@ -102,9 +106,7 @@ def _find_other_module(pattern: str) -> tuple[str, str] | None:
     return None
 
 
-def explain_nothing_found(
-    names: Collection[str], config: Mapping[str, Any], left_out: Mapping[str, str], ref: str
-) -> AttnGeoError:
+def explain_nothing_found(names: Collection[str], config: Fields, left_out: Reasons) -> AttnGeoError:
     """The error for a model without any attention module that a layout reads. left_out: name pattern → reason."""
     model_type = config.get("model_type") or "unknown"
     understood = {pattern: reason for pattern, reason in left_out.items() if reason != UNKNOWN}
@@ -113,24 +115,24 @@ def explain_nothing_found(
     if understood:
         no_attention = {reason for _, reason in NOT_ATTENTION}
         pattern = min(understood, key=lambda name: (understood[name] in no_attention, name.count("."), name))
-        return UnsupportedModelError(f"{ref}: no attention that can be scored: {pattern}: {understood[pattern]}")
+        return UnsupportedModelError(f"no attention that can be scored: {pattern}: {understood[pattern]}")
     if unread and not config.get("model_type"):
         return UnsupportedModelError(
-            f"{ref}: {unread[0]} seems to hold queries, but config.json has no model_type and no number of heads"
+            f"{unread[0]} seems to hold queries, but config.json has no model_type and no number of heads"
         )
     if unread:
         return UnsupportedModelError(
-            f"{ref}: family {model_type!r:.60} is not supported: no layout knows the form of {unread[0]}, which seems "
+            f"family {model_type!r:.60} is not supported: no layout knows the form of {unread[0]}, which seems "
             "to hold queries; declare it in attngeo/layouts/families.py"
         )
     if model_type == "attngeo_efa":  # its models of attention have names that a rule reads
         return UnsupportedModelError(
-            f"{ref}: a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
+            "a factor model has no attention; fit a model of attention with attngeo efa fit --model efa"
         )
     pairs = [(rule.q, rule.kv_a) if isinstance(rule, LatentLayout) else weights_of(rule) for rule in RULES]
     looked_for = ", ".join("/".join(pair).replace(".weight", "") for pair in pairs)
     hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})
     seen = "names with 'att' found: " + ", ".join(hints[:6]) if hints else "no tensor is named after attention"
     return UnsupportedModelError(
-        f"{ref}: no query-key attention in this {model_type!r:.60} model: looked for {looked_for}; {seen}"
+        f"no query-key attention in this {model_type!r:.60} model: looked for {looked_for}; {seen}"
     )

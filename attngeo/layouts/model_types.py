@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from attngeo.layouts.layout import (
+    Family,
     HeadNorm,
     LatentLayout,
     Layout,
@@ -24,32 +24,14 @@ from attngeo.layouts.layout import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TypeFacts:
-    """Facts about one model type.
-
-    Attributes:
-        layouts: tried before the rules.
-        causal: whether it is a decoder that is not in transformers; for those that are, the census tells.
-        rotary: its rotary embeddings, if the census does not tell them.
-        head_norm: a QK-norm whose form the names and shapes of its tensors do not tell.
-        cross_norm: names of the normalisation in front of cross-attention.
-        other_attention: why its attention is no softmax of q·k, or its queries and keys are no products of weights.
-        more_key_heads: some layers have more key heads than is stated, as many as query heads, or twice as many.
-    """
-
-    layouts: tuple[Layout | LatentLayout, ...] = ()
-    causal: bool = False
-    rotary: Rotary | None = None
-    head_norm: HeadNorm | None = None
-    cross_norm: tuple[str, ...] = ()
-    other_attention: str = ""
-    more_key_heads: bool = False
+def _type(*layouts: Layout | LatentLayout, **facts: Any) -> Family:
+    """A family without an entry in the table. It is an encoder unless a decoder is stated here or in the census."""
+    return Family(**{"source": "", "layouts": layouts, "stack": "encoder", **facts})
 
 
-def _types(names: str, *layouts: Layout | LatentLayout, **facts: Any) -> dict[str, TypeFacts]:
+def _types(names: str, *layouts: Layout | LatentLayout, **facts: Any) -> dict[str, Family]:
     """The same facts for each of these model types, which spaces separate."""
-    return dict.fromkeys(names.split(), TypeFacts(layouts=layouts, **facts))
+    return dict.fromkeys(names.split(), _type(*layouts, **facts))
 
 
 # Queries, keys and values in one projection, in this order.
@@ -69,7 +51,8 @@ EACH_HEAD = make_fused("query_key_value", blocks="key_heads", key_heads="heads")
 # The gain g is stored as g − 1.
 OFFSET = HeadNorm(gain_offset=1)
 
-TYPES: dict[str, TypeFacts] = {
+# Model type → its layouts, which are tried before the rules, and other facts about it.
+TYPES: dict[str, Family] = {
     **_types(
         "blip_2_vision_model blip_vision_model cohere_compass_vision deepseek_ocr2_sam_vision_model "
         "deepseek_vl_hybrid dots3_note_vision_encoder ernie4_5_vl_moe_vision exaone4_5_vision florence_vision "
@@ -88,38 +71,32 @@ TYPES: dict[str, TypeFacts] = {
         "deepseek_ocr_clip gte new phi3_v phi4_multimodal pp_ocrv5_server_rec unlimited_ocr_vision_encoder", QKV_PROJ
     ),
     **_types("bark coarse_acoustics fine_acoustics molmo2_text semantic", make_fused("att_proj")),
-    **_types("hf_olmo molmo", make_fused("att_proj"), causal=True),
+    **_types("hf_olmo molmo", make_fused("att_proj"), stack="decoder"),
     **_types(
         "nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_word_timestamp nemotron3_diarization_audio",
         make_fused("w_qkv"),
     ),
-    "baichuan": TypeFacts(layouts=(make_fused("W_pack"),), causal=True),
-    "gradium_phonon_tts": TypeFacts(layouts=(make_fused("in_proj"),)),
-    "hrm_text": TypeFacts(layouts=(make_fused("gqkv_proj", "gqkv"),)),
-    "moss": TypeFacts(layouts=(make_fused("qkv_proj", "qvk", blocks=4),), causal=True),
-    "plamo2": TypeFacts(
-        layouts=(QKV_PROJ,),
-        causal=True,
+    "baichuan": _type(make_fused("W_pack"), stack="decoder"),
+    "gradium_phonon_tts": _type(make_fused("in_proj")),
+    "hrm_text": _type(make_fused("gqkv_proj", "gqkv")),
+    "moss": _type(make_fused("qkv_proj", "qvk", blocks=4), stack="decoder"),
+    "plamo2": _type(
+        QKV_PROJ,
+        stack="decoder",
         head_norm=HeadNorm(q="q_weight", k="k_weight"),
         rotary=Rotary(other="config.json does not say which of its bases a layer uses"),
     ),
-    "qwen": TypeFacts(layouts=(make_fused("c_attn"),), causal=True),
-    "qwen_visual": TypeFacts(layouts=(make_fused("in_proj", blocks="key_heads"),)),
+    "qwen": _type(make_fused("c_attn"), stack="decoder"),
+    "qwen_visual": _type(make_fused("in_proj", blocks="key_heads")),
     **_types("RefinedWeb fuyu gpt_neox_japanese persimmon", GROUPED),
-    **_types("internlm2 internlmxcomposer2", GROUPED_WQKV, causal=True),
-    "RefinedWebModel": TypeFacts(
-        layouts=(make_fused("query_key_value", when={"multi_query": True}, key_heads="one"), EACH_HEAD)
+    **_types("internlm2 internlmxcomposer2", GROUPED_WQKV, stack="decoder"),
+    "RefinedWebModel": _type(make_fused("query_key_value", when={"multi_query": True}, key_heads="one"), EACH_HEAD),
+    "chatglm": _type(make_fused("query_key_value", when={"multi_query_attention": True}), EACH_HEAD, stack="decoder"),
+    "telechat": _type(
+        Layout((make_linear("query", "q"), make_linear("key_value", "kv", "key_heads"))), stack="decoder"
     ),
-    "chatglm": TypeFacts(
-        layouts=(make_fused("query_key_value", when={"multi_query_attention": True}), EACH_HEAD), causal=True
-    ),
-    "telechat": TypeFacts(
-        layouts=(Layout((make_linear("query", "q"), make_linear("key_value", "kv", "key_heads"))),), causal=True
-    ),
-    "decision_transformer": TypeFacts(layouts=(make_fused("c_attn", transposed=True),)),
-    "xlnet": TypeFacts(
-        layouts=(Layout((Projection("q", "q", transposed=True), Projection("k", "k", transposed=True))),)
-    ),
+    "decision_transformer": _type(make_fused("c_attn", transposed=True)),
+    "xlnet": _type(Layout((Projection("q", "q", transposed=True), Projection("k", "k", transposed=True)))),
     **_types("hiera sam2_hiera_det_model", make_fused("qkv", width_from_rows=True)),
     **_types("convbert perceiver", NARROW_BERT),
     **_types(
@@ -128,8 +105,8 @@ TYPES: dict[str, TypeFacts] = {
         NARROW,
     ),
     **_types("timesfm timesfm2_5", SCALED),
-    "gemma3n_audio": TypeFacts(layouts=(make_separate("q_proj", "k_proj", q_scale="per_dim_scale"),)),
-    "gemma4_audio": TypeFacts(layouts=(make_separate("q_proj.linear", "k_proj.linear", q_scale="per_dim_scale"),)),
+    "gemma3n_audio": _type(make_separate("q_proj", "k_proj", q_scale="per_dim_scale")),
+    "gemma4_audio": _type(make_separate("q_proj.linear", "k_proj.linear", q_scale="per_dim_scale")),
     **_types("dots3_note_text longcat_flash", LatentLayout(scaled=True)),
     **_types("qwen3_5 qwen3_5_moe qwen4_exp", GATED),
     **_types("qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text", GATED, head_norm=OFFSET),
@@ -138,15 +115,15 @@ TYPES: dict[str, TypeFacts] = {
         "t5gemma2_encoder t5gemma2_text",
         head_norm=OFFSET,
     ),
-    "esmc": TypeFacts(head_norm=HeadNorm(centred=True)),
+    "esmc": _type(head_norm=HeadNorm(centred=True)),
     # As published; transformers splits them into parts, and the census has these.
     **_types("qwen2_vl qwen2_5_vl", rotary=Rotary()),
     # Cross-attention normalises the input of queries and that of keys, under names of a QK-norm.
     **_types("blt_local_decoder blt_local_encoder", cross_norm=("q_norm",)),
     **_types("hunyuan_vl_vision mimo_v2_flash", more_key_heads=True),
-    "autoformer": TypeFacts(other_attention="auto-correlation of whole sequences, not products of tokens"),
-    "axk2": TypeFacts(other_attention="its queries are a sum of a latent with and without normalisation"),
-    "yoso": TypeFacts(other_attention="it attends by hashing the angle between query and key, without a softmax"),
+    "autoformer": _type(other_attention="auto-correlation of whole sequences, not products of tokens"),
+    "axk2": _type(other_attention="its queries are a sum of a latent with and without normalisation"),
+    "yoso": _type(other_attention="it attends by hashing the angle between query and key, without a softmax"),
 }
 
 # Words of the census → why the product of a query and a key does not depend on their distance alone.
@@ -156,33 +133,23 @@ OTHER_ROTATIONS = {
 }
 
 
-def facts_of(model_type: object) -> TypeFacts:
-    """The facts about a model type; those of `TypeFacts()` if there are none."""
-    return TYPES.get(str(model_type), TypeFacts())
-
-
 @cache
 def list_causal_types() -> frozenset[str]:
     """The model types whose self-attention is causal: each token attends to earlier ones only."""
     in_transformers = {row["model_type"] for row in _read_census() if row["causal"]}
-    return frozenset(in_transformers | {name for name, facts in TYPES.items() if facts.causal})
+    return frozenset(in_transformers | {name for name, family in TYPES.items() if family.stack == "decoder"})
 
 
 @cache
 def list_rotary_types() -> dict[str, Rotary]:
     """Model type → how it rotates queries and keys, for types that do."""
-    types = {name: facts.rotary for name, facts in TYPES.items() if facts.rotary is not None}
+    types = {name: family.rotary for name, family in TYPES.items() if family.rotary is not None}
     for row in _read_census():
         words = row["rotary"].split()
         if words:
-            types[row["model_type"]] = Rotary(
-                interleaved="neighbours" in words,
-                tail="tail" in words,
-                sliding="sliding" in words,
-                reversed="reversed" in words,
-                axes="axes" in words,
-                other=OTHER_ROTATIONS.get(words[0], ""),
-            )
+            flags = {word: word in words for word in ("tail", "sliding", "reversed", "axes")}
+            other = OTHER_ROTATIONS.get(words[0], "")
+            types[row["model_type"]] = Rotary(interleaved="neighbours" in words, other=other, **flags)
     return types
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,10 +12,10 @@ from attngeo.errors import CorruptCheckpointError
 from attngeo.layouts.families import FAMILIES, TYPES_BY_ARCHITECTURE
 from attngeo.layouts.heads import load_defaults
 from attngeo.layouts.layout import Family, LatentLayout, Layout, weights_of
-from attngeo.layouts.left_out import explain_nothing_found, find_left_out
-from attngeo.layouts.model_types import facts_of, list_causal_types, list_rotary_types
-from attngeo.layouts.names import NUMBER, join, pattern_of
-from attngeo.layouts.rules import CHANGED_BY, GGUF, NOT_ATTENTION, RULES
+from attngeo.layouts.left_out import explain_nothing_found, find_changes, find_left_out
+from attngeo.layouts.model_types import TYPES, list_causal_types, list_rotary_types
+from attngeo.layouts.names import NUMBER, Fields, Reasons, join, pattern_of
+from attngeo.layouts.rules import GGUF, NOT_ATTENTION, RULES
 from attngeo.layouts.sections import TowerSection, find_section, first_architecture
 from attngeo.layouts.towers import SIZES_OF, describe_named_tower, find_coded_tower
 
@@ -38,7 +38,7 @@ class Module:
     name: str
     layout: Layout | LatentLayout
     family: Family
-    section: Mapping[str, Any]
+    section: Fields
     tower: str | None
     rule: str
     certain: bool = True
@@ -59,26 +59,18 @@ class Tower(NamedTuple):
 
     name: str | None
     certain: bool
-    section: Mapping[str, Any]
+    section: Fields
     family: Family
     model_type: str
     tensors: list[str]
 
 
-class Half(NamedTuple):
-    """A module that lacks its queries or its keys, and the name of the tensor that is missing."""
-
-    module: Module
-    missing: str
-
-
-def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) -> tuple[list[Module], dict[str, str]]:
+def survey_modules(names: AbstractSet[str], config: Fields) -> tuple[list[Module], Reasons]:
     """Every module that has a query and a key projection, by the layouts of its family or else by the rules.
 
     Args:
         names: all tensor names.
         config: the content of config.json.
-        ref: the model's name, for errors.
 
     Returns:
         The modules, and what is left out, name pattern → reason.
@@ -88,26 +80,26 @@ def survey_modules(names: Collection[str], config: Mapping[str, Any], ref: str) 
         CorruptCheckpointError: a layer lacks one of the two projections.
     """
     modules: dict[str, Module] = {}
-    halves: list[Half] = []
+    halves: dict[str, Module] = {}
     for tower in _split_towers(names, config):
         matched, incomplete = _match(tower, names)
         modules |= matched
-        halves += incomplete
+        halves |= incomplete
     reasons = _explain_others(modules, names)
     for name in reasons:
         del modules[name]
     others = {pattern_of(name): reason for name, reason in reasons.items()}
-    lacking = _explain_halves(halves, modules, ref)
+    lacking = _explain_halves(halves, modules)
     tensors: set[str] = set()
     for module in modules.values():
         tensors.update(join(module.name, weight) for weight in weights_of(module.layout))
     left_out = find_left_out(names, tensors, [*modules, *others], lacking)
     if not modules:
-        raise explain_nothing_found(names, config, others | left_out, ref)
+        raise explain_nothing_found(names, config, others | left_out)
     return list(modules.values()), left_out | others
 
 
-def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family: Family) -> bool:
+def conditions_hold(when: Fields, section: Fields, family: Family) -> bool:
     """Whether the configuration, with the family's defaults, has these values."""
     return all(section.get(name, family.defaults.get(name)) == value for name, value in when.items())
 
@@ -115,18 +107,22 @@ def conditions_hold(when: Mapping[str, Any], section: Mapping[str, Any], family:
 # Towers
 
 
-def _split_towers(names: Iterable[str], config: Mapping[str, Any]) -> list[Tower]:
+def _split_towers(names: Iterable[str], config: Fields) -> list[Tower]:
     """The towers of a model, with the names of their tensors."""
     config = describe_named_tower(config)
     by_pattern: dict[str, TowerSection] = {}  # the layers of a stack belong to the same tower
-    members: dict[tuple[str | None, tuple[str, ...], bool], list[str]] = defaultdict(list)
+    sections: dict[tuple[Any, ...], TowerSection] = {}
+    members: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for name in names:
         pattern = pattern_of(name)
         if pattern not in by_pattern:
             by_pattern[pattern] = find_coded_tower(pattern, config) or find_section(pattern, config)
-        members[by_pattern[pattern].identity].append(name)
+        described = by_pattern[pattern]
+        identity = (described.tower, described.section.keys, described.certain)
+        sections.setdefault(identity, described)
+        members[identity].append(name)
     towers = []
-    for described in {described.identity: described for described in by_pattern.values()}.values():
+    for identity, described in sections.items():
         fields = described.section.fields
         model_type = _model_type(fields, described.section.key, config)
         family = FAMILIES.get(model_type) or make_unlisted_family(model_type, config)
@@ -135,12 +131,12 @@ def _split_towers(names: Iterable[str], config: Mapping[str, Any]) -> list[Tower
         if sizes_of:
             family = replace(family, notes=(*family.notes, f"its heads are those of {sizes_of}, not from config.json"))
         certain = described.certain and not sizes_of
-        tensors = sorted(members[described.identity])
+        tensors = sorted(members[identity])
         towers.append(Tower(described.tower, certain, fields, family, model_type, tensors))
     return towers
 
 
-def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any]) -> str:
+def _model_type(section: Fields, key: str, config: Fields) -> str:
     """The section's own model type, or else one made from the whole model's type and the section's name.
 
     Qwen2-VL and others were published with the whole model's type in the section of the vision tower, too.
@@ -160,21 +156,19 @@ def _model_type(section: Mapping[str, Any], key: str, config: Mapping[str, Any])
     return composed
 
 
-def make_unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
+def make_unlisted_family(model_type: str, config: Fields) -> Family:
     """A Family for a model type that is not in the table: it is read by the rules, and a note says so."""
-    facts = facts_of(model_type)
+    family = TYPES.get(model_type, Family(source=""))
     is_causal = (
         bool(config.get("is_decoder"))
         or first_architecture(config).endswith(("CausalLM", "LMHeadModel"))
         or model_type in list_causal_types()
     )
-    return Family(
-        source="",
-        layouts=(*facts.layouts, *RULES),
+    return replace(
+        family,
+        layouts=(*family.layouts, *RULES),
         stack="decoder" if is_causal else "encoder",
-        cross_norm=facts.cross_norm,
         rotary=list_rotary_types().get(model_type),
-        head_norm=facts.head_norm,
         notes=(f"{model_type or 'model type'} is not a listed family; its tensor names matched a rule",),
     )
 
@@ -182,13 +176,24 @@ def make_unlisted_family(model_type: str, config: Mapping[str, Any]) -> Family:
 # Matching
 
 
-def _match(tower: Tower, names: Collection[str]) -> tuple[dict[str, Module], list[Half]]:
-    """The modules of one tower by name: those with a query and a key projection, and those with one of the two."""
+def _match(tower: Tower, names: Collection[str]) -> tuple[dict[str, Module], dict[str, Module]]:
+    """The modules of one tower.
+
+    Those with a query and a key projection by name, and those with one of the two by the name of the missing tensor.
+    """
     matched: dict[str, Module] = {}
-    halves = []
+    halves = {}
     origin = f"family {tower.model_type}" if tower.model_type in FAMILIES else "rule"
     by_ending = _index_endings(tower.tensors)
-    for layout in _list_layouts(tower):
+    layouts = [
+        layout
+        for layout in tower.family.layouts
+        if isinstance(layout, LatentLayout) or conditions_hold(layout.when, tower.section, tower.family)
+    ]
+    layouts = layouts or list(RULES)
+    if tower.section.get("quantization_config") == {"quant_method": "gguf"}:
+        layouts += GGUF
+    for layout in layouts:
         first, second = weights_of(layout)[-2:]
         rule = f"{origin}: {first} / {second}"
         for weight, partner in ((first, second), (second, first)):
@@ -201,21 +206,8 @@ def _match(tower: Tower, names: Collection[str]) -> tuple[dict[str, Module], lis
                 if missing in names:
                     matched[path] = module
                 else:
-                    halves.append(Half(module, missing))
+                    halves[missing] = module
     return matched, halves
-
-
-def _list_layouts(tower: Tower) -> list[Layout | LatentLayout]:
-    """The layouts to try on a tower: those of its family whose conditions hold, or else the rules."""
-    layouts = [
-        layout
-        for layout in tower.family.layouts
-        if isinstance(layout, LatentLayout) or conditions_hold(layout.when, tower.section, tower.family)
-    ]
-    layouts = layouts or list(RULES)
-    if tower.section.get("quantization_config") == {"quant_method": "gguf"}:
-        layouts += GGUF
-    return layouts
 
 
 def _index_endings(names: Iterable[str]) -> Mapping[str, list[str]]:
@@ -237,7 +229,7 @@ def _ending_of(name: str) -> str:
 # What does not attend
 
 
-def _explain_others(modules: Mapping[str, Module], names: Iterable[str]) -> dict[str, str]:
+def _explain_others(modules: Mapping[str, Module], names: AbstractSet[str]) -> Reasons:
     """The modules that do not attend by q·k: name → reason."""
     reasons = {}
     for name in modules:
@@ -245,43 +237,29 @@ def _explain_others(modules: Mapping[str, Module], names: Iterable[str]) -> dict
             if re.search(pattern, name):
                 reasons[name] = reason
     unlisted = {name: module for name, module in modules.items() if not module.family.source}
-    if unlisted:
-        reasons |= _explain_changed(unlisted, names)
+    scales = {join(name, getattr(module.layout, "q_scale", "")) for name, module in unlisted.items()}
+    reasons |= find_changes(unlisted, names - scales)
     for name, module in unlisted.items():
-        reason = facts_of(module.section.get("model_type")).other_attention
-        if reason:
-            reasons[name] = reason
+        if module.family.other_attention:
+            reasons[name] = module.family.other_attention
     return reasons
 
 
-def _explain_changed(modules: Mapping[str, Module], names: Iterable[str]) -> dict[str, str]:
-    """Those of the modules whose queries or keys a tensor beside them changes: name → reason."""
-    reasons = {}
-    for tensor in names:
-        for dot in re.finditer(r"\.", tensor):
-            module = modules.get(tensor[: dot.start()])
-            inner = tensor[dot.end() :]
-            if module is None or inner == getattr(module.layout, "q_scale", ""):
-                continue
-            for pattern, reason in CHANGED_BY:
-                if re.search(pattern, inner):
-                    reasons[module.name] = reason
-    return reasons
-
-
-def _explain_halves(halves: Iterable[Half], modules: Mapping[str, Module], ref: str) -> dict[str, str]:
+def _explain_halves(halves: Mapping[str, Module], modules: Mapping[str, Module]) -> Reasons:
     """The modules that a rule found and that lack their queries or their keys: name pattern → reason.
+
+    halves: missing tensor → its module.
 
     Raises CorruptCheckpointError for a layer of a listed family, if other layers of its stack have both: then a tensor
     is missing from the checkpoint.
     """
     complete = {module.template for module in modules.values()}
     reasons = {}
-    for module, missing in halves:
+    for missing, module in halves.items():
         if module.name in modules:
             continue
         if not (module.family.source and module.certain):
             reasons[module.template] = f"{module.name} has no {missing.removeprefix(module.name).lstrip('.')}"
         elif module.template in complete:
-            raise CorruptCheckpointError(f"{ref}: {missing} is missing from {module.name}; download it again")
+            raise CorruptCheckpointError(f"{missing} is missing from {module.name}; download it again")
     return reasons

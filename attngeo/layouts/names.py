@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+# The fields of config.json, or of a section of it.
+Fields = Mapping[str, Any]
+# Name of a tensor or module, or a pattern of names → why it is left out.
+Reasons = dict[str, str]
 # More than any model has: a forged number of layers cannot make a loop endless.
 MOST_LAYERS = 10_000
 NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attngeo.errors import UnsupportedModelError
 from attngeo.layouts.layout import Family
+from attngeo.layouts.names import Fields
 
 # Fields that say whether a model has rotary embeddings, in families that may have others.
 CHOICES = ("position_embedding_type", "position_embeddings_type", "use_mem_rope", "use_rotary_embedding")
@@ -37,9 +38,9 @@ class _Rotation(NamedTuple):
     and scaling at this layer.
     """
 
-    stated: Mapping[str, Any]
-    fields: Mapping[str, Any]
-    parameters: Mapping[str, Any]
+    stated: Fields
+    fields: Fields
+    parameters: Fields
 
     @property
     def scaling(self) -> Any:
@@ -75,8 +76,10 @@ class _Rotation(NamedTuple):
         above = self.parameters.get("mscale")
         below = self.parameters.get("mscale_all_dim")
         if not (above and below):
-            return 0.1 * math.log(stretch) + 1
-        return (0.1 * _real(above) * math.log(stretch) + 1) / (0.1 * _real(below) * math.log(stretch) + 1)
+            above = 1
+            below = 0
+        growth = 0.1 * math.log(stretch)
+        return (growth * _real(above) + 1) / (growth * _real(below) + 1)
 
     def count_rotated(self, family: Family, head_dim: int) -> int:
         """The number of dimensions of a head that rotate."""
@@ -89,7 +92,7 @@ class _Rotation(NamedTuple):
         return int(head_dim * _real(fractions[0] if fractions else 1.0))
 
 
-def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int, layer: int, ref: str) -> Tensor:
+def rotary_frequencies(section: Fields, family: Family, head_dim: int, layer: int) -> Tensor:
     """Frequencies of the rotated pairs at one layer of a family with rotary embeddings, in radians per position.
 
     Scaled variants have the frequencies that they use within the trained context length.
@@ -99,7 +102,6 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
         family: the family, with `rotary`.
         head_dim: the width of a head.
         layer: the layer's number in its stack.
-        ref: the model's name, for errors.
 
     Returns:
         Float64, [pairs].
@@ -122,33 +124,30 @@ def rotary_frequencies(section: Mapping[str, Any], family: Family, head_dim: int
     exponents = torch.arange(0, count // axes, 2, dtype=torch.float64) / (count // axes)
     plain: Tensor = base**-exponents
     scaling = rotation.scaling
-    reason = "unsupported"
     if scaling in UNSCALED or (scaling == "axial" and axes == 2):
         return plain.repeat(axes)
-    if axes == 2:
-        reason = "unsupported for rows and columns, which transformers does not scale"
-    elif scaling == "linear":
+    if axes == 2:  # transformers does not scale them
+        scaling = f"{scaling} of rows and columns"
+    if scaling == "linear":
         return plain / _real(parameters["factor"])
-    elif scaling == "proportional":  # the last pairs of a head stand still
+    if scaling == "proportional":  # the last pairs of a head stand still
         width = count if family.rotary and family.rotary.tail else head_dim
         turning = int(_real(parameters.get("partial_rotary_factor", 1.0)) * width // 2)
         pairs = torch.arange(width // 2, dtype=torch.float64)
         return base ** (-2 * pairs / width) * (pairs < turning) / _real(parameters.get("factor", 1.0))
-    elif scaling == "llama3":
+    if scaling == "llama3":
         return _scale_llama3(plain, parameters)
-    elif scaling == "yarn":
+    if scaling == "yarn":
         return _scale_yarn(plain, rotation, base)
-    elif scaling == "longrope":
+    if scaling == "longrope":
         factors = torch.tensor([_real(factor) for factor in parameters["short_factor"]], dtype=torch.float64)
         if factors.shape != plain.shape:
             raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
         return plain / factors
-    raise UnsupportedModelError(
-        f"{ref}: rotary scaling {scaling!r:.60} is {reason}; leave out $rope_offset", "rope_offset"
-    )
+    raise UnsupportedModelError(f"rotary scaling {scaling!r:.60} is unsupported; leave out $rope_offset", "rope_offset")
 
 
-def rotates(section: Mapping[str, Any], family: Family, layer: int) -> bool:
+def rotates(section: Fields, family: Family, layer: int) -> bool:
     """Whether a layer of a family with rotary embeddings rotates. In some models, all or some layers do not.
 
     Raises TypeError if the configuration makes no sense.
@@ -175,7 +174,7 @@ def rotates(section: Mapping[str, Any], family: Family, layer: int) -> bool:
 
 
 def rotary_scaling(
-    section: Mapping[str, Any], family: Family, head_dim: int, layer: int, rotated: int | None = None
+    section: Fields, family: Family, head_dim: int, layer: int, rotated: int | None = None
 ) -> tuple[float, int]:
     """Factor of the rotated dimensions of queries, and of those of keys, and the number of these dimensions in a head.
 
@@ -207,21 +206,20 @@ def rotary_scaling(
     return factor, rotated
 
 
-def _read_rotation(section: Mapping[str, Any], family: Family, layer: int) -> _Rotation:
+def _read_rotation(section: Fields, family: Family, layer: int) -> _Rotation:
     nested = section.get("attn_config")  # of DBRX
     if isinstance(nested, Mapping):
         section = {**nested, **section}
     stated = {name: value for name, value in section.items() if value is not None}
     fields = {**family.defaults, **stated}
-    return _Rotation(stated, fields, _read_parameters(stated, fields, layer))
+    return _Rotation(stated, fields, _read_parameters(stated, fields, _layer_type(fields, layer)))
 
 
-def _read_parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer: int) -> dict[str, Any]:
-    """Base and scaling at one layer, from a configuration of transformers 5 (`rope_parameters`) or earlier.
+def _read_parameters(stated: Fields, fields: Fields, layer_type: str) -> dict[str, Any]:
+    """Base and scaling at a layer of this type, from a configuration of transformers 5 (`rope_parameters`) or earlier.
 
     stated: the fields of the section that are not null. fields: the same with the family's defaults.
     """
-    layer_type = _layer_type(fields, layer)
     bases = (*(LOCAL_BASES if layer_type == SLIDING else GLOBAL_BASES), *BASES)
     parameters = dict(stated.get("rope_parameters") or {})
     if not parameters:
@@ -241,9 +239,7 @@ def _read_parameters(stated: Mapping[str, Any], fields: Mapping[str, Any], layer
     return parameters
 
 
-def _read_earlier_parameters(
-    stated: Mapping[str, Any], fields: Mapping[str, Any], layer_type: str, bases: tuple[str, ...]
-) -> dict[str, Any]:
+def _read_earlier_parameters(stated: Fields, fields: Fields, layer_type: str, bases: tuple[str, ...]) -> dict[str, Any]:
     """Base and scaling of a configuration that has no `rope_parameters`, or else the family's defaults.
 
     layer_type: that of the layer. bases: the names that its base may have.
@@ -263,7 +259,7 @@ def _read_earlier_parameters(
     return dict(defaults)
 
 
-def _find_values(names: tuple[str, ...], *sources: Mapping[str, Any]) -> list[Any]:
+def _find_values(names: tuple[str, ...], *sources: Fields) -> list[Any]:
     """The values that fields of these names have, those of the first source first."""
     values = []
     for source in sources:
@@ -271,7 +267,7 @@ def _find_values(names: tuple[str, ...], *sources: Mapping[str, Any]) -> list[An
     return values
 
 
-def _layer_type(fields: Mapping[str, Any], layer: int) -> str:
+def _layer_type(fields: Fields, layer: int) -> str:
     """The type of a layer: that of `layer_types`, or `SLIDING` if it attends within a window, or else `FULL`."""
     layer_types = fields.get("layer_types")
     if isinstance(layer_types, list) and layer < len(layer_types):
@@ -303,7 +299,7 @@ def _whole(value: Any) -> int:
     return int(value)
 
 
-def _scale_llama3(plain: Tensor, parameters: Mapping[str, Any]) -> Tensor:
+def _scale_llama3(plain: Tensor, parameters: Fields) -> Tensor:
     """Frequencies [pairs] with long wavelengths stretched by `factor`, short ones kept, and a blend between."""
     turns = _real(parameters["original_max_position_embeddings"]) * plain / (2 * math.pi)
     low = _real(parameters["low_freq_factor"])

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from attngeo.layouts.names import Fields
 
 # Words for the same tower. The first one of each line names the tower, and the stack of its scores.
 SYNONYMS = (
@@ -38,7 +40,7 @@ class ConfigSection(NamedTuple):
     """One section of config.json. keys: the fields that lead to it, empty for the whole. fields: its content."""
 
     keys: tuple[str, ...]
-    fields: Mapping[str, Any]
+    fields: Fields
 
     @property
     def key(self) -> str:
@@ -57,19 +59,14 @@ class TowerSection(NamedTuple):
     section: ConfigSection
     certain: bool = True
 
-    @property
-    def identity(self) -> tuple[str | None, tuple[str, ...], bool]:
-        """The same for all modules of a tower."""
-        return self.tower, self.section.keys, self.certain
 
-
-def first_architecture(config: Mapping[str, Any]) -> str:
+def first_architecture(config: Fields) -> str:
     """The name of the class that the model was saved from; "" if the configuration states none."""
     architectures = config.get("architectures")
     return str(architectures[0]) if isinstance(architectures, list) and architectures else ""
 
 
-def list_sections(config: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterator[ConfigSection]:
+def list_sections(config: Fields, keys: tuple[str, ...] = ()) -> Iterator[ConfigSection]:
     """The configuration and all of its sections that describe a model, the outer ones first."""
     yield ConfigSection(keys, config)
     if len(keys) == DEEPEST:
@@ -81,7 +78,7 @@ def list_sections(config: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iter
             yield from list_sections(value, (*keys, str(key)))
 
 
-def find_section(module: str, config: Mapping[str, Any]) -> TowerSection:
+def find_section(module: str, config: Fields) -> TowerSection:
     """The tower that a module belongs to, and the section of the configuration that describes it.
 
     The section whose words stand first in the module's name is taken; of several, the one with most words, and then the
@@ -184,5 +181,5 @@ def _name_tower(section: ConfigSection) -> str:
     return section.key.removesuffix("_config")
 
 
-def _states_heads(fields: Mapping[str, Any]) -> bool:
+def _states_heads(fields: Fields) -> bool:
     return any(isinstance(name, str) and NUMBER_OF_HEADS.search(name) for name in fields)

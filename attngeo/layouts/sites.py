@@ -7,14 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
 from attngeo.layouts.absent import find_absent_layers
-from attngeo.layouts.heads import HeadConfig, Role, read_heads
-from attngeo.layouts.layout import LATENT_ROLES, AttentionSite, HeadNorm, LatentLayout, Layout
+from attngeo.layouts.heads import HeadConfig, read_heads
+from attngeo.layouts.layout import LATENT_ROLES, LETTERS, AttentionSite, HeadNorm, LatentLayout, Layout
 from attngeo.layouts.modules import Module, conditions_hold, survey_modules
-from attngeo.layouts.names import MOST_LAYERS, join
+from attngeo.layouts.names import MOST_LAYERS, Fields, Reasons, join
 from attngeo.layouts.rules import HEAD_NORMS
 from attngeo.layouts.sizes import ShapeOf, StoredModule, measure
 
@@ -38,15 +38,13 @@ class _Candidate(NamedTuple):
 
 def find_sites(
     names: Collection[str],
-    config: Mapping[str, Any],
+    config: Fields,
     *,
     shape_of: ShapeOf,
-    ref: str,
     biases: bool = False,
     input_norms: bool = False,
-    letters: str = "qk",
     prepare: Callable[[list[str]], None] = lambda _: None,
-) -> tuple[list[AttentionSite], dict[str, str]]:
+) -> tuple[list[AttentionSite], Reasons]:
     """Find the attention sites of a model.
 
     Args:
@@ -54,10 +52,8 @@ def find_sites(
         config: the content of config.json.
         shape_of: gives the shape of a tensor by its name. It is not called for tensors that are not needed, so that
             their files need not be downloaded.
-        ref: the model's name, for errors.
         biases: whether biases are needed besides the weights.
         input_norms: whether the normalisations in front of attention are needed.
-        letters: those of the projections to read, q and k among them.
         prepare: is called once with the names of all tensors that are needed, before `shape_of`.
 
     Returns:
@@ -69,11 +65,11 @@ def find_sites(
             of all modules that a rule found.
     """
     names = set(names)
-    modules, skipped = survey_modules(names, config, ref)
-    candidates, unread = _list_candidates(modules, names, letters)
+    modules, skipped = survey_modules(names, config)
+    candidates, unread = _list_candidates(modules, names)
     if not candidates:
         name, reason = next(iter(unread.items()))
-        raise UnsupportedModelError(f"{ref}: no attention that can be scored: {name}: {reason}")
+        raise UnsupportedModelError(f"no attention that can be scored: {name}: {reason}")
     for candidate in candidates:
         for role in list(candidate.tensors):
             is_unneeded_bias = role.endswith("_bias") and not biases
@@ -85,15 +81,15 @@ def find_sites(
     sites = []
     errors = []
     for stack, layer, module, tensors in candidates:
-        stored = StoredModule(module, tensors, shape_of, ref)
+        stored = StoredModule(module, tensors, shape_of)
         try:
-            sizes = measure(stored, _stated_heads(module, layer, ref))
+            sizes = measure(stored, _stated_heads(module, layer))
         except (ShapeError, CorruptCheckpointError) as error:
             if module.family.source and module.certain:
                 raise
             # A rule found it. The rest of the model may be what it seems.
             errors.append(error)
-            skipped.setdefault(module.template, str(error).removeprefix(f"{ref}: "))
+            skipped.setdefault(module.template, str(error))
             continue
         site = AttentionSite(
             stack=stack,
@@ -103,9 +99,8 @@ def find_sites(
             family=module.family,
             section=module.section,
             tensors=tensors,
-            sizes=sizes,
+            **vars(sizes),
             rule=module.rule,
-            letters=letters,
             notes=_notes(module, tensors),
         )
         sites.append(site)
@@ -114,12 +109,10 @@ def find_sites(
     return sites, dict(sorted(skipped.items()))
 
 
-def _list_candidates(
-    modules: Iterable[Module], names: Collection[str], letters: str
-) -> tuple[list[_Candidate], dict[str, str]]:
+def _list_candidates(modules: Iterable[Module], names: Collection[str]) -> tuple[list[_Candidate], Reasons]:
     """The modules in the order of stack and layer, and those that are left out: name pattern → reason."""
     candidates: list[_Candidate] = []
-    unread: dict[str, str] = {}
+    unread: Reasons = {}
     for stack, members in _group_by_stack(modules).items():
         for layer, module in _number_layers(members):
             reason = _explain_unread(module, layer)
@@ -127,11 +120,11 @@ def _list_candidates(
                 unread |= reason
                 continue
             normed = _recognise_head_norm(module, names)
-            candidates.append(_Candidate(stack, layer, normed, _find_tensors(normed, names, letters)))
+            candidates.append(_Candidate(stack, layer, normed, _find_tensors(normed, names)))
     return candidates, unread
 
 
-def _explain_unread(module: Module, layer: int) -> dict[str, str]:
+def _explain_unread(module: Module, layer: int) -> Reasons:
     """Why the layer is left out, by the name of its module, or by the pattern of all of these; empty if it is not.
 
     Layers that follow those of the model only draft further tokens (multi-token prediction). The last layers of some
@@ -163,7 +156,7 @@ def _recognise_head_norm(module: Module, names: Collection[str]) -> Module:
     return module
 
 
-def _stated_heads(module: Module, layer: int, ref: str) -> HeadConfig:
+def _stated_heads(module: Module, layer: int) -> HeadConfig:
     """The heads of the module as its section of the configuration states them, or for this layer in particular."""
     section = module.section
     by_layer = section.get("per_layer_config")
@@ -172,14 +165,13 @@ def _stated_heads(module: Module, layer: int, ref: str) -> HeadConfig:
         if isinstance(fields, Mapping):
             section = {**section, **fields}
     is_decoder = module.family.stack == "decoder" and not ENCODER.search(module.name)
-    role: Role = "decoder" if DECODER.search(module.name) or is_decoder else "encoder"
     # The encoder in the name of a cross-attention is where its keys come from.
     words = re.split(r"[._]", CROSS.sub("", module.name).lower())
-    stage = _stage(module, section)
-    return read_heads(section, role, defaults=module.family.defaults, stage=stage, ref=ref, words=words)
+    words.append("decoder" if DECODER.search(module.name) or is_decoder else "encoder")
+    return read_heads(section, defaults=module.family.defaults, stage=_stage(module, section), words=words)
 
 
-def _stage(module: Module, section: Mapping[str, Any]) -> int | None:
+def _stage(module: Module, section: Fields) -> int | None:
     """The stage of a model whose heads differ from stage to stage: the first number in the module's name.
 
     If the configuration states the number of blocks of each stage, that number counts the blocks of all stages.
@@ -250,13 +242,13 @@ def _number_layers(modules: list[Module]) -> list[tuple[int, Module]]:
 # Tensors
 
 
-def _find_tensors(module: Module, names: Collection[str], letters: str) -> dict[str, str]:
+def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
     """Role → name of each tensor that the layout and the family name and the checkpoint has."""
     layout = module.layout
     family = module.family
     fields: dict[str, str] = {}
     if isinstance(layout, Layout):
-        holders = {letter: layout.holder(letter) for letter in letters}
+        holders = {letter: layout.holder(letter) for letter in LETTERS}
         fields |= {letter: projection.name for letter, projection in holders.items()}
         fields |= {f"{letter}_bias": projection.bias for letter, projection in holders.items()}
         fields["q_scale"] = layout.q_scale

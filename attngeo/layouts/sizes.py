@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attngeo.errors import CorruptCheckpointError, ShapeError
-from attngeo.layouts.heads import HEAD_DIM, HEADS, KEY_HEADS, HeadConfig, list_numbers
-from attngeo.layouts.layout import LatentLayout, Layout, Sizes, make_sizes
-from attngeo.layouts.model_types import facts_of
+from attngeo.layouts.heads import HEAD_DIM, HEADS, KEY_HEADS, HeadConfig, list_numbers, positive_integers
+from attngeo.layouts.layout import LETTERS, LatentLayout, Layout, Sizes
 from attngeo.layouts.modules import Module
 from attngeo.layouts.names import join
 
@@ -27,12 +26,11 @@ ShapeOf = Callable[[str], Sequence[int]]
 
 
 class StoredModule(NamedTuple):
-    """An attention module with its tensors: role → name, their shapes by name, and the model's name for errors."""
+    """An attention module with its tensors: role → name, and their shapes by name."""
 
     module: Module
     tensors: Mapping[str, str]
     shape_of: ShapeOf
-    ref: str
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -49,7 +47,7 @@ class StoredModule(NamedTuple):
         if transposed and len(shape) == 3:
             shape = (shape[0], shape[1] * shape[2])
         if len(shape) != 2 or 0 in shape:
-            raise ShapeError(f"{self.ref}: {self.tensors[role]} is {list(shape)}, expected a matrix")
+            raise ShapeError(f"{self.tensors[role]} is {list(shape)}, expected a matrix")
         first, second = shape
         return (second, first) if transposed else (first, second)
 
@@ -85,22 +83,21 @@ def _measure_separate(stored: StoredModule, layout: Layout, stated: HeadConfig) 
     """The sizes of a module whose heads are slots of stored layers."""
     rows: dict[str, int] = {}
     inputs: dict[str, int] = {}
-    for letter in "qkvo":
-        if letter in stored.tensors:
-            rows[letter], inputs[letter] = stored.out_in(letter, transposed=layout.holder(letter).transposed)
+    for letter in LETTERS:
+        rows[letter], inputs[letter] = stored.out_in(letter, transposed=layout.holder(letter).transposed)
     width = inputs["q"]
     key_width = inputs["k"]
     first = _resolve_heads(layout, stated, rows["q"], width)
     if first.head_dim is not None:
-        sizes = make_sizes(first.heads, first.key_heads, first.head_dim, width, key_width)
+        sizes = Sizes(first.heads, first.key_heads, first.head_dim, width, key_width)
         if _fits(layout, sizes, rows):
             return sizes
     fitting = []
     for heads, key_heads, head_dim in dict.fromkeys(_other_heads(stored, first, width)):
-        sizes = make_sizes(heads, key_heads, head_dim, width, key_width)
+        sizes = Sizes(heads, key_heads, head_dim, width, key_width)
         if _fits(layout, sizes, rows):
             fitting.append(sizes)
-    as_stated = [sizes for sizes in fitting if sizes.counts["q"] == first.heads]
+    as_stated = [sizes for sizes in fitting if sizes.heads == first.heads]
     for choice in (as_stated, fitting):
         if len(choice) == 1:
             return choice[0]
@@ -113,7 +110,7 @@ def _resolve_heads(layout: Layout, stated: HeadConfig, rows: int, width: int) ->
     key_heads = {"one": 1, "heads": heads}.get(layout.key_heads, stated.key_heads or heads)
     head_dim = stated.head_dim
     if layout.width_from_rows:
-        slots = make_sizes(heads, key_heads, 1, width, width).rows(layout.holder("q").slots)
+        slots = Sizes(heads, key_heads, 1, width, width).rows(layout.holder("q").slots)
         if rows % slots == 0:
             head_dim = rows // slots
     if head_dim is None and width % heads == 0:
@@ -123,20 +120,21 @@ def _resolve_heads(layout: Layout, stated: HeadConfig, rows: int, width: int) ->
 
 def _fits(layout: Layout, sizes: Sizes, rows: Mapping[str, int]) -> bool:
     """Whether weights with these numbers of rows, by letter, hold these heads."""
-    if not _divides(layout, sizes.counts["q"], sizes.counts["k"]):
+    if not _divides(layout, sizes.heads, sizes.key_heads):
         return False
     return all(sizes.rows(layout.holder(letter).slots) == count for letter, count in rows.items())
 
 
 def _divides(layout: Layout, heads: int, key_heads: int) -> bool:
     """Whether each key head has as many query heads, and each block of a projection as many heads of both."""
-    if heads % key_heads:
-        return False
-    return all(heads % blocks == 0 and key_heads % blocks == 0 for blocks in _fixed_blocks(layout))
+    blocks = _list_blocks(layout)
+    return heads % key_heads == 0 and all(heads % count == 0 and key_heads % count == 0 for count in blocks)
 
 
-def _fixed_blocks(layout: Layout) -> list[int]:
-    return [projection.blocks for projection in layout.projections if isinstance(projection.blocks, int)]
+def _list_blocks(layout: Layout) -> list[int]:
+    """The fixed numbers of blocks, more than one, of the layout's projections."""
+    counts = [projection.blocks for projection in layout.projections]
+    return [count for count in counts if isinstance(count, int) and count > 1]
 
 
 def _other_heads(stored: StoredModule, first: _Heads, width: int) -> Iterator[tuple[int, int, int]]:
@@ -156,10 +154,9 @@ def _other_heads(stored: StoredModule, first: _Heads, width: int) -> Iterator[tu
     section = stored.module.section
     states_head_dim = bool(list_numbers(section, HEAD_DIM)) and len(query_fields) == 1
     states_key_heads = bool(list_numbers(section, KEY_HEADS))
-    has_more_key_heads = facts_of(fields.get("model_type")).more_key_heads
     for heads in (first.heads, *list_numbers(of_queries, HEADS)):
         derived_key_heads = [] if states_key_heads else [heads]
-        if has_more_key_heads:
+        if stored.module.family.more_key_heads:
             derived_key_heads = [heads, 2 * first.key_heads]
         derived_head_dims = [width // heads] if width % heads == 0 and not states_head_dim else []
         for keys in (*key_heads, *derived_key_heads):
@@ -173,16 +170,16 @@ def _explain_misfit(
     """The error for weights that hold none of the heads that the configuration states."""
     heads, key_heads, head_dim = stated
     if head_dim is None or not _divides(layout, heads, key_heads):
-        into = "".join(f", or into {blocks} blocks" for blocks in _fixed_blocks(layout) if blocks > 1)
+        into = "".join(f", or into {blocks} blocks" for blocks in _list_blocks(layout))
         return ShapeError(
-            f"{stored.ref}: {stored.module.name}: {heads} heads and {key_heads} key heads divide neither evenly among "
+            f"{stored.module.name}: {heads} heads and {key_heads} key heads divide neither evenly among "
             f"themselves nor an input width of {width}{into}"
         )
-    sizes = make_sizes(heads, key_heads, head_dim, width, width)
+    sizes = Sizes(heads, key_heads, head_dim, width, width)
     slots = {letter: layout.holder(letter).slots for letter in rows}
     letter = next(letter for letter in rows if sizes.rows(slots[letter]) != rows[letter])
     return ShapeError(
-        f"{stored.ref}: {stored.tensors[letter]} has an output width of {rows[letter]}, expected "
+        f"{stored.tensors[letter]} has an output width of {rows[letter]}, expected "
         f"{sizes.rows(slots[letter])} ({slots[letter]}: {heads} heads, {key_heads} key heads, head_dim {head_dim}); "
         "config.json and weights do not belong together, or the weight holds more than queries and keys"
     )
@@ -200,28 +197,19 @@ def _check_description(stored: StoredModule, sizes: Sizes) -> None:
     if bridges:
         fields = [name for name in module.section if "head" in name]
         if not any(word in name for name in fields for word in bridges):
-            raise ShapeError(
-                f"{stored.ref}: {module.name}: config.json states no number of heads for the {min(bridges)}"
-            )
-    widths = _list_widths(module.section)
-    if not widths or sizes.widths["q"] in list_numbers(stored.fields, HEAD_DIM):
+            raise ShapeError(f"{module.name}: config.json states no number of heads for the {min(bridges)}")
+    widths = []
+    for name, value in module.section.items():
+        if isinstance(name, str) and WIDTH.search(name) and not NO_WIDTH.search(name):
+            widths += positive_integers(value)
+    if not widths or sizes.head_dim in list_numbers(stored.fields, HEAD_DIM):
         return
     fitting = {sizes.d_model / 2**stage for stage in range(STAGES)}
     if fitting.isdisjoint(widths):
         raise ShapeError(
-            f"{stored.ref}: {module.name} has an input width of {sizes.d_model}, and config.json states heads for a "
+            f"{module.name} has an input width of {sizes.d_model}, and config.json states heads for a "
             f"width of {', '.join(map(str, widths[:3]))} only; it does not describe this part"
         )
-
-
-def _list_widths(section: Mapping[str, Any]) -> list[int]:
-    """The widths of stacks that a section states; of a list, every entry."""
-    widths = []
-    for name, value in section.items():
-        if isinstance(name, str) and WIDTH.search(name) and not NO_WIDTH.search(name):
-            numbers = value if isinstance(value, list) else [value]
-            widths += [number for number in numbers if type(number) is int and number > 0]
-    return widths
 
 
 # Latent attention, and vectors
@@ -232,45 +220,38 @@ def _measure_latent(stored: StoredModule, layout: LatentLayout, heads: int) -> S
     name = stored.module.name
     nope, rope, value = (stored.fields.get(field) for field in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
     if not (isinstance(nope, int) and isinstance(rope, int) and isinstance(value, int)):
+        raise CorruptCheckpointError("config.json lacks qk_nope_head_dim, qk_rope_head_dim or v_head_dim")
+    if "q_a" in stored.tensors and "q" in stored.tensors:
         raise CorruptCheckpointError(
-            f"{stored.ref}: config.json lacks qk_nope_head_dim, qk_rope_head_dim or v_head_dim"
+            f"{name} has both {stored.tensors['q']} and {stored.tensors['q_a']}, expected one of them; "
+            "remove the one that the model does not use"
         )
-    if "kv_norm" not in stored.tensors:
-        raise CorruptCheckpointError(f"{stored.ref}: {join(name, LatentLayout.kv_norm)} is missing")
+    queries = ("q_a", "q_b", "q_norm") if "q_a" in stored.tensors else ("q",)
+    for role in ("kv_norm", *queries):
+        if role not in stored.tensors:
+            raise CorruptCheckpointError(f"{join(name, getattr(layout, role))} is missing")
     rank = math.prod(stored.shape("kv_norm"))
     rows, width = stored.out_in("kv_a")
     if rows == rank:  # some layers have no rotary embeddings
         nope += rope
         rope = 0
-    expected: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width)}
+    head_dim = nope + rope
+    expected: dict[str, tuple[int, ...]] = {"kv_a": (rank + rope, width), "q": (heads * head_dim, width)}
     expected["kv_b"] = (heads * rank, nope) if layout.keys_alone else (heads * (nope + value), rank)
-    if "q_a" in stored.tensors and "q" in stored.tensors:
-        raise CorruptCheckpointError(
-            f"{stored.ref}: {name} has both {stored.tensors['q']} and {stored.tensors['q_a']}, expected one of them; "
-            "remove the one that the model does not use"
-        )
     if "q_a" in stored.tensors:
         query_rank, _ = stored.out_in("q_a")
-        expected["q_a"] = (query_rank, width)
-        expected["q_b"] = (heads * (nope + rope), query_rank)
-        expected["q_norm"] = (query_rank,)
-    else:
-        expected["q"] = (heads * (nope + rope), width)
+        expected |= {"q_a": (query_rank, width), "q_b": (heads * head_dim, query_rank), "q_norm": (query_rank,)}
     for role, shape in expected.items():
-        if role not in stored.tensors:
-            raise CorruptCheckpointError(f"{stored.ref}: {join(name, getattr(layout, role))} is missing")
-        if stored.shape(role) != shape:
-            raise ShapeError(
-                f"{stored.ref}: {stored.tensors[role]} is {list(stored.shape(role))}, expected {list(shape)}"
-            )
-    return make_sizes(heads, heads, nope + rope, width, width, value)
+        if role in stored.tensors and stored.shape(role) != shape:
+            raise ShapeError(f"{stored.tensors[role]} is {list(stored.shape(role))}, expected {list(shape)}")
+    return Sizes(heads, heads, head_dim, width, width)
 
 
 def _check_vectors(stored: StoredModule, sizes: Sizes) -> None:
     """Raise ShapeError if a bias or a gain does not fit the projection that it belongs to."""
-    heads = sizes.counts["q"]
-    key_heads = sizes.counts["k"]
-    head_dim = sizes.widths["q"]
+    heads = sizes.heads
+    key_heads = sizes.key_heads
+    head_dim = sizes.head_dim
     for role, name in stored.tensors.items():
         if not role.endswith(VECTORS) and "_gain" not in role:
             continue
@@ -287,6 +268,6 @@ def _check_vectors(stored: StoredModule, sizes: Sizes) -> None:
             fits = len(shape) == 1 and shape[0] % head_dim == 0
         if not fits:
             raise ShapeError(
-                f"{stored.ref}: {name} is {list(shape)}, which does not fit {heads} heads and {key_heads} "
+                f"{name} is {list(shape)}, which does not fit {heads} heads and {key_heads} "
                 f"key heads with head_dim {head_dim} and an input width of {sizes.d_model}"
             )

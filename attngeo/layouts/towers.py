@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from attngeo.layouts.names import Fields
 from attngeo.layouts.sections import ConfigSection, TowerSection, first_architecture
 
 # The field of a section that was taken from the tables below: whose sizes they are.
@@ -19,7 +20,7 @@ def _sizes(model_type: str, width: int, heads: int, **more: Any) -> dict[str, An
 CLIP_LARGE = _sizes("clip_vision_model", 1024, 16)
 # LLaVA as it was first published, MiniCPM-V 2 and Phi-3-vision only name the model of their vision tower. How the last
 # part of the name begins, in lower case → what that model's own configuration states, or for timm its code.
-NAMED_TOWERS: dict[str, Mapping[str, Any]] = {
+NAMED_TOWERS: dict[str, Fields] = {
     "clip-vit-base": _sizes("clip_vision_model", 768, 12),
     "clip-vit-large": CLIP_LARGE,
     "clip-vit-h-14": _sizes("clip_vision_model", 1280, 16),
@@ -41,7 +42,7 @@ class CodedTower(NamedTuple):
     modules: str
     tower: str
     sizes_of: str
-    fields: Mapping[str, Any]
+    fields: Fields
 
 
 # Architecture → the towers of its models that config.json does not describe, or in fields that the code does not read.
@@ -72,7 +73,7 @@ CODED_TOWERS: dict[str, tuple[CodedTower, ...]] = {
 }  # fmt: skip
 
 
-def describe_named_tower(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def describe_named_tower(config: Fields) -> Fields:
     """The configuration with a section for a vision tower that it only names.
 
     The section is empty if LLaVA's field names a tower that is not known.
@@ -94,7 +95,7 @@ def describe_named_tower(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
-def find_coded_tower(module: str, config: Mapping[str, Any]) -> TowerSection | None:
+def find_coded_tower(module: str, config: Fields) -> TowerSection | None:
     """The tower of `CODED_TOWERS` that a module belongs to."""
     for tower in CODED_TOWERS.get(first_architecture(config), ()):
         if module.startswith(tower.modules):

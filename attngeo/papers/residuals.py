@@ -6,7 +6,7 @@ Imports nothing heavy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,8 +27,8 @@ class Residuals:
     """
 
     computed: str
-    errors: tuple[float, ...]
-    printed: tuple[float, ...] = ()
+    errors: Sequence[float]
+    printed: Sequence[float] = ()
 
     @property
     def worst(self) -> float:

@@ -42,11 +42,9 @@ class ExperimentRun(Protocol):
         ...
 
 
-def perform_runs(
-    runs: Sequence[ExperimentRun], session: Session = Session(), on_outcome: Callable[[Outcome], None] = lambda _: None
-) -> list[Outcome]:
-    """The rows of each run, or its error. Parameters and errors are those of `run_study`."""
-    return run_study(perform, runs, session, names=[run.name for run in runs], on_outcome=on_outcome)
+def perform_runs(runs: Sequence[ExperimentRun], session: Session = Session()) -> list[Outcome]:
+    """The rows of each run, or its error. Errors are those of `run_study`."""
+    return run_study(perform, runs, session, names=[run.name for run in runs])
 
 
 def perform(run: ExperimentRun, session: Session) -> Rows:
@@ -72,13 +70,15 @@ def answer_cases(
         fresh: compute all of them again.
     """
     rows: dict[int, Rows] = {}
+    missing = []
     for case, record in enumerate(records):
         kept = None if record is None or fresh else record.load()
-        if kept is not None:
+        if kept is None:
+            missing.append(case)
+        else:
             rows[case] = kept.rows
     if rows:
         progress(Progress("kept", f"{name}: {len(rows)} of {len(records)} from the result store"))
-    missing = [case for case in range(len(records)) if case not in rows]
     if missing:
         started = time.perf_counter()
         answers = compute(missing)

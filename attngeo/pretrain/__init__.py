@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attngeo import import_when_used
+from attngeo.lazy import import_when_used
 
 if TYPE_CHECKING:
     from attngeo.pretrain.callback import AttentionGeometryCallback as AttentionGeometryCallback

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,20 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 from pydantic import AfterValidator, Field, create_model
 
-import attngeo
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.analogies.questions import require_questions
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.checkpoints.local_files import require_model
-from attngeo.choices import one_of
 from attngeo.embeddings.reference import require_embedding
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError
 from attngeo.gradients.options import GradientOptions
 from attngeo.options import Options, option, options_of
-from attngeo.papers.runs import perform_runs
-from attngeo.papers.statements import TheoryOptions, check_statements, select_statements
-from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions, require_cars
-from attngeo.papers.wibisono2025.options import SETTINGS, RunOptions, require_data
 from attngeo.pretrain.options import (
     PATHS,
     TEXT_DATA,
@@ -38,12 +32,11 @@ from attngeo.pretrain.options import (
 from attngeo.pretrain.references import require_sources
 from attngeo.pretrain.sources import require_text_data
 from attngeo.reporting.paths import RecipePaths
-from attngeo.schemas import as_value_error
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import score_model
 from attngeo.scores.spec import number_columns
 from attngeo.session import Session
-from attngeo.studies.engine import require_all, run_study
+from attngeo.studies.engine import run_study
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
 
@@ -110,14 +103,7 @@ def _refuse_repeated(models: list[str]) -> list[str]:
     return models
 
 
-def _check_statements(names: Sequence[str]) -> Sequence[str]:
-    as_value_error(select_statements, names)
-    return names
-
-
 Models = Annotated[list[str], Field(min_length=1), AfterValidator(_refuse_repeated)]
-Statements = Annotated[Sequence[str], AfterValidator(_check_statements)]
-Experiment = Annotated[str, AfterValidator(lambda name: as_value_error(one_of, "experiment", name, SETTINGS))]
 
 
 class _OfRuns(Options):
@@ -133,12 +119,6 @@ _RUN_OPTIONS: dict[str, Any] = {
     for name, declared in options_of(kind).items()
 }
 PretrainTable = create_model("PretrainTable", __base__=_OfRuns, **_RUN_OPTIONS)
-
-
-class EfaTable(RunOptions):
-    """The options of an experiment. A report saves no models."""
-
-    save: None = None
 
 
 def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
@@ -170,8 +150,11 @@ def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) 
     require_questions(options.questions)
     for reference in references:
         require_embedding(reference)
+
+    from attngeo.analogies.analogy import analogy
+
     session = place.session
-    result = attngeo.analogy(references, options=options, hub=session.hub, progress=session.progress)
+    result = analogy(references, options=options, hub=session.hub, progress=session.progress)
     return ResultsAnswer.of(result.scores)
 
 
@@ -191,53 +174,6 @@ def measure_gradients(options: GradientOptions, place: Workplace, *, models: Mod
         measure(reference, options=options, hub=session.hub, progress=session.progress) for reference in references
     ]
     return ResultsAnswer.of(*(gradients.rows for gradients in measured))
-
-
-def check_all(options: TheoryOptions, place: Workplace, *, statements: Statements = ()) -> ResultsAnswer:
-    """Whether statements of the papers hold. statements: their names, as the command takes them; by default all."""
-    return ResultsAnswer.of(check_statements(statements, options=options, progress=place.session.progress))
-
-
-def simulate(options: SimulateOptions, place: Workplace) -> ResultsAnswer:
-    """Scores of methods on simulated tables, whose test rows have another distribution."""
-    from attngeo.papers.wibisono2023.tables import build_simulation_frame, plan_simulation
-
-    return ResultsAnswer.of(build_simulation_frame(options, _complete(plan_simulation(options), place)))
-
-
-def compare_on_cars(options: AutoMpgOptions, place: Workplace) -> ResultsAnswer:
-    """Scores of methods on the auto-mpg data."""
-    if options.data is not None:
-        data_file = place.paths.locate(options.data)
-        require_cars(data_file)
-        options = options.replace(data=data_file)
-
-    from attngeo.papers.wibisono2023.data import load_auto_mpg
-    from attngeo.papers.wibisono2023.tables import build_auto_mpg_frame, plan_auto_mpg
-
-    data = load_auto_mpg(options.data, place.session.progress)
-    return ResultsAnswer.of(build_auto_mpg_frame(data, _complete(plan_auto_mpg(options, data), place)))
-
-
-def run_experiment(options: RunOptions, place: Workplace, *, experiment: Experiment) -> ResultsAnswer:
-    """Errors of models in an experiment of exponential family attention, beside baselines."""
-    chosen = RunOptions(**options.given)
-    if chosen.data is not None:
-        data_files = place.paths.locate(chosen.data)
-        require_data(data_files)
-        chosen = chosen.replace(data=data_files)
-
-    from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
-    from attngeo.papers.wibisono2025.experiments import build_frame, plan_runs
-
-    runs = plan_runs(experiment, chosen)
-    load_dataset(EXPERIMENTS[experiment].dataset, chosen.data, place.session.progress)  # one error, not one of each run
-    return ResultsAnswer.of(build_frame(_complete(runs, place), chosen))
-
-
-def _complete(runs: Sequence[Any], place: Workplace) -> list[Any]:
-    """The outcomes of all runs of an experiment. Raises the error of the first one that fails, at the end."""
-    return require_all(perform_runs(runs, place.session))
 
 
 def read_file(options: Options, place: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> ResultsAnswer:  # noqa: ARG001 - a file has no options

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attngeo
-from attngeo import estimators
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
@@ -23,7 +21,6 @@ from attngeo.estimators.shared.paths import require_saved
 from attngeo.estimators.tabular.options import MADE_BY as TABULAR
 from attngeo.figures.kinds import FIGURES, SOURCES, FigureSpec, PlotOptions
 from attngeo.keywords import takes_after_two
-from attngeo.papers.saponati2025.published import published_scores
 from attngeo.progress import ProgressCallback
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import score_model
@@ -126,7 +123,9 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
                 f"{spec.name} requires one model, expected a reference such as org/name, a folder or demo:minilm"
             )
         require_model(others[0])
-        matrix = attngeo.query_key_matrix(
+        from attngeo.scores.computing import query_key_matrix
+
+        matrix = query_key_matrix(
             others[0], layer=options.layer, head=options.head, stack=options.stack, hub=session.hub
         )
         return list(matrix)
@@ -139,7 +138,9 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
     if others and spec.source == "score":
         frames += [score_model(model, session, options=ScoreOptions(per_head=True)) for model in others]
     elif others and spec.source == "analogy":
-        frames = [attngeo.analogy(others, hub=session.hub, progress=session.progress).scores]
+        from attngeo.analogies.analogy import analogy
+
+        frames = [analogy(others, hub=session.hub, progress=session.progress).scores]
     else:
         frames += [_read_rows(_find_curves(place, spec), spec, options) if spec.source == "pretrain"
                    else _read_saved(place, spec) for place in others]  # fmt: skip
@@ -148,7 +149,11 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
     rows = filter_rows(rows, where, THE_TABLE)
     if spec.source == "score":
         refuse_repeated(rows)
-        beside = [filter_rows(published_scores(), of_published, "the table of published models")] if spec.beside else []
+        beside = []
+        if spec.beside:
+            from attngeo.papers.saponati2025.published import published_scores
+
+            beside.append(filter_rows(published_scores(), of_published, "the table of published models"))
         if options.stack is not None:
             rows = rows[rows["stack"] == one_of("stack", options.stack, rows["stack"].unique())]
         return [rows, *beside]
@@ -228,6 +233,7 @@ def _read_saved(place: Any, spec: FigureSpec) -> pd.DataFrame:
         from attngeo.estimators.tabular.views import tabulate_encodings
 
         return tabulate_encodings(TableModel.load(place))
+    from attngeo.estimators.efa.estimator import ExponentialFamilyAttention
     from attngeo.estimators.efa.views import tabulate_vectors
 
-    return tabulate_vectors(estimators.ExponentialFamilyAttention.load(place))
+    return tabulate_vectors(ExponentialFamilyAttention.load(place))

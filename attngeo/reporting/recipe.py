@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union
@@ -23,119 +22,17 @@ from attngeo.choices import advise, one_of
 from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
 from attngeo.options import Options, explain, first_problem
-from attngeo.papers.saponati2025.published import published_of, published_scores, published_training
-from attngeo.papers.wibisono2023.summaries import (
-    ADVANTAGE_COLUMNS,
-    LABELS,
-    METHOD_COLUMNS,
-    measure_advantage,
-    summarise_methods,
-)
-from attngeo.pretrain.curves import RUN_COLUMNS, layer_columns, summarise_layers, summarise_runs
-from attngeo.questions import QUESTIONS, Question
+from attngeo.questions import QUESTIONS, SCORES, VIEWS, Question
 from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error
 from attngeo.scores.conditions import Condition
-from attngeo.scores.spec import score_names
-from attngeo.scores.summary import QUARTILES, statistic, statistics, summarise
 from attngeo.tables.read import explain_unknown_column
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 Place = tuple[str | int, ...]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$")]
-# The columns that the rows of scores have.
-SCORES = ("model", "stack", "layer", "head")
-# The columns that the curves of trainings have.
-CURVES = (*RUN_COLUMNS, "step", "stack", "layer", "head", "loss")
-
-
-class View(NamedTuple):
-    """What a table may show of results.
-
-    needs: columns that the results must have. columns: of what is shown, from those of the results; None for both if
-    they are known only when the results are read. make: from the rows of the results.
-    """
-
-    caption: str
-    needs: tuple[str, ...]
-    columns: Callable[[Collection[str] | None], Collection[str] | None]
-    make: Callable[[pd.DataFrame], pd.DataFrame]
-
-
-def summary_columns() -> tuple[str, ...]:
-    """The columns of a summary that a page has room for."""
-    spread = (statistic(score, place) for score in score_names() for place in QUARTILES)
-    return ("model", "stack", "parameters", "layers", "heads", *spread)
-
-
-def published_columns() -> tuple[str, ...]:
-    """The columns of `compare_with_published`, in their order."""
-    scores = [score for score in score_names() if score in published_scores()]
-    beside = (f"{score}_{what}" for score in scores for what in ("median", "published", "difference"))
-    return ("model", "stack", *beside, "erratum")
-
-
-def compare_with_published(rows: pd.DataFrame) -> pd.DataFrame:
-    """For each stack of each model: the median of each published score, its published value, and the difference.
-
-    The last column is the known mistake in the published values, empty if there is none.
-    """
-    table = summarise(rows)
-    values = [published_of(model, stack) or {} for model, stack in zip(table["model"], table["stack"], strict=True)]
-    for score in [score for score in score_names() if score in published_scores()]:
-        table[f"{score}_published"] = [float(row.get(score, "nan")) for row in values]
-        table[f"{score}_difference"] = table[statistic(score, "median")] - table[f"{score}_published"]
-    return table.assign(erratum=[row.get("erratum", "") for row in values])[list(published_columns())]
-
-
-def compare_trainings(curves: pd.DataFrame) -> pd.DataFrame:
-    """One row for each run of a training, with the published results of that model on these data, if there are any.
-
-    Model and data are those of `attrs`, which results of `pretrain` have; columns without a value are left out.
-    """
-    runs = summarise_runs(curves)
-    data = re.split("[:@#]", str(curves.attrs.get("data")))[0]
-    published = published_training()
-    published = published[(published["model"] == curves.attrs.get("model")) & (published["data"] == data)]
-    beside = published.drop(columns=["model", "data"]).set_index(["objective", "init"]).add_suffix("_published")
-    medians = [statistic(score, "median", heads=heads) for heads in (False, True) for score in score_names()]
-    measured = [name for name in runs if name not in statistics(QUARTILES)]
-    table = runs[[*measured, *medians]].join(beside, on=["objective", "init"])
-    return table.dropna(axis="columns", how="all")
-
-
-def _with_labels(columns: Iterable[str]) -> Callable[[Collection[str] | None], tuple[str, ...]]:
-    """The columns of a table of methods: the labels of settings that the results have, and these."""
-    return lambda names: (*(name for name in LABELS if names is None or name in names), *columns)
-
-
-VIEWS = {
-    "rows": View("all rows", (), lambda known: known, lambda rows: rows),
-    "summary": View(
-        "median and quartiles over layers", SCORES, lambda _: summary_columns(),
-        lambda rows: summarise(rows)[list(summary_columns())],
-    ),
-    "published": View(
-        "medians over layers, measured and published", SCORES, lambda _: published_columns(), compare_with_published
-    ),
-    "runs": View(
-        "losses of each run, and the published ones", CURVES, lambda _: None, compare_trainings,
-    ),
-    "layers": View(
-        "scores of each layer at the end, and the steps from which on they stay within 10% of that", CURVES,
-        lambda _: layer_columns(), summarise_layers,
-    ),
-    "methods": View(
-        "mean and standard deviation of each method, and the published mean", ("method", "accuracy"),
-        _with_labels(METHOD_COLUMNS), summarise_methods,
-    ),
-    "advantage": View(
-        "accuracy of attention above that of the best of the other methods, with the standard error",
-        ("method", "accuracy"), _with_labels(ADVANTAGE_COLUMNS), measure_advantage,
-    ),
-}  # fmt: skip
 
 
 def _check_values(wanted: object) -> object:
@@ -255,14 +152,17 @@ class Recipe(Table):
         return next((request for request in self.results if request.name == name), None)
 
 
+# Questions whose options are small: a union of recipes needs two.
+ALWAYS_KNOWN = ("score", "file")
 TABLES: dict[str, type[BaseModel]] = {
     "section": Section, "figures": FigureBlock, "tables": TableBlock, "check": Check,
 }  # fmt: skip
 
 
-def recipe_class() -> type[Recipe]:
-    """The class of recipes that may ask every question of the table."""
-    requests: Any = Union[tuple(map(make_request_class, QUESTIONS.values()))]  # noqa: UP007 - a value
+def make_recipe_class(commands: Collection[str] | None = None) -> type[Recipe]:
+    """The class of recipes that ask some questions. commands: their names, at least two; by default all."""
+    questions = [question for name, question in QUESTIONS.items() if commands is None or name in commands]
+    requests: Any = Union[tuple(map(make_request_class, questions))]  # noqa: UP007 - a value
     results = list[Annotated[requests, Field(discriminator="command")]]
     return create_model("Recipe", __base__=Recipe, __doc__=Recipe.__doc__, results=(results, Field(default=[])))
 
@@ -283,14 +183,24 @@ def read_recipe(path: str | Path) -> RecipeFile:
     """
     path = Path(path).expanduser()
     content, fields = _read_toml(path)
+    # Only what is asked is imported: a recipe of scores loads no papers.
+    recipe_class = make_recipe_class({*ALWAYS_KNOWN, *_list_commands(fields)})
     try:
-        recipe = recipe_class().model_validate(fields)
+        recipe = recipe_class.model_validate(fields)
         problems = _find_contradictions(recipe)
     except ValidationError as error:
-        problems = iter([_describe_problem(error)])
+        problems = iter([_describe_problem(error, recipe_class)])
     for place, problem in problems:
         raise UsageError(f"{path}: {name_place(place, fields)}: {problem}")
     return RecipeFile(path, recipe, hashlib.sha256(content).hexdigest())
+
+
+def _list_commands(fields: Mapping[str, Any]) -> list[str]:
+    """The questions of a recipe that is not checked yet."""
+    results = fields.get("results")
+    if not isinstance(results, list):
+        return []
+    return [str(request.get("command")) for request in results if isinstance(request, Mapping)]
 
 
 def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
@@ -370,7 +280,7 @@ def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator
 def _check_table(recipe: Recipe, place: Place, table: TableBlock) -> Iterator[tuple[Place, str]]:
     view, request = VIEWS[table.show], recipe.find_request(table.of)
     yield from _check_reference(recipe, place, table.of, view.needs, where=table.where)
-    columns = view.columns(None if request is None else request.question.list_columns())
+    columns = view.list_columns(None if request is None else request.question.list_columns())
     for column in table.columns or ():
         if columns is not None and column not in columns:
             yield (*place, "columns"), explain_unknown_column(column, columns)
@@ -401,11 +311,11 @@ def _check_reference(
             yield (*place, "where", column), explain_unknown_column(column, known_columns)
 
 
-def _describe_problem(error: ValidationError) -> tuple[Place, str]:
+def _describe_problem(error: ValidationError, recipe_class: type[Recipe]) -> tuple[Place, str]:
     """The place and the description of what pydantic found first."""
     problem = first_problem(error)
     place, within = problem["loc"], problem["loc"]
-    kind: type[BaseModel] = recipe_class()
+    kind: type[BaseModel] = recipe_class
     if place[0] == "results" and len(place) > 2:  # pydantic names the member of a union
         kind, within = make_request_class(QUESTIONS[str(place[2])]), place[3:]
         place = (*place[:2], *within)

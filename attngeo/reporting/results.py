@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import AttnGeoError, DataError, InterruptedTrainingError, OutputError, UnexpectedError, UsageError
 from attngeo.provenance import digest_code, software
+from attngeo.questions import VIEWS
 from attngeo.reporting.answers import ResultsAnswer, Workplace
 from attngeo.reporting.paths import RecipePaths, describe_inputs, resolve_reference
 from attngeo.reporting.plots import plot, read_tables
-from attngeo.reporting.recipe import VIEWS, Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock
+from attngeo.reporting.recipe import Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock
 from attngeo.scores.conditions import Condition, Outcome
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import summarise
@@ -241,7 +242,7 @@ def build_table(block: TableBlock, results: CollectedResults, taken: dict[str, p
 
     taken: the tables so far, by the names of their files; the new one is added under a name of its own.
     """
-    rows = VIEWS[block.show].make(filter_rows(results.find(block.of), block.where, block.of))
+    rows = VIEWS[block.show].show(filter_rows(results.find(block.of), block.where, block.of))
     if block.columns is not None:
         missing = [column for column in block.columns if column not in rows]
         if missing:

@@ -24,7 +24,7 @@ from attngeo.checkpoints.opening import open_adapted, open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Precision, real, whole
 from attngeo.devices import pick_device
-from attngeo.errors import CheckpointError, UsageError
+from attngeo.errors import CheckpointError, UsageError, about
 from attngeo.geometry import (
     Form,
     FormStatistics,
@@ -55,6 +55,10 @@ MOST_CELLS = 384
 DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "fast": torch.bfloat16}
 
 
+# One row of the table of scores: column → value.
+Row = dict[str, Any]
+
+
 def compute(model: Any, options: ScoreOptions, session: Session, record: KeptResult | None = None) -> Kept:
     """The rows of the table of scores, and how they were made; see `attngeo.score`.
 
@@ -66,13 +70,13 @@ def compute(model: Any, options: ScoreOptions, session: Session, record: KeptRes
     if device.type == "mps" and options.precision == "float64":
         raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
     opened = open_adapted(model, options.adapter, session.hub, config=options.config, only_updates=options.adapter_only)
-    with closing(opened) as store, torch.inference_mode():
+    with closing(opened) as store, about(store.ref), torch.inference_mode():
         if isinstance(store, AdapterStore):
             record = None  # the base of an adapter may change
         sites, skipped = sites_of(store, options, lambda file: session.progress(Progress("download", file)))
         require_updates(store, sites)
         sites = select(sites, options.stack, options.layers, store.ref)
-        about = _describe_making(store, sites, options, device) | {"skipped": skipped}
+        description = _describe_making(store, sites, options, device) | {"skipped": skipped}
         rows = {} if record is None else _take_finished(record, len(sites), device, session)
         missing = {number: site for number, site in enumerate(sites) if number not in rows}
         common = {
@@ -86,18 +90,16 @@ def compute(model: Any, options: ScoreOptions, session: Session, record: KeptRes
                 of_site = common | {"format": _describe_format(store, site)}
                 rows[number] = [_in_utf8(of_site | row) for row in rows_of_site]
                 if record is not None:
-                    record.keep_part(number, rows[number], about)
+                    record.keep_part(number, rows[number], description)
     in_order = itertools.chain.from_iterable(rows[number] for number in range(len(sites)))
-    result = Kept(list(in_order), about)
+    result = Kept(list(in_order), description)
     log.info("%s: %d rows in %.1f s", store.ref, len(result.rows), time.perf_counter() - started)
     if record is not None:
         record.keep(*result)
     return result
 
 
-def _take_finished(
-    record: KeptResult, sites: int, device: torch.device, session: Session
-) -> dict[int, list[dict[str, Any]]]:
+def _take_finished(record: KeptResult, sites: int, device: torch.device, session: Session) -> dict[int, list[Row]]:
     """The rows of the sites that were finished before on the same device, by the number of the site."""
     if session.results.fresh:
         record.forget_parts()
@@ -115,7 +117,7 @@ def _describe_format(store: TensorStore, site: AttentionSite) -> str:
     return ", ".join(dict.fromkeys(info.packed or info.dtype for info in infos if len(info.shape) > 1))
 
 
-def _in_utf8(row: dict[str, Any]) -> dict[str, Any]:
+def _in_utf8(row: Row) -> Row:
     """A row whose texts can be written to every file."""
     return {name: in_utf8(value) if isinstance(value, str) else value for name, value in row.items()}
 
@@ -126,7 +128,7 @@ def _score_sites(
     options: ScoreOptions,
     device: torch.device,
     session: Session,
-) -> Generator[list[dict[str, Any]]]:
+) -> Generator[list[Row]]:
     """The rows of each site, without what all rows of the model have in common."""
     dtype = DTYPES[options.precision]
     rules = ", ".join(dict.fromkeys(site.rule for site in sites))
@@ -137,10 +139,10 @@ def _score_sites(
     if memory is None and session.study.jobs > 1:  # processes share a quarter of the free memory
         memory = max(available_memory() // 4 // session.study.jobs, 1)
     for site, tensors in read_ahead(store, sites, device=device, memory=memory, report=session.progress):
-        q, k, notes = projections(site, tensors, options, dtype=dtype, device=device, ref=store.ref)
+        q, k, notes = projections(site, tensors, options, dtype=dtype, device=device)
         notes += _option_notes(options)
         if options.adapter_only and q.shape[-1] == k.shape[-1]:
-            form, layer = update_factors(site, tensors, q, k, options, store.ref)
+            form, layer = update_factors(site, tensors, q, k, options)
             scored = _score_rows(site, form, layer, notes, options)
         else:
             scored = score_site(site, q, k, notes, options)
@@ -162,9 +164,7 @@ def _option_notes(options: ScoreOptions) -> list[str]:
     return notes
 
 
-def score_site(
-    site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], options: ScoreOptions
-) -> Iterator[dict[str, Any]]:
+def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], options: ScoreOptions) -> Iterator[Row]:
     """The row of the layer, then one of each head. Each is computed when the caller asks for it.
 
     q, k: [heads, head_dim, d_model] and [key_heads, head_dim, d_model].
@@ -174,11 +174,11 @@ def score_site(
         note = f"M is not square: queries read {site.d_model} inputs, keys {site.key_width}"
         empty = _empty([*notes, note])
         return iter([beginning | empty for beginning in _begin_rows(site, options)])
-    form = Form(q, k, list(enumerate(key_head)))
+    form = Form(q, k, key_head)
     return _score_rows(site, form, layer_factors(form), notes, options)
 
 
-def _begin_rows(site: AttentionSite, options: ScoreOptions) -> list[dict[str, Any]]:
+def _begin_rows(site: AttentionSite, options: ScoreOptions) -> list[Row]:
     """The first columns of the rows of a site, which tell them apart: of the layer, then of each head."""
     common = {"stack": site.stack, "layer": site.layer, "d_model": site.d_model, "head_dim": site.head_dim}
     heads = [*enumerate(key_heads_of(site, options.convention))]
@@ -187,7 +187,7 @@ def _begin_rows(site: AttentionSite, options: ScoreOptions) -> list[dict[str, An
 
 def _score_rows(
     site: AttentionSite, form: Form, layer: tuple[Tensor, Tensor], notes: list[str], options: ScoreOptions
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """The rows of a site, from the forms of its heads and the factors of their sum."""
     first, *heads = _begin_rows(site, options)
     (left, left_factor), (right, right_factor) = map(rescale, layer)
@@ -197,12 +197,14 @@ def _score_rows(
     right, right_divisors = rescale(form.right)
     left_factors = left_divisors.tolist()
     right_factors = right_divisors.tolist()
-    statistics_of_heads = head_statistics(Form(left, right, form.pairs))
-    for beginning, (i, j), statistics in zip(heads, form.pairs, statistics_of_heads, strict=True):
-        yield beginning | score_form(statistics, left_factors[i] * right_factors[j], notes, options)
+    statistics_of_heads = head_statistics(Form(left, right, form.key_heads))
+    for beginning, left_factor, j, statistics in zip(
+        heads, left_factors, form.key_heads, statistics_of_heads, strict=True
+    ):
+        yield beginning | score_form(statistics, left_factor * right_factors[j], notes, options)
 
 
-def score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> dict[str, Any]:
+def score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> Row:
     """One row's scores, from the statistics of a form whose factors were divided by numbers of product `factor`."""
     if not math.isfinite(factor):
         return _empty([*notes, "NaN or Inf in the query or key weights"])
@@ -219,7 +221,7 @@ def score_form(form: FormStatistics, factor: float, notes: list[str], options: S
     return scores | above_chance | {"frobenius_norm": math.sqrt(squared_norm) * factor, "note": "; ".join(notes)}
 
 
-def _empty(notes: list[str], frobenius_norm: float = math.nan) -> dict[str, Any]:
+def _empty(notes: list[str], frobenius_norm: float = math.nan) -> Row:
     scores = dict.fromkeys((*score_names(), *z_columns()), math.nan)
     return scores | {"frobenius_norm": frobenius_norm, "note": "; ".join(notes)}
 
@@ -295,34 +297,32 @@ def query_key_matrix(
     """
     gamma = real("gamma", gamma, 0)
     cells = whole("cells", cells, 1)
-    with closing(open_store(model, hub)) as store, torch.inference_mode():
+    with closing(open_store(model, hub)) as store, about(store.ref), torch.inference_mode():
         sites, _ = sites_of(store)
         site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
         if head is not None and not 0 <= head < site.heads:
             raise UsageError(f"{store.ref} has no head {head} in layer {layer}, expected from 0 to {site.heads - 1}")
         q, k = _read_factors(store, site, head)
     edge = -(-q.shape[1] // cells)
-    about: dict[Any, Any] = {
+    attrs: dict[Any, Any] = {
         "model": store.ref, "stack": site.stack, "layer": layer, "head": head, "gamma": gamma, "edge": edge,
     }  # fmt: skip
     firsts = range(0, q.shape[1], edge)
     shown = pd.DataFrame(largest_entries(q, k, edge).float().numpy(), index=firsts, columns=firsts)
     norms = _measure_norms(q, k, gamma)
-    shown.attrs = norms.attrs = about
+    shown.attrs = norms.attrs = attrs
     return QueryKeyMatrix(shown, norms)
 
 
 def _read_factors(store: TensorStore, site: AttentionSite, head: int | None) -> tuple[Tensor, Tensor]:
     """The factors q and k, [rank, d_model] each, of a head or of the whole layer. Raises CheckpointError."""
-    q, k, _ = projections(site, read(store, site), dtype=torch.float64, ref=store.ref)
+    q, k, _ = projections(site, read(store, site), dtype=torch.float64)
     if q.shape[-1] != k.shape[-1]:
-        raise CheckpointError(
-            f"{store.ref}: {site.module}: W_qk is not square, expected queries and keys of the same input width"
-        )
+        raise CheckpointError(f"{site.module}: W_qk is not square, expected queries and keys of the same input width")
     key_head = key_heads_of(site, "corrected")
-    q, k = layer_factors(Form(q, k, list(enumerate(key_head)))) if head is None else (q[head], k[key_head[head]])
+    q, k = layer_factors(Form(q, k, key_head)) if head is None else (q[head], k[key_head[head]])
     if not (q.isfinite().all() and k.isfinite().all()):
-        raise CheckpointError(f"{store.ref}: {site.module} has NaN or Inf in its query or key weights")
+        raise CheckpointError(f"{site.module} has NaN or Inf in its query or key weights")
     return q, k
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -12,8 +12,17 @@ from torch.nn.functional import softplus
 from attngeo.checkpoints.adapters import FACTORS
 from attngeo.choices import Convention
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
-from attngeo.geometry import Form, append_bias, fold_head_norm, fold_input_gain, input_shift, rotate
-from attngeo.layouts.layout import AttentionSite, Heads, LatentLayout, Layout, Letter, assemble, count_shared_rows
+from attngeo.geometry import Form, append_bias, fold_head_norm, rotate
+from attngeo.layouts.layout import (
+    AttentionSite,
+    Heads,
+    LatentLayout,
+    Layout,
+    Letter,
+    Tensors,
+    assemble,
+    count_shared_rows,
+)
 from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling, rotates
 from attngeo.scores.options import ScoreOptions
 
@@ -27,12 +36,11 @@ def key_heads_of(site: AttentionSite, convention: Convention) -> list[int]:
 
 def projections(
     site: AttentionSite,
-    tensors: Mapping[str, Tensor],
+    tensors: Tensors,
     options: ScoreOptions = ScoreOptions(),
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
-    ref: str = "",
 ) -> tuple[Tensor, Tensor, list[str]]:
     """The q [heads, head_dim, d_model] and k [key_heads, head_dim, d_model] of a site, and notes about them.
 
@@ -42,22 +50,19 @@ def projections(
         options: with_bias, fold_norm and rope_offset say which bilinear form is built; the defaults give Wq·Wkᵀ itself.
         dtype: number type to compute in.
         device: device to compute on.
-        ref: the model's name, for errors.
     """
     tensors = {name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}
     heads = assemble(site, tensors)
     notes = list(site.notes)
     if options.fold_norm:
-        heads, note = _fold_norm(site, tensors, heads)
-        notes.append(note)
+        notes.append(_fold_norm(site, tensors, heads))
     for letter in heads:
         heads[letter] = _fold_head_norm(site, tensors, heads[letter], f"{letter}_gain")
     if "q_scale" in site.tensors:  # a learned factor of each dimension of the queries, which is positive
         scale = softplus(tensors[site.tensors["q_scale"]])[None]
         heads["q"] = heads["q"].change(lambda x: fold_head_norm(x, scale, centred=False))
-    heads, scaling_notes = _scale_rotated(site, tensors, heads, ref)
-    heads["q"], rotary_notes = _rotate(site, heads["q"], options.rope_offset, ref)
-    notes += rotary_notes + scaling_notes
+    scaling_note = _scale_rotated(site, tensors, heads)
+    notes += [_rotate(site, heads, options.rope_offset), scaling_note]
     q, q_bias, _ = heads["q"]
     k, k_bias, _ = heads["k"]
     if options.with_bias and q_bias is None and k_bias is None:
@@ -66,42 +71,33 @@ def projections(
         q = append_bias(q, q_bias)
         k = append_bias(k, k_bias)
         notes.append("biases included")
-    return q, k, notes
+    return q, k, [note for note in notes if note]
 
 
 HeadsByLetter = dict[Letter, Heads]
 
 
-def _fold_norm(site: AttentionSite, tensors: Mapping[str, Tensor], heads: HeadsByLetter) -> tuple[HeadsByLetter, str]:
-    """Fold the normalisation before attention into the weights: its gain, and its shift into the biases.
-
-    Returns the heads, and a note.
-    """
+def _fold_norm(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) -> str:
+    """Fold the normalisation before attention into the heads: its gain into weights, its shift into biases. A note."""
     if "pre_norm" not in site.tensors:
         is_known = bool(site.family.source)
-        reason = "no normalisation gain before attention"
-        return heads, reason if is_known else "the input norm is unknown and was not folded"
+        return "no normalisation gain before attention" if is_known else "the input norm is unknown and was not folded"
     gain = tensors[site.tensors["pre_norm"]] + site.family.input_gain_offset
     shift = tensors[site.tensors["pre_norm_bias"]] if "pre_norm_bias" in site.tensors else None
-
-    def fold(unfolded: Heads) -> Heads:
-        bias = unfolded.bias
+    for letter in "q" if site.is_cross else "qk":
+        weight, bias, _ = heads[letter]
         if shift is not None:
-            bias = input_shift(unfolded.weight, shift) + (0 if bias is None else bias)
-        return unfolded._replace(weight=fold_input_gain(unfolded.weight, gain), bias=bias)
-
-    if site.is_cross:
-        return heads | {"q": fold(heads["q"])}, "gain folded into queries only: keys read another stack"
-    return {letter: fold(unfolded) for letter, unfolded in heads.items()}, "input gain folded"
+            bias = weight @ shift + (0 if bias is None else bias)
+        heads[letter] = heads[letter]._replace(weight=weight * gain, bias=bias)
+    return "gain folded into queries only: keys read another stack" if site.is_cross else "input gain folded"
 
 
 def update_factors(
     site: AttentionSite,
-    tensors: Mapping[str, Tensor],
+    tensors: Tensors,
     q: Tensor,
     k: Tensor,
     options: ScoreOptions,
-    ref: str,
 ) -> tuple[Form, tuple[Tensor, Tensor]]:
     """Factors of what adapters add to the W_qk of each head, and those of the sum over all heads, of low rank.
 
@@ -112,7 +108,7 @@ def update_factors(
     """
     if not isinstance(site.layout, Layout):
         raise UnsupportedModelError(
-            f"{ref}: {site.module}: latent attention multiplies several weights, so that an update has no low rank; "
+            f"{site.module}: latent attention multiplies several weights, so that an update has no low rank; "
             "score without $adapter_only",
             "adapter_only",
         )
@@ -129,13 +125,15 @@ def update_factors(
             down = weight.new_zeros(1, width)
         inputs[letter] = Heads(down.to(q)[None])
     up_q, up_k, _ = projections(
-        site, outputs, options.replace(with_bias=False, fold_norm=False), dtype=q.dtype, device=q.device, ref=ref
+        site, outputs, options.replace(with_bias=False, fold_norm=False), dtype=q.dtype, device=q.device
     )
     if options.fold_norm:
-        inputs, _ = _fold_norm(site, {name: tensor.to(q) for name, tensor in tensors.items()}, inputs)
-    with_bias = q.shape[-1] > inputs["q"].weight.shape[-1]
-    down_q = _down_factor(inputs["q"], with_bias=with_bias)
-    down_k = _down_factor(inputs["k"], with_bias=with_bias)
+        _fold_norm(site, {name: tensor.to(q) for name, tensor in tensors.items()}, inputs)
+    down_q, q_bias, _ = inputs["q"]
+    down_k, k_bias, _ = inputs["k"]
+    if q.shape[-1] > down_q.shape[-1]:
+        down_q = append_bias(down_q, q_bias)
+        down_k = append_bias(down_k, k_bias)
     key_head = key_heads_of(site, options.convention)
     from_keys = up_q.mT @ (k + up_k @ down_k)[key_head]
     from_queries = up_k[key_head].mT @ q
@@ -144,15 +142,10 @@ def update_factors(
     right = torch.cat([from_keys, down_k.expand(heads, -1, -1)], 1)
     layer_left = torch.cat([down_q[0], from_queries.sum(0)])
     layer_right = torch.cat([from_keys.sum(0), down_k[0]])
-    return Form(left, right, [(head, head) for head in range(heads)]), (layer_left, layer_right)
+    return Form(left, right, list(range(heads))), (layer_left, layer_right)
 
 
-def _down_factor(inputs: Heads, *, with_bias: bool) -> Tensor:
-    """The factor of an update that reads inputs [1, rank, d_model], or with its bias [1, rank, d_model + 1]."""
-    return append_bias(inputs.weight, inputs.bias) if with_bias else inputs.weight
-
-
-def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], heads: Heads, role: str) -> Heads:
+def _fold_head_norm(site: AttentionSite, tensors: Tensors, heads: Heads, role: str) -> Heads:
     """Fold the linear part of QK-norm: its gain, and the centring of a LayerNorm."""
     gain = heads.gain
     norm = site.family.head_norm
@@ -164,68 +157,65 @@ def _fold_head_norm(site: AttentionSite, tensors: Mapping[str, Tensor], heads: H
     return heads.change(lambda x: fold_head_norm(x, gain, centred=norm.centred, across_heads=across_heads))
 
 
-def _scale_rotated(
-    site: AttentionSite, tensors: Mapping[str, Tensor], heads: HeadsByLetter, ref: str
-) -> tuple[HeadsByLetter, list[str]]:
-    """Multiply what rotates by its factor, which yarn and longrope give it at any offset.
+def _scale_rotated(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) -> str:
+    """Multiply what rotates by its factor, which yarn and longrope give it at any offset. A note, or "".
 
     Where all dimensions rotate, the factor is one of all logits, and is left out like that in front of the softmax.
     """
     if not site.may_rotate:
-        return heads, []
+        return ""
     shared = count_shared_rows(site, tensors) if isinstance(site.layout, LatentLayout) else None
-    with _explain_rotary(ref, "correct it"):
+    with _explain_rotary("correct it"):
         factor, count = rotary_scaling(site.section, site.family, site.head_dim, site.layer, shared)
     if factor == 1:
-        return heads, []
+        return ""
     factors = heads["q"].weight.new_ones(1, site.head_dim)
     factors[:, :count] = factor
     if shared is not None:
         factors = factors.flip(1)
-    note = f"rotary scaling: {count} of {site.head_dim} dimensions of queries and keys times {factor:.4g}"
-    scaled = {letter: heads[letter].change(lambda x: fold_head_norm(x, factors, centred=False)) for letter in "qk"}
-    return heads | scaled, [note]
+    for letter in heads:
+        heads[letter] = heads[letter].change(lambda x: fold_head_norm(x, factors, centred=False))
+    return f"rotary scaling: {count} of {site.head_dim} dimensions of queries and keys times {factor:.4g}"
 
 
-def _rotate(site: AttentionSite, queries: Heads, offset: int, ref: str) -> tuple[Heads, list[str]]:
-    """Rotate the queries by the relative offset: the effect of rotary embeddings between two positions."""
+def _rotate(site: AttentionSite, heads: HeadsByLetter, offset: int) -> str:
+    """Rotate the queries by the relative offset, as rotary embeddings do between two positions. A note, or ""."""
     rotary = site.rotary
     if not offset:
-        return queries, ["rotary: relative offset 0"] if rotary else []
+        return "rotary: relative offset 0" if rotary else ""
     is_listed = site.family.rotary is not None or site.family.source
     if rotary is None and (is_listed or not any("rope" in name for name in site.section)):
-        return queries, ["no rotary embeddings: the offset has no effect"]
-    with _explain_rotary(ref, "score without $rope_offset", "rope_offset"):
+        return "no rotary embeddings: the offset has no effect"
+    with _explain_rotary("score without $rope_offset", "rope_offset"):
         if not rotates(site.section, site.family, site.layer):
-            return queries, ["no rotary embeddings in this layer: the offset has no effect"]
+            return "no rotary embeddings in this layer: the offset has no effect"
         if rotary is None or rotary.other:
             reason = rotary.other if rotary else "the order of its rotary dimensions is unknown"
-            name = repr(site.section["model_type"]) if "model_type" in site.section else "it"
             raise UnsupportedModelError(
-                f"{ref}: {name} has no relative offset: {reason}; "
-                "score without $rope_offset, or another stack with $stack",
+                f"{site.section.get('model_type', site.module)!r} has no relative offset: {reason}; score without "
+                "$rope_offset, or another stack with $stack",
                 "rope_offset", "stack",
             )  # fmt: skip
-        frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer, ref)
+        frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer)
         if not frequencies.isfinite().all():
             raise ValueError("frequencies are not finite")
     if 2 * len(frequencies) > site.head_dim:
-        raise ShapeError(f"{ref}: {2 * len(frequencies)} rotary dimensions, expected at most head_dim {site.head_dim}")
+        raise ShapeError(f"{2 * len(frequencies)} rotary dimensions, expected at most head_dim {site.head_dim}")
     angles = (-offset if rotary.reversed else offset) * frequencies
     start = site.head_dim - 2 * len(angles) if rotary.tail else 0
-    cosine = angles.cos().to(queries.weight)
-    sine = angles.sin().to(queries.weight)
-    turned = queries.change(lambda x: rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start))
-    return turned, [f"rotary: relative offset {offset}"]
+    cosine = angles.cos().to(heads["q"].weight)
+    sine = angles.sin().to(heads["q"].weight)
+    heads["q"] = heads["q"].change(lambda x: rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start))
+    return f"rotary: relative offset {offset}"
 
 
 @contextmanager
-def _explain_rotary(ref: str, advice: str, *option: str) -> Iterator[None]:
+def _explain_rotary(advice: str, *option: str) -> Iterator[None]:
     """Inside, what an invalid description of rotary embeddings raises becomes a CorruptCheckpointError."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise CorruptCheckpointError(
-            f"{ref}: config.json describes an invalid rotary embedding ({type(error).__name__}: {error}); {advice}",
+            f"config.json describes an invalid rotary embedding ({type(error).__name__}: {error}); {advice}",
             *option,
         ) from None

@@ -42,14 +42,17 @@ def read_ahead(
     sizes = [count_rows_nbytes({name: store.info(name) for name in site.reads}, site.reads) for site in sites]
     total = sum(sizes)
     done = 0
-    room = _free_quarter(device) if memory is None else memory
+    if memory is None:
+        memory = available_memory() // 4
+        if device.type == "cuda":
+            memory = min(memory, torch.cuda.mem_get_info(device)[0] // 4)
     ahead = store.lanes + transfer.is_needed
     in_flight: deque[Future[Sent]] = deque()
     reader = ThreadPoolExecutor(ahead, thread_name_prefix="attngeo-read")
     try:
         for i, site in enumerate(sites):
             for following in range(i + len(in_flight), len(sites)):
-                fits = len(in_flight) <= ahead and sum(sizes[i : following + 1]) <= room
+                fits = len(in_flight) <= ahead and sum(sizes[i : following + 1]) <= memory
                 if in_flight and not fits:
                     break
                 in_flight.append(reader.submit(lambda site: transfer.send(read(store, site)), sites[following]))
@@ -60,11 +63,3 @@ def read_ahead(
     finally:  # nobody waits for a slow server: the store is closed next, which ends what it still reads
         reader.shutdown(wait=store.lanes == 1, cancel_futures=True)
     report(Progress("score", "done", done, total))
-
-
-def _free_quarter(device: torch.device) -> int:
-    """A quarter of the memory that is free, on this machine or on a CUDA device if that has less."""
-    free = available_memory()
-    if device.type == "cuda":
-        free = min(free, torch.cuda.mem_get_info(device)[0])
-    return free // 4

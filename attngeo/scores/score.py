@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.identity import Identity, identify
+from attngeo.checkpoints.identity import identify
 from attngeo.checkpoints.local_files import require_model
 from attngeo.keywords import takes
 from attngeo.progress import Progress, ProgressCallback
@@ -17,7 +17,7 @@ from attngeo.provenance import describe_code
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import score_names, z_columns
 from attngeo.session import ResultOptions, Session
-from attngeo.studies.results import Kept, KeptResult, find_record
+from attngeo.studies.results import Kept, find_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +89,11 @@ def score_model(model: Any, session: Session, *, options: ScoreOptions) -> pd.Da
     identity = None
     if not options.adapter and not options.config:  # what they name may change
         identity = identify(model, session.hub)
-    record = None if identity is None else _find_record(identity, options)
+    record = None
+    if identity is not None:
+        content = {"content": identity.content, "version": VERSION}
+        chosen = dict(options.replace(memory=None))  # no number depends on it
+        record = find_record("scores", content | {"options": chosen}, is_current=identity.is_current, about=content)
     kept = None if record is None or session.results.fresh else record.load()
     if kept is None:
         from attngeo.scores.computing import compute
@@ -98,13 +102,6 @@ def score_model(model: Any, session: Session, *, options: ScoreOptions) -> pd.Da
     else:
         session.progress(Progress("kept", f"scores of {kept.about['made']} from the result store"))
     return _build_frame(kept, options, kept.about["model"] if identity is None else in_utf8(identity.ref.text))
-
-
-def _find_record(identity: Identity, options: ScoreOptions) -> KeptResult | None:
-    """Where the scores of this content with these options are kept; None if nothing is to be kept."""
-    content = {"content": identity.content, "version": VERSION}
-    chosen = dict(options.replace(memory=None))  # no number depends on it
-    return find_record("scores", content | {"options": chosen}, is_current=identity.is_current, about=content)
 
 
 def _build_frame(kept: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:

@@ -135,3 +135,14 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame(summaries, columns=list(summary_columns())).astype(dtypes)
     frame.attrs = {"title": "Attention scores, summarised"}
     return frame
+
+
+def brief_columns() -> tuple[str, ...]:
+    """The columns of a summary that a page has room for."""
+    spread = (statistic(score, quartile) for score in score_names() for quartile in QUARTILES)
+    return ("model", "stack", "parameters", "layers", "heads", *spread)
+
+
+def summarise_briefly(rows: pd.DataFrame) -> pd.DataFrame:
+    """What a page shows of `summarise`."""
+    return summarise(rows)[list(brief_columns())]

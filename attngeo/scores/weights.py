@@ -13,9 +13,9 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.store import TensorStore, float_shape
-from attngeo.errors import CorruptCheckpointError, UsageError
+from attngeo.errors import CorruptCheckpointError, UsageError, about
 from attngeo.keywords import takes
-from attngeo.layouts.layout import AttentionSite
+from attngeo.layouts.layout import LETTERS, AttentionSite, output_axis
 from attngeo.layouts.sites import find_sites
 from attngeo.scores.layers import check_layers
 from attngeo.scores.options import ScoreOptions
@@ -95,9 +95,9 @@ def attention_sites(
     )
     with closing(open_adapted(model, options.adapter, hub, config=options.config)) as store:
         sites, _ = sites_of(store, options)
-        sites = select(sites, stack, layers, store.ref)
-        for site in sites:
-            q, k, _ = projections(site, read(store, site), options, dtype=dtype, ref=store.ref)
+        for site in select(sites, stack, layers, store.ref):
+            with about(store.ref):
+                q, k, _ = projections(site, read(store, site), options, dtype=dtype)
             yield SiteWeights(site, q.mT, k.mT)
 
 
@@ -114,15 +114,15 @@ def sites_of(
         with suppress(CorruptCheckpointError):  # raised again for the module that it is about
             store.open(names, progress)
 
-    sites, skipped = find_sites(
-        store.names,
-        store.config,
-        shape_of=lambda name: float_shape(store, name),
-        ref=store.ref,
-        biases=options.with_bias,
-        input_norms=options.fold_norm,
-        prepare=prepare,
-    )
+    with about(store.ref):
+        sites, skipped = find_sites(
+            store.names,
+            store.config,
+            shape_of=lambda name: float_shape(store, name),
+            biases=options.with_bias,
+            input_norms=options.fold_norm,
+            prepare=prepare,
+        )
     require_fit(store, sites)
     return sites, skipped
 
@@ -155,10 +155,11 @@ def read(store: TensorStore, site: AttentionSite) -> dict[str, Tensor]:
 def require_fit(store: TensorStore, sites: Iterable[AttentionSite]) -> None:
     """Raise CheckpointError or UsageError if the store has adapters that do not fit the weights of these sites."""
     if isinstance(store, AdapterStore):
-        orientation: dict[str, bool] = {}
+        is_transposed = {}
         for site in sites:
-            orientation |= site.orientation
-        store.require_fit(orientation)
+            for role, name in site.tensors.items():
+                is_transposed[name] = role in LETTERS and output_axis(site, role) == 1
+        store.require_fit(is_transposed)
 
 
 def require_updates(store: TensorStore, sites: Iterable[AttentionSite]) -> None:

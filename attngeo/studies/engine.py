@@ -25,11 +25,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-import attngeo
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, StudyError, UnexpectedError
 from attngeo.progress import Progress
 from attngeo.session import Session
 from attngeo.tables.files import SIGNALS
+from attngeo.version import __version__
 
 Setting = TypeVar("Setting")
 Result = TypeVar("Result")
@@ -316,7 +316,7 @@ class StudyEnvironment:
     """The surroundings of a run, which another process takes over from this one."""
 
     session: Session
-    version: str = attngeo.__version__
+    version: str = __version__
     folder: str = field(default_factory=lambda: str(Path.cwd()))
     log_level: int = field(default_factory=LOGGER.getEffectiveLevel)
 
@@ -328,9 +328,9 @@ def run_elsewhere(
 
     Raises StudyError if this process has another version of attngeo.
     """
-    if attngeo.__version__ != environment.version:
+    if __version__ != environment.version:
         raise StudyError(
-            f"a worker has attngeo {attngeo.__version__}, expected {environment.version}; install the same version on "
+            f"a worker has attngeo {__version__}, expected {environment.version}; install the same version on "
             "all workers"
         )
     with _alone, _in_folder(environment.folder), _collect_log(environment.log_level) as records:

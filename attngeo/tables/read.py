@@ -96,7 +96,10 @@ def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
     if suffix == ".parquet":
         return read_parquet(path)
     if suffix == ".csv":
-        content = _read_text_table(path)
+        content = read_small_bytes(path, MOST_RESULTS_BYTES)
+        problem = find_text_problem(content[:HEAD_BYTES])
+        if problem:
+            raise ValueError(problem)
         types: Any = dict.fromkeys((*NAMES, *OTHER_TEXTS), "str")
         # In pieces, as pandas reads by default, one text would make texts of the numbers in its piece only.
         frame = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=types, low_memory=False)
@@ -106,23 +109,11 @@ def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
         return frame
     text = read_small_text(path, MOST_RESULTS_BYTES)
     if suffix == ".jsonl":
-        lines = [line for line in text.split("\n") if line.strip()]
-        return pd.DataFrame([json.loads(line) for line in lines], dtype=object)
+        return pd.DataFrame([json.loads(line) for line in text.split("\n") if line.strip()], dtype=object)
     rows = json.loads(text)
     if not isinstance(rows, list):
         raise TypeError(f"expected a list of objects, got {type(rows).__name__}")
     return pd.DataFrame(rows, dtype=object)
-
-
-def _read_text_table(path: Path) -> bytes:
-    """The content of a .csv file. Raises ValueError for one that its beginning shows to be no table."""
-    content = read_small_bytes(path, MOST_RESULTS_BYTES)
-    if not content.strip():
-        raise ValueError("it is empty")
-    problem = find_text_problem(content[:HEAD_BYTES])
-    if problem:
-        raise ValueError(problem)
-    return content
 
 
 def find_text_problem(head: bytes, separator: str = ",") -> str:
@@ -177,17 +168,17 @@ def _to_texts(values: pd.Series, name: str) -> pd.Series:
 
 
 def _to_numbers(values: pd.Series, expected: str) -> pd.Series:
-    """The numbers of a column, none of them rounded. Raises ValueError or TypeError, also for true and false.
+    """The numbers of a column, none of them rounded. Raises ValueError, also for true and false.
 
     expected: WHOLE or NUMBERS.
     """
     import pandas as pd
 
     if values.dtype.kind in "bO":
-        cells = _number_cells(values)
-        parsed = pd.to_numeric(pd.Series(cells, dtype=object), errors="coerce")
-        for (row, value), is_text in zip(cells.items(), parsed.isna(), strict=True):
-            if is_text:
+        parsed = pd.to_numeric(values, errors="coerce")
+        for row, (value, number) in enumerate(zip(values, parsed, strict=True), 1):
+            is_wrong = isinstance(value, bool) or not isinstance(value, Real | str) or pd.isna(number)
+            if is_wrong and pd.notna([value]).all():
                 raise ValueError(f"{value!r:.60} in row {row} is no number")
     numbers = pd.to_numeric(values)
     if expected is not WHOLE:
@@ -197,35 +188,20 @@ def _to_numbers(values: pd.Series, expected: str) -> pd.Series:
     return numbers.astype("Int64")
 
 
-def _number_cells(values: pd.Series) -> dict[int, Any]:
-    """The number of the row of each cell that is not empty, and its value.
-
-    Raises TypeError for a value that is neither a number nor a text.
-    """
-    numbered = zip(range(1, len(values) + 1), values, values.notna(), strict=True)
-    cells = {row: value for row, value, has_value in numbered if has_value}
-    for row, value in cells.items():
-        if isinstance(value, bool) or not isinstance(value, Real | str):
-            raise TypeError(f"{value!r:.60} in row {row} is no number")
-    return cells
-
-
 def filter_rows(rows: pd.DataFrame, where: Mapping[str, object], name: str) -> pd.DataFrame:
     """The rows with these values in these columns; of a list of values, any. Raises UsageError if there is no row."""
     for column, wanted in where.items():
         if column not in rows:
             raise UsageError(f"{name}: {explain_unknown_column(column, list(rows.columns))}")
-        values = list_values(wanted)
-        matches = [_match(rows[column], value) for value in values]
-        missing: list[object] = [value for value, match in zip(values, matches, strict=True) if not match.any()]
-        if not values:
-            missing = [wanted]
-        if missing:
+        matches = {value: _match(rows[column], value) for value in list_values(wanted)}
+        missing = [value for value, match in matches.items() if not match.any()]
+        if missing or not matches:
+            first = missing[0] if missing else wanted
             texts = list(rows[column].map(str).unique())
             raise UsageError(
-                f"{name} has no row with {column!s:.60} = {missing[0]!r:.60}, expected one of: {list_names(texts)}"
+                f"{name} has no row with {column!s:.60} = {first!r:.60}, expected one of: {list_names(texts)}"
             )
-        rows = rows[reduce(or_, matches)]
+        rows = rows[reduce(or_, matches.values())]
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,17 +54,10 @@ def to_jsonl(frame: pd.DataFrame) -> str:
     return "".join(dump_json(row, allow_nan=False, default=str) + "\n" for row in _records(frame))
 
 
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def _records(frame: pd.DataFrame) -> list[dict[Hashable, Any]]:
     """The rows as dicts, with None for what is missing or infinite."""
-    columns = []
-    for name in frame.columns:
-        values = frame[name]
-        is_missing = values.isna()
-        if values.dtype.kind == "f":
-            is_missing |= values.isin([math.inf, -math.inf])
-        columns.append(values.astype(object).where(~is_missing, None).tolist())
-    names = list(map(str, frame.columns))
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    values = frame.replace([math.inf, -math.inf], math.nan).rename(columns=str).astype(object)
+    return values.where(values.notna(), None).to_dict("records")
 
 
 def to_markdown(frame: pd.DataFrame, digits: int = DIGITS) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -70,38 +70,29 @@ class Batches(Protocol):
 class BestWeights:
     """The best weights so far. A batch of models has a loss each, and parameters whose first dimension is the models.
 
-    patience: epochs without a lower loss after which a model stops; None for never. What a model learns after it has
-    stopped is not kept, so that each model of a batch ends as it does alone.
+    losses: those of an epoch, [] or [models]; only their shape is read. patience: epochs without a lower loss after
+    which a model stops; None for never. What a model learns after it has stopped is not kept, so that each model of a
+    batch ends as it does alone.
     """
 
-    def __init__(self, model: nn.Module, models: int | None, patience: int | None) -> None:
+    def __init__(self, model: nn.Module, losses: Tensor, patience: int | None) -> None:
         self._model = model
-        self._models = models
         self._patience = math.inf if patience is None else patience
-        self.lowest = torch.full((models or 1,), math.inf, dtype=torch.float64)
-        self.epochs = torch.full((models or 1,), -1)
-        self.stopped = torch.zeros(models or 1, dtype=torch.bool)
+        self.lowest = torch.full(losses.shape, math.inf, dtype=torch.float64)
+        self.epochs = torch.full(losses.shape, -1)
+        self.stopped = torch.zeros(losses.shape, dtype=torch.bool)
         self.weights: dict[str, Tensor] = {}
 
     def update(self, epoch: int, losses: Tensor) -> None:
-        """Keep the weights of each model whose validation loss after an epoch is its lowest one. losses: [models]."""
-        losses = losses.detach().to("cpu", torch.float64).reshape(-1)
+        """Keep the weights of each model whose validation loss after an epoch is its lowest one."""
         is_better = losses.isfinite() & (losses < self.lowest) & ~self.stopped
         self.lowest = torch.where(is_better, losses, self.lowest)
         self.epochs = torch.where(is_better, epoch, self.epochs)
         self.stopped |= epoch - self.epochs >= self._patience
         for name, weight in self._model.state_dict().items():
             best = self.weights.setdefault(name, weight.clone())
-            if self._models is not None:
-                chosen = is_better.to(weight.device)
-                best[chosen] = weight[chosen]
-            elif bool(is_better):
-                best.copy_(weight)
-
-    def restore(self) -> None:
-        """Give the model its best weights."""
-        if self.weights:
-            self._model.load_state_dict(self.weights)
+            chosen = is_better.to(weight.device)
+            best[chosen] = weight[chosen]
 
     def state(self) -> dict[str, Any]:
         """The tensors that a saved state keeps."""
@@ -109,12 +100,10 @@ class BestWeights:
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from what `state` gave."""
-        self.lowest = state["lowest"]
-        self.epochs = state["epochs"]
-        self.stopped = state["stopped"]
-        self.weights = {
-            name: state["weights"][name].to(weight.device) for name, weight in self._model.state_dict().items()
-        }
+        for name in ("lowest", "epochs", "stopped"):
+            setattr(self, name, state[name].view_as(self.lowest))
+        for name, weight in self._model.state_dict().items():
+            self.weights[name] = state["weights"][name].to(weight.device)
 
 
 @dataclass(frozen=True)
@@ -161,22 +150,20 @@ def train(
             validation losses; or the state is of another training.
         InterruptedTrainingError: at Ctrl-C; KeyboardInterrupt if there is no `folder` for the state.
     """
-    device = pick_device(options.device)
-    optimizer = torch.optim.AdamW(  # which is Adam without a weight decay
-        model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
-    )
-    training = _Training(
-        model=model.to(device),
-        batches=batches,
-        options=options,
-        validation=validation,
-        folder=None if folder is None else Path(folder),
-        identity=identity,
-        optimizer=optimizer,
-        device=device,
-    )
+    training = _Training(model, options, None if folder is None else Path(folder), identity)
+    devices = [training.device.index or 0] if training.device.type == "cuda" else []
     try:
-        return training.run(progress)
+        with torch.random.fork_rng(devices):
+            training.resume()
+            while training.epoch < options.epochs and not training.has_stopped:
+                torch.manual_seed(draw_generator(options.seed, training.epoch, 1).initial_seed())
+                training.run_epoch(batches, validation)
+                training.save_if_due()
+                text = f"loss {float(training.train_losses[-1].mean()):.4f}"
+                if training.held_out_losses:
+                    text += f"  validation {float(training.held_out_losses[-1].mean()):.4f}"
+                progress(Progress("fit", text, training.epoch, options.epochs, "steps"))
+        return training.finish()
     except KeyboardInterrupt:
         if folder is None:
             raise
@@ -193,21 +180,29 @@ def remove_state(folder: Path) -> None:
 
 @dataclass
 class _Training:
-    """The training of a model that is on its device, from `epoch` on."""
+    """The training of a model, from `epoch` on."""
 
     model: nn.Module
-    batches: Batches
     options: TrainingOptions
-    validation: Batches | None
     folder: Path | None
     identity: str
-    optimizer: torch.optim.Optimizer
-    device: torch.device
     epoch: int = 0
     train_losses: list[Tensor] = field(default_factory=list)
     held_out_losses: list[Tensor] = field(default_factory=list)
     best: BestWeights | None = None
     next_save: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.device = pick_device(self.options.device)
+        self.model.to(self.device)
+        self.optimizer = torch.optim.AdamW(  # which is Adam without a weight decay
+            self.model.parameters(), self.options.learning_rate, weight_decay=self.options.weight_decay, fused=True
+        )
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the patience with all models is at an end."""
+        return self.best is not None and bool(self.best.stopped.all())
 
     def identify(self) -> dict[str, Any]:
         """The keys by which the state of a training is recognised."""
@@ -215,49 +210,33 @@ class _Training:
         options = {name: value for name, value in self.options if name not in FREE}
         return {"identity": self.identity, "options": options, "shapes": shapes}
 
-    def run(self, progress: ProgressCallback) -> History:
-        """Train, from the saved state if there is one."""
-        devices = [self.device.index or 0] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            self._resume()
-            while self.epoch < self.options.epochs and not self._has_stopped():
-                torch.manual_seed(draw_generator(self.options.seed, self.epoch, 1).initial_seed())
-                self._run_epoch()
-                self.epoch += 1
-                self._save_if_due()
-                progress(Progress("fit", self._describe(), self.epoch, self.options.epochs, "steps"))
-        return self._finish()
-
-    def _has_stopped(self) -> bool:
-        """Whether the patience with all models is at an end."""
-        return self.best is not None and bool(self.best.stopped.all())
-
-    def _run_epoch(self) -> None:
-        """Train for an epoch, and measure the loss of the validation data."""
+    def run_epoch(self, batches: Batches, validation: Batches | None) -> None:
+        """Train for an epoch, and measure the loss of the validation data. Raises TrainingError."""
         with explain_memory(SMALLER):
             self.model.train()
-            losses = torch.stack([self._take_step(batch) for batch in self.batches.epoch(self.epoch)]).cpu().double()
-            self._check_losses(losses[:, 0])
+            steps = []
+            for batch in batches.epoch(self.epoch):
+                sums = self._measure(batch)
+                self.optimizer.zero_grad()
+                (sums[0] / sums[1]).sum().backward()  # type: ignore[no-untyped-call]
+                self.optimizer.step()
+                steps.append(sums.detach())
+            losses = torch.stack(steps).cpu().double()
+            # Only now, because a look at each loss would let a GPU wait for it.
+            broken = (~losses[:, 0].isfinite()).nonzero()
+            if len(broken):
+                first = losses[:, 0][tuple(broken[0])]
+                self._refuse(f"the loss became {first} in epoch {self.epoch + 1}, batch {int(broken[0, 0]) + 1}")
             self.train_losses.append(_average(losses))
-            if self.validation is not None:
+            if validation is not None:
                 self.model.eval()
                 with torch.no_grad():
-                    held_out = torch.stack([self._measure(batch) for batch in self.validation.epoch(0)]).cpu().double()
-                self.held_out_losses.append(_average(held_out))
-                self.best = self.best or self._start_best(self.held_out_losses[-1])
-                self.best.update(self.epoch, self.held_out_losses[-1])
-
-    def _start_best(self, losses: Tensor) -> BestWeights:
-        """For one model, or for as many as there are losses."""
-        return BestWeights(self.model, len(losses) if losses.ndim else None, self.options.patience)
-
-    def _take_step(self, batch: Batch) -> Tensor:
-        """One update. Returns what `_measure` does."""
-        sums = self._measure(batch)
-        self.optimizer.zero_grad()
-        (sums[0] / sums[1]).sum().backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        return sums.detach()
+                    held_out = torch.stack([self._measure(batch) for batch in validation.epoch(0)]).cpu().double()
+                loss = _average(held_out)
+                self.held_out_losses.append(loss)
+                self.best = self.best or BestWeights(self.model, loss, self.options.patience)
+                self.best.update(self.epoch, loss)
+        self.epoch += 1
 
     def _measure(self, batch: Batch) -> Tensor:
         """The sums of losses and the numbers of terms of a batch: [2] or [2, models]."""
@@ -266,39 +245,10 @@ class _Training:
             total, count = self.model(*moved)
         return torch.stack([total, count.to(total.dtype)])
 
-    def _check_losses(self, losses: Tensor) -> None:
-        """Raise TrainingError if the loss of a batch of an epoch is not finite.
+    def _refuse(self, problem: str, advice: str = "") -> NoReturn:
+        raise TrainingError(f"{problem}; lower the learning rate (now {self.options.learning_rate:g}){advice}")
 
-        Only at its end, because a look at each loss would let a GPU wait for it.
-        """
-        finite = losses.isfinite()
-        if not finite.all():
-            batch = int((~finite).reshape(len(losses), -1).any(1).nonzero()[0])
-            loss = losses[batch][~finite[batch]].reshape(-1)[0]
-            raise TrainingError(
-                f"the loss became {_name_value(loss)} in epoch {self.epoch + 1}, batch {batch + 1}; {self._advise()}"
-            )
-
-    def _advise(self) -> str:
-        return f"lower the learning rate (now {self.options.learning_rate:g})"
-
-    def _check_weights(self) -> None:
-        """Raise TrainingError if the last step, whose effect no loss shows, made a weight that is not finite."""
-        for name, weight in self.model.named_parameters():
-            if not weight.isfinite().all():
-                raise TrainingError(
-                    f"{name} has weights that are not finite after the last epoch, {len(self.train_losses)}; "
-                    f"{self._advise()}"
-                )
-
-    def _describe(self) -> str:
-        """The last losses, for progress."""
-        text = f"loss {float(self.train_losses[-1].mean()):.4f}"
-        if self.held_out_losses:
-            text += f"  validation {float(self.held_out_losses[-1].mean()):.4f}"
-        return text
-
-    def _save_if_due(self) -> None:
+    def save_if_due(self) -> None:
         """Save the state after the epochs so far, if there is a folder for it."""
         start = time.monotonic()
         if self.folder is None or start < self.next_save:
@@ -311,13 +261,12 @@ class _Training:
             "train": self.train_losses,
             "validation": self.held_out_losses,
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(self.folder / FILE) as path, path.open("wb") as file:
             torch.save(state, file)
         end = time.monotonic()
         self.next_save = end + PAUSE * (end - start)
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
         """Load the saved state, if there is one."""
         if self.folder is None:
             return
@@ -342,42 +291,33 @@ class _Training:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if state["best"] is not None:
-            self.best = self._start_best(self.held_out_losses[-1])
+            self.best = BestWeights(self.model, self.held_out_losses[-1], self.options.patience)
             self.best.load(state["best"])
 
-    def _check_validation(self, best: BestWeights) -> None:
-        """Raise TrainingError for a model without a best epoch: after none was its validation loss finite."""
-        has_none = best.epochs < 0
-        if has_none.any():
-            last = self.held_out_losses[-1].reshape(-1)[has_none][0]
-            raise TrainingError(
-                f"no validation loss of {len(self.held_out_losses)} epochs is finite (the last one is "
-                f"{_name_value(last)}); {self._advise()}, or leave extreme values out of the validation data"
-            )
-
-    def _finish(self) -> History:
+    def finish(self) -> History:
+        """Give the model its best weights. Raises TrainingError if they, or all validation losses, are not finite."""
+        train = np.array([losses.numpy() for losses in self.train_losses])
+        validation = np.array([losses.numpy() for losses in self.held_out_losses])
+        best_epoch = np.full(train.shape[1:], len(train) - 1)
         if self.best is not None:
-            self._check_validation(self.best)
-            self.best.restore()
-        self._check_weights()
-        self.model.eval()
-        train = _stack(self.train_losses)
-        best_epoch = np.full(train.shape[1:] or 1, len(train) - 1)
-        if self.best is not None:
+            has_none = self.best.epochs < 0
+            if has_none.any():
+                self._refuse(
+                    f"no validation loss of {len(validation)} epochs is finite (the last one is "
+                    f"{self.held_out_losses[-1][has_none][0]})",
+                    ", or leave extreme values out of the validation data",
+                )
+            self.model.load_state_dict(self.best.weights)
             best_epoch = self.best.epochs.numpy()
-        return History(train, _stack(self.held_out_losses), best_epoch)
-
-
-def _stack(losses: list[Tensor]) -> np.ndarray:
-    """The losses of epochs, [epochs] or [epochs, models]; empty if none was measured."""
-    return torch.stack(losses).numpy() if losses else np.empty(0)
+        # The last step may break weights, which no loss shows.
+        for name, weight in self.model.named_parameters():
+            if not weight.isfinite().all():
+                self._refuse(f"{name} has weights that are not finite after the last epoch, {len(train)}")
+        self.model.eval()
+        return History(train, validation, np.atleast_1d(best_epoch))
 
 
 def _average(sums: Tensor) -> Tensor:
     """The mean loss of batches, [] or [models], from their sums and numbers of terms."""
     means: Tensor = torch.div(*sums.sum(0))
     return means
-
-
-def _name_value(loss: Tensor) -> str:
-    return "NaN" if loss.isnan() else "infinite"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attngeo.checkpoints.store import TensorStore
+from attngeo.errors import about
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import is_in, pattern_of
 from attngeo.scores.options import ScoreOptions
@@ -81,7 +82,8 @@ def predict(store: TensorStore, site: AttentionSite, options: ScoreOptions = COM
 
     options: which bilinear form; with biases.
     """
-    q, k, _ = projections(site, read(store, site), options, dtype=torch.float32, ref=store.ref)
+    with about(store.ref):
+        q, k, _ = projections(site, read(store, site), options, dtype=torch.float32)
     query, query_with_bias = _apply_weight(q, site.d_model)
     key, key_with_bias = _apply_weight(k[key_heads_of(site, "corrected")], site.key_width)
     return Prediction(query, key, query_with_bias, key_with_bias)

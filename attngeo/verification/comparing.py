@@ -45,21 +45,15 @@ def compare(predicted: Prediction, query: Tensor, key: Tensor, offset: int = 0) 
         divides queries and keys by their lengths, only directions fit.
     """
     best = (math.inf, False)
-    changes_q = _changes(predicted.query)
-    changes_k = _changes(predicted.key)
-    directions_q = normalize(predicted.query_with_bias, dim=-1)
-    directions_k = normalize(predicted.key_with_bias, dim=-1)
+    changes = _changes(predicted.query) @ _changes(predicted.key).mT
+    directions = normalize(predicted.query_with_bias, dim=-1) @ normalize(predicted.key_with_bias, dim=-1).mT
     for ran_query, ran_key in _arrangements(query, key, len(predicted.query), offset):
-        ran_products = _changes(ran_query) @ _changes(ran_key).mT
-        difference = _relative_difference(ran_products, changes_q @ changes_k.mT)
+        ran_changes = _changes(ran_query) @ _changes(ran_key).mT
+        difference = _relative_difference(ran_changes, changes)
         if difference < TOLERANCE:
             return difference, False
-        if difference < best[0]:
-            best = (difference, False)
-        ran_products = normalize(ran_query, dim=-1) @ normalize(ran_key, dim=-1).mT
-        difference = _relative_difference(ran_products, directions_q @ directions_k.mT)
-        if difference < best[0]:
-            best = (difference, True)
+        ran_directions = normalize(ran_query, dim=-1) @ normalize(ran_key, dim=-1).mT
+        best = min(best, (difference, False), (_relative_difference(ran_directions, directions), True))
     return best
 
 

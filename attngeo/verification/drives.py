@@ -5,10 +5,12 @@ The model runs as a whole, then its submodels, then single modules, until every 
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -41,22 +43,17 @@ class Drives(NamedTuple):
 
 
 def find_drives(
-    model: nn.Module,
-    seed: int = 0,
-    *,
-    arguments: Mapping[str, Mapping[str, Any]] | None = None,
-    submodules: Iterable[str] = (),
+    model: nn.Module, *, arguments: Mapping[str, Mapping[str, Any]] = {}, submodules: Iterable[str] = ()
 ) -> Drives:
     """Find runs of `model` that reach every attention module.
 
     Args:
         model: the model in memory.
-        seed: of the inputs.
         arguments: path of a submodule → arguments of its forward that are known already.
         submodules: those to run besides the whole model.
     """
     with without_fast_path(), _watch(model) as ran, torch.random.fork_rng(devices=[]):
-        search = _Search(model, seed, arguments or {}, ran, attention_modules(model))
+        search = _Search(model, arguments, ran, attention_modules(model))
         for path in ("", *submodules):
             search.run(path)
         error = "" if search.drives else search.first_error
@@ -93,29 +90,22 @@ def _attends(module: nn.Module) -> bool:
     return has_parameters and not isinstance(module, nn.ModuleList | PreTrainedModel)
 
 
+@dataclass
 class _Search:
     """Runs that work, and the attention modules that are still to run.
 
     arguments: path of a submodule → arguments of its forward that are known already. ran: the modules that the last run
-    reached, which hooks keep. missing: the attention modules that no run has reached.
+    reached, which hooks keep. missing: the attention modules that no run has reached. hopeless: classes and shapes of
+    modules that no inputs fit.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        seed: int,
-        arguments: Mapping[str, Mapping[str, Any]],
-        ran: set[str],
-        missing: set[str],
-    ) -> None:
-        self.model = model
-        self.seed = seed
-        self.arguments = arguments
-        self.ran = ran
-        self.missing = missing
-        self.drives: list[Drive] = []
-        self.first_error = ""
-        self._hopeless: set[tuple[Any, ...]] = set()
+    model: nn.Module
+    arguments: Mapping[str, Mapping[str, Any]]
+    ran: set[str]
+    missing: set[str]
+    drives: list[Drive] = field(default_factory=list)
+    first_error: str = ""
+    hopeless: set[tuple[Any, ...]] = field(default_factory=set)
 
     def missing_under(self, path: str) -> set[str]:
         """The attention modules in a submodule that did not run yet."""
@@ -128,12 +118,12 @@ class _Search:
         """
         module = self.model.get_submodule(path)
         form = (type(module), *(parameter.shape for parameter in module.parameters()))
-        if form in self._hopeless:
+        if form in self.hopeless:
             return
         best = self._find_best(path)
         if best is None:
             if once:
-                self._hopeless.add(form)
+                self.hopeless.add(form)
             return
         drive, ran = best
         if not path or ran & self.missing:
@@ -143,15 +133,12 @@ class _Search:
     def _find_best(self, path: str) -> tuple[Drive, set[str]] | None:
         """The inputs with which most attention modules run, of those that work, and all modules that ran."""
         module = self.model.get_submodule(path)
-        if "forward" not in vars(type(module)) and type(module).forward is nn.Module.forward:
-            self.first_error = self.first_error or f"{type(module).__name__} has no forward"
-            return None
         missing = self.missing_under(path)
         best: tuple[Drive, set[str]] | None = None
-        tries = combine_inputs(module, _configs_around(self.model, path), self.seed, self.arguments.get(path))
+        tries = combine_inputs(module, _configs_around(self.model, path), self.arguments.get(path, {}))
         for inputs in islice(tries, MOST_TRIES):
             self.ran.clear()
-            torch.manual_seed(self.seed)
+            torch.manual_seed(0)
             try:
                 _run(module, inputs)
             except Exception as problem:  # inputs that do not fit raise anything
@@ -166,16 +153,7 @@ class _Search:
 
 def _run(module: nn.Module, inputs: Mapping[str, Any]) -> None:
     with torch.no_grad():
-        module(**{name: _copy(value) for name, value in inputs.items()})
-
-
-def _copy(value: Any) -> Any:
-    """The value with copies of its tensors: some models write into their inputs."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, list | tuple):
-        return type(value)(_copy(item) for item in value)
-    return value
+        module(**copy.deepcopy(inputs))  # some models write into their inputs
 
 
 @contextmanager
@@ -197,15 +175,12 @@ def _ancestors(name: str) -> list[str]:
 
 def _configs_around(model: nn.Module, path: str) -> list[Any]:
     """The configurations of a submodule, the nearest first, then the sections of these."""
-    configs: dict[int, PretrainedConfig] = {}
+    configs = []
     for name in (path, *_ancestors(path), ""):
         config = getattr(model.get_submodule(name), "config", None)
         if isinstance(config, PretrainedConfig):
-            configs.setdefault(id(config), config)
-    for config in list(configs.values()):
-        for section in _list_sections(config):
-            configs.setdefault(id(section), section)
-    return list(configs.values())
+            configs.append(config)
+    return [*configs, *chain.from_iterable(map(_list_sections, configs))]
 
 
 def _list_sections(config: PretrainedConfig) -> Iterator[PretrainedConfig]:

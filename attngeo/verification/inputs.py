@@ -31,22 +31,20 @@ WELCOME = {
 }  # fmt: skip
 # What stands for other inputs, and is never added to them.
 INSTEAD = {"inputs_embeds", "hidden_states"}
-# Combinations to try: of one set of names, and altogether.
+# Combinations to try of one set of names.
 MOST_OF_A_SET = 20
-MOST = 40
 
 
 @dataclass
 class Source:
-    """A module that is to run, the configurations around it, the nearest first, and the seed of random numbers."""
+    """A module that is to run, and the configurations around it, the nearest first."""
 
     module: nn.Module
     configs: list[Any]
-    seed: int
 
     def __post_init__(self) -> None:
         self.takes = list(inspect.signature(self.module.forward).parameters)
-        self.generator = torch.Generator().manual_seed(self.seed)
+        self.generator = torch.Generator().manual_seed(0)
 
     def first(self, *names: str, default: Any = None) -> Any:
         """The first of these fields that a configuration has."""
@@ -80,8 +78,6 @@ class Source:
         for child in self.module.modules():
             if isinstance(child, nn.Linear):
                 return child.in_features
-            if isinstance(child, nn.LayerNorm):
-                return int(child.normalized_shape[-1])
             weight = child._parameters.get("weight")
             if weight is not None and weight.ndim == 1 and "Norm" in type(child).__name__:
                 return weight.shape[0]
@@ -89,10 +85,6 @@ class Source:
 
 
 def _read_field(config: Any, name: str) -> Any:
-    fields = {**vars(config)}
-    name = getattr(config, "attribute_map", {}).get(name, name)
-    if name in fields:
-        return fields[name]
     try:
         return getattr(config, name, None)
     except Exception:  # a property that its configuration cannot compute
@@ -149,9 +141,8 @@ def _list_shapes(source: Source) -> list[tuple[int, int, int]]:
 def _make_pixels(source: Source) -> list[Any]:
     shapes = _list_shapes(source)
     frames = source.integer("num_frames", "frames_per_clip", default=2)
-    square = _make_square_patches(source)
     flat_patches = [_make_flat_patches(source), _make_flat_patches(source)[None]]
-    square_patches = [] if square is None else [square, square[None]]
+    square_patches = _make_square_patches(source)
     image = source.noise(1, *shapes[0])
     in_patches = any(name.startswith(("grid", "image_grid", "pixel_position")) for name in source.takes)
     options = [*flat_patches, *square_patches, image] if in_patches else [image, *flat_patches]
@@ -177,12 +168,13 @@ def _make_flat_patches(source: Source) -> Tensor:
     return source.noise(PATCHES, channels * side**2 * source.integer("temporal_patch_size", default=1))
 
 
-def _make_square_patches(source: Source) -> Tensor | None:
+def _make_square_patches(source: Source) -> list[Tensor]:
     """Patches as little images, for a first convolution that takes one patch at a time."""
     for child in source.module.modules():
         if isinstance(child, nn.Conv2d):
-            return source.noise(PATCHES, *child.weight.shape[1:])
-    return None
+            patches = source.noise(PATCHES, *child.weight.shape[1:])
+            return [patches, patches[None]]
+    return []
 
 
 def _make_patch_positions(_: Source) -> list[Any]:
@@ -306,70 +298,55 @@ def _make_rotations(source: Source) -> list[Any]:
 Maker = Callable[[Source], list[Any]]
 
 
-# Names of parameters, separated by spaces, and what makes the values to try for them, the most likely first.
-MAKERS: dict[str, Maker] = {
-    name: make
-    for names, make in (
-        ("input_ids", _make_ids),
-        ("decoder_input_ids", _make_decoder_ids),
-        ("attention_mask", lambda _: [None, torch.ones(1, TOKENS, dtype=torch.long)]),
-        ("mask", lambda _: [torch.ones(1, 12)]),
-        ("image_attention_mask", lambda _: [torch.ones(1, TOKENS, 1, dtype=torch.long)]),
-        (
-            "task_inputs",
-            lambda source: [source.whole(TOKENS_FROM, TOKENS_TO, 1, source.integer("task_seq_len", default=TOKENS))],
-        ),
-        ("bbox", lambda source: [source.whole(0, 50, 1, TOKENS, 4).sort(-1).values]),
-        ("pixel_values", _make_pixels),
-        ("pixel_values_videos pixel_values_video video videos", _make_videos),
-        ("pixel_position_ids image_position_ids patch_positions", _make_patch_positions),
-        ("flattened_patches", _make_placed_patches),
-        ("pixel_attention_mask pixel_mask patch_attention_mask", _make_pixel_mask),
-        ("grid_thw image_grid_thw grid_ths grid_thws", lambda _: [torch.tensor([GRID])]),
-        (
-            "grid_hw image_grid_hw grid_hws image_grid_hws spatial_shapes tgt_sizes image_sizes",
-            lambda _: [torch.tensor([GRID[1:]])],
-        ),
-        ("merge_sizes", lambda _: [torch.tensor([1])]),
-        ("input_features audio_features spectrogram audio_mel", _make_features),
-        ("audio_mel_mask input_features_mask audio_mask", lambda _: [torch.ones(1, 64, dtype=torch.bool)]),
-        ("input_values audio_values waveform padding_values audio", _make_waves),
-        ("audio_codes codes audio_input_ids", _make_codes),
-        ("past_values", _make_past),
-        ("past_time_features", _make_past_times),
-        ("past_observed_mask", lambda source: [torch.ones_like(_make_past(source)[0])]),
-        (
-            "hidden_states hidden_state inputs_embeds x query queries embeddings src tgt inputs features hidden "
-            "query_states key_states value_states query_embeds embedding_output encoder_embeddings noise_embeds "
-            "context_hidden_states",
-            _make_hidden,
-        ),
-        ("key value", _make_keys),
-        (
-            "last_hidden_state",
-            lambda source: [source.noise(1, TOKENS, source.integer("input_size", "hidden_size", default=48))],
-        ),
-        (
-            "encoder_hidden_states key_value_states context memory cross_attention_states image_embeds patch_embeds "
-            "encoder_outputs latents vision_hidden_states kv memory_states encoder_states keys values key_value_input",
-            _make_context,
-        ),
-        (
-            "position_embeddings rotary_pos_emb rotary_emb freqs freqs_cis position_embedding pos_emb "
-            "position_embeddings_vision",
-            _make_rotations,
-        ),
-        ("cu_seqlens cu_seq_lens cu_seqlens_q", lambda _: [torch.tensor([0, TOKENS], dtype=torch.int32)]),
-        ("max_seqlen", lambda _: [TOKENS]),
-        ("size spatial_shape hw input_dimensions image_size", lambda _: [(4, 4)]),
-    )
-    for name in names.split()
+# Names of parameters, separated by spaces → what makes the values to try for them, the most likely first.
+_MAKERS: dict[str, Maker] = {
+    "input_ids": _make_ids,
+    "decoder_input_ids": _make_decoder_ids,
+    "attention_mask": lambda _: [None, torch.ones(1, TOKENS, dtype=torch.long)],
+    "mask": lambda _: [torch.ones(1, 12)],
+    "image_attention_mask": lambda _: [torch.ones(1, TOKENS, 1, dtype=torch.long)],
+    "task_inputs": lambda source: [
+        source.whole(TOKENS_FROM, TOKENS_TO, 1, source.integer("task_seq_len", default=TOKENS))
+    ],
+    "bbox": lambda source: [source.whole(0, 50, 1, TOKENS, 4).sort(-1).values],
+    "pixel_values": _make_pixels,
+    "pixel_values_videos pixel_values_video video videos": _make_videos,
+    "pixel_position_ids image_position_ids patch_positions": _make_patch_positions,
+    "flattened_patches": _make_placed_patches,
+    "pixel_attention_mask pixel_mask patch_attention_mask": _make_pixel_mask,
+    "grid_thw image_grid_thw grid_ths grid_thws": lambda _: [torch.tensor([GRID])],
+    "grid_hw image_grid_hw grid_hws image_grid_hws spatial_shapes tgt_sizes image_sizes": lambda _: [
+        torch.tensor([GRID[1:]])
+    ],
+    "merge_sizes": lambda _: [torch.tensor([1])],
+    "input_features audio_features spectrogram audio_mel": _make_features,
+    "audio_mel_mask input_features_mask audio_mask": lambda _: [torch.ones(1, 64, dtype=torch.bool)],
+    "input_values audio_values waveform padding_values audio": _make_waves,
+    "audio_codes codes audio_input_ids": _make_codes,
+    "past_values": _make_past,
+    "past_time_features": _make_past_times,
+    "past_observed_mask": lambda source: [torch.ones_like(_make_past(source)[0])],
+    "hidden_states hidden_state inputs_embeds x query queries embeddings src tgt inputs features hidden "
+    "query_states key_states value_states query_embeds embedding_output encoder_embeddings noise_embeds "
+    "context_hidden_states": _make_hidden,
+    "key value": _make_keys,
+    "last_hidden_state": lambda source: [
+        source.noise(1, TOKENS, source.integer("input_size", "hidden_size", default=48))
+    ],
+    "encoder_hidden_states key_value_states context memory cross_attention_states image_embeds patch_embeds "
+    "encoder_outputs latents vision_hidden_states kv memory_states encoder_states keys values "
+    "key_value_input": _make_context,
+    "position_embeddings rotary_pos_emb rotary_emb freqs freqs_cis position_embedding pos_emb "
+    "position_embeddings_vision": _make_rotations,
+    "cu_seqlens cu_seq_lens cu_seqlens_q": lambda _: [torch.tensor([0, TOKENS], dtype=torch.int32)],
+    "max_seqlen": lambda _: [TOKENS],
+    "size spatial_shape hw input_dimensions image_size": lambda _: [(4, 4)],
 }
+# The same by single name.
+MAKERS = {name: make for names, make in _MAKERS.items() for name in names.split()}
 
 
-def combine_inputs(
-    module: nn.Module, configs: list[Any], seed: int, known: Mapping[str, Any] | None = None
-) -> Iterator[dict[str, Any]]:
+def combine_inputs(module: nn.Module, configs: list[Any], known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield combinations of keyword arguments to try on the forward of `module`, the most likely first.
 
     configs: the configurations around the module, the nearest first. known: arguments that are known already.
@@ -383,10 +360,8 @@ def combine_inputs(
     main = main[0] if isinstance(main, list) else main
     if main in parameters and main in MAKERS and main not in required:
         required.insert(0, main)
-    known = dict(known or {})
-    count = 0
     for wanted in _choose_names(required, welcome, main):
-        source = Source(module, configs, seed)
+        source = Source(module, configs)
         names = [name for name in wanted if name not in known]
         try:
             options = {name: MAKERS[name](source) if name in MAKERS else [None] for name in names}
@@ -394,10 +369,7 @@ def combine_inputs(
             continue
         for values in itertools.islice(_combine(options), MOST_OF_A_SET):
             given = {name: value for name, value in values.items() if value is not None or name in required}
-            yield given | known
-            count += 1
-            if count >= MOST:
-                return
+            yield {**given, **known}
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:

@@ -32,6 +32,7 @@ from attngeo.errors import (
     CorruptCheckpointError,
     NotEnoughMemoryError,
     UnsupportedModelError,
+    about,
     first_line,
     require_extra,
 )
@@ -52,34 +53,56 @@ class LoadArguments(NamedTuple):
     options: Mapping[str, Any]
     weights: str | None = None
 
-    @property
-    def is_gguf(self) -> bool:
-        """Whether the reference names a GGUF file."""
-        return "gguf_file" in self.options
+
+@contextmanager
+def open_running(
+    model: Any, store: TensorStore, report: ProgressCallback
+) -> Iterator[tuple[nn.Module, frozenset[str]]]:
+    """Inside, a model that runs: in evaluation mode, float32 and on the CPU.
+
+    A model in memory is itself, or a copy if it is different. Another one is as transformers loads it, of the class
+    that its config.json names. Also returns the names of the tensors that its files lack: they have random values.
+
+    Args:
+        model: a reference, or a model in memory.
+        store: the same model, opened.
+        report: is called before each file.
+
+    Raises:
+        UnsupportedModelError: transformers has no class for it, does not load the file, or its weights are quantised.
+        NotEnoughMemoryError: it does not fit in memory.
+        CorruptCheckpointError: the weights do not fit the class, or a model in memory has no values.
+        MissingPackageError: it is a GGUF file, and the package for it is missing.
+    """
+    with about(store.ref):
+        if store.folder is not None:
+            yield _load_model(model, store, report)
+            return
+        tensors = [*model.parameters(), *model.buffers()]
+        if any(t.is_meta for t in tensors):
+            raise CorruptCheckpointError("the model is on the meta device and has no values; load the weights")
+        if any(t.device.type != "cpu" or (t.is_floating_point() and t.dtype != torch.float32) for t in tensors):
+            _require_room(FLOAT32 * sum(t.numel() for t in tensors))
+            model = copy.deepcopy(model).to("cpu", torch.float32)
+        with evaluate(model):
+            yield model, frozenset()
 
 
-def load_model(
+def _load_model(
     model: str | Path | ModelRef, store: TensorStore, report: ProgressCallback
 ) -> tuple[nn.Module, frozenset[str]]:
-    """The model of a reference as transformers loads it, of the class that its config.json names.
-
-    store: the same model, opened. Also returns the names of the tensors that the files lack: they have random values.
-
-    Everything that can be refused is refused before a file of weights is downloaded. Raises UnsupportedModelError if
-    transformers has no class for the model, does not load the file or its weights are quantised; NotEnoughMemoryError;
-    CorruptCheckpointError if the weights do not fit the class; MissingPackageError for a GGUF file without the package.
-    """
+    """The model of a reference. What can be refused is refused before a file of weights is downloaded."""
     ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
     arguments = _find_arguments(ref, store)
     _refuse_foreign(store, arguments)
     with _reach_hub(store):
-        config = _read_config(arguments, store.ref)
-        model_class = _choose_class(config, store.ref)
-        _require_room(_float32_nbytes(model_class, config, store), store.ref)
+        config = _read_config(arguments)
+        model_class = _choose_class(config)
+        _require_room(_float32_nbytes(model_class, config, store))
         store.download(lambda file: report(Progress("download", file)))
         store.open(store.names)  # raises for a broken file, with its name
         report(Progress("load", f"{model_class.__name__} in float32"))
-        return _load(model_class, config, arguments, store)
+        return _load(model_class, config, arguments)
 
 
 def _find_arguments(ref: ModelRef, store: TensorStore) -> LoadArguments:
@@ -98,7 +121,7 @@ def _find_arguments(ref: ModelRef, store: TensorStore) -> LoadArguments:
         return LoadArguments(source, options | {"gguf_file": named})
     if store.file("config.json") is None:
         raise UnsupportedModelError(
-            f"{store.ref}: transformers loads a folder with config.json, which is missing here; give such a folder"
+            "transformers loads a folder with config.json, which is missing here; give such a folder"
         )
     if named is None and file in (*usual_names(), stated_weights(store.config)):
         return LoadArguments(source, options)
@@ -107,7 +130,7 @@ def _find_arguments(ref: ModelRef, store: TensorStore) -> LoadArguments:
     if named == "pytorch_model.bin":  # perhaps beside another format, which would come first
         return LoadArguments(source, options | {"use_safetensors": False})
     raise UnsupportedModelError(
-        f"{store.ref}: transformers does not load {file} by itself, expected one of: {', '.join(usual_names())}; "
+        f"transformers does not load {file} by itself, expected one of: {', '.join(usual_names())}; "
         "rename it, or score it without running it"
     )
 
@@ -132,23 +155,6 @@ def _reach_hub(store: TensorStore) -> Iterator[None]:
 
 
 @contextmanager
-def borrow_model(model: nn.Module, ref: str) -> Iterator[nn.Module]:
-    """Inside, a model in memory in evaluation mode, float32 and on the CPU: itself, or else a copy of it.
-
-    Raises NotEnoughMemoryError if there is no room for the copy, CorruptCheckpointError for a model without values.
-    """
-    tensors = [*model.parameters(), *model.buffers()]
-    if any(t.is_meta for t in tensors):
-        raise CorruptCheckpointError(f"{ref}: the model is on the meta device and has no values; load the weights")
-    if any(t.device.type != "cpu" or (t.is_floating_point() and t.dtype != torch.float32) for t in tensors):
-        _require_room(FLOAT32 * sum(t.numel() for t in tensors), ref)
-        yield copy.deepcopy(model).to("cpu", torch.float32).eval()
-        return
-    with evaluate(model):
-        yield model
-
-
-@contextmanager
 def evaluate(model: nn.Module) -> Iterator[None]:
     """Inside, the model is in evaluation mode; afterwards each module is in its own one."""
     training = [module for module in model.modules() if module.training]
@@ -168,13 +174,13 @@ def silence_libraries() -> Iterator[None]:
         yield
 
 
-def _require_room(nbytes: int, ref: str) -> None:
+def _require_room(nbytes: int) -> None:
     """Raise NotEnoughMemoryError if a model of this size, and ROOM beside it, do not fit in memory."""
     need = nbytes + ROOM
     have = available_memory()
     if need > have:
         raise NotEnoughMemoryError(
-            f"{ref}: to run it, the whole model is loaded in float32, which needs {need / 1e9:.1f} GB of memory; "
+            f"to run it, the whole model is loaded in float32, which needs {need / 1e9:.1f} GB of memory; "
             f"{max(have, 0) / 1e9:.1f} GB are available; use a machine with more memory, or score it without "
             "running it, which reads one layer at a time"
         )
@@ -185,32 +191,31 @@ def _refuse_foreign(store: TensorStore, arguments: LoadArguments) -> None:
 
     Raises MissingPackageError for a GGUF file, which it loads by another package, if that is missing.
     """
-    ref = store.ref
     model_type = str(store.config.get("model_type"))
     if isinstance(store, AdapterStore):
-        raise UnsupportedModelError(f"{ref}: the model runs without adapters; verify its base, or score it only")
+        raise UnsupportedModelError("the model runs without adapters; verify its base, or score it only")
     if isinstance(arguments.source, Path) and (arguments.source / ADAPTER).is_file():
         raise UnsupportedModelError(
-            f"{ref}: transformers adds the adapter beside it to the model; verify it in a folder without {ADAPTER}, or "
+            f"transformers adds the adapter beside it to the model; verify it in a folder without {ADAPTER}, or "
             "score it only"
         )
-    if arguments.is_gguf:
+    if "gguf_file" in arguments.options:
         with require_extra():
             import_module("gguf")
         return
     if model_type not in CONFIG_MAPPING:
         raise UnsupportedModelError(
-            f"{ref}: transformers {transformers.__version__} has no model type {model_type!r}, and code from the Hub "
+            f"transformers {transformers.__version__} has no model type {model_type!r}, and code from the Hub "
             "is not run; score it without running it, or install a version of transformers that has it"
         )
     if stated_quantisation(store.config):
         raise UnsupportedModelError(
-            f"{ref}: its weights are quantised ({stated_quantisation(store.config)}), so the running model does not "
+            f"its weights are quantised ({stated_quantisation(store.config)}), so the running model does not "
             "multiply what the file holds; give the model without quantisation, or score it without running it"
         )
 
 
-def _read_config(arguments: LoadArguments, ref: str) -> Any:
+def _read_config(arguments: LoadArguments) -> Any:
     file = arguments.options.get("gguf_file", "config.json")
     options = {name: value for name, value in arguments.options.items() if name != "use_safetensors"}
     try:
@@ -219,7 +224,7 @@ def _read_config(arguments: LoadArguments, ref: str) -> Any:
         raise
     except Exception as error:  # a configuration class checks its fields as it likes
         raise CorruptCheckpointError(
-            f"{ref}: transformers cannot read {file} ({type(error).__name__}: {first_line(error)}); "
+            f"transformers cannot read {file} ({type(error).__name__}: {first_line(error)}); "
             "correct it, or download it again"
         ) from None
     if arguments.weights is not None or "use_safetensors" in arguments.options:  # the reference names a file
@@ -227,7 +232,7 @@ def _read_config(arguments: LoadArguments, ref: str) -> Any:
     return config
 
 
-def _choose_class(config: Any, ref: str) -> Any:
+def _choose_class(config: Any) -> Any:
     """The class that config.json names, if transformers has it for this configuration; else that of AutoModel."""
     names = getattr(config, "architectures", None)
     named = getattr(transformers, str(names[0]), None) if isinstance(names, list) and names else None
@@ -237,7 +242,7 @@ def _choose_class(config: Any, ref: str) -> Any:
         return transformers.MODEL_MAPPING[type(config)]
     except KeyError:
         raise UnsupportedModelError(
-            f"{ref}: transformers {transformers.__version__} has no model class for {type(config).__name__}; "
+            f"transformers {transformers.__version__} has no model class for {type(config).__name__}; "
             "score it without running it"
         ) from None
 
@@ -254,12 +259,10 @@ def _float32_nbytes(model_class: Any, config: Any, store: TensorStore) -> int:
     return FLOAT32 * sum(counts)
 
 
-def _load(
-    model_class: Any, config: Any, arguments: LoadArguments, store: TensorStore
-) -> tuple[nn.Module, frozenset[str]]:
+def _load(model_class: Any, config: Any, arguments: LoadArguments) -> tuple[nn.Module, frozenset[str]]:
     try:
         # It shows a bar for GGUF files, whatever it is told.
-        with redirect_stderr(io.StringIO()) if arguments.is_gguf else nullcontext():
+        with redirect_stderr(io.StringIO()) if "gguf_file" in arguments.options else nullcontext():
             model, info = model_class.from_pretrained(
                 arguments.source,
                 config=config,
@@ -273,16 +276,15 @@ def _load(
         raise
     except ImportError as error:
         raise UnsupportedModelError(
-            f"{store.ref}: {model_class.__name__} needs packages that are not installed ({first_line(error)})"
+            f"{model_class.__name__} needs packages that are not installed ({first_line(error)})"
         ) from None
     except Exception as error:  # a model class and its loader raise anything
         raise CorruptCheckpointError(
-            f"{store.ref}: transformers cannot load it as {model_class.__name__} ({type(error).__name__}: "
-            f"{first_line(error)})"
+            f"transformers cannot load it as {model_class.__name__} ({type(error).__name__}: {first_line(error)})"
         ) from None
     for name, stored, wanted in sorted(info["mismatched_keys"]):
         raise CorruptCheckpointError(
-            f"{store.ref}: {name} is {list(stored)}, expected {list(wanted)} by {model_class.__name__}; config.json "
+            f"{name} is {list(stored)}, expected {list(wanted)} by {model_class.__name__}; config.json "
             "and weights do not belong together"
         )
     # Not model.float(), which transformers refuses for a model that was quantised in its GGUF file.

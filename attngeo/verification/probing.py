@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -71,7 +71,9 @@ def _input_hook(
         if value.ndim >= 2 and not NOT_PROJECTED.search(name):
             for axis in (value.ndim - 1, 1):  # tokens are rows; in images, channels come second
                 if value.shape[axis] in widths:
-                    return _repeat_vector(vectors, value, axis)
+                    shape = [1] * value.ndim
+                    shape[axis] = -1
+                    return vectors(value.shape[axis]).to(value).reshape(shape).expand_as(value).clone()
         first = others.setdefault((module_name, call, name), value.detach().clone())
         return first.clone() if first.shape == value.shape else value
 
@@ -82,14 +84,6 @@ def _input_hook(
         return replaced, {name: replace(name, value, call) for name, value in kwargs.items()}
 
     return hook
-
-
-def _repeat_vector(vectors: Vectors, value: Tensor, axis: int) -> Tensor:
-    """A tensor like `value` with the vector of its width along the axis, everywhere."""
-    width = value.shape[axis]
-    shape = [1] * value.ndim
-    shape[axis] = width
-    return vectors(width).to(value).reshape(shape).expand_as(value).clone()
 
 
 @contextmanager
@@ -187,27 +181,24 @@ def vectors_of_runs() -> Iterator[Vectors]:
 
 
 def _align(by_run: list[list[Product]]) -> Iterator[Product]:
-    """The products that every run computed. If the length of a sequence depends on the input, its start is kept."""
-    first, *others = map(_number_products, by_run)
-    for key, product in first.items():
-        products = [product] + [numbered[key] for numbered in others if key in numbered]
+    """The products that every run computed. If the length of a sequence depends on the input, its start is kept.
+
+    Products of several runs are one if the same modules were running, and as many of these modules came before.
+    """
+    numbered: dict[tuple[tuple[str, ...], int], list[Product]] = defaultdict(list)
+    for products_of_run in by_run:
+        counts: Counter[tuple[str, ...]] = Counter()
+        for product in products_of_run:
+            numbered[product.running, counts[product.running]].append(product)
+            counts[product.running] += 1
+    for products in numbered.values():
         sizes = {(product.query.shape[0], product.key.shape[0], product.query.shape[2]) for product in products}
         if len(products) == len(by_run) and len(sizes) == 1:
             yield replace(
-                product,
+                products[0],
                 query=_stack_starts([product.query for product in products]),
                 key=_stack_starts([product.key for product in products]),
             )
-
-
-def _number_products(products: Iterable[Product]) -> dict[tuple[tuple[str, ...], int], Product]:
-    """The products of a run by the modules that were running, and a count among those of the same modules."""
-    counts: Counter[tuple[str, ...]] = Counter()
-    numbered = {}
-    for product in products:
-        numbered[product.running, counts[product.running]] = product
-        counts[product.running] += 1
-    return numbered
 
 
 def _stack_starts(factors: list[Tensor]) -> Tensor:

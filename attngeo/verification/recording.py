@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,24 +39,16 @@ class Product:
     softmax: int = -1
 
 
-@dataclass(frozen=True)
-class Recording:
-    """What a model did: its products of queries and keys in their order, and the names of all modules that ran."""
-
-    products: list[Product] = field(default_factory=list)
-    ran: set[str] = field(default_factory=set)
-
-
 @contextmanager
-def record_products(model: nn.Module, modules: Collection[str] = ()) -> Iterator[Recording]:
+def record_products(model: nn.Module, modules: Collection[str] = ()) -> Iterator[Recorder]:
     """Inside, what `model` does is added to the recording. Gradients are off.
 
     modules: names of those whose factors are kept, and those of the modules in them; of others, only shapes are.
     """
-    recorder = _Recorder(model, modules)
+    recorder = Recorder(model, modules)
     with without_fast_path():
         with torch.no_grad(), recorder, recorder.follow(model):
-            yield recorder.seen
+            yield recorder
         recorder.drop_unused()
 
 
@@ -71,15 +63,23 @@ def without_fast_path() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What a model did.
+
+    Attributes:
+        products: its products of queries and keys, in their order.
+        ran: the names of all modules that ran.
+    """
+
     def __init__(self, model: nn.Module, modules: Collection[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen = Recording()
+        self.products: list[Product] = []
+        self.ran: set[str] = set()
         self._modules = modules
         self._names = {module: name for name, module in model.named_modules()}
         self._stored = {_memory_of(tensor) for tensor in (*model.parameters(), *model.buffers())}
         self._running: list[str] = []
-        self._products = 0
+        self._count = 0
         # Memory of a tensor → the products that its values depend on, and the tensor itself: memory is not reused
         # while the tensor lives.
         self._depends: dict[int, tuple[Tensor, frozenset[Product]]] = {}
@@ -110,7 +110,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if name in ("_softmax", "_safe_softmax", "exp"):
             self._keep(sorted(sources, key=lambda product: product.number))
-            self._unused[_memory_of(result)] = result, self.seen.products[-1].softmax
+            self._unused[_memory_of(result)] = result, self.products[-1].softmax
             self._forget(sources)
             return
         for x in _tensors_in([result]):
@@ -131,23 +131,22 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._depends = remaining
 
     def _product(self, query: Tensor, key: Tensor) -> Product:
-        self._products += 1
+        self._count += 1
         running = tuple(self._running)
         keeps = any(name in self._modules for name in running)
         query, key = (x.detach().clone() if keeps else x.detach().to("meta") for x in (query, key))
-        return Product(query, key, running, self._products)
+        return Product(query, key, running, self._count)
 
     def _keep(self, products: list[Product]) -> None:
-        record = self.seen.products
-        number = record[-1].softmax + 1 if record else 0
+        number = self.products[-1].softmax + 1 if self.products else 0
         for product in products:
             product.softmax = number
-            record.append(product)
+            self.products.append(product)
 
     def drop_unused(self) -> None:
         """Drop the products that went through a softmax whose result nothing used."""
         unused = {softmax for _, softmax in self._unused.values()}
-        self.seen.products[:] = [product for product in self.seen.products if product.softmax not in unused]
+        self.products[:] = [product for product in self.products if product.softmax not in unused]
 
     @contextmanager
     def follow(self, model: nn.Module) -> Iterator[None]:
@@ -160,7 +159,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _enter(self, module: nn.Module, _: Any) -> None:
         self._running.append(self._names[module])
-        self.seen.ran.add(self._names[module])
+        self.ran.add(self._names[module])
 
     def _leave(self, *_: Any) -> None:
         self._running.pop()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from itertools import chain
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -15,7 +14,7 @@ from torch import nn
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import ModuleStore, TensorStore
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError, about
 from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import is_in, name_layers, pattern_of
@@ -23,10 +22,10 @@ from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import software
 from attngeo.scores.weights import sites_of
 from attngeo.session import Session
-from attngeo.verification.checking import COMPARED, Expectation, Findings, check_expectations, predict
+from attngeo.verification.checking import COMPARED, Expectation, check_expectations, predict
 from attngeo.verification.comparing import TOLERANCE, Prediction, difference_of
 from attngeo.verification.drives import find_drives, run_drives
-from attngeo.verification.loading import borrow_model, load_model, silence_libraries
+from attngeo.verification.loading import open_running, silence_libraries
 
 COLUMNS = ("model", "stack", "layer", "module", "verdict", "difference")
 AGREEING = ("agrees", "directions agree")
@@ -93,75 +92,38 @@ def verify(model: Any, *, session: Session) -> pd.DataFrame:  # noqa: D417 - the
 def verify_model(model: Any, session: Session) -> pd.DataFrame:
     """The verdicts of one model: `verify` with a session."""
     report = session.progress
-    with closing(open_store(model, session.hub)) as store, silence_libraries():
+    with closing(open_store(model, session.hub)) as store, about(store.ref), silence_libraries():
         saved, skipped = sites_of(store, COMPARED)
-        with _open_running(model, store, report) as running:
-            expected, only_saved = _expect(store, saved, running, report)
-            drives = find_drives(running.model)
+        if store.folder is None and not model.state_dict().keys() >= set(store.names):
+            raise UnsupportedModelError(
+                "its modules have the names that PEFT gives them; verify it after merge_and_unload"
+            )
+        with open_running(model, store, report) as (running, random):
+            loaded, skipped_in_memory = _sites_in_memory(running)
+            _require_values(loaded, random, type(running).__name__)
+            expected, only_saved = _expect(store, saved, ModuleStore(running), loaded, report)
+            drives = find_drives(running)
             findings = check_expectations(
-                running.model,
-                lambda: run_drives(running.model, drives.drives),
+                running,
+                lambda: run_drives(running, drives.drives),
                 expected,
-                {**running.skipped, **skipped},
+                {**skipped_in_memory, **skipped},
                 lambda done, total: report(Progress("verify", "run the model", done, total, "steps")),
             )
-        matched = {expectation.module for expectation in expected}
-        only_loaded = [site for site in running.sites if site.module not in matched]
-    frame = _tabulate(findings, only_saved, only_loaded)
+    matched = {expectation.module for expectation in expected}
+    only_loaded = [site for site in loaded if site.module not in matched]
+    verdicts: list[tuple[AttentionSite, str, float]]
+    verdicts = [(check.site, check.verdict, check.difference) for check in findings.checks]
+    verdicts += [(site, "only in the file", math.nan) for site in only_saved]
+    for site in only_loaded:
+        if any(_is_in(site, module) for module in findings.unreported):
+            verdicts.append((site, "only in memory", math.nan))
+    rows = [(store.ref, site.stack, site.layer, site.module, *outcome) for site, *outcome in verdicts]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"layer": "Int64"})
     attrs: dict[Any, Any] = {"title": "Verification", **software(), "model": store.ref, "revision": store.revision}
     unexplained = [module for module in findings.unreported if not any(_is_in(site, module) for site in only_loaded)]
     frame.attrs = attrs | {"skipped": skipped, "unexplained": unexplained, "problem": drives.error}
-    return frame.assign(model=store.ref)
-
-
-def _tabulate(findings: Findings, only_saved: list[AttentionSite], only_loaded: list[AttentionSite]) -> pd.DataFrame:
-    """The rows of `verify`.
-
-    only_saved: the sites that only the file has. only_loaded: those that only the model in memory has; those that
-    attend have a row.
-    """
-    rows = [_row(check.site, check.verdict, check.difference) for check in findings.checks]
-    rows += [_row(site, "only in the file") for site in only_saved]
-    for site in only_loaded:
-        if any(_is_in(site, module) for module in findings.unreported):
-            rows.append(_row(site, "only in memory"))
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"layer": "Int64"})
-
-
-def _row(site: AttentionSite, verdict: str, difference: float = math.nan) -> tuple[Any, ...]:
-    """The `COLUMNS` of a site, without the model's name, which all rows share."""
-    return "", site.stack, site.layer, site.module, verdict, difference
-
-
-class Running(NamedTuple):
-    """A model that can run, its sites, and what is left out of it, name pattern → reason."""
-
-    model: nn.Module
-    sites: list[AttentionSite]
-    skipped: dict[str, str]
-
-
-@contextmanager
-def _open_running(model: Any, store: TensorStore, report: ProgressCallback) -> Iterator[Running]:
-    """Inside, the model of the store in memory. Raises CorruptCheckpointError if the file lacks weights of a site."""
-    if store.folder is None:
-        if not model.state_dict().keys() >= set(store.names):
-            raise UnsupportedModelError(
-                f"{store.ref}: its modules have the names that PEFT gives them; verify it after merge_and_unload"
-            )
-        with borrow_model(model, store.ref) as borrowed:
-            yield Running(borrowed, *_sites_in_memory(borrowed))
-        return
-    loaded, random = load_model(model, store, report)
-    sites, skipped = _sites_in_memory(loaded)
-    tensors = chain.from_iterable(site.tensors.values() for site in sites)
-    missing = [name for name in tensors if name in random]
-    if missing:
-        raise CorruptCheckpointError(
-            f"{store.ref}: the file lacks {len(missing)} tensors that attend in {type(loaded).__name__}, for "
-            f"example {missing[0]}; the class that config.json names does not fit the weights"
-        )
-    yield Running(loaded, sites, skipped)
+    return frame
 
 
 def _sites_in_memory(model: nn.Module) -> tuple[list[AttentionSite], dict[str, str]]:
@@ -172,34 +134,49 @@ def _sites_in_memory(model: nn.Module) -> tuple[list[AttentionSite], dict[str, s
         return [], {}
 
 
+def _require_values(sites: Iterable[AttentionSite], random: Collection[str], class_name: str) -> None:
+    """Raise CorruptCheckpointError if tensors of sites have random values, because the file lacks them."""
+    missing = [name for site in sites for name in site.tensors.values() if name in random]
+    if missing:
+        raise CorruptCheckpointError(
+            f"the file lacks {len(missing)} tensors that attend in {class_name}, for example {missing[0]}; the class "
+            "that config.json names does not fit the weights"
+        )
+
+
 def _expect(
-    store: TensorStore, saved: Sequence[AttentionSite], running: Running, report: ProgressCallback
+    store: TensorStore,
+    saved: Sequence[AttentionSite],
+    in_memory: ModuleStore,
+    loaded: Sequence[AttentionSite],
+    report: ProgressCallback,
 ) -> tuple[list[Expectation], list[AttentionSite]]:
-    """What each site of the file, and each module that shares its weights, should multiply.
+    """What each site of the file, and each module in memory that shares its weights, should multiply.
 
     Also returns the sites of the file that the model in memory does not have.
     """
     saved_sites = dict(zip(places_of(saved), saved, strict=True))
+    loaded_sites = dict(zip(places_of(loaded), loaded, strict=True))
     predicted: dict[SitePlace, Prediction] = {}
     for place, site in saved_sites.items():
         report(Progress("verify", f"{site.stack} {site.layer}", len(predicted), len(saved), "steps"))
         predicted[place] = predict(store, site)
-    loaded_sites = dict(zip(places_of(running.sites), running.sites, strict=True))
-    in_memory = ModuleStore(running.model)
-    loaded = {place: predict(in_memory, site) for place, site in loaded_sites.items()}
-    partners, copies = match_places(predicted, loaded)
+    sources = match_places(predicted, {place: predict(in_memory, site) for place, site in loaded_sites.items()})
+    partners: dict[SitePlace, AttentionSite] = {}
+    copies = []
+    for loaded_place, place in sources.items():
+        site = loaded_sites[loaded_place]
+        if place in partners:
+            copies.append(Expectation(site, site.module, predicted[place]))
+        partners.setdefault(place, site)
     expected = []
     only_saved = []
     for place, site in saved_sites.items():
         if place in partners:
-            module = loaded_sites[partners[place]].module
-            expected.append(Expectation(site, module, predicted[place]))
+            expected.append(Expectation(site, partners[place].module, predicted[place]))
         else:
             only_saved.append(site)
-    for loaded_place, place in copies.items():
-        site = loaded_sites[loaded_place]
-        expected.append(Expectation(site, site.module, predicted[place]))
-    return expected, only_saved
+    return expected + copies, only_saved
 
 
 def _is_in(site: AttentionSite, module: str) -> bool:
@@ -232,38 +209,28 @@ def places_of(sites: Iterable[AttentionSite]) -> list[SitePlace]:
 
 def match_places(
     saved: Mapping[SitePlace, Prediction], loaded: Mapping[SitePlace, Prediction]
-) -> tuple[dict[SitePlace, SitePlace], dict[SitePlace, SitePlace]]:
-    """Match the sites of a file and those of the model in memory by what their weights multiply to.
+) -> dict[SitePlace, SitePlace]:
+    """Match the sites of the model in memory with those of a file: place in memory → place in the file.
 
-    The partner of a site has the same weights, and the same place if such a one exists. A site whose weights no other
-    has is matched by its place alone, so that it is compared with the running model.
-
-    Returns place in the file → place in memory, for the sites that have a partner; and place in memory → place in the
-    file, for further modules in memory that share the weights, which a file has only once.
+    Sites of equal weights belong together, those at the same place first; a file has weights only once that several
+    modules in memory share. A site whose weights no other has is matched by its place alone, so that it is compared
+    with the running model.
     """
 
     def equal(place: SitePlace, other: SitePlace) -> bool:
         return difference_of(saved[place], loaded[other]) < TOLERANCE
 
-    partners = {place: place for place in saved if place in loaded and equal(place, place)}
-    free = [place for place in loaded if place not in partners]
-    for place in saved:
-        if place in partners:
-            continue
-        partner = next((other for other in free if equal(place, other)), None)
-        if partner is not None:
-            partners[place] = partner
-            free.remove(partner)
-    for place in saved:
-        if place not in partners and place in free:
-            partners[place] = place
-            free.remove(place)
-    copies = {}
-    for other in free:
-        for place in saved:
-            if equal(place, other):
-                copies[other] = place
-    return partners, copies
+    sources = {place: place for place in loaded if place in saved and equal(place, place)}
+    for other in loaded:
+        if other not in sources:
+            matching = [place for place in saved if equal(place, other)]
+            free = [place for place in matching if place not in sources.values()]
+            if matching:
+                sources[other] = (free or matching)[0]
+    for place in loaded:
+        if place in saved and place not in sources and place not in sources.values():
+            sources[place] = place
+    return sources
 
 
 def describe_verification(frame: pd.DataFrame) -> tuple[list[str], list[str]]:

@@ -60,7 +60,7 @@ def test_bats(tmp_path: Path) -> None:
     (note,) = asked.notes
     assert_states(note, "E01 [country - capital].txt", 1, "line 3")
     # Both roles of a pair have one name, so that a bootstrap can draw pairs.
-    assert {pair for q in asked.questions for pair in q.pairs} == {"line 1", "line 2", "line 4"}
+    assert {pair for q in asked.questions for pair in (q.first_pair, q.second_pair)} == {"line 1", "line 2", "line 4"}
 
 
 def test_a_symbolic_link_is_no_second_file_of_bats(tmp_path: Path) -> None:

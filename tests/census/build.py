@@ -74,7 +74,7 @@ def build(model_type: str, seed: int = 0) -> Specimen:
                 except Exception as error:
                     problem = problem or f"{model_class.__name__}: {type(error).__name__}: {_line(error)}"
                     continue
-                found = find_drives(model, seed, arguments=own.inputs(model), submodules=own.parts)
+                found = find_drives(model, arguments=own.inputs(model), submodules=own.parts)
                 whole = any(drive.path == "" for drive in found.drives)
                 rank = (len(found.missing), not whole)
                 if found.drives and (best is None or rank < best_rank):

@@ -111,7 +111,7 @@ def find_rotation(specimen: Specimen, kinds: Iterable[str] = SCALINGS) -> tuple[
         return "other" if all(one.is_even(store) for one in turned) else "gain", ""
     site = turned[0].site
     family = replace(site.family, rotary=orders[word])
-    pairs = len(rotary_frequencies(site.section, family, site.head_dim, site.layer, ""))
+    pairs = len(rotary_frequencies(site.section, family, site.head_dim, site.layer))
     verdicts = {kind: _judge(specimen, orders[word], kind, pairs) for kind in kinds}
     return word, " ".join(kind for kind, right in verdicts.items() if right)
 

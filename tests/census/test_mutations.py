@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from attngeo.layouts import model_types, modules
-from attngeo.layouts.layout import make_fused
-from attngeo.layouts.model_types import TypeFacts
+from attngeo.layouts.layout import Family, make_fused
 from attngeo.layouts.sections import TowerSection
 from attngeo.scores import projections
 from attngeo.verification import checking
@@ -29,11 +28,11 @@ def swap_queries_and_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_keys_before_queries(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(model_types.TYPES, "qwen2_vl_vision", TypeFacts(layouts=(make_fused("qkv", "kqv"),)))
+    patch.setitem(model_types.TYPES, "qwen2_vl_vision", Family(source="", layouts=(make_fused("qkv", "kqv"),)))
 
 
 def drop_the_offset_of_a_gain(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(model_types.TYPES, "step3p5", TypeFacts())
+    patch.setitem(model_types.TYPES, "step3p5", Family(source=""))
 
 
 def pair_heads_in_turn(patch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], type[AttnGeoError], str]] = {
     "too long": ({"alpha_pattern": {"[a]" + "a" * 3_000_000: 1}}, CorruptCheckpointError, "100,000 characters"),
     "too often": ({"rank_pattern": {"x{99999999999}": 1}}, CorruptCheckpointError, "regular expression"),
     "too deep": ({"rank_pattern": {"(" * 5000: 1}}, CorruptCheckpointError, "regular expression"),
-    "invalid": ({"rank_pattern": {"[": 1}}, CorruptCheckpointError, "'['"),
+    "invalid": ({"rank_pattern": {"[": 1}}, CorruptCheckpointError, "([)"),
     "not a target": ({"target_modules": ["k_proj"]}, CorruptCheckpointError, "q_proj"),
     "no target": ({"target_modules": None}, CorruptCheckpointError, "None"),
     "targets of another name": ({"target_modules": ".*v_proj"}, CorruptCheckpointError, "v_proj"),

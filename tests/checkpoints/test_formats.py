@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -23,7 +23,7 @@ import attngeo
 from attngeo.checkpoints import files
 from attngeo.checkpoints.files import FORMATS, Format
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.store import LARGE, ByteSource, Extent, TensorInfo
+from attngeo.checkpoints.store import LARGE, TensorFile, TensorInfo
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError, UsageError
 
 Q0 = "model.layers.0.self_attn.q_proj.weight"
@@ -162,25 +162,16 @@ def test_a_file_of_an_unknown_format_is_refused_with_the_known_ones(name: str, t
         open_store(path)
 
 
-class ToyFile:
+class ToyFile(TensorFile):
     """JSON of name → nested lists, of float32."""
 
-    def __init__(self, source: ByteSource) -> None:
-        entries = json.loads(bytes(source.read(0, source.size, "the whole file").numpy()))["tensors"]
+    def _load(self) -> None:
+        entries = json.loads(bytes(self.source.read(0, self.source.size, "the whole file").numpy()))["tensors"]
         self._entries = {name: torch.tensor(values) for name, values in entries.items()}
+        self.tensors = {name: TensorInfo(name, "F32", (*x.shape,), x.nbytes) for name, x in self._entries.items()}
 
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        return {name: TensorInfo(name, "F32", (*x.shape,), x.nbytes) for name, x in self._entries.items()}
-
-    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
+    def _read(self, name: str, rows: slice) -> Tensor:
         return self._entries[name][rows]
-
-    def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:  # noqa: ARG002 - the protocol's
-        return []
-
-    def close(self) -> None:
-        self._entries = {}
 
 
 def write_toy(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -193,7 +184,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Add a format to the table."""
 
     def add() -> None:
-        entry = Format(name="toy", suffixes=(".toy",), open=ToyFile, usual_stem="toy_model")
+        entry = Format(name="toy", suffixes=(".toy",), opener=f"{__name__}:ToyFile", usual_stem="toy_model")
         monkeypatch.setattr(files, "FORMATS", (*FORMATS, entry))
 
     return add

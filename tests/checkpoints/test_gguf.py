@@ -284,10 +284,10 @@ BROKEN: dict[str, tuple[Damage, type[AttnGeoError], tuple[str, ...]]] = {
         lambda raw: raw[:4] + struct.pack("<I", 1) + raw[8:], CorruptCheckpointError, ("version 1",)
     ),
     "too many tensors": (
-        lambda raw: raw[:8] + struct.pack("<Q", 1 << 60) + raw[16:], CorruptCheckpointError, ("tensors",)
+        lambda raw: raw[:8] + struct.pack("<Q", 1 << 60) + raw[16:], CorruptCheckpointError, ("announces",)
     ),
     "too many values": (
-        lambda raw: raw[:16] + struct.pack("<Q", 1 << 60) + raw[24:], CorruptCheckpointError, ("values",)
+        lambda raw: raw[:16] + struct.pack("<Q", 1 << 60) + raw[24:], CorruptCheckpointError, ("announces",)
     ),
     "a name of 2^60 bytes": (
         lambda raw: raw[:24] + struct.pack("<Q", 1 << 60) + raw[32:], CorruptCheckpointError, ("announces",)

@@ -160,7 +160,7 @@ def test_files_and_frames_say_the_same(attngeo: Command, tmp_path: Path) -> None
 def _like_minilm() -> tuple[list[str], np.ndarray]:
     """Some of MiniLM's words, with less exact vectors."""
     embedding = open_embedding("demo:minilm")
-    rows = embedding.rows("words")[:6000]
+    rows = embedding.candidate_rows("words")[:6000]
     return [embedding.labels[row] for row in rows.tolist()], embedding.matrix[rows].numpy().round(1)
 
 

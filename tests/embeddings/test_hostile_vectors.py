@@ -63,7 +63,7 @@ def test_a_compressed_file_of_empty_lines_is_refused_before_its_end(line: bytes,
     """Ten megabytes of a .gz may be hours of them."""
     path = tmp_path / "v.txt.gz"
     path.write_bytes(gzip.compress(LINE + line * 150_000 + b"other 1 x\n", 1))
-    with refuses(CorruptCheckpointError, path, "100,001 empty lines", "1 vectors"):
+    with refuses(CorruptCheckpointError, path, "100,001 empty lines", "1 kept"):
         open_embedding(path)
 
 

@@ -64,8 +64,8 @@ def test_every_format_gives_the_same_table(form: str, tmp_path: Path) -> None:
     assert list(embedding.labels) == LABELS
     assert embedding.notes == ()
     np.testing.assert_allclose(embedding.matrix.numpy(), VECTORS, atol=6e-7)
-    assert [LABELS[row] for row in embedding.rows("words").tolist()] == [*words(60), "été", "日本"]
-    assert embedding.rows("all").tolist() == list(range(len(LABELS)))
+    assert [LABELS[row] for row in embedding.candidate_rows("words").tolist()] == [*words(60), "été", "日本"]
+    assert embedding.candidate_rows("all").tolist() == list(range(len(LABELS)))
 
 
 def test_text_is_read_to_the_last_bit(tmp_path: Path) -> None:
@@ -90,7 +90,6 @@ def test_blocks_join_where_chunks_of_the_file_end(tmp_path: Path, monkeypatch: p
     from attngeo.embeddings import vectors
 
     monkeypatch.setattr(vectors, "CHUNK", 101)
-    monkeypatch.setattr(vectors, "SNIFFED", 61)
     for form in ("GloVe", "word2vec", "word2vec gzip"):
         embedding = open_embedding(FORMS[form](tmp_path))
         assert list(embedding.labels) == LABELS
@@ -224,7 +223,7 @@ def test_vectors_in_memory_that_are_not_finite_or_not_ours_to_write() -> None:
     (note,) = embedding.notes
     assert "NaN" in note
     assert note.endswith(" 1")
-    assert 3 not in embedding.rows("all").tolist()
+    assert 3 not in embedding.candidate_rows("all").tolist()
 
 
 def test_odd_texts(tmp_path: Path) -> None:

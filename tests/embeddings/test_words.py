@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from attngeo.embeddings.embedding import is_word, label_tokens
+from attngeo.embeddings.embedding import is_single_word, label_tokens
 
 
 @pytest.mark.parametrize(
     "text", ["a", "queen", "Queen", "naïve", "हिन्दी", "日本", "don't", "co-operate", "U.S.", "l’été", "Mr."]
 )
 def test_words(text: str) -> None:
-    assert is_word(text)
+    assert is_single_word(text)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_words(text: str) -> None:
     ["", " ", "-", "'s", "1990", "b2b", "[unused9]", "<s>", "New_York", "two words", "a--b", "end-", "@home", "▁x"],
 )
 def test_no_words(text: str) -> None:
-    assert not is_word(text)
+    assert not is_single_word(text)
 
 
 def test_word_piece() -> None:

@@ -146,7 +146,7 @@ def test_with_rotary_embeddings_each_offset_has_its_own_update(built: Build) -> 
     for gradients in sites:
         site, x, beta, _ = gradients
         weights, expected = cut_heads(model, gradients)
-        frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer, "")
+        frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer)
         with_one = torch.cat([x, torch.ones_like(x[..., :1])], -1)
         keys, total, places = weights["k"][key_heads_of(site, "corrected")], torch.zeros(()), torch.arange(TOKENS)
         for offset in range(TOKENS):

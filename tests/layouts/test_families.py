@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 import torch
 from support.check_model import check_model
+from support.readme import COMPOSITES
 from support.running_model import assert_same_logits, inputs_for, inputs_of, record_tiny
 from support.tiny_models import TINY_MODELS
 from torch import Tensor
 
 import attngeo
-from attngeo.layouts.families import COMPOSITES, FAMILIES, OWN_FAMILIES, REMOTE
+from attngeo.layouts.families import FAMILIES, OWN_FAMILIES, REMOTE
 
 Build = Callable[[str], Any]
 ROTARY = [

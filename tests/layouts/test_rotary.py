@@ -82,7 +82,7 @@ def test_scaled_frequencies(kind: str, style: str) -> None:
         section |= {"rope_theta": 50_000.0, "rope_scaling": old}
     else:
         section |= {"rope_parameters": {"rope_theta": 50_000.0, **rope}}
-    got = rotary_frequencies(section, FAMILIES["llama"], 32, 0, "here")
+    got = rotary_frequencies(section, FAMILIES["llama"], 32, 0)
     frequencies, factor = of_transformers(LLAMA, rope)
     assert torch.allclose(got, frequencies, rtol=1e-5)
     assert not torch.allclose(got, 50_000.0 ** (-torch.arange(0, 32, 2).double() / 32), rtol=1e-3)
@@ -91,15 +91,15 @@ def test_scaled_frequencies(kind: str, style: str) -> None:
 
 
 def test_missing_and_null_fields_mean_the_defaults() -> None:
-    got = rotary_frequencies({**LLAMA, "rope_scaling": None}, FAMILIES["llama"], 32, 0, "here")
+    got = rotary_frequencies({**LLAMA, "rope_scaling": None}, FAMILIES["llama"], 32, 0)
     assert torch.allclose(got, 10_000.0 ** (-torch.arange(0, 32, 2).double() / 32))
-    assert len(rotary_frequencies({"rotary_dim": 8}, FAMILIES["gptj"], 32, 0, "here")) == 4
-    assert len(rotary_frequencies({"rotary_pct": 0.25}, FAMILIES["gpt_neox"], 32, 0, "here")) == 4
+    assert len(rotary_frequencies({"rotary_dim": 8}, FAMILIES["gptj"], 32, 0)) == 4
+    assert len(rotary_frequencies({"rotary_pct": 0.25}, FAMILIES["gpt_neox"], 32, 0)) == 4
 
 
 def test_the_older_name_of_the_base_is_read() -> None:
     """GPT-NeoX called it rotary_emb_base; what a checkpoint states comes before what its family usually has."""
-    got = rotary_frequencies({"rotary_pct": 1.0, "rotary_emb_base": 1e6}, FAMILIES["gpt_neox"], 8, 0, "here")
+    got = rotary_frequencies({"rotary_pct": 1.0, "rotary_emb_base": 1e6}, FAMILIES["gpt_neox"], 8, 0)
     assert got[1].item() == pytest.approx(1e6**-0.25)
 
 
@@ -117,19 +117,19 @@ def test_the_older_name_of_the_base_is_read() -> None:
 )
 def test_local_layers_rotate_by_their_own_base(family: str, section: dict[str, Any], bases: list[float]) -> None:
     for layer, base in enumerate(bases):
-        got = rotary_frequencies(section, FAMILIES[family], 8, layer, "here")
+        got = rotary_frequencies(section, FAMILIES[family], 8, layer)
         assert got[1].item() == pytest.approx(base**-0.25), layer
 
 
 def test_gemma3_scales_only_its_global_layers() -> None:
     section = {"rope_theta": 1e6, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
-    local, full = (rotary_frequencies(section, FAMILIES["gemma3_text"], 8, layer, "here") for layer in (0, 5))
+    local, full = (rotary_frequencies(section, FAMILIES["gemma3_text"], 8, layer) for layer in (0, 5))
     assert (local[0].item(), full[0].item()) == (1.0, 0.125)
 
 
 def test_unknown_scaling_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedModelError, match=r"'wobbly'.*rope_offset"):
-        rotary_frequencies({"rope_scaling": {"rope_type": "wobbly"}}, FAMILIES["llama"], 32, 0, "here")
+        rotary_frequencies({"rope_scaling": {"rope_type": "wobbly"}}, FAMILIES["llama"], 32, 0)
 
 
 @pytest.mark.parametrize("nested", [{}, {"a": 1}, {"rope_theta": 1e9}], ids=str)
@@ -137,7 +137,7 @@ def test_something_nested_does_not_hide_what_is_stated(nested: dict[str, Any]) -
     """It was taken for the parameters of a type of layer, and the stated theta and fraction were lost."""
     rope = {"rope_theta": 1e6, "partial_rotary_factor": 0.5, "rope_type": "default"}
     section = LLAMA | {"rope_parameters": {**rope, "scaling_of_others": nested}}
-    got = rotary_frequencies(section, FAMILIES["llama"], 32, 0, "here")
+    got = rotary_frequencies(section, FAMILIES["llama"], 32, 0)
     assert torch.allclose(got, 1e6 ** (-torch.arange(0, 16, 2).double() / 16))
 
 
@@ -145,21 +145,21 @@ def test_parameters_of_a_type_of_layer_come_before_those_of_all() -> None:
     types = {"layer_types": ["sliding_attention", "full_attention"]}
     rope = {"rope_theta": 1e6, "rope_type": "default", "sliding_attention": {"rope_theta": 1e4}}
     for layer, base in enumerate((1e4, 1e6)):
-        got = rotary_frequencies(LLAMA | types | {"rope_parameters": rope}, FAMILIES["llama"], 8, layer, "here")
+        got = rotary_frequencies(LLAMA | types | {"rope_parameters": rope}, FAMILIES["llama"], 8, layer)
         assert got[1].item() == pytest.approx(base**-0.25)
 
 
 def test_parameters_of_any_type_of_layer_are_read() -> None:
     rope = {"sliding_attention": {"rope_theta": 1e4}, "indexed_attention": {"rope_theta": 1e6}}
     section = LLAMA | {"layer_types": ["indexed_attention"], "rope_parameters": rope}
-    got = rotary_frequencies(section, FAMILIES["llama"], 8, 0, "here")
+    got = rotary_frequencies(section, FAMILIES["llama"], 8, 0)
     assert got[1].item() == pytest.approx(1e6**-0.25)
 
 
 def test_null_states_nothing_for_a_type_of_layer() -> None:
     rope = {"rope_theta": None, "full_attention": {"rope_theta": 1e6, "rope_type": "default"}}
     section = LLAMA | {"layer_types": ["sliding_attention"], "rope_parameters": rope}
-    got = rotary_frequencies(section, FAMILIES["llama"], 8, 0, "here")
+    got = rotary_frequencies(section, FAMILIES["llama"], 8, 0)
     assert got[1].item() == pytest.approx(1e6**-0.25)
 
 
@@ -186,7 +186,7 @@ def test_only_numbers_count_as_numbers(family: str, section: dict[str, Any], fie
     inner = section[outer[0]] if outer else section
     changed = {**inner, name: value}
     with pytest.raises(TypeError):
-        rotary_frequencies({**section, outer[0]: changed} if outer else changed, FAMILIES[family], 32, 0, "here")
+        rotary_frequencies({**section, outer[0]: changed} if outer else changed, FAMILIES[family], 32, 0)
 
 
 # Families that rotate a part of each head: 4 heads of 8 dimensions.
@@ -352,7 +352,7 @@ def test_the_base_of_earlier_and_shorter_configurations(
 ) -> None:
     types = {"layer_types": ["sliding_attention", "full_attention"]}
     for layer, expected in enumerate(base):
-        got = rotary_frequencies(types | stated, family_of(model_type), 64, layer, "here")
+        got = rotary_frequencies(types | stated, family_of(model_type), 64, layer)
         turning = got[got > 0]
         width = 64 if len(got) > len(turning) else 2 * len(turning)
         assert turning[1].item() == pytest.approx(expected ** (-2 / width))
@@ -360,7 +360,7 @@ def test_the_base_of_earlier_and_shorter_configurations(
 
 def test_which_layers_slide_has_to_be_stated() -> None:
     with pytest.raises(ValueError, match="layer_types"):
-        rotary_frequencies({"rope_theta": 1e6}, family_of("mimo_v2_flash"), 64, 0, "here")
+        rotary_frequencies({"rope_theta": 1e6}, family_of("mimo_v2_flash"), 64, 0)
 
 
 QK = {f"model.layers.0.self_attn.{name}_proj.weight": torch.randn(32, 32) for name in "qk"}

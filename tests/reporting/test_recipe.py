@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -173,3 +175,18 @@ def test_columns_of_the_published_models_select_them_in_one_kind_only(
     recipe.write_text(text.replace('kind = "layers"', f'kind = "layers", {where}'))
     with pytest.raises(UsageError, match=r"where\.modality"):
         read_recipe(recipe)
+
+
+def test_a_recipe_of_scores_loads_no_papers(tmp_path: Path) -> None:
+    path = tmp_path / "scores.toml"
+    path.write_text(
+        'title = "Scores"\n[[results]]\nname = "scores"\ncommand = "score"\nmodels = ["demo:minilm"]\n'
+        '[[section]]\ntitle = "All"\ntables = [{ of = "scores", show = "summary" }]\n'
+    )
+    code = (
+        "import sys\nfrom attngeo.reporting.report import build_report\n"
+        f"build_report({str(path)!r}, {str(tmp_path / 'report')!r})\n"
+        "print(sorted(name for name in sys.modules if name.startswith('attngeo.papers')))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

@@ -16,7 +16,7 @@ from support.reports import change, read_files
 
 import attngeo
 from attngeo.errors import OutputError, UsageError
-from attngeo.reporting.recipe import compare_with_published
+from attngeo.papers.saponati2025.comparison import compare_with_published
 from attngeo.reporting.report import build_report
 from attngeo.tables import write as tables
 

@@ -13,6 +13,7 @@ from support.dask_cluster import Cluster, start_cluster
 from support.messages import assert_states, refuses
 from support.study_runs import end_its_process, note_and_wait, square_or_fail, tell
 
+import attngeo
 from attngeo.errors import ClusterError, CorruptCheckpointError, StudyError, UnexpectedError, UsageError
 from attngeo.session import Session, StudyOptions
 from attngeo.studies import engine
@@ -71,7 +72,7 @@ def test_workers_need_the_same_version(cluster: Cluster, monkeypatch: pytest.Mon
     monkeypatch.setattr(engine.StudyEnvironment, "__init__", fake_version(engine.StudyEnvironment.__init__))
     (outcome,) = run_study(tell, ["x"], Session(study=StudyOptions(cluster=cluster.address)), names=["x"])
     assert isinstance(outcome.failure, StudyError)
-    assert_states(str(outcome.failure), "99.0", engine.attngeo.__version__)
+    assert_states(str(outcome.failure), "99.0", attngeo.__version__)
 
 
 def fake_version(real: Any) -> Any:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from attngeo.layouts.families import COMPOSITES, FAMILIES
+from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.layout import Family, LatentLayout, Layout
 
 # Results of the census, with their meaning.
@@ -33,6 +33,16 @@ ROTATIONS = {
 Run = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).parents[2]
 PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n)(?P<text>.*?)(<!-- end -->)", re.DOTALL)
+
+# Families that consist of towers of other families: model type → names of its parts in the table.
+COMPOSITES: dict[str, tuple[str, ...]] = {
+    "clip": ("clip_text_model", "clip_vision_model"),
+    "siglip": ("siglip_text_model", "siglip_vision_model"),
+    "gemma3": ("gemma3_text", "siglip_vision_model"),
+    "mllama": ("mllama_text_model", "mllama_vision_model"),
+    "sam": ("sam_vision_model", "sam_mask_decoder"),
+    "musicgen": ("t5", "musicgen_decoder"),
+}
 
 
 def generate(name: str, run: Run | None = None) -> str:

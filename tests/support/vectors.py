@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from attngeo.analogies.questions import google_text
-from attngeo.embeddings.embedding import Embedding, is_word
+from attngeo.embeddings.embedding import Embedding, is_single_word
 from support.checkpoints import write_single
 
 TEXT = (
@@ -34,7 +34,7 @@ def table(vectors: Any, labels: Sequence[str] | None = None, ref: str = "table")
     matrix = torch.as_tensor(np.asarray(vectors))
     labels = words(len(matrix)) if labels is None else labels
     entries = torch.ones(len(matrix), dtype=torch.bool)
-    return Embedding(ref, matrix, labels, torch.tensor([is_word(label) for label in labels]), entries)
+    return Embedding(ref, matrix, labels, torch.tensor([is_single_word(label) for label in labels]), entries)
 
 
 def planted(pairs: int = 8, width: int = 20, noise: float = 0.0, seed: int = 0) -> tuple[Embedding, list[str]]:

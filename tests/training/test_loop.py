@@ -181,17 +181,16 @@ def test_a_batch_of_models_ends_as_each_one_alone() -> None:
 def test_what_a_model_learns_after_it_has_stopped_is_not_kept() -> None:
     """Of a batch of two, the first stops after the third epoch; its loss would be lower in the fourth one."""
     models = Regressions([Regression(seed=0), Regression(seed=1)])
-    best = BestWeights(models, 2, patience=2)
+    best = BestWeights(models, torch.zeros(2), patience=2)
     for epoch, losses in enumerate([(1.0, 4.0), (2.0, 3.0), (2.0, 2.0), (0.5, 1.0)]):
         models.weight.data.fill_(epoch)
         best.update(epoch, torch.tensor(losses))
         assert best.stopped.tolist() == [epoch >= 2, False]
-    best.restore()
-    assert models.weight[:, 0].tolist() == [0, 3]
+    assert best.weights["weight"][:, 0].tolist() == [0, 3]
     assert best.epochs.tolist() == [0, 3]
 
 
-@pytest.mark.parametrize(("value", "name"), [(float("nan"), "NaN"), (float("inf"), "infinite")])
+@pytest.mark.parametrize(("value", "name"), [(float("nan"), "nan"), (float("inf"), "inf")])
 def test_a_loss_that_is_no_number_is_refused_with_its_batch(value: float, name: str) -> None:
     x, y = draw_data()
     y[20] = value
@@ -199,7 +198,7 @@ def test_a_loss_that_is_no_number_is_refused_with_its_batch(value: float, name: 
         train(Regression(), TensorBatches((x, y), 8), TrainingOptions())
 
 
-@pytest.mark.parametrize(("value", "name"), [(float("nan"), "NaN"), (float("inf"), "infinite"), (1e200, "infinite")])
+@pytest.mark.parametrize(("value", "name"), [(float("nan"), "nan"), (float("inf"), "inf"), (1e200, "inf")])
 def test_validation_losses_of_which_none_is_finite_are_refused(value: float, name: str) -> None:
     x, y = draw_data(20, seed=1)
     y = y.double()
@@ -212,12 +211,11 @@ def test_validation_losses_of_which_none_is_finite_are_refused(value: float, nam
 
 def test_the_best_epoch_is_one_with_a_finite_validation_loss() -> None:
     model = Regression()
-    best = BestWeights(model, None, patience=None)
+    best = BestWeights(model, torch.tensor(0.0), patience=None)
     for epoch, loss in enumerate([float("nan"), float("-inf"), 2.0, float("inf")]):
         model.weight.data.fill_(epoch)
         best.update(epoch, torch.tensor(loss))
-    best.restore()
-    assert (model.weight[0].item(), best.epochs.item()) == (2, 2)
+    assert (best.weights["weight"][0].item(), best.epochs.item()) == (2, 2)
 
 
 def test_a_batch_that_memory_does_not_hold_is_refused() -> None:

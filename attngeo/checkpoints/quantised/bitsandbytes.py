@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,20 +20,6 @@ STATE = ".weight.quant_state.bitsandbytes__"
 BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 # Of the numbers that are added to nested scales; those of real weights are below 1.
 LARGEST_OFFSET = 1e30
-
-
-class State(NamedTuple):
-    """What a file states about the packing of a matrix.
-
-    shape: of the matrix. block: the numbers that share a scale. is_nested: whether scales are packed, too; then
-    nested_block of them share a scale, and the offset is added to all.
-    """
-
-    shape: tuple[int, int]
-    block: int
-    is_nested: bool
-    nested_block: int
-    offset: float
 
 
 class Blocks(Packed):
@@ -57,21 +43,17 @@ class Blocks(Packed):
     bits = 4
 
     def _state(self) -> Stated:
-        if not self.flag("load_in_4bit", default=True) or self.flag("load_in_8bit", default=False):
+        if not self.setting("load_in_4bit", default=True) or self.setting("load_in_8bit", default=False):
             raise self.broken("the configuration states weights of 8 bits, and the file holds 4")
         stored = self.format_of_state()
-        stated = self.choice("bnb_4bit_quant_type", stored)
+        stated = self.setting("bnb_4bit_quant_type", default=stored)
         if stated != stored:
             raise self.broken(f"the configuration states the type {stated!r:.20}, and the file holds {stored}")
         return Stated(self.dtypes, 4)
 
     def _measure(self) -> None:
-        state = self._read_state()
+        is_nested = self._read_state()
         self.format = f"bnb-{self.format_of_state()}"
-        self.shape = state.shape
-        self.block = state.block
-        self.nested_block = state.nested_block
-        self.offset = state.offset
         numbers = math.prod(self.shape)
         stored = self.infos["codes"].nbytes
         if stored != math.ceil(numbers / 2):
@@ -80,39 +62,40 @@ class Blocks(Packed):
         self.require_shape("scales", (blocks,))
         self.require_shape("table", (16,))
         self.is_nested = self.infos["scales"].dtype == "U8"
-        says_nested = (state.is_nested, "nested_scales" in self.infos, "nested_table" in self.infos)
+        says_nested = (is_nested, "nested_scales" in self.infos, "nested_table" in self.infos)
         if any(says != self.is_nested for says in says_nested):
             raise self.broken("its scales are packed or not, and what they are packed with is missing or left over")
         if self.is_nested:
             self.require_shape("nested_scales", (math.ceil(blocks / self.nested_block),))
             self.require_shape("nested_table", (256,))
 
-    def _read_state(self) -> State:
-        """What the file states about the packing. Raises CorruptCheckpointError if it makes no sense."""
+    def _read_state(self) -> bool:
+        """Read what the file states about the packing. Raises CorruptCheckpointError if it makes no sense.
+
+        The shape of the matrix; the numbers of a block, which share a scale; and if scales are packed, too, which is
+        the answer, the scales of a nested block, and the offset that is added to all.
+        """
         raw = self.read("state")
-        wrong = self.broken(f"{self.infos['state'].name} is no description of a packed matrix")
-        nested_block = 1
-        offset = 0
         try:
             stated = json.loads(bytes(raw.view(torch.uint8).flatten().tolist()))
-            shape = stated["shape"]
-            block = stated["blocksize"]
-            quant_type = stated.get("quant_type")
+            rows, columns = stated["shape"]
+            self.block = stated["blocksize"]
             is_nested = "nested_blocksize" in stated or "nested_offset" in stated
-            if is_nested:
-                nested_block = stated["nested_blocksize"]
-                offset = stated["nested_offset"]
+            self.nested_block = stated["nested_blocksize"] if is_nested else BLOCKS[0]
+            self.offset = stated["nested_offset"] if is_nested else 0
+            makes_sense = (
+                stated.get("quant_type") in (None, self.format_of_state())
+                and all(type(size) is int and 0 < size <= MOST for size in (rows, columns, self.block))
+                and {self.block, self.nested_block} <= set(BLOCKS)
+                and type(self.offset) in (int, float)
+                and abs(self.offset) < LARGEST_OFFSET
+            )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise wrong from None
-        if not isinstance(shape, list) or len(shape) != 2 or quant_type not in (None, self.format_of_state()):
-            raise wrong
-        if not all(type(size) is int and 0 < size <= MOST for size in (*shape, block)):
-            raise wrong
-        if block not in BLOCKS or (is_nested and nested_block not in BLOCKS):
-            raise wrong
-        if type(offset) not in (int, float) or not abs(offset) < LARGEST_OFFSET:
-            raise wrong
-        return State((shape[0], shape[1]), block, is_nested, nested_block, float(offset))
+            makes_sense = False
+        if not makes_sense:
+            raise self.broken(f"{self.infos['state'].name} is no description of a packed matrix")
+        self.shape = (rows, columns)
+        return is_nested
 
     def format_of_state(self) -> str:
         """The type of the codes, as the name of their description has it: "nf4" or "fp4"."""
@@ -163,7 +146,7 @@ class Int8Rows(Packed):
     bits = 8
 
     def _state(self) -> Stated:
-        if not self.flag("load_in_8bit", default=True) or self.flag("load_in_4bit", default=False):
+        if not self.setting("load_in_8bit", default=True) or self.setting("load_in_4bit", default=False):
             raise self.broken("the configuration states weights of 4 bits, and the file holds 8")
         return Stated(("I8",), 8)
 

@@ -24,16 +24,16 @@ def state_compressed(packed: Packed, dtypes: tuple[str, ...], formats: tuple[str
     Raises:
         CorruptCheckpointError: The settings contradict the codes or make no sense.
     """
-    form = packed.choice("format")
+    form = packed.setting("format")
     if form not in (*formats, ""):
         raise packed.broken(f"the configuration states the format {form!r:.40}, expected {' or '.join(formats)}")
-    stated = packed.choice("type", "int")
+    stated = packed.setting("type", default="int")
     if stated != number:
         raise packed.broken(f"the configuration states numbers of type {stated!r:.20}, and the file holds {number}")
-    bits = packed.integer("num_bits", 8)
+    bits = packed.setting("num_bits", default=8)
     if not 1 <= bits <= 8:
         raise packed.unsupported(f"codes of {bits} bits")
-    is_symmetric = packed.flag("symmetric", default=True)
+    is_symmetric = packed.setting("symmetric", default=True)
     order = packed.settings.get("actorder")
     if order not in (None, False, True, "weight", "static", "group", "dynamic"):
         raise packed.broken(f"the configuration states actorder = {order!r:.40}")
@@ -47,9 +47,9 @@ def find_size(packed: Packed) -> int | None:
     size = None
     inferred = "tensor"
     if packed.settings.get("group_size") is not None:
-        size = packed.integer("group_size")
+        size = int(packed.setting("group_size", default=0))
         inferred = "channel" if size == -1 else "group"
-    strategy = packed.choice("strategy", inferred)
+    strategy = packed.setting("strategy", default=inferred)
     if strategy in ("group", "tensor_group"):
         if size is None or size < 1:
             raise packed.broken(f"the configuration states group_size = {size}, expected at least 1")

@@ -16,56 +16,47 @@ from attngeo.errors import UnsupportedModelError
 class Fields(NamedTuple):
     """The fields of a method.
 
-    applied: fields that decoding or its checks read. idle: field → why it has no effect on queries and keys. fixed:
-    field → the values that it may have.
+    applied: fields that decoding or its checks read. idle: those without effect on queries and keys, with the reason in
+    a comment. fixed: field → the values that it may have.
     """
 
     applied: Collection[str] = ()
-    idle: Mapping[str, str] = {}
+    idle: Collection[str] = ()
     fixed: Mapping[str, tuple[Any, ...]] = {}
 
     def __or__(self, other: Fields) -> Fields:
         """The fields of both."""
-        return Fields({*self.applied, *other.applied}, {**self.idle, **other.idle}, {**self.fixed, **other.fixed})
+        return Fields({*self.applied, *other.applied}, {*self.idle, *other.idle}, {**self.fixed, **other.fixed})
 
 
-CALIBRATION = "how codes were chosen; those in the file stand for the same numbers"
-LOADING = "how a library loads or runs the weights, not which numbers they are"
-ACTIVATIONS = "the numbers that enter or leave a layer, not its weights"
-HISTORY = "what made the file"
-ELSEWHERE = "other weights than those of queries and keys"
-STATED_ELSEWHERE = "the file states it for each weight"
-
-
-def _idle(reason: str, names: str) -> dict[str, str]:
-    """Field → reason, for names that are separated by spaces."""
-    return dict.fromkeys(names.split(), reason)
-
-
-# Fields of every method. `dequantize` is not saved by transformers; if it is there, it concerns loading.
-EVERY = Fields(("quant_method",), {"dequantize": LOADING, **_idle(HISTORY, "quantizer meta producer provider")})
+# Fields of every method.
+EVERY = Fields(
+    ("quant_method",),
+    (
+        "dequantize",  # not saved by transformers; if it is there, it concerns loading
+        "quantizer", "meta", "producer", "provider",  # what made the file
+    ),
+)  # fmt: skip
 SKIPPED = Fields(("modules_to_not_convert",))
+GPTQ_IDLE = (
+    # How codes were chosen: those in the file stand for the same numbers.
+    "act_group_aware amp batch_size block_name_to_quantize cache_block_outputs damp_auto_increment damp_percent "
+    "dataset enable_minmax_tuning enable_norm_bias_tuning enable_quanted_input fallback foem gptaq "
+    "gradient_accumulate_steps hessian iters low_gpu_mem_usage lr lr_scheduler minmax_lr mock_quantization "
+    "model_seqlen module_name_preceding_first_block modules_in_block_to_quantize mse n_samples nblocks "
+    "not_use_best_mse nsamples pad_token_id parallel_packing quant_block_list scale_dtype seqlen static_groups "
+    "to_quant_block_names tokenizer train_bs true_sequential v2 v2_alpha v2_memory_device "
+    # How a library loads or runs the weights, not which numbers they are.
+    "device disable_exllama exllama_config gc_mode max_input_length model_file_base_name offload_to_disk "
+    "offload_to_disk_path pack_impl use_cuda_fp16 use_exllama use_triton "
+    # What made the file; the numbers that enter or leave a layer; other weights than those of queries and keys.
+    "autoround_version model_name_or_path "
+    "act_bits act_data_type act_dynamic act_group_size act_sym "
+    "lm_head"
+)
 GPTQ = Fields(
     ("bits", "group_size", "desc_act", "sym", "format", "checkpoint_format", "dynamic"),
-    {
-        **_idle(
-            CALIBRATION,
-            "act_group_aware amp batch_size block_name_to_quantize cache_block_outputs damp_auto_increment "
-            "damp_percent dataset enable_minmax_tuning enable_norm_bias_tuning enable_quanted_input fallback foem "
-            "gptaq gradient_accumulate_steps hessian iters low_gpu_mem_usage lr lr_scheduler minmax_lr "
-            "mock_quantization model_seqlen module_name_preceding_first_block modules_in_block_to_quantize mse "
-            "n_samples nblocks not_use_best_mse nsamples pad_token_id parallel_packing quant_block_list scale_dtype "
-            "seqlen static_groups to_quant_block_names tokenizer train_bs true_sequential v2 v2_alpha v2_memory_device",
-        ),
-        **_idle(
-            LOADING,
-            "backend device disable_exllama exllama_config gc_mode max_input_length model_file_base_name "
-            "offload_to_disk offload_to_disk_path pack_impl use_cuda_fp16 use_exllama use_triton",
-        ),
-        **_idle(HISTORY, "autoround_version model_name_or_path"),
-        **_idle(ACTIVATIONS, "act_bits act_data_type act_dynamic act_group_size act_sym"),
-        "lm_head": ELSEWHERE,
-    },
+    (*GPTQ_IDLE.split(), "backend"),
     {
         "method": ("gptq",), "pack_dtype": ("int32", "torch.int32"), "data_type": ("int",),
         "is_marlin_format": (False,), "act_order": (False,), "rotation": (), "adapter": (), "extra_config": (),
@@ -74,11 +65,12 @@ GPTQ = Fields(
 )  # fmt: skip
 AWQ = Fields(
     ("bits", "group_size", "zero_point", "version", "format", "backend"),
-    {
-        **{name: reason for name, reason in GPTQ.idle.items() if name != "backend"},
-        **_idle(LOADING, "do_fuse fuse_max_seq_len fuse_max_batch_size modules_to_fuse"),
-        "sym": STATED_ELSEWHERE, "ignore": STATED_ELSEWHERE, "desc_act": "codes of AWQ have no order of their own",
-    },
+    (
+        *GPTQ_IDLE.split(),
+        "do_fuse", "fuse_max_seq_len", "fuse_max_batch_size", "modules_to_fuse",  # how a library runs the weights
+        "sym", "ignore",  # the file states it for each weight
+        "desc_act",  # codes of AWQ have no order of their own
+    ),
     {
         **GPTQ.fixed, "method": ("awq",), "checkpoint_format": ("gemm",), "w_bit": (4,), "dynamic": ({},),
         "q_group_size": (), "packing_format": ("auto_round:auto_awq", "auto_awq"),
@@ -86,40 +78,51 @@ AWQ = Fields(
 )  # fmt: skip
 BITSANDBYTES = Fields(
     ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "llm_int8_skip_modules"),
-    {
-        **_idle(LOADING, "bnb_4bit_compute_dtype llm_int8_enable_fp32_cpu_offload"),
-        **_idle(STATED_ELSEWHERE, "bnb_4bit_quant_storage bnb_4bit_use_double_quant _load_in_4bit _load_in_8bit"),
-        "llm_int8_threshold": ACTIVATIONS,
-        "llm_int8_has_fp16_weight": "weights of 16 bits are read as they are",
-    },
-)
+    (
+        "bnb_4bit_compute_dtype", "llm_int8_enable_fp32_cpu_offload",  # how a library loads or runs the weights
+        "bnb_4bit_quant_storage", "bnb_4bit_use_double_quant",  # the file states it for each weight
+        "_load_in_4bit", "_load_in_8bit",  # as load_in_4bit and load_in_8bit
+        "llm_int8_threshold",  # the numbers that enter a layer
+        "llm_int8_has_fp16_weight",  # weights of 16 bits are read as they are
+    ),
+)  # fmt: skip
 # Of the methods whose codes are floats of 8 bits.
 FLOAT8 = Fields(
     ("weight_block_size", "scale_fmt", "fmt", "ignored_layers"),
-    _idle(ACTIVATIONS, "activation_scheme activation_scale_ub kv_cache_scheme kv_cache_quant_algo")
-    | {"expert_dtype": ELSEWHERE, "modules_to_convert": ELSEWHERE},
-)
+    (
+        "activation_scheme", "activation_scale_ub", "kv_cache_scheme", "kv_cache_quant_algo",  # not weights
+        "expert_dtype", "modules_to_convert",  # other weights than those of queries and keys
+    ),
+)  # fmt: skip
 # Of a whole file, of a group of layers, and of the weights of a group.
 COMPRESSED = Fields(
     ("config_groups", "format", "ignore", "sparsity_config"),
-    {
-        "kv_cache_scheme": ACTIVATIONS, "global_compression_ratio": HISTORY, "version": HISTORY,
-        "quantization_status": "codes are stored in no other state", "run_compressed": LOADING,
-        "use_optimized_inference": LOADING, "moe_sparsity_config": ELSEWHERE,
-    },
+    (
+        "kv_cache_scheme",  # not weights
+        "global_compression_ratio", "version",  # what made the file
+        "quantization_status",  # codes are stored in no other state
+        "run_compressed", "use_optimized_inference",  # how a library runs the weights
+        "moe_sparsity_config",  # other weights than those of queries and keys
+    ),
     {"transform_config": ({}, {"config_groups": {}})},
 )  # fmt: skip
-SCHEME = Fields(("targets", "weights", "format"), _idle(ACTIVATIONS, "input_activations output_activations"))
+SCHEME = Fields(("targets", "weights", "format"), ("input_activations", "output_activations"))
 WEIGHTS = Fields(
     ("num_bits", "type", "symmetric", "group_size", "strategy", "block_structure", "actorder", "scale_dtype"),
-    _idle(CALIBRATION, "observer observer_kwargs") | {"zp_dtype": "the dtype of stored zero points is checked"},
+    (
+        "observer", "observer_kwargs",  # how codes were chosen
+        "zp_dtype",  # the dtype of stored zero points is checked
+    ),
     {"dynamic": (False,)},
-)
+)  # fmt: skip
 MODELOPT = Fields(
     ("config_groups", "ignore", "exclude_modules", "quant_algo", "group_size", "quantized_layers"),
-    _idle(ACTIVATIONS, "kv_cache_scheme kv_cache_quant_algo input_activations") | {"weights": STATED_ELSEWHERE},
+    (
+        "kv_cache_scheme", "kv_cache_quant_algo", "input_activations",  # not weights
+        "weights",  # the file states it for each weight
+    ),
     {"has_zero_point": (False,), "pre_quant_scale": (False,)},
-)
+)  # fmt: skip
 MLX = Fields(("bits", "group_size", "mode"))
 
 TABLES: Mapping[str, Fields] = {
@@ -128,7 +131,7 @@ TABLES: Mapping[str, Fields] = {
     "compressed-tensors": EVERY | COMPRESSED,
     "fbgemm_fp8": EVERY | SKIPPED | FLOAT8,
     "fp8": EVERY | SKIPPED | FLOAT8,
-    "gguf": EVERY | Fields(idle={"gguf_file": LOADING}),
+    "gguf": EVERY | Fields(idle=("gguf_file",)),
     "gptq": EVERY | SKIPPED | GPTQ,
     "mlx": EVERY | MLX,
     "modelopt": EVERY | MODELOPT,

@@ -31,7 +31,7 @@ class Scaled(Packed):
     """Numbers of 8 bits, and a scale for all of them, for each row, or for each block of rows and columns."""
 
     parts: ClassVar = {
-        "weight": (".weight",), "scale": (".weight_scale_inv", ".weight_scale", ".scale"),
+        "codes": (".weight",), "scale": (".weight_scale_inv", ".weight_scale", ".scale"),
         "zeros": (".weight_zero_point",),
     }  # fmt: skip
     optional = frozenset({"zeros"})
@@ -45,13 +45,13 @@ class Scaled(Packed):
                 return self._state_compressed()
             case "modelopt":
                 return state_modelopt(self, FLOAT8, "FP8")
-        form = self.choice("fmt") or "float8"
+        form = self.setting("fmt") or "float8"
         if form not in FORMS:
             raise self.unsupported(f"fp8 in the form {form!r:.40}")
         return Stated(FORMS[form], 8)
 
     def _state_compressed(self) -> Stated:
-        is_integer = self.infos["weight"].dtype == "I8"
+        is_integer = self.infos["codes"].dtype == "I8"
         dtype, number = ("I8", "int") if is_integer else ("F8_E4M3", "float")
         formats = tuple(name for name, stored in PLAIN.items() if stored in (number, None))
         stated = state_compressed(self, (dtype,), formats, number)
@@ -61,26 +61,21 @@ class Scaled(Packed):
         return stated
 
     def _measure(self) -> None:
-        rows, columns = self.matrix("weight")
+        rows, columns = self.matrix("codes")
         self.shape = (rows, columns)
-        self.format = "int8" if self.infos["weight"].dtype == "I8" else "fp8"
-        self._require_exponents()
+        self.format = "int8" if self.infos["codes"].dtype == "I8" else "fp8"
+        scale = self.infos["scale"]
+        stated: bool | None = None  # whether scales are exponents
+        if self.method == "compressed-tensors":
+            stated = self.setting("format") == "mxfp8-quantized" or self.setting("scale_dtype") == "torch.uint8"
+        elif self.setting("scale_fmt") == "float":
+            stated = False
+        if stated is not None and stated != (scale.dtype in EXPONENTS):
+            raise self.broken(f"{scale.name} is {scale.dtype}, and {'exponents' if stated else 'numbers'} are stated")
         self.block = self._find_block(rows, columns)
         height, width = self.block
         self.grid = (math.ceil(rows / height), math.ceil(columns / width))
-        self.require_shape("zeros", self.grid, self.infos["scale"].shape)
-
-    def _require_exponents(self) -> None:
-        """Raise CorruptCheckpointError if scales are stored as exponents, and numbers are stated, or the reverse."""
-        scale = self.infos["scale"]
-        are_exponents = scale.dtype in EXPONENTS
-        stated: bool | None = None
-        if self.method == "compressed-tensors":
-            stated = self.choice("format") == "mxfp8-quantized" or self.choice("scale_dtype") == "torch.uint8"
-        elif self.choice("scale_fmt") == "float":
-            stated = False
-        if stated is not None and stated != are_exponents:
-            raise self.broken(f"{scale.name} is {scale.dtype}, and {'exponents' if stated else 'numbers'} are stated")
+        self.require_shape("zeros", self.grid, scale.shape)
 
     def _find_block(self, rows: int, columns: int) -> tuple[int, int]:
         """Rows and columns that share a scale, as config.json states them, or as the shape of the scales tells."""
@@ -106,7 +101,7 @@ class Scaled(Packed):
         return BLOCK, BLOCK
 
     def _find_compressed_block(self, rows: int, columns: int) -> tuple[int, int]:
-        if self.choice("strategy") == "block":
+        if self.setting("strategy") == "block":
             height, width = self._read_sides("block_structure")
             self.require_shape("scale", (math.ceil(rows / height), math.ceil(columns / width)))
             return height, width
@@ -136,7 +131,7 @@ class Scaled(Packed):
         for role, info in self.infos.items():
             has_blocks = info.shape[:1] == self.grid[:1]
             needs[role] = blocks if has_blocks else slice(None)
-        needs["weight"] = rows
+        needs["codes"] = rows
         return needs
 
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
@@ -145,7 +140,7 @@ class Scaled(Packed):
         if "zeros" in tensors:
             zeros = self._spread(tensors["zeros"].float(), rows)
         scales = self._spread(exponents(tensors["scale"]), rows)
-        return self.rescale(tensors["weight"], scales, zeros, size=self.block[1])
+        return self.rescale(tensors["codes"], scales, zeros, size=self.block[1])
 
     def _spread(self, values: Tensor, rows: slice) -> Tensor:
         """Numbers of blocks as numbers of rows: those of the blocks that rows are in → [rows, groups]."""
@@ -165,7 +160,7 @@ class PackedFp4(Packed):
     """
 
     parts: ClassVar = {
-        "weight": (".weight_packed",), "scale": (".weight_scale",), "overall": (".weight_global_scale",),
+        "codes": (".weight_packed",), "scale": (".weight_scale",), "overall": (".weight_global_scale",),
     }  # fmt: skip
     optional = frozenset({"overall"})
     dtypes = ("U8",)
@@ -176,13 +171,13 @@ class PackedFp4(Packed):
 
     def _state(self) -> Stated:
         stated = state_compressed(self, ("U8",), tuple(PACKED_FP4), "float")
-        size = PACKED_FP4.get(self.choice("format"), stated.size)
+        size = PACKED_FP4.get(self.setting("format"), stated.size)
         if stated.bits != 4 or stated.has_zeros or stated.size != size:
             raise self.broken(f"{stated.bits} bits in groups of {stated.size} are stated, and the file holds FP4")
         return stated
 
     def _measure(self) -> None:
-        rows, nbytes = self.matrix("weight")
+        rows, nbytes = self.matrix("codes")
         columns = 2 * nbytes
         self.shape = (rows, columns)
         is_mxfp4 = self.infos["scale"].dtype in EXPONENTS
@@ -207,14 +202,14 @@ class PackedFp4(Packed):
         if "overall" in tensors:
             overall = tensors["overall"].float().reshape(())
             scales = scales / overall if self.divides else scales * overall
-        numbers = fp4(nibbles(tensors["weight"]))
+        numbers = fp4(nibbles(tensors["codes"]))
         return self.rescale(numbers, scales, size=self.size)
 
 
 class ModeloptFp4(PackedFp4):
     """The same of modelopt: its scale of all numbers multiplies."""
 
-    parts: ClassVar = {"weight": (".weight",), "scale": (".weight_scale",), "overall": (".weight_scale_2",)}
+    parts: ClassVar = {"codes": (".weight",), "scale": (".weight_scale",), "overall": (".weight_scale_2",)}
     divides = False
 
     def _state(self) -> Stated:
@@ -226,7 +221,7 @@ def state_modelopt(packed: Packed, dtypes: tuple[str, ...], algorithm: str) -> S
 
     Raises CorruptCheckpointError if it is another one than that of the codes.
     """
-    stated = packed.choice("quant_algo", algorithm).upper()
+    stated = packed.setting("quant_algo", default=algorithm).upper()
     if "AWQ" in stated:
         raise packed.unsupported(f"the algorithm {stated!r:.40}, which scales inputs")
     if algorithm not in stated and stated != "MIXED_PRECISION":

@@ -30,10 +30,10 @@ class Gptq(Packed):
     numbers: ClassVar = {"zeros": WORDS, "scales": FLOAT_SCALES, "groups": INTEGERS}
 
     def _state(self) -> Stated:
-        bits = self.integer("bits")
+        bits: int = self.setting("bits", default=0)
         if bits not in (2, 3, 4, 8):
             raise self.unsupported(f"GPTQ with {bits} bits")
-        forms = {self.choice(name) for name in ("checkpoint_format", "format")} - {""}
+        forms: set[str] = {self.setting(name) for name in ("checkpoint_format", "format")} - {""}
         if len(forms) > 1:
             raise self.broken(f"the configuration states the formats {' and '.join(sorted(forms))!s:.60}")
         self.version = next(iter(forms), "gptq")
@@ -41,8 +41,8 @@ class Gptq(Packed):
             raise self.unsupported(f"GPTQ in the format {self.version!r:.40}")
         self.is_symmetric = self.settings.get("sym")
         if self.is_symmetric is not None:
-            self.flag("sym", default=True)  # raises for what is no flag
-        is_ordered = self.flag("desc_act", default=False) or None  # some have the order that inputs have anyway
+            self.setting("sym", default=True)  # raises for what is no flag
+        is_ordered = self.setting("desc_act", default=False) or None  # some have the order that inputs have anyway
         self.width = bits
         return Stated(WORDS, bits, self.group_size(128), has_zeros=True, is_ordered=is_ordered)
 
@@ -93,11 +93,11 @@ class Awq(Packed):
     bits = 4
 
     def _state(self) -> Stated:
-        version = self.choice("version") or self.choice("format", "gemm")
-        bits = self.integer("bits", 4)
-        if bits != 4 or version not in ("gemm", "gemv") or self.choice("backend") == "llm-awq":
+        version = self.setting("version") or self.setting("format", default="gemm")
+        bits = self.setting("bits", default=4)
+        if bits != 4 or version not in ("gemm", "gemv") or self.setting("backend") == "llm-awq":
             raise self.unsupported(f"AWQ with {bits} bits in the format {version!r:.40}")
-        if not self.flag("zero_point", default=True):
+        if not self.setting("zero_point", default=True):
             raise self.broken("the configuration states no zero points, and the tensor .qzeros has some")
         self.is_gemm = version == "gemm"
         self.by_rows = not self.is_gemm
@@ -173,7 +173,9 @@ class CompressedIntegers(Packed):
             raise self.broken(f"its stated shape is {shape!r:.60}, and {rows} rows of {words} words are stored")
         columns = int(shape[1])
         self.shape = (rows, columns)
-        self.padded = self._is_padded(words, columns)
+        self.padded = words != math.ceil(columns * self.width / 32)  # the width of rows tells
+        if self.padded and words != math.ceil(columns / (32 // self.width)):
+            raise self.broken(f"{words} words hold no {columns} numbers of {self.width} bits")
         self.format = f"int{self.width}"
         scales = self.infos["scales"].shape
         if self.stated.size is None:
@@ -184,20 +186,6 @@ class CompressedIntegers(Packed):
             in_word = 32 // self.width if self.padded else 32 / self.width
             groups = scales[-1] if scales else 1
             self.require_shape("zeros", (math.ceil(rows / in_word), groups))
-
-    def _is_padded(self, words: int, columns: int) -> bool:
-        """Whether words are padded, which the width of rows tells."""
-        if words == math.ceil(columns * self.width / 32):
-            return False
-        if words == math.ceil(columns / (32 // self.width)):
-            return True
-        raise self.broken(f"{words} words hold no {columns} numbers of {self.width} bits")
-
-    def _require_padding(self, words: Tensor) -> None:
-        """Raise CorruptCheckpointError if words have numbers where the stated width leaves them empty."""
-        used = 32 // self.width * self.width
-        if bool((words.long() & 0xFFFFFFFF >> used << used).any()):
-            raise self.broken(f"its words hold more than numbers of {self.width} bits")
 
     def needs(self, rows: slice) -> dict[str, slice]:
         """The same rows of codes and scales."""
@@ -212,8 +200,9 @@ class CompressedIntegers(Packed):
     def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Rows of the weight; see `Packed`."""
         outputs, inputs = self.shape
-        if self.padded:
-            self._require_padding(tensors["codes"])
+        used = 32 // self.width * self.width  # the bits of a padded word
+        if self.padded and bool((tensors["codes"].long() & 0xFFFFFFFF >> used << used).any()):
+            raise self.broken(f"its words hold more than numbers of {self.width} bits")
         codes = unpack(tensors["codes"], self.width, padded=self.padded)[:, :inputs]
         scales = tensors["scales"]
         if scales.numel() == 1:
@@ -237,9 +226,9 @@ class Mlx(Packed):
     numbers: ClassVar = {"scales": FLOAT_SCALES, "offsets": FLOAT_SCALES}
 
     def _state(self) -> Stated:
-        bits = self.integer("bits")
-        size = self.integer("group_size")
-        mode = self.choice("mode", "affine")
+        bits = self.setting("bits", default=0)
+        size = self.setting("group_size", default=0)
+        mode = self.setting("mode", default="affine")
         if mode != "affine" or bits not in (2, 3, 4, 5, 6, 8) or size < 1:
             raise self.unsupported(f"MLX with {bits} bits and groups of {size} in the mode {mode!r:.40}")
         self.width = bits

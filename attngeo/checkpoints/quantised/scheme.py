@@ -22,6 +22,8 @@ INTEGERS = ("I32", "I64")
 POSITIVE_FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FP4 = (*POSITIVE_FP4, *(-number for number in POSITIVE_FP4))
 
+# The types of settings, in words.
+KINDS = {int: "a whole number", bool: "true or false", str: "a word"}
 # The least and the most that a number of a configuration may be.
 LEAST = -1
 MOST = 1 << 31
@@ -55,7 +57,7 @@ class Packed:
         CorruptCheckpointError: The tensors contradict one another or the settings.
         UnsupportedModelError: The settings are not decoded.
 
-    parts: role → the ends of the names that it may have; the first role is the one that has codes. optional: roles that
+    parts: role → the ends of the names that it may have; one role is "codes". optional: roles that
     may be missing. small: roles that are read to learn the shape. dtypes: of the codes. numbers: role → the dtypes that
     other tensors may have. bits: of one code; None if only the configuration states it. bits_field: the field that
     states it. by_rows: whether rows of the weight need the same rows of each tensor; otherwise they need all. An
@@ -87,9 +89,18 @@ class Packed:
         self.method = method
         self._read_stored = read_stored
         self.stated = self._state()
-        self._require_parts()
+        code_dtypes = self.stated.dtypes or self.dtypes
+        for role, dtypes in {**self.numbers, "codes": code_dtypes}.items():
+            info = infos.get(role)
+            if info is not None and info.dtype not in dtypes:
+                raise self.broken(f"{info.name} is {info.dtype}, expected {' or '.join(dtypes)}")
+        self._require_stated("zeros", self.stated.has_zeros, "zero points")
+        self._require_stated("groups", self.stated.is_ordered, "an order of inputs")
         self._measure()
-        self._require_groups()
+        size = self.stated.size
+        # If each input names its group, the last one may be small.
+        if size not in (None, -1) and "groups" not in infos and self.shape[1] % size:
+            raise self.broken(f"the configuration states groups of {size}, which do not divide {self.shape[1]} inputs")
 
     def _state(self) -> Stated:
         """What the settings state.
@@ -98,16 +109,6 @@ class Packed:
         decoded.
         """
         raise NotImplementedError
-
-    def _require_parts(self) -> None:
-        """Raise CorruptCheckpointError for a tensor that contradicts what is stated, or that is stated and missing."""
-        code_dtypes = self.stated.dtypes or self.dtypes
-        for role, dtypes in {**self.numbers, self.codes_role(): code_dtypes}.items():
-            info = self.infos.get(role)
-            if info is not None and info.dtype not in dtypes:
-                raise self.broken(f"{info.name} is {info.dtype}, expected {' or '.join(dtypes)}")
-        self._require_stated("zeros", self.stated.has_zeros, "zero points")
-        self._require_stated("groups", self.stated.is_ordered, "an order of inputs")
 
     def _require_stated(self, role: str, is_stated: bool | None, what: str) -> None:
         """Raise CorruptCheckpointError if a tensor is missing although it is stated, or the reverse."""
@@ -118,15 +119,6 @@ class Packed:
         if is_stated is False and info is not None:
             raise self.broken(f"the configuration states no {what}, and the tensor {info.name} has some")
 
-    def _require_groups(self) -> None:
-        """Raise CorruptCheckpointError if the stated size of groups does not divide the inputs of the weight."""
-        _, inputs = self.shape
-        size = self.stated.size
-        if size in (None, -1) or "groups" in self.infos:  # each input names its group, of which the last may be small
-            return
-        if inputs % size:
-            raise self.broken(f"the configuration states groups of {size}, which do not divide {inputs} inputs")
-
     def _measure(self) -> None:
         """Find the shape and the format.
 
@@ -134,11 +126,6 @@ class Packed:
         settings that are not decoded.
         """
         raise NotImplementedError
-
-    @classmethod
-    def codes_role(cls) -> str:
-        """The role of the tensor that has the codes."""
-        return next(iter(cls.parts))
 
     def read(self, role: str) -> Tensor:
         """The numbers of a small tensor, which tell the shape."""
@@ -154,32 +141,21 @@ class Packed:
             f"{self.name}: {problem}, which is not supported; give the model without quantisation"
         )
 
-    def integer(self, name: str, default: int | None = None) -> int:
-        """A setting that is a whole number. Raises CorruptCheckpointError for any other value."""
+    def setting(self, name: str, *, default: Any = "") -> Any:
+        """A setting of the same type as its default, which stands for a missing one; a word in small letters.
+
+        Raises CorruptCheckpointError for a value of another type, and for a number that no setting has.
+        """
         value = self.settings.get(name)
         if value is None:
-            value = default
-        if type(value) is not int or not LEAST <= value <= MOST:
-            raise self.broken(f"the configuration states {name} = {value!r:.40}, expected a whole number")
-        return value
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        """A setting that is true or false. Raises CorruptCheckpointError for any other value."""
-        value = self.settings.get(name)
-        if value is not None and type(value) is not bool:
-            raise self.broken(f"the configuration states {name} = {value!r:.40}, expected true or false")
-        return default if value is None else value
-
-    def choice(self, name: str, default: str = "") -> str:
-        """A setting that is a word, in small letters. Raises CorruptCheckpointError for any other value."""
-        value = self.settings.get(name)
-        if value is not None and not isinstance(value, str):
-            raise self.broken(f"the configuration states {name} = {value!r:.40}, expected a word")
-        return (default if value is None else value).lower()
+            return default
+        if type(value) is not type(default) or (type(value) is int and not LEAST <= value <= MOST):
+            raise self.broken(f"the configuration states {name} = {value!r:.40}, expected {KINDS[type(default)]}")
+        return value.lower() if isinstance(value, str) else value
 
     def group_size(self, default: int) -> int:
         """The setting of this name: the inputs of a group, or -1 for all. Raises CorruptCheckpointError for others."""
-        size = self.integer("group_size", default)
+        size: int = self.setting("group_size", default=default)
         if size == 0:
             raise self.broken("the configuration states group_size = 0, expected at least 1, or -1")
         return size

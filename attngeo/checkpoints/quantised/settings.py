@@ -163,6 +163,8 @@ def _resolve_groups(stated: Mapping[str, Any], module: str) -> list[Mapping[str,
         if rank in (best, UNKNOWN):  # all, if modules have other names there
             file_format = group.get("format") or stated.get("format")
             settings.append({**stated, **group["weights"], "format": file_format})
+    if not settings:
+        raise CorruptCheckpointError("no group of config_groups states its weights; download it again")
     return settings
 
 
@@ -173,7 +175,6 @@ def _read_groups(stated: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         raise CorruptCheckpointError(
             f"the configuration states config_groups = {groups!r:.40}, expected a table of groups"
         )
-    has_weights = False
     for name, group in groups.items():
         table = f"the group {name!r:.40} of config_groups"
         is_group = isinstance(group, Mapping) and isinstance(group.get("targets"), list)
@@ -183,10 +184,7 @@ def _read_groups(stated: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         weights = group.get("weights")
         if weights is not None:
             require_known(weights, WEIGHTS, table)
-            has_weights = True
             yield group
-    if not has_weights:
-        raise CorruptCheckpointError("no group of config_groups states its weights; download it again")
 
 
 # How well a target fits: by its name, by a pattern, as one of all linear layers, not, or not known.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
-from pathlib import Path
 
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from attngeo.checkpoints.quantised.ggml import Ggml
 from attngeo.checkpoints.quantised.integers import Awq, CompressedIntegers, Gptq, Mlx
 from attngeo.checkpoints.quantised.scheme import Packed
 from attngeo.checkpoints.quantised.settings import estimate_settings, resolve_settings
-from attngeo.checkpoints.store import FLOATS, TensorInfo, TensorStore, quantisation_settings, stated_quantisation
+from attngeo.checkpoints.store import FLOATS, OuterStore, TensorInfo, quantisation_settings, stated_quantisation
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError, about
 
 # Method, as config.json states it → the forms that its weights may have; the first one that fits is taken.
@@ -45,7 +44,7 @@ WEIGHT = ".weight"
 MOST_SMALL = 1 << 16
 
 
-class DecodingStore(TensorStore):
+class DecodingStore(OuterStore):
     """The tensors of another store, and in place of packed weights the numbers that they stand for, in float32.
 
     Only what is asked for is read, and where a form allows, only its rows. Scales may be in other files than codes. A
@@ -56,24 +55,13 @@ class DecodingStore(TensorStore):
     """
 
     def __init__(self, inner: FileStore) -> None:
-        self._inner = inner
-        self.ref = inner.ref
-        self.config = inner.config
-        self.revision = inner.revision
-        self.offline = inner.offline
-        self.folder = inner.folder
-        self.main_file = inner.main_file
-        self.format = inner.format
+        super().__init__(inner)
+        self._files = inner
         self.method = stated_quantisation(inner.config)
         self._settings = quantisation_settings(inner.config)
         self._forms = METHODS.get(self.method, ())
         self._packed: dict[str, Packed | None] = {}
         self._small: dict[str, Tensor] = {}
-
-    @property
-    def lanes(self) -> int:
-        """How many reads at once make it faster."""
-        return self._inner.lanes
 
     @cached_property
     def _pieces(self) -> Mapping[str, dict[str, str]]:
@@ -81,7 +69,7 @@ class DecodingStore(TensorStore):
         code_ends = {WEIGHT, *OTHER_CODES}
         ends = {WEIGHT} if self.method in METHODS else {WEIGHT, *OTHER_CODES}
         for form in self._forms:
-            code_ends.update(form.parts[form.codes_role()])
+            code_ends.update(form.parts["codes"])
             for names in form.parts.values():
                 ends.update(names)
         by_weight: dict[str, dict[str, str]] = {}
@@ -126,7 +114,7 @@ class DecodingStore(TensorStore):
         missing = ""
         for form in self._forms:
             by_role = self._sort_roles(form, pieces)
-            codes = by_role.get(form.codes_role())
+            codes = by_role.get("codes")
             if codes is None or self._inner.info(codes).dtype not in form.dtypes:
                 continue
             lacking = form.parts.keys() - by_role.keys() - form.optional
@@ -232,14 +220,9 @@ class DecodingStore(TensorStore):
         return tensors
 
     @property
-    def total_nbytes(self) -> int | None:
-        """Bytes of all tensors as they are stored."""
-        return self._inner.total_nbytes
-
-    @property
     def parameters(self) -> int | None:
         """Number of weights, in files that are not open estimated; codes count, scales do not."""
-        return self._inner.count(self._count_weights)
+        return self._files.count(self._count_weights)
 
     def _count_weights(self, info: TensorInfo) -> int:
         """The weights that a stored tensor holds."""
@@ -248,19 +231,7 @@ class DecodingStore(TensorStore):
         if info.dtype in FLOATS and not has_scales:
             return math.prod(info.shape)
         for form in self._forms:
-            if info.dtype in form.dtypes and info.name.endswith(form.parts[form.codes_role()]):
+            if info.dtype in form.dtypes and info.name.endswith(form.parts["codes"]):
                 module = (owner or info.name).removesuffix(WEIGHT)
                 return form.count(info, estimate_settings(self.method, self._settings, module))
         return 0  # scales and zeros
-
-    def file(self, name: str) -> Path | None:
-        """The path of another file of the model; see `TensorStore`."""
-        return self._inner.file(name)
-
-    def download(self, progress: Callable[[str], None]) -> None:
-        """Make every file of weights a whole file on this machine."""
-        self._inner.download(progress)
-
-    def close(self) -> None:
-        """Close all open files."""
-        self._inner.close()

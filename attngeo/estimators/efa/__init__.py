@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attngeo import import_when_used
+from attngeo.lazy import import_when_used
 
 if TYPE_CHECKING:
     from attngeo.estimators.efa.comparison import compare_fits as compare_fits
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         fit_own_sequences as fit_own_sequences,
         predict_file as predict_file,
         read_basket as read_basket,
-        read_like as read_like,
         sample_file as sample_file,
     )
     from attngeo.estimators.efa.vectors import rank_similar as rank_similar

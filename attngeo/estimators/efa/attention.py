@@ -30,7 +30,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attngeo.choices import whole
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.options import Scale
 
@@ -46,7 +45,7 @@ SHORT_ROW = 16
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShape:
-    """The sizes and the kind of the layers. Raises UsageError for sizes below 1.
+    """The sizes and the kind of the layers. Raises UsageError for heads that do not divide it.
 
     width: d. kind: "softmax", or "linear" for the products themselves as weights. scale: of the products, 1/"width" as
     in the paper, or 1/√"head" as in its code. bias: of the four matrices. output: a matrix after the heads; without it,
@@ -67,16 +66,12 @@ class AttentionShape:
     feed_forward: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("width", "layers", "heads"):
-            whole(name, getattr(self, name), 1)
         if self.head_size is None and self.width % self.heads:
             raise UsageError(
                 f"$width is {self.width}, expected a multiple of $n_heads, {self.heads}; or set head_size",
                 "width",
                 "n_heads",
             )
-        if not self.output and self.size * self.heads != self.width:
-            raise UsageError(f"heads·head_size is {self.size * self.heads}, expected the width, {self.width}")
 
     @property
     def size(self) -> int:
@@ -179,11 +174,6 @@ class MaskedAttention(nn.Module):
             vectors.index_put_((rows[:, None], positions), group.to(vectors.dtype))
         return vectors
 
-    def read_one(self, tokens: Tensor, masked: Tensor, known: Tensor, position: int, *, causal: bool) -> Tensor:
-        """The last layer's token at one position when that position is masked, [B, d]."""
-        *_, last = self.step_copy(tokens, masked, known, position, causal=causal)
-        return last[0][:, position]
-
     def step_copy(
         self, tokens: Tensor, masked: Tensor, known: Tensor, position: int, *, causal: bool
     ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -215,7 +205,8 @@ class MaskedAttention(nn.Module):
         started = _start_copies(layers[0], tokens, masked, visible)
         if len(layers) == 2 and not self.shape.norm and not self.shape.feed_forward:
             return _read_copies(layers[1], started, visible)
-        copies = _expand(layers[0], started)
+        is_masked = mark_masked(masked, tokens.shape[1])[..., None]
+        copies = torch.where(is_masked, started.masked.unsqueeze(2), layers[0].finish(started.expand()))
         for layer in layers[1:-1]:
             copies = _step(layer, copies, layer.keys(copies), visible[:, :, None])
         return _read_copies(layers[-1], WholeCopies(copies), visible)
@@ -328,13 +319,6 @@ def _start_copies(layer: MaskedLayer, tokens: Tensor, masked: Tensor, visible: T
             once = once + layer.output.bias
     masked = _read(layer, masked, keys, masked_keys, visible)
     return MixedCopies(once, mixed.permute(0, 2, 3, 1, 4).flatten(3), output, masked)
-
-
-def _expand(layer: MaskedLayer, copies: MixedCopies) -> Tensor:
-    """All tokens of all copies after the first layer, [B, I, J, d]."""
-    others = layer.finish(copies.expand())
-    is_masked = mark_masked(copies.masked, others.shape[2])[..., None]
-    return torch.where(is_masked, copies.masked.unsqueeze(2), others)
 
 
 def _read_copies(layer: MaskedLayer, copies: WholeCopies | MixedCopies, visible: Tensor) -> Tensor:

@@ -26,23 +26,22 @@ UNDIVIDED = 2**13
 
 
 def group_similar(model: PartModel, sequences: Sequences, options: EfaOptions) -> Iterator[np.ndarray]:
-    """Numbers of sequences that are read at once; long ones first, together with those at least half as long."""
+    """Numbers of sequences that are read at once; long ones first, together with those at least half as long.
+
+    Of long ones they are few: their copies are large, and so are many logits.
+    """
+    is_copied = options.model == "efa" and not options.causal and options.n_layers > 1
     lengths = sequences.lengths
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
         longest = int(lengths[order[start]])
-        group = order[start : start + _count_together(longest, model.shape.items, options)]
+        weights = options.n_heads * (longest**2 if is_copied else longest)
+        most = MOST_NUMBERS // (longest * max(model.shape.items, weights))
+        group = order[start : start + max(1, min(CHUNK, most))]
         group = group[2 * lengths[group] >= longest]
         yield group
         start += len(group)
-
-
-def _count_together(length: int, items: int, options: EfaOptions) -> int:
-    """How many sequences of this length are read at once: copies of a long one are large, and so are many logits."""
-    is_copied = options.model == "efa" and not options.causal and options.n_layers > 1
-    weights = options.n_heads * length ** (2 if is_copied else 1)
-    return max(1, min(CHUNK, MOST_NUMBERS // (length * max(items, weights))))
 
 
 def hold_out(sequences: Sequences, options: EfaOptions) -> tuple[Sequences, Sequences]:

@@ -25,21 +25,13 @@ TABLE = "the table"
 ROUNDING = 2.0**-48
 
 
-def require_frame(data: Any, source: str = TABLE) -> None:
-    """Raise UsageError unless it is a DataFrame."""
-    if not isinstance(data, pd.DataFrame):
-        raise UsageError(f"{source} is a {type(data).__name__}, expected a DataFrame; read a file with pandas first")
-
-
 def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> None:
-    """Raise TableError unless the table has rows, and these columns once each."""
+    """Raise TableError unless a table has rows, and these columns once each; UsageError if it is no DataFrame."""
+    if not isinstance(frame, pd.DataFrame):
+        raise UsageError(f"{source} is a {type(frame).__name__}, expected a DataFrame; read a file with pandas first")
     if not len(frame):
         raise TableError("has no rows, expected some", table=source)
-    require_columns(list(frame.columns), names, source)
-
-
-def require_columns(columns: Sequence[Any], names: Iterable[str], source: str) -> None:
-    """Raise TableError unless a table has these columns once each."""
+    columns = list(frame.columns)
     for name in names:
         count = columns.count(name)
         if count == 1:
@@ -56,13 +48,17 @@ def require_columns(columns: Sequence[Any], names: Iterable[str], source: str) -
         raise TableError(f"{problem}, expected one; it has {list_names(columns)}; {advice}", *options, table=source)
 
 
-def require_values(column: pd.Series[Any], source: str) -> None:
-    """Raise TableError for a missing value."""
-    missing = column.isna().to_numpy()
-    if missing.any():
-        row = int(missing.argmax()) + 1
-        problem = "the cell is empty, or a text such as NA that --missing names; fill it or leave the row out"
-        raise TableError(problem, table=source, row=row, column=column.name)
+def refuse_first(wrong: np.ndarray, column: pd.Series[Any], source: str, problem: str) -> None:
+    """Raise TableError for the first row that is wrong, if one is. wrong: [rows]. problem: is said of its value."""
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise TableError(f"{show_value(column.iloc[row])}{problem}", table=source, row=row + 1, column=column.name)
+
+
+def require_values(column: pd.Series[Any], source: str, is_read: np.ndarray | bool = True) -> None:
+    """Raise TableError for a missing value. is_read: the rows that are checked, [rows]."""
+    problem = ", as the cell is empty, or a text such as NA that --missing names; fill it or leave the row out"
+    refuse_first(is_read & column.isna().to_numpy(), column, source, problem)
 
 
 def refuse_kind(column: Any, value: Any, source: str) -> TableError:
@@ -71,34 +67,21 @@ def refuse_kind(column: Any, value: Any, source: str) -> TableError:
     return TableError(f"has a {kind}, expected texts or numbers; convert it", table=source, column=column)
 
 
-def code_sequences(column: pd.Series[Any], source: str) -> tuple[np.ndarray, np.ndarray]:
+def code_sequences(column: pd.Series[Any], source: str) -> tuple[np.ndarray, pd.Index[Any]]:
     """The number of the sequence of each row, and the names of all sequences, as they come first. Raises TableError."""
     require_values(column, source)
     try:
-        codes, labels = pd.factorize(column)
+        return pd.factorize(column)
     except TypeError:
         raise refuse_kind(column.name, column.iloc[0], source) from None
-    return codes, np.asarray(labels)
 
 
 def rank_positions(column: pd.Series[Any], codes: np.ndarray, source: str, missing: np.ndarray) -> np.ndarray:
-    """The ranks of the positions of rows. Raises TableError for one that a sequence has twice, but for missing rows.
+    """The ranks of positions, equal ones together: of numbers with all their digits, or of dates of any year.
 
-    codes: of the sequences of rows. missing: which rows may share a position with other missing ones.
+    codes: of the sequences of rows. missing: which rows may share a position with other missing ones. Raises TableError
+    for what is no position, and for one that a sequence has twice.
     """
-    positions = _read_positions(column, source)
-    twice = pd.DataFrame({"sequence": codes, "position": positions}).duplicated()
-    if missing.any():
-        twice &= ~pd.Series(missing).groupby([codes, positions]).transform("all")
-    if twice.any():
-        row = int(np.flatnonzero(twice)[0])
-        problem = f"{show_value(column.iloc[row])} is in its sequence twice; name a column that numbers its rows"
-        raise TableError(problem, table=source, row=row + 1, column=column.name)
-    return positions
-
-
-def _read_positions(column: pd.Series[Any], source: str) -> np.ndarray:
-    """The ranks of positions, equal ones together: of numbers with all their digits, or of dates of any year."""
     require_values(column, source)
     values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
     if column.dtype.kind == "c":
@@ -112,11 +95,13 @@ def _read_positions(column: pd.Series[Any], source: str) -> np.ndarray:
     wrong = values.isna().to_numpy()
     if values.dtype.kind == "f":
         wrong = wrong | np.isinf(values.to_numpy(np.float64, na_value=np.nan))
-    if wrong.any():
-        row = int(wrong.argmax())
-        problem = f"{show_value(column.iloc[row])}, expected a finite number or a date (2020-01-31); leave the row out"
-        raise TableError(problem, table=source, row=row + 1, column=column.name)
-    return values.rank(method="dense").to_numpy(np.int64)
+    refuse_first(wrong, column, source, ", expected a finite number or a date (2020-01-31); leave the row out")
+    ranks = values.rank(method="dense").to_numpy(np.int64)
+    twice = pd.DataFrame({"sequence": codes, "position": ranks}).duplicated()
+    if missing.any():
+        twice &= ~pd.Series(missing).groupby([codes, ranks]).transform("all")
+    refuse_first(twice.to_numpy(), column, source, " is in its sequence twice; name a column that numbers its rows")
+    return ranks
 
 
 def learn_items(tables: Mapping[str, pd.DataFrame], column: str) -> list[Any]:
@@ -127,22 +112,23 @@ def learn_items(tables: Mapping[str, pd.DataFrame], column: str) -> list[Any]:
     items: set[Any] = set()
     for source, table in tables.items():
         check_columns(table, [column], source)
-        require_values(table[column], source)
-        try:
-            new = set(table[column].unique().tolist()) - items
-        except TypeError:
-            raise refuse_kind(column, table[column].iloc[0], source) from None
-        for item in new:
-            if not isinstance(as_python(item), PLAIN):
+        _, labels = code_sequences(table[column], source)
+        for item in map(as_python, labels):
+            if not isinstance(item, PLAIN):
                 raise refuse_kind(column, item, source)
-        items |= new
+            items.add(item)
     return sort_values(items)
 
 
 def code_values(
-    column: pd.Series[Any], known: Sequence[Any], *, kept: np.ndarray, source: str, noun: str = "items"
+    column: pd.Series[Any],
+    known: Sequence[Any],
+    source: str,
+    is_read: np.ndarray | bool = True,
+    *,
+    noun: str = "items",
 ) -> np.ndarray:
-    """The numbers of values among the known ones; 0 for rows that are not kept, which are not read.
+    """The numbers of values among the known ones; 0 for rows that are not read.
 
     Those of other kinds are found as `find_values` does. Raises TableError for a value that is missing or unknown.
     """
@@ -150,40 +136,24 @@ def code_values(
         codes = find_values(column, known, are_codes=True)
     except TypeError:
         raise refuse_kind(column.name, column.iloc[0], source) from None
-    unseen = kept[codes[kept] == UNKNOWN]
-    if len(unseen):
-        row = int(unseen.min())
-        if column.isna().iloc[row]:
-            require_values(column, source)
-        raise TableError(
-            f"{show_value(column.iloc[row])} is in no training row, expected one of {len(known):,} {noun} such as "
-            f"{show_value(known[0])}; leave the row out, or fit again with it",
-            table=source,
-            row=row + 1,
-            column=column.name,
-        )
+    require_values(column, source, is_read)
+    problem = (
+        f" is in no training row, expected one of {len(known):,} {noun} such as {show_value(known[0])}; leave the row "
+        "out, or fit again with it"
+    )
+    refuse_first(is_read & (codes == UNKNOWN), column, source, problem)
     return np.where(codes == UNKNOWN, 0, codes)
 
 
-def require_numbers(frame: pd.DataFrame, name: str, *, kept: np.ndarray, source: str) -> np.ndarray:
-    """A column as finite numbers whose squares are finite, checked for the kept rows. Raises TableError."""
-    if frame[name].dtype.kind in "mM" or isinstance(frame[name].dtype, pd.PeriodDtype):
-        raise TableError("has dates or times, expected numbers; convert it, or name another", table=source, column=name)
-    if frame[name].dtype.kind == "c":
-        raise TableError("has complex numbers, expected real ones; convert it", table=source, column=name)
-    numbers = read_numbers(frame[name])
-    wrong = kept[~(np.abs(numbers[kept]) <= LARGEST)]
-    if len(wrong):
-        row = int(wrong.min())
-        value = show_value(frame[name].iloc[row])
-        problem = f"{value}, expected a finite number of at most {LARGEST:g}; leave the row out, or scale the column"
-        raise TableError(problem, table=source, row=row + 1, column=name)
+def require_numbers(column: pd.Series[Any], source: str, is_read: np.ndarray | bool = True) -> np.ndarray:
+    """A column as finite numbers whose squares are finite, checked for the rows that are read. Raises TableError."""
+    if column.dtype.kind in "mMc" or isinstance(column.dtype, pd.PeriodDtype):
+        problem = "has dates, times or complex numbers, expected numbers; convert it, or name another column"
+        raise TableError(problem, table=source, column=column.name)
+    numbers = read_numbers(column)
+    problem = f", expected a finite number of at most {LARGEST:g}; leave the row out, or scale the column"
+    refuse_first(is_read & ~(np.abs(numbers) <= LARGEST), column, source, problem)
     return numbers
-
-
-def require_all_numbers(frame: pd.DataFrame, name: str, *, source: str) -> np.ndarray:
-    """`require_numbers` of all rows."""
-    return require_numbers(frame, name, kept=np.arange(len(frame)), source=source)
 
 
 def measure_scale(numbers: np.ndarray) -> tuple[float, float]:

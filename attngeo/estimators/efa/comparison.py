@@ -89,27 +89,20 @@ def _describe(
 
 def _check_same(first: ExponentialFamilyAttention, second: ExponentialFamilyAttention) -> None:
     """Raise UsageError for models that are not of the same things."""
-    _check_equal("part", first.part_, second.part_)
-    _check_equal("direction", first.options_.direction, second.options_.direction)
-    if first.part_ != "items":
-        _check_equal("family", _name_families(first), _name_families(second))
-    items = dict.fromkeys(first.items_)
-    other_items = dict.fromkeys(second.items_)
-    missing = [item for item in items if item not in other_items]
-    missing += [item for item in other_items if item not in items]
+    facts = []
+    for model in (first, second):
+        families = model.options_.families.values() if model.part_ != "items" else []
+        facts.append({"part": model.part_, "direction": model.options_.direction, "family": ", ".join(families)})
+    for name, fact in facts[0].items():
+        other = facts[1][name]
+        if fact != other:
+            raise UsageError(
+                f"the models have another {name}: {fact} and {other}; compare two fits of one {name}, which may have "
+                "one distribution"
+            )
+    missing = set(first.items_) ^ set(second.items_)
     if missing:
+        items = [item for item in [*first.items_, *second.items_] if item in missing]
         raise UsageError(
-            f"the models have other items: {list_names(missing)} in one only; fit both to tables with the same items"
+            f"the models have other items: {list_names(items)} in one only; fit both to tables with the same items"
         )
-
-
-def _check_equal(name: str, first: str, second: str) -> None:
-    if first != second:
-        raise UsageError(
-            f"the models have another {name}: {first} and {second}; compare two fits of one {name}, which may "
-            "have one distribution"
-        )
-
-
-def _name_families(model: ExponentialFamilyAttention) -> str:
-    return ", ".join(model.options_.families.values())

@@ -12,21 +12,21 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from attngeo.errors import TableError
 from attngeo.estimators.efa.columns import (
     TRAINING,
     check_columns,
     code_values,
     learn_items,
     measure_scale,
+    refuse_first,
     refuse_kind,
-    require_all_numbers,
+    require_numbers,
     require_values,
 )
 from attngeo.estimators.efa.families import LARGEST
 from attngeo.estimators.efa.options import Kind
-from attngeo.estimators.shared.cells import parse_numbers, show_value
-from attngeo.estimators.shared.saving import Plain, list_plain
+from attngeo.estimators.shared.cells import parse_numbers
+from attngeo.estimators.shared.saving import Plain
 from attngeo.schemas import Table
 
 # Days of a day, a week and a year.
@@ -69,10 +69,9 @@ def learn_covariates(tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Kin
     for name, stated in kinds.items():
         kind = stated or _guess_kind(train[name])
         if kind == "category":
-            categories = list_plain(learn_items(tables, name), "a category is a")
-            covariates.append(Covariate(kind=kind, categories=tuple(categories)))
+            covariates.append(Covariate(kind=kind, categories=tuple(learn_items(tables, name))))
         else:
-            mean, deviation = measure_scale(_read_column(train, name, kind, TRAINING))
+            mean, deviation = measure_scale(_read_column(train[name], kind, TRAINING))
             covariates.append(Covariate(kind=kind, scale=(mean, deviation or 1.0)))
     return tuple(covariates)
 
@@ -85,17 +84,16 @@ def read_covariates(
     Categories of all columns are numbered one after the other. covariates: by column. Raises TableError for a cell that
     is empty, a category that no training row has, and what is no number or time.
     """
-    every = np.arange(len(frame))
     categories = [np.zeros((len(frame), 0), np.int64)]
     numbers = [np.zeros((len(frame), 0))]
     first = 0
     for name, covariate in covariates.items():
         if covariate.kind == "category":
-            codes = code_values(frame[name], covariate.categories, kept=every, source=source, noun="categories")
+            codes = code_values(frame[name], covariate.categories, source, noun="categories")
             categories.append(codes + first)
             first += len(covariate.categories)
             continue
-        column = _read_column(frame, name, covariate.kind, source)
+        column = _read_column(frame[name], covariate.kind, source)
         mean, deviation = covariate.scale
         numbers.append((column - mean) / deviation)
         if covariate.kind == "time":
@@ -112,43 +110,28 @@ def _guess_kind(column: pd.Series[Any]) -> Kind:
     return "number" if is_number else "category"
 
 
-def _read_column(frame: pd.DataFrame, name: str, kind: Kind, source: str) -> np.ndarray:
-    """The numbers of a column, or the days since 1970 of times, [rows]. Raises TableError."""
-    return _read_days(frame[name], source) if kind == "time" else require_all_numbers(frame, name, source=source)
-
-
-def _read_days(column: pd.Series[Any], source: str) -> np.ndarray:
-    """Days since 1970 of dates, or of numbers, which are seconds. Raises TableError."""
+def _read_column(column: pd.Series[Any], kind: Kind, source: str) -> np.ndarray:
+    """Numbers, or the days since 1970 of dates and of numbers, which are seconds then, [rows]. Raises TableError."""
+    if kind == "number":
+        return require_numbers(column, source)
     require_values(column, source)
     if column.dtype.kind == "m":
         raise refuse_kind(column.name, column.iloc[0], source)
-    if pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.infer_dtype(column) == "integer":
-        return _read_seconds(column, source) / DAY
-    values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
-    times = pd.to_datetime(values, errors="coerce", utc=True, format="ISO8601")
-    if times.isna().any():
-        numbers = parse_numbers(column)
-        if numbers.notna().sum() > times.notna().sum():  # of a file, with a text among them
-            return _read_seconds(column, source) / DAY
-        row = int(times.isna().to_numpy().argmax())
-        value = show_value(column.iloc[row])
-        problem = f"{value}, expected a date (2020-01-31) or seconds since 1970; leave the row out"
-        raise TableError(problem, table=source, row=row + 1, column=column.name)
+    is_number = pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.infer_dtype(column) == "integer"
+    if not is_number:
+        values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
+        times = pd.to_datetime(values, errors="coerce", utc=True, format="ISO8601")
+        # Numbers of a file are texts if there is a text among them.
+        is_number = bool(times.isna().any()) and parse_numbers(column).notna().sum() > times.notna().sum()
+    if is_number:
+        seconds = require_numbers(column, source)
+        problem = (
+            ", expected seconds since 1970 of a time from 1677 to 2262; divide milliseconds by 1,000, or give dates "
+            "(2020-01-31)"
+        )
+        refuse_first(np.abs(seconds) > MOST_SECONDS, column, source, problem)
+        return seconds / DAY
+    problem = ", expected a date (2020-01-31) or seconds since 1970; leave the row out"
+    refuse_first(times.isna().to_numpy(), column, source, problem)
     days: np.ndarray = ((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)
     return days
-
-
-def _read_seconds(column: pd.Series[Any], source: str) -> np.ndarray:
-    """Seconds since 1970. Raises TableError for what is no number, or too many seconds to be meant as such."""
-    seconds = require_all_numbers(column.to_frame(), str(column.name), source=source)
-    far = np.abs(seconds) > MOST_SECONDS
-    if far.any():
-        row = int(far.argmax())
-        raise TableError(
-            f"{show_value(column.iloc[row])}, expected seconds since 1970 of a time from 1677 to 2262; divide "
-            "milliseconds by 1,000, or give dates (2020-01-31)",
-            table=source,
-            row=row + 1,
-            column=column.name,
-        )
-    return seconds

@@ -37,7 +37,8 @@ def describe_data(
     if columns.part == "items":
         return columns.model_copy(update=sizes)
     if options.model == "fm" and not columns.items:
-        sizes["places"] = _list_places(train)
+        assert train.coordinates is not None
+        sizes["places"] = tuple(tuple(place) for place in train.coordinates[: train.starts[1]].tolist())
         for table in tables:
             check_places(table, sizes["places"])
     has_levels = architecture.embedding == "truncated"
@@ -47,14 +48,14 @@ def describe_data(
     values = []
     for numbers, name, family in zip(train.values[train.known].T, options.families, families, strict=True):
         values.append(_describe_values(numbers, name, family, options, has_levels=has_levels))
-    names = options.coordinates
-    place_scale = [(0.0, 1.0)] * len(names)
+    place_scale = [(0.0, 1.0)] * len(options.coordinates)
     if options.standardise and train.coordinates is not None:
-        place_scale = _measure_scales(train.coordinates[train.known], names)
+        pairs = zip(train.coordinates[train.known].T, options.coordinates, strict=True)
+        place_scale = [_measure_scale(numbers, name) for numbers, name in pairs]
     sizes |= {
         "values": tuple(values),
         "place_scale": tuple(place_scale),
-        "coordinates": len(names),
+        "coordinates": len(options.coordinates),
         "lags": len(options.lags),
     }
     return columns.model_copy(update=sizes)
@@ -62,17 +63,14 @@ def describe_data(
 
 def _count_levels(tables: Sequence[Sequences]) -> int:
     """The number of whole numbers from 0 to the largest value. Raises UsageError for more than may have a vector."""
-    largest = 0
-    for table in tables:
-        if table.values is not None:
-            largest = max(largest, int(table.values.nan_to_num().max().clamp(min=0)))
+    largest = int(max(float(table.values.nan_to_num().max()) for table in tables if table.values is not None))
     if largest > LARGEST_LEVEL:
         raise UsageError(
             f"$embedding is truncated, one vector for each whole number, but values go up to {largest:,}, expected "
             f"at most {LARGEST_LEVEL:,}; choose network",
             "embedding",
         )
-    return largest + 1
+    return max(largest, 0) + 1
 
 
 def _describe_values(
@@ -85,7 +83,7 @@ def _describe_values(
     values = values[~values.isnan()]
     if not len(values):
         raise TableError("has no values, expected some in training rows", table=TRAINING, column=name)
-    scale = _measure_scales(values[:, None], [name])[0]
+    scale = _measure_scale(values, name)
     column: dict[str, Any] = {"variance": scale[1] ** 2}
     is_scaled = options.standardise and options.model == "efa"
     if is_scaled and not has_levels:
@@ -97,28 +95,17 @@ def _describe_values(
     return ValueColumn(**column)
 
 
-def _list_places(sequences: Sequences) -> tuple[tuple[float, ...], ...]:
-    """The coordinates of the positions of the first sequence."""
-    if sequences.coordinates is None:
-        raise UsageError("a factor model of values requires items or coordinates; name their columns")
-    first = sequences.coordinates[: sequences.starts[1]]
-    return tuple(tuple(place) for place in first.tolist())
-
-
-def _measure_scales(numbers: Tensor, columns: Sequence[str]) -> list[tuple[float, float]]:
-    """Mean and deviation of each of n numbers, [rows, n]; a deviation of 0 counts as 1.
+def _measure_scale(numbers: Tensor, column: str) -> tuple[float, float]:
+    """Mean and deviation of numbers, [rows]; a deviation of 0 counts as 1.
 
     Raises TableError for numbers that are too close to each other for single precision, in which models compute.
     """
-    scales = []
-    for name, column in zip(columns, numbers.double().numpy().T, strict=True):
-        center, deviation = measure_scale(column)
-        if 0 < deviation < TOO_CLOSE * abs(center):
-            raise TableError(
-                f"column {name!r} has a mean of {center:g} and a deviation of {deviation:g}, which single "
-                "precision cannot tell apart; subtract a constant from the column, in all tables",
-                table=TRAINING,
-                column=name,
-            )
-        scales.append((center, deviation or 1.0))
-    return scales
+    center, deviation = measure_scale(numbers.double().numpy())
+    if 0 < deviation < TOO_CLOSE * abs(center):
+        raise TableError(
+            f"has a mean of {center:g} and a deviation of {deviation:g}, which single precision cannot tell apart; "
+            "subtract a constant from the column, in all tables",
+            table=TRAINING,
+            column=column,
+        )
+    return center, deviation or 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor
 from attngeo.devices import usable_device
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.batches import hold_out, train_model
-from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING, learn_items, require_frame
+from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING, check_columns, learn_items
 from attngeo.estimators.efa.covariates import learn_covariates
 from attngeo.estimators.efa.describing import describe_data
 from attngeo.estimators.efa.families import ExponentialFamily
@@ -29,7 +29,7 @@ from attngeo.estimators.efa.model import JointModel, PartModel
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import Architecture, EfaOptions, EfaSampleOptions
 from attngeo.estimators.efa.parts import choose_parts
-from attngeo.estimators.efa.prediction import draw_items, draw_values, read_all, tabulate_attention
+from attngeo.estimators.efa.prediction import draw_sequences, read_all, tabulate_attention
 from attngeo.estimators.efa.reading import TableReader
 from attngeo.estimators.efa.saving import read_efa, write_efa
 from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences
@@ -39,9 +39,6 @@ from attngeo.estimators.shared.files import keep_whole
 from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training.loop import History, draw_generator, remove_state, seeded
-
-# The names that `measure_columns` has for the tables of a fit.
-NAMES = {TRAINING: "train", HELD_OUT: "validation", TEST: "test"}
 
 
 class SampleKeywords(EfaSampleOptions):
@@ -106,8 +103,6 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     model_: PartModel | JointModel
     items_: list[Any]
     history_: History
-    # Of each part.
-    _shapes: list[DataShape]
     # The tables of the fit by the names of `measure_columns`: the sequences of each part.
     _tables: dict[str, list[Sequences]]
 
@@ -151,42 +146,38 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             TrainingError: as `training.loop.train` raises.
         """
         del y
-        given = {TRAINING: data, HELD_OUT: validation, TEST: test}
-        tables = {source: table for source, table in given.items() if table is not None}
         draft = copy(self)
-        draft._fit(tables, folder, progress)
+        options = draft.options_ = self._make_options()
+        architecture = draft.architecture_ = self.architecture or Architecture()
+        families = make_families(options, self.family if isinstance(self.family, ExponentialFamily) else None)
+        learned = {TRAINING: data}
+        if validation is not None:
+            learned[HELD_OUT] = validation
+        shapes = draft._learn_columns(learned)
+        tables = []
+        for source, table in learned.items():
+            readers = [TableReader(options, draft.items_, shape, families) for shape in shapes]
+            tables.append([reader.read(table, source=source) for reader in readers])
+        names = ["train", "validation"]
+        if validation is None and options.validation_fraction:
+            halves = [hold_out(part, options) for part in tables[0]]
+            tables = [list(half) for half in zip(*halves, strict=True)]
+            names = ["train", "held-out"]
+        shapes = [
+            describe_data(options, architecture, families, shape, parts)
+            for shape, *parts in zip(shapes, *tables, strict=True)
+        ]
+        with seeded(draw_generator(options.random_state).initial_seed()):
+            models = [make_model(options, architecture, families, shape) for shape in shapes]
+        draft.model_ = models[0] if len(models) == 1 else JointModel(models)
+        draft._tables = dict(zip(names, tables, strict=False))
+        if test is not None:
+            draft._tables["test"] = draft.read(test, source=TEST)
+        draft.history_ = train_model(draft.model_, tables, options, architecture, folder=folder, progress=progress)
         self.__dict__ = draft.__dict__
         if folder is not None:
             remove_state(Path(folder))
         return self
-
-    def _fit(self, tables: dict[str, pd.DataFrame], folder: str | Path | None, progress: ProgressCallback) -> None:
-        """Fit the estimator to tables. tables: by their names in messages."""
-        for source, table in tables.items():
-            require_frame(table, source)
-        self.options_ = self._make_options()
-        self.architecture_ = self.architecture or Architecture()
-        own = self.family if isinstance(self.family, ExponentialFamily) else None
-        families = make_families(self.options_, own)
-        learned = {source: table for source, table in tables.items() if source != TEST}
-        self._learn_columns(learned)
-        sequences = {source: self._read_table(table, source=source) for source, table in learned.items()}
-        names = dict(NAMES)
-        if HELD_OUT not in tables and self.options_.validation_fraction:
-            halves = [hold_out(part, self.options_) for part in sequences[TRAINING]]
-            sequences[TRAINING] = [training for training, _ in halves]
-            sequences[HELD_OUT] = [held_out for _, held_out in halves]
-            names[HELD_OUT] = "held-out"
-        training = list(sequences.values())
-        self._make_model(families, training)
-        if TEST in tables:
-            sequences[TEST] = self._read_table(tables[TEST], source=TEST)
-        for source, parts in sequences.items():
-            self._check(parts, source if source in tables else TRAINING)
-        self.history_ = train_model(
-            self.model_, training, self.options_, self.architecture_, folder=folder, progress=progress
-        )
-        self._tables = {names[source]: parts for source, parts in sequences.items()}
 
     def _make_options(self) -> EfaOptions:
         """The parameters as options of commands. Raises UsageError."""
@@ -198,40 +189,30 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             parameters["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         return EfaOptions(**parameters)
 
-    def _learn_columns(self, tables: dict[str, pd.DataFrame]) -> None:
-        """Learn the parts, items, covariates and positions of training and validation tables.
+    def _learn_columns(self, tables: dict[str, pd.DataFrame]) -> list[DataShape]:
+        """Learn the items, and the parts with their covariates and positions, of training and validation tables.
 
         Raises TableError, and UsageError for options that do not fit the columns.
         """
         options = self.options_
-        columns = list(tables[TRAINING].columns)
-        parts, has_items = choose_parts(options, columns)
+        parts, has_items = choose_parts(options, tables[TRAINING])
         self.items_ = learn_items(tables, options.item) if has_items or "items" in parts else []
         covariates = learn_covariates(tables, options.kinds)
         # Tables without the positions that training rows have may be in another order.
-        position = options.position or (POSITION if POSITION in columns else None)
+        position = options.position or (POSITION if POSITION in tables[TRAINING] else None)
         if not options.has_order(position):
             position = None
-        self._shapes = []
+        shapes = []
         for part in parts:
             items = len(self.items_) if has_items or part == "items" else 0
-            self._shapes.append(DataShape(part=part, items=items, covariates=covariates, position=position))
-
-    def _make_model(self, families: Sequence[ExponentialFamily], tables: Sequence[Sequence[Sequences]]) -> None:
-        """Make a model of the shape of training data (the first table) and validation data. Raises TableError."""
-        self._shapes = [
-            describe_data(self.options_, self.architecture_, families, shape, parts)
-            for shape, *parts in zip(self._shapes, *tables, strict=True)
-        ]
-        with seeded(draw_generator(self.options_.random_state).initial_seed()):
-            models = [make_model(self.options_, self.architecture_, families, shape) for shape in self._shapes]
-        self.model_ = models[0] if len(models) == 1 else JointModel(models)
+            shapes.append(DataShape(part=part, items=items, covariates=covariates, position=position))
+        return shapes
 
     @property
     def part_(self) -> str:
         """The part that is modelled: "items", "values" or "both"."""
-        self._require_fit()
-        return "both" if len(self._shapes) > 1 else self._shapes[0].part
+        parts = self._parts
+        return "both" if len(parts) > 1 else parts[0].shape.part
 
     def log_prob(self, data: pd.DataFrame, *, known_only: bool = False) -> pd.Series[float]:
         """Log p of each row given the others, constants of the families included: the sum over values, and the item.
@@ -247,10 +228,13 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             TableError: the table cannot be read.
             UsageError: the model is not fitted.
         """
+
+        def add_columns(model: PartModel, batch: Batch) -> Tensor:
+            return model.log_prob(batch).sum(-1).masked_fill(~batch.known, torch.nan)
+
         total = np.zeros(len(data))
-        for model, sequences in zip(self._parts, self.read(data, fill=known_only), strict=True):
-            log_prob = read_all(model, sequences, model.log_prob, self.options_).sum(-1)
-            total += sequences.scatter(log_prob, len(data), sequences.known & sequences.asked)
+        for _, log_prob in self._read_rows(data, add_columns, fill=known_only):
+            total += log_prob
         return pd.Series(total, index=data.index, name="log_prob")
 
     def score(self, data: pd.DataFrame, y: None = None) -> float:
@@ -274,17 +258,16 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         Raises:
             UsageError: the model was loaded, and so has no rows.
         """
-        self._require_fit()
         if not hasattr(self, "_tables"):
             raise UsageError("the model has no training rows; call fit")
-        return {name: self._measure(parts) for name, parts in self._tables.items()}
-
-    def _measure(self, parts: list[Sequences]) -> dict[tuple[str, str], Measured]:
-        measured: dict[tuple[str, str], Measured] = {}
-        for model, data, train in zip(self._parts, parts, self._tables["train"], strict=True):
-            measured |= measure_rows(model, data, train, self.options_)
-        if len(measured) > 1:
-            measured["all", ""] = add_up(measured, int(parts[0].known.sum()))
+        measured: dict[str, dict[tuple[str, str], Measured]] = {}
+        for name, parts in self._tables.items():
+            columns: dict[tuple[str, str], Measured] = {}
+            for model, data, train in zip(self._parts, parts, self._tables["train"], strict=True):
+                columns |= measure_rows(model, data, train, self.options_)
+            if len(columns) > 1:
+                columns["all", ""] = add_up(columns, int(parts[0].known.sum()))
+            measured[name] = columns
         return measured
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
@@ -307,19 +290,17 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             TableError: the table cannot be read.
             UsageError: the model is not fitted.
         """
-        parts = self.read(data, fill=True)
-        predicted = pd.DataFrame(index=data.index)
-        columns = list(self.options_.families)
-        for model, sequences in zip(self._parts, parts, strict=True):
+        predicted: dict[str, Any] = {}
+        for model, means in self._read_rows(data, PartModel.summarise, fill=True):
             if model.is_of_items:
-                best = self._read_means(model, sequences, len(data), partial(_pick_best, model))
-                items = [None if np.isnan(number) else self.items_[int(number)] for number in best[:, 1]]
+                items = [None if np.isnan(number) else self.items_[int(number)] for number in means[:, 1]]
                 predicted["item"] = keep_whole(pd.Series(items, index=data.index, dtype=object))
-                predicted["probability"] = best[:, 0]
+                predicted["probability"] = means[:, 0]
             else:
+                columns = list(self.options_.families)
                 names = [f"mean_{column}" for column in columns] if len(columns) > 1 else ["mean"]
-                predicted[names] = self._read_means(model, sequences, len(data))
-        return predicted
+                predicted |= zip(names, means.T, strict=True)
+        return pd.DataFrame(predicted, index=data.index)
 
     def predict_proba(self, data: pd.DataFrame) -> pd.DataFrame:
         """The probability of each item at each row, given the others; missing items as in `predict`.
@@ -336,15 +317,16 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         """
         if self.part_ == "values":
             raise UsageError("the model is of values, which have no probability of each item; use predict")
-        chances = self._read_means(self._parts[0], self.read(data, fill=True)[0], len(data))
+        _, chances = next(self._read_rows(data, PartModel.mean, fill=True))
         return pd.DataFrame(chances, index=data.index, columns=self.items_)
 
-    def _read_means(
-        self, model: PartModel, sequences: Sequences, rows: int, function: Callable[[Batch], Tensor] | None = None
-    ) -> np.ndarray:
-        """The means of each row given the others, [rows, …], or another function; NaN for rows not predicted."""
-        means = read_all(model, sequences, function or model.mean, self.options_)
-        return sequences.scatter(means, rows, sequences.asked)
+    def _read_rows(
+        self, data: pd.DataFrame, function: Callable[[PartModel, Batch], Tensor], *, fill: bool = False
+    ) -> Iterator[tuple[PartModel, np.ndarray]]:
+        """The model of each part, and a function of it at each row, [rows, …]; NaN for rows that are not predicted."""
+        for model, sequences in zip(self._parts, self.read(data, fill=fill), strict=True):
+            numbers = read_all(model, sequences, partial(function, model), self.options_)
+            yield model, sequences.scatter(numbers, len(data), sequences.asked)
 
     @takes(SampleKeywords)
     def sample(self, options: EfaSampleOptions, *, data: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -366,55 +348,46 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         Raises:
             UsageError: what the parts need is missing.
         """
-        needs_table = self.part_ == "values" or self._has_other_columns()
+        part = self.part_
+        fitted = self.options_
+        needs_table = part == "values" or bool(fitted.covariates or fitted.coordinates or fitted.lags)
         if data is None and needs_table:
             raise UsageError("$data is missing, expected a table of sequences whose values are drawn", "data")
-        if data is not None and self.part_ == "items" and not needs_table:
+        if data is not None and part == "items" and not needs_table:
             raise UsageError("the model is of items, which are drawn without a table; leave out $data", "data")
         if data is not None and (options.sequences is not None or options.length is not None):
             raise UsageError("the table has the sequences that are drawn; leave out sequences and length")
-        rows = self._lay_out(options) if data is None else data
-        for model, reader in zip(self._parts, self._readers, strict=True):
-            rows = self._draw(model, reader, rows, options)
+        rows = data
+        if rows is None:
+            shape = self._parts[0].shape
+            length = options.length or shape.trained or shape.longest
+            if length > shape.longest:
+                raise UsageError(
+                    f"$length is {length}, expected at most {shape.longest}: the model has no longer sequences",
+                    "length",
+                )
+            sequences, positions = np.indices((options.sequences or 1, length))
+            position = fitted.position or POSITION
+            rows = pd.DataFrame({fitted.sequence: sequences.ravel(), position: positions.ravel()})
+        for model in self._parts:
+            rows = self._draw(model, rows, options)
         return rows
 
-    def _has_other_columns(self) -> bool:
-        """Whether the model reads columns beside those of sequences, positions, items and values."""
-        options = self.options_
-        return bool(options.covariates or options.coordinates or options.lags)
-
-    def _lay_out(self, options: EfaSampleOptions) -> pd.DataFrame:
-        """Rows without items. Raises UsageError."""
-        shape = self._shapes[0]
-        length = options.length
-        if length is None:
-            length = shape.trained or shape.longest
-        if length > shape.longest:
-            raise UsageError(
-                f"$length is {length}, expected at most {shape.longest}: the model has no longer sequences", "length"
-            )
-        sequences, positions = np.indices((options.sequences or 1, length))
-        position = self.options_.position or POSITION
-        return pd.DataFrame({self.options_.sequence: sequences.ravel(), position: positions.ravel()})
-
-    def _draw(
-        self, model: PartModel, reader: TableReader, rows: pd.DataFrame, options: EfaSampleOptions
-    ) -> pd.DataFrame:
+    def _draw(self, model: PartModel, rows: pd.DataFrame, options: EfaSampleOptions) -> pd.DataFrame:
         """The rows with the items or values of a part."""
-        require_frame(rows)
-        columns = reader.modelled
-        model = model.cpu().eval()
+        check_columns(rows, [], TABLE)
+        reader = TableReader(self.options_, self.items_, model.shape)
         start = self.items_[0] if model.is_of_items else 0.0
-        sequences = reader.read(rows.assign(**dict.fromkeys(columns, start)))
-        model.check(sequences, (), TABLE)
-        draw = draw_items if model.is_of_items else draw_values
+        sequences = reader.read(rows.assign(**dict.fromkeys(reader.modelled, start)))
+        model = model.cpu().eval()
         seed = draw_generator(options.seed, 1).initial_seed()
-        drawn = draw(model, model.batch(sequences), causal=self.options_.causal, sweeps=options.sweeps, seed=seed)
+        batch = model.batch(sequences)
+        drawn = draw_sequences(model, batch, causal=self.options_.causal, sweeps=options.sweeps, seed=seed)
         spread = sequences.scatter(drawn[sequences.index], len(rows), sequences.known)
         if model.is_of_items:
             return rows.assign(**{self.options_.item: [self.items_[int(number)] for number in spread]})
-        for name, family, values in zip(columns, model.families, spread.T, strict=True):
-            rows = rows.assign(**{name: values.astype("int64") if family.is_of_counts else values})
+        for name, family, values in zip(reader.modelled, model.families, spread.T, strict=True):
+            rows = rows.assign(**{name: values.astype("int64") if family.support.is_discrete else values})
         return rows
 
     def attention_weights(self, data: pd.DataFrame) -> pd.DataFrame:
@@ -460,10 +433,8 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             UsageError: the model is a factor model of values.
         """
         tables: dict[str, pd.DataFrame] = {}
-        for model, sequences in zip(self._parts, self.read(data), strict=True):
-            vectors = read_all(model, sequences, model.read, self.options_)
-            spread = sequences.scatter(vectors, len(data), sequences.known & sequences.asked)
-            tables[model.shape.part] = pd.DataFrame(spread, index=data.index)
+        for model, vectors in self._read_rows(data, PartModel.read):
+            tables[model.shape.part] = pd.DataFrame(vectors, index=data.index)
         return tables
 
     def embeddings(self) -> dict[str, pd.DataFrame]:
@@ -476,7 +447,6 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         Raises:
             UsageError: the model has no items.
         """
-        self._require_fit()
         return tabulate_embeddings(self._parts[0], self.items_)
 
     def save(self, folder: str | Path) -> None:
@@ -490,10 +460,8 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             TableError: JSON lacks an item.
             UsageError: the model is not fitted.
         """
-        self._require_fit()
-        write_efa(
-            Path(folder), self.options_, self.architecture_, self._parts, self.items_, epochs=len(self.history_.train)
-        )
+        parts = self._parts
+        write_efa(Path(folder), self.options_, self.architecture_, parts, self.items_, epochs=len(self.history_.train))
 
     @classmethod
     def load(cls, folder: str | Path, family: ExponentialFamily | None = None) -> Self:
@@ -515,51 +483,31 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         loaded.options_ = options
         loaded.architecture_ = saved.architecture
         loaded.items_ = list(saved.items)
-        loaded._shapes = [model.shape for model in models]
         loaded.model_ = (models[0] if len(models) == 1 else JointModel(models)).eval()
         loaded.history_ = History(np.full(saved.epochs, np.nan), np.empty(0), np.empty(0))
         return loaded
 
-    def _require_fit(self) -> None:
-        """Raise UsageError if there is no model."""
-        if not hasattr(self, "model_"):
-            raise UsageError("the model is not fitted; call fit first")
-
     @property
     def _parts(self) -> list[PartModel]:
         """The model of each part. Raises UsageError if there is none."""
-        self._require_fit()
+        if not hasattr(self, "model_"):
+            raise UsageError("the model is not fitted; call fit first")
         return list(self.model_.parts)
 
-    @property
-    def _readers(self) -> list[TableReader]:
-        return [TableReader(self.options_, self.items_ if shape.items else None, shape) for shape in self._shapes]
-
-    def _read_table(self, data: pd.DataFrame, *, source: str = TABLE, fill: bool = False) -> list[Sequences]:
-        """The sequences of a table as each part reads them; parameters as those of `TableReader.read`."""
-        return [reader.read(data, source=source, fill=fill) for reader in self._readers]
-
-    def read(self, data: pd.DataFrame, *, fill: bool = False) -> list[Sequences]:
+    def read(self, data: pd.DataFrame, *, source: str = TABLE, fill: bool = False) -> list[Sequences]:
         """The sequences of a table as each part reads them, with values that the model can have.
 
         Args:
             data: rows as those of the training.
+            source: what messages call the table.
             fill: whether rows may lack what is modelled.
 
         Raises:
             TableError: the table cannot be read.
             UsageError: the model is not fitted.
         """
-        self._require_fit()
-        parts = self._read_table(data, fill=fill)
-        self._check(parts, TABLE)
-        return parts
-
-    def _check(self, parts: list[Sequences], source: str) -> None:
-        for model, sequences in zip(self._parts, parts, strict=True):
-            model.check(sequences, [*self.options_.families], source)
-
-
-def _pick_best(model: PartModel, batch: Batch) -> Tensor:
-    """The largest probability and the number of its item, [B, I, 2]."""
-    return torch.stack([part.cpu().double() for part in model.mean(batch).max(-1)], -1)  # some devices have no double
+        sequences = []
+        for model in self._parts:
+            reader = TableReader(self.options_, self.items_, model.shape, model.families)
+            sequences.append(reader.read(data, source=source, fill=fill))
+        return sequences

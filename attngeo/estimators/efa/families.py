@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,11 +68,6 @@ class ExponentialFamily(nn.Module):
     def distribution(self, natural: Tensor) -> Distribution:  # noqa: ARG002 - the signature of families
         """Torch's distribution of the values, for their mean and for samples."""
         raise UsageError(f"the family {self.text} draws no values; define its method distribution")
-
-    @property
-    def is_of_counts(self) -> bool:
-        """Whether its values are whole numbers."""
-        return bool(self.support.is_discrete)
 
     def sufficient(self, value: Tensor) -> Tensor:
         """t(y); y itself by default."""
@@ -138,16 +133,12 @@ class Gaussian(ExponentialFamily):
 
     def log_base(self, value: Tensor) -> Tensor:
         """The density of a normal with mean 0."""
-        return self._log_density(value)
+        variance = self.variance_as(value)
+        return -(value.square() / variance + math.log(2 * math.pi) + variance.log()) / 2
 
     def log_prob(self, natural: Tensor, value: Tensor) -> Tensor:
         """The logarithm of p(y | η), from y − mean: η·t(y) and A(η) are too large where the mean is."""
-        return self._log_density(value - self.mean(natural))
-
-    def _log_density(self, distance: Tensor) -> Tensor:
-        """The logarithm of the density at a distance from the mean."""
-        variance = self.variance_as(distance)
-        return -(distance.square() / variance + math.log(2 * math.pi) + variance.log()) / 2
+        return self.log_base(value - self.mean(natural))
 
     def natural(self, raw: Tensor) -> Tensor:
         """Mean / variance."""
@@ -173,7 +164,7 @@ class Poisson(ExponentialFamily):
     def __init__(self, least: float = 0.0, first: int = 0) -> None:
         super().__init__()
         self.least = real("least", least, 0, LARGEST)
-        self.first = whole("first", first, 0, 1)
+        self.first = first
         self.values = f"whole numbers from {first}"
         self.text = "poisson-from-1" if first else "poisson"
         if self.least:
@@ -364,7 +355,7 @@ class Ordinal(ExponentialFamily):
 
     def mean(self, natural: Tensor) -> Tensor:
         """The mean level."""
-        levels = torch.arange(self.levels, dtype=natural.dtype, device=natural.device)
+        levels = torch.arange(self.levels).to(natural)
         return self._logits(natural).softmax(-1) @ levels
 
     def sample(self, natural: Tensor) -> Tensor:
@@ -377,27 +368,22 @@ class Ordinal(ExponentialFamily):
 
     def _logits(self, natural: Tensor) -> Tensor:
         """η·k + b_k of each level k, [..., levels]."""
-        levels = torch.arange(self.levels, dtype=natural.dtype, device=natural.device)
+        levels = torch.arange(self.levels).to(natural)
         return natural[..., None] * levels + self.weights.to(natural.dtype)
 
 
-class FamilyName(NamedTuple):
-    """A family by name. make: called with its number, or without. convert: makes the number from its text."""
-
-    make: Callable[..., ExponentialFamily]
-    convert: Callable[[str], float] = float
-
-
-FAMILIES: dict[str, FamilyName] = {
-    "gaussian": FamilyName(lambda variance=None: Gaussian(variance)),
-    "poisson": FamilyName(Poisson),
-    "poisson-from-1": FamilyName(partial(Poisson, first=1)),
-    "bernoulli": FamilyName(Bernoulli),
-    "binomial": FamilyName(Binomial, int),
-    "negative-binomial": FamilyName(NegativeBinomial),
-    "gamma": FamilyName(Gamma),
-    "ordinal": FamilyName(Ordinal, int),
+# Makes each family from its number, or without; whole ones have a number without a fraction.
+FAMILIES: dict[str, Callable[..., ExponentialFamily]] = {
+    "gaussian": lambda variance=None: Gaussian(variance),
+    "poisson": Poisson,
+    "poisson-from-1": partial(Poisson, first=1),
+    "bernoulli": Bernoulli,
+    "binomial": Binomial,
+    "negative-binomial": NegativeBinomial,
+    "gamma": Gamma,
+    "ordinal": Ordinal,
 }
+OF_WHOLE_NUMBERS = ("binomial", "ordinal")
 
 
 def parse_family(text: str, option: str = "family") -> ExponentialFamily:
@@ -412,16 +398,16 @@ def parse_family(text: str, option: str = "family") -> ExponentialFamily:
     """
     check_family(str(text), option)
     name, colon, number = str(text).partition(":")
-    family = FAMILIES[name]
     form = FAMILY_FORMS[name]
     problem = describe_family(text, option)
     if not colon and not form.startswith(":"):
-        return family.make()
+        return FAMILIES[name]()
     if not number or not form:
         raise UsageError(f"{problem}, expected {name}{form}", option)
+    is_whole = name in OF_WHOLE_NUMBERS
     try:
-        parameter = family.convert(number)
+        parameter = int(number) if is_whole else float(number)
     except ValueError:
-        kind = "whole number" if family.convert is int else "number"
+        kind = "whole number" if is_whole else "number"
         raise UsageError(f"{problem}, expected a {kind} after the colon", option) from None
-    return family.make(parameter)
+    return FAMILIES[name](parameter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,46 +33,34 @@ from attngeo.options import options_of
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.write import AS_WRITTEN
 
-COLUMNS = (
-    "data",
-    "part",
-    "value",
-    "model",
-    "direction",
-    "family",
-    "seed",
-    "sequences",
-    "rows",
-    "log_prob",
-    "without_context",
-    "without_repeats",
-)
 AS_FITTED = EfaPredictOptions()
 
 
 def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallback = ignore_progress) -> pd.DataFrame:
     """Fit a model to the rows of a file, save it, and measure it on each table, a row for each part and value.
 
-    Columns: `COLUMNS`; part is items or values (of the column value), and all for the sum of several; data is train,
-    held-out or validation, and test, log_prob the mean of a row, constants of the family included, and without_context
-    that of the best distribution that does not see the other rows: one of the family for each item, learned from
-    training rows. without_repeats, for items that occur once in a sequence, is that of their frequencies among the
-    items that the context does not have. Raises as `ExponentialFamilyAttention.fit` and `save`, and
-    DataUnavailableError or TableError for files that cannot be read.
+    Columns: data, part, value, model, direction, family, seed, and those of `Measured`. part is items or values (of the
+    column value), and all for the sum of several; data is train, held-out or validation, and test, log_prob the mean of
+    a row, constants of the family included, and without_context that of the best distribution that does not see the
+    other rows: one of the family for each item, learned from training rows. without_repeats, for items that occur once
+    in a sequence, is that of their frequencies among the items that the context does not have. Raises as
+    `ExponentialFamilyAttention.fit` and `save`, and DataUnavailableError or TableError for files that cannot be read.
     """
     paths = {TRAINING: path, HELD_OUT: options.validation, TEST: options.test}
-    frames: dict[str, pd.DataFrame] = {}
-    for source, file in paths.items():
+    codes = _list_codes(options)
+    train = read_own_table(path, options.missing, codes=[*codes, options.item])
+    frames = {TRAINING: train}
+    texts = [options.item] if options.item in list_texts(train) else []
+    for source, file in ((HELD_OUT, options.validation), (TEST, options.test)):
         if file:
-            frames[source] = _read_with(file, options, frames.get(TRAINING))
+            frames[source] = read_own_table(file, options.missing, texts, codes)
     guessed = [options.item, *(name for name, kind in options.kinds.items() if kind is None)]
-    for note in describe_few_texts(path, frames[TRAINING].filter(items=guessed)):
+    for note in describe_few_texts(path, train.filter(items=guessed)):
         progress(Progress("note", f"{path}: {note}"))
-    parameters: dict[str, Any] = {name: getattr(options, name) for name in options_of(EfaOptions)}
-    model = ExponentialFamilyAttention(**parameters)
+    model = ExponentialFamilyAttention(**{name: getattr(options, name) for name in options_of(EfaOptions)})
     with naming(paths):
         model.fit(
-            frames[TRAINING],
+            train,
             validation=frames.get(HELD_OUT),
             test=frames.get(TEST),
             folder=options.resume,
@@ -84,18 +73,12 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
             scored = f"{options.save}/values" if model.part_ == "both" else options.save
             note += f", and attngeo score {scored} scores its attention"
         progress(Progress("note", note))
-    return _tabulate_measures(model)
-
-
-def _tabulate_measures(model: ExponentialFamilyAttention) -> pd.DataFrame:
-    """A row for each table, part and column of values of a fitted model, with `COLUMNS`."""
-    options = model.options_
     rows = []
-    for data, columns in model.measure_columns().items():
+    for table, columns in model.measure_columns().items():
         for (part, column), measured in columns.items():
             rows.append(
                 {
-                    "data": data,
+                    "data": table,
                     "part": part,
                     "value": column,
                     "model": options.model,
@@ -105,16 +88,7 @@ def _tabulate_measures(model: ExponentialFamilyAttention) -> pd.DataFrame:
                     **measured._asdict(),
                 }
             )
-    return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def _read_with(path: str, options: EfaFitOptions, train: pd.DataFrame | None) -> pd.DataFrame:
-    """The rows of a file. train: the training table, as whose items those of other files are read."""
-    codes = _list_codes(options)
-    if train is None or options.item not in train:
-        return read_own_table(path, options.missing, codes=[*codes, options.item])
-    items = [options.item] if options.item in list_texts(train) else []
-    return read_own_table(path, options.missing, texts=items, codes=codes)
+    return pd.DataFrame(rows)
 
 
 def _list_codes(options: EfaOptions) -> list[str]:
@@ -203,7 +177,10 @@ def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
 
     An item that has a comma is in quotation marks.
     """
-    if text.lower().endswith(SUFFIXES) or _is_file(text):
+    is_file = text.lower().endswith(SUFFIXES)
+    with suppress(OSError, RuntimeError, ValueError):  # too long for a name, or it begins with ~ of nobody
+        is_file = is_file or Path(text).expanduser().is_file()
+    if is_file:
         return read_like(model, text)
     if model.part_ != "items" or model.options_.covariates:
         lacks = "covariates" if model.part_ == "items" else "values"
@@ -215,14 +192,6 @@ def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
         raise UsageError(f"$basket is {text!r:.60}, one item, which no other predicts; expected two or more", "basket")
     position = options.position or POSITION
     return pd.DataFrame({options.sequence: "basket", position: range(len(items)), options.item: items})
-
-
-def _is_file(text: str) -> bool:
-    """Whether a text is the path of a file."""
-    try:
-        return Path(text).expanduser().is_file()
-    except (OSError, RuntimeError, ValueError):  # too long for a name, or it begins with ~ of nobody
-        return False
 
 
 def read_like(model: ExponentialFamilyAttention, path: str, missing: Sequence[str] | None = None) -> pd.DataFrame:

@@ -16,14 +16,12 @@ from torch import nn
 from attngeo.bounds.machine import require_memory
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.attention import AttentionShape
+from attngeo.estimators.efa.factors import ItemFactors, SpatialFactors, ValueFactors
 from attngeo.estimators.efa.families import FAMILIES, Categorical, ExponentialFamily, Gaussian, parse_family
 from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.networks import (
     ItemAttention,
-    ItemFactors,
-    SpatialFactors,
     ValueAttention,
-    ValueFactors,
     ValueShape,
     start_like_keras,
 )

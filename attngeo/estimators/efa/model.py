@@ -10,18 +10,17 @@ from torch import Tensor, nn
 
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.attention import MaskedAttention, measure_lengths
+from attngeo.estimators.efa.factors import ItemFactors
 from attngeo.estimators.efa.families import (
     ExponentialFamily,
     Gaussian,
 )
 from attngeo.estimators.efa.networks import (
+    AttentionNetwork,
     Batch,
-    ItemAttention,
-    ItemFactors,
     Tokens,
     ValueAttention,
 )
-from attngeo.estimators.efa.reading import check_places, check_support
 from attngeo.estimators.efa.sequences import DataShape, Sequences
 
 NO_ATTENTION = "a factor model has no attention; fit one that has (attngeo efa fit --model efa)"
@@ -36,7 +35,7 @@ class PartModel(nn.Module):
     families: one for each column of values, or that of items.
     """
 
-    def __init__(self, network: nn.Module, families: Sequence[ExponentialFamily], shape: DataShape) -> None:
+    def __init__(self, network: Any, families: Sequence[ExponentialFamily], shape: DataShape) -> None:
         super().__init__()
         self.network = network
         self.shape = shape
@@ -51,16 +50,6 @@ class PartModel(nn.Module):
     def parts(self) -> list[PartModel]:
         """The model itself, as one of `JointModel`."""
         return [self]
-
-    def check(self, sequences: Sequences, values: Sequence[str], source: str) -> None:
-        """Raise TableError for values that their family cannot give, or for other places.
-
-        values, source: the columns of values, none if they are not read; and their table.
-        """
-        if self.shape.places:
-            check_places(sequences, self.shape.places)
-        if not self.is_of_items and values:
-            check_support(self.families, sequences, values, source)
 
     def batch(self, sequences: Sequences) -> Batch:
         """The tensors of these sequences that the network reads."""
@@ -86,7 +75,7 @@ class PartModel(nn.Module):
         It is H(x) of items, K(y) of values (section 5.1). Raises UsageError for a factor model of values.
         """
         network = self.network
-        if not isinstance(network, ItemAttention | ItemFactors | ValueAttention):
+        if not isinstance(network, AttentionNetwork | ItemFactors):
             raise UsageError(NO_CONTEXTS)
         vectors = network.read(self._scale(batch))
         head = network.head if isinstance(network, ValueAttention) else None
@@ -94,15 +83,22 @@ class PartModel(nn.Module):
 
     def natural_at(self, position: int, batch: Batch) -> Tensor:
         """The same at one position, [B, columns] or [B, D]; by one pass."""
-        if not isinstance(self.network, ItemAttention | ValueAttention):
+        if not isinstance(self.network, AttentionNetwork):
             return self.natural(batch)[:, position]
-        tokens, masked, known, _ = self.embed(batch)
-        vector = self.attention.read_one(tokens, masked, known, position, causal=self.network.causal)
-        return self._read_natural(self.network.decode(vector))
+        steps = self.attention.step_copy(*self.embed(batch)[:3], position, causal=self.network.causal)
+        *_, (copy, _) = steps
+        return self._read_natural(self.network.decode(copy[:, position]))
 
     def mean(self, batch: Batch) -> Tensor:
         """The mean of each family at each position, [B, I, columns]; for items, their probabilities, [B, I, D]."""
         return self.change(self.natural(batch), "mean")
+
+    def summarise(self, batch: Batch) -> Tensor:
+        """`mean`; for items the largest probability and the number of its item, [B, I, 2]."""
+        mean = self.mean(batch)
+        if not self.is_of_items:
+            return mean
+        return torch.stack([part.cpu().double() for part in mean.max(-1)], -1)  # some devices have no double
 
     def change(self, natural: Tensor, method: str) -> Tensor:
         """A method of the families, such as "mean", of their numbers, [..., columns] or [..., D]."""
@@ -149,16 +145,14 @@ class PartModel(nn.Module):
     @property
     def attention(self) -> MaskedAttention:
         """The layers of attention. Raises UsageError for a factor model."""
-        attention = getattr(self.network, "attention", None)
-        if not isinstance(attention, MaskedAttention):
+        if not isinstance(self.network, AttentionNetwork):
             raise UsageError(NO_ATTENTION)
-        return attention
+        return self.network.attention
 
     def embed(self, batch: Batch) -> Tokens:
-        """The input of the layers of attention. Raises UsageError for a factor model."""
-        if not isinstance(self.network, ItemAttention | ValueAttention):
-            raise UsageError(NO_ATTENTION)
-        return self.network.embed(self._scale(batch))
+        """The input of the layers of attention."""
+        tokens: Tokens = self.network.embed(self._scale(batch))
+        return tokens
 
     def _register_scale(self, name: str, scales: Sequence[tuple[float, float]]) -> None:
         """Keep means and deviations as a buffer, [2, columns]."""
@@ -166,17 +160,16 @@ class PartModel(nn.Module):
 
     def _scale(self, batch: Batch) -> Batch:
         """The batch that the network is given: values and coordinates are near 1."""
-        return batch if self.is_of_items else batch.apply(self._scale_tensor)
+        scales = {"values": self._value_scale, "lagged": self._value_scale, "coordinates": self._place_scale}
 
-    def _scale_tensor(self, name: str, tensor: Tensor) -> Tensor:
-        if name in ("values", "lagged"):
-            mean, deviation = self._value_scale
-        elif name == "coordinates":
-            mean, deviation = self._place_scale
-        else:
-            return tensor
-        scaled: Tensor = (tensor - mean) / deviation
-        return scaled
+        def scale(name: str, tensor: Tensor) -> Tensor:
+            if name not in scales:
+                return tensor
+            mean, deviation = scales[name]
+            scaled: Tensor = (tensor - mean) / deviation
+            return scaled
+
+        return batch if self.is_of_items else batch.apply(scale)
 
     def _read_natural(self, raw: Tensor) -> Tensor:
         """Natural parameters from the numbers of the network, which products in half precision may have given.
@@ -221,23 +214,12 @@ def split_lengths(batch: Batch) -> Iterator[Batch]:
     if batch.known.numel() <= PADDED:  # without a look at the numbers, for which a GPU would be waited for
         yield batch
         return
-    measured, order = measure_lengths(batch.present).sort(descending=True, stable=True)
-    lengths = measured.tolist()
+    lengths, order = measure_lengths(batch.present).sort(descending=True, stable=True)
     start = 0
-    while start < len(lengths):
-        longest = lengths[start]
-        end = len(lengths)
-        first_short = next((number for number in range(start, end) if 2 * lengths[number] < longest), end)
-        if first_short < end and (end - first_short) * (longest - lengths[first_short]) > PADDED:
-            end = first_short
-        yield _cut(batch, order[start:end], longest)
+    while start < len(order):
+        longest = int(lengths[start])
+        end = int((2 * lengths >= longest).sum())
+        if end < len(order) and (len(order) - end) * (longest - int(lengths[end])) <= PADDED:
+            end = len(order)
+        yield batch.take(order[start:end], longest)
         start = end
-
-
-def _cut(batch: Batch, rows: Tensor, length: int) -> Batch:
-    """Some sequences of a batch, up to a length."""
-
-    def cut(name: str, tensor: Tensor) -> Tensor:
-        return tensor[rows, :, :length] if name == "lagged" else tensor[rows, :length]
-
-    return batch.apply(cut)

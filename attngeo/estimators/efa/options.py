@@ -52,10 +52,10 @@ FAMILY_FORMS = {
 }
 # How alike a mistyped name of a family is to the right one, at least: "normal" and "binomial" have 0.71.
 ALIKE = 0.75
-# COLUMN:FAMILY, where the family may have a number after a further colon.
-VALUE = re.compile(r"(.+):([A-Za-z][\w-]*(?::[^:A-Za-z][^:]*)?)", re.DOTALL)
-# COLUMN:KIND.
-COVARIATE = re.compile(r"(.+):([A-Za-z]+)", re.DOTALL)
+# COLUMN or COLUMN:FAMILY, where the family may have a number after a further colon. They match any text.
+VALUE = re.compile(r"(.+?|)(?::([A-Za-z][\w-]*(?::[^:A-Za-z][^:]*)?))?", re.DOTALL)
+# COLUMN or COLUMN:KIND.
+COVARIATE = re.compile(r"(.+?|)(?::([A-Za-z]+))?", re.DOTALL)
 SHORT = "What to do with a sequence of one row, which no other row predicts: stop, or keep it"
 
 
@@ -250,10 +250,11 @@ class EfaOptions(EstimatorOptions):
             if len(set(columns)) < len(texts):
                 raise UsageError(f"${name} has a column twice: {', '.join(texts)}; name each once", name)
             others.update(columns)
-        if self.sequence in others:
-            raise _refuse_second_use("sequence", self.sequence)
-        if self.item in self.kinds:
-            raise _refuse_second_use("item", self.item)
+        for name, column, used in (("sequence", self.sequence, others), ("item", self.item, self.kinds)):
+            if column in used:
+                raise UsageError(
+                    f"${name} is {column!r}, which is a column of another option, too; name another one", name
+                )
 
     @property
     def families(self) -> dict[str, str]:
@@ -321,19 +322,8 @@ def describe_family(text: str, option: str) -> str:
 
 def _split(pattern: re.Pattern[str], texts: Sequence[str]) -> dict[str, str | None]:
     """The family or kind that each text has after its column, by column; None for a text that is a column only."""
-    columns: dict[str, str | None] = {}
-    for text in texts:
-        match = pattern.fullmatch(text)
-        if match is None:
-            columns[text] = None
-        else:
-            columns[match[1]] = match[2]
-    return columns
-
-
-def _refuse_second_use(option: str, column: str) -> UsageError:
-    """The error for a column that another option has, too."""
-    return UsageError(f"${option} is {column!r}, which is a column of another option, too; name another one", option)
+    matches = (pattern.fullmatch(text) for text in texts)
+    return {match[1]: match[2] for match in matches if match}
 
 
 class EfaFitOptions(EfaOptions):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
+
+import pandas as pd
 
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.efa.columns import TRAINING, require_columns
+from attngeo.estimators.efa.columns import TRAINING, check_columns
 from attngeo.estimators.efa.options import EfaOptions
 
 ModelledPart = Literal["items", "values"]
@@ -18,17 +20,24 @@ OF_PLACES = ("coordinates", "neighbours", "distance")
 OF_VALUES = ("value", "coordinates", "lags", "item_vectors")
 
 
-def choose_parts(options: EfaOptions, columns: list[Any]) -> tuple[tuple[ModelledPart, ...], bool]:
+def choose_parts(options: EfaOptions, train: pd.DataFrame) -> tuple[tuple[ModelledPart, ...], bool]:
     """The parts that are asked for, or else the one of which the table has a column; and whether values have items.
 
-    columns: of the training table. Raises TableError if it lacks one, or one that the options name, and UsageError for
-    an option without an effect.
+    train: the training table. Raises TableError if it lacks a column that the options name, or any that is modelled,
+    and UsageError for an option without an effect.
     """
-    parts = _list_parts(options, columns)
+    check_columns(train, [], TRAINING)
+    if options.part == "both":
+        parts: tuple[ModelledPart, ...] = ("items", "values")
+    elif options.part != "auto":
+        parts = (options.part,)
+    else:
+        has_values = any(name in train and name != options.item for name in options.families)
+        parts = ("values",) if has_values or options.value != DEFAULT.value else ("items",)
     items = [options.item] if "items" in parts else []
     values = list(options.families) if "values" in parts else []
-    has_items = options.item_vectors and options.item in columns
-    require_columns(columns, [*items, *values], TRAINING)
+    has_items = options.item_vectors and options.item in train
+    check_columns(train, [*items, *values], TRAINING)
     _refuse_predicted("position", options.position, [*items, *values])
     if values and (has_items or options.part == "both"):
         _refuse_predicted("item", options.item, values)
@@ -41,17 +50,8 @@ def choose_parts(options: EfaOptions, columns: list[Any]) -> tuple[tuple[Modelle
             table=TRAINING,
         )
     if values and options.item_vectors and options.item != DEFAULT.item:
-        require_columns(columns, [options.item], TRAINING)
+        check_columns(train, [options.item], TRAINING)
     return parts, has_items
-
-
-def _list_parts(options: EfaOptions, columns: list[Any]) -> tuple[ModelledPart, ...]:
-    if options.part == "both":
-        return ("items", "values")
-    if options.part != "auto":
-        return (options.part,)
-    has_values = any(name in columns and name != options.item for name in options.families)
-    return ("values",) if has_values or options.value != DEFAULT.value else ("items",)
 
 
 def _refuse_predicted(name: str, column: str | None, predicted: Sequence[str]) -> None:

@@ -47,43 +47,38 @@ def read_all(
 
 
 @torch.no_grad()
-def draw_items(model: PartModel, batch: Batch, *, causal: bool, sweeps: int, seed: int) -> Tensor:
-    """Items at each position, [N, I]. Those of the batch are not read. causal: one pass, instead of sweeps."""
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
-        items = torch.randint(0, model.shape.items, batch.known.shape)
-        batch = replace(batch, items=items)  # whose items change with each draw
-        for _ in range(1 if causal else sweeps):
-            for position in range(items.shape[1]):
-                items[:, position] = model.change(model.natural_at(position, batch), "sample")
-    return items
+def draw_sequences(model: PartModel, batch: Batch, *, causal: bool, sweeps: int, seed: int) -> Tensor:
+    """Items at each position, [N, I], or values, [N, I, columns]. Those of the batch are not read.
 
-
-@torch.no_grad()
-def draw_values(model: PartModel, batch: Batch, *, causal: bool, sweeps: int, seed: int) -> Tensor:
-    """Values at each position, [N, I, columns]. Those of the batch are not read.
-
-    Raises DataError if values grow without limit: conditional distributions may have no joint one, as those of counts
-    that raise each other.
+    causal: one pass, instead of sweeps. Raises DataError if values grow without limit: conditional distributions may
+    have no joint one, as those of counts that raise each other.
     """
     known = batch.known
     length = known.shape[1]
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        values = torch.zeros(*known.shape, len(model.families))
-        if not causal:  # a start of each value that depends on no other one
-            for position in range(length):
-                is_alone = known & (torch.arange(length) == position)
-                start = model.natural_at(position, replace(batch, known=is_alone, values=values))
-                values[:, position] = _draw_known(model, start, known[:, position])
-        batch = replace(batch, values=values)  # which change with each draw
+        if model.is_of_items:
+            drawn = torch.randint(0, model.shape.items, known.shape)
+            batch = replace(batch, items=drawn)  # which change with each draw
+        else:
+            drawn = torch.zeros(*known.shape, len(model.families))
+            batch = replace(batch, values=drawn)
+            if not causal:  # a start of each value that depends on no other one
+                for position in range(length):
+                    is_alone = known & (torch.arange(length) == position)
+                    start = model.natural_at(position, replace(batch, known=is_alone))
+                    drawn[:, position] = _draw_values(model, start, known[:, position])
         for _ in range(1 if causal else sweeps):
             for position in range(length):
-                values[:, position] = _draw_known(model, model.natural_at(position, batch), known[:, position])
-    return values
+                natural = model.natural_at(position, batch)
+                if model.is_of_items:
+                    drawn[:, position] = model.change(natural, "sample")
+                else:
+                    drawn[:, position] = _draw_values(model, natural, known[:, position])
+    return drawn
 
 
-def _draw_known(model: PartModel, natural: Tensor, known: Tensor) -> Tensor:
+def _draw_values(model: PartModel, natural: Tensor, known: Tensor) -> Tensor:
     """Values for known natural parameters, [N, columns], 0 for the others."""
     mean = model.change(natural[known], "mean")
     if not mean.isfinite().all() or bool((mean.abs() > LARGEST_DRAWN).any()):

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from attngeo.errors import TableError
 from attngeo.estimators.efa.columns import (
@@ -18,8 +17,7 @@ from attngeo.estimators.efa.columns import (
     code_sequences,
     code_values,
     rank_positions,
-    require_all_numbers,
-    require_frame,
+    refuse_first,
     require_numbers,
 )
 from attngeo.estimators.efa.covariates import read_covariates
@@ -36,14 +34,15 @@ SAME_PLACE = 1e-6
 class TableReader:
     """A reader of tables for a part of a model: the columns, and what they must have.
 
-    items: the known items in the order of their numbers; None if the table needs none. Those of other kinds are found
-    by their texts. If positions do not matter, a column called position that cannot be read is ignored, unless the
-    options name it.
+    items: the known items in the order of their numbers, if the shape has any. Those of other kinds are found by their
+    texts. families: of the columns of values, which can give each value; none if the values are not read. If positions
+    do not matter, a column called position that cannot be read is ignored, unless the options name it.
     """
 
     options: EfaOptions
-    items: Sequence[Any] | None
+    items: Sequence[Any]
     shape: DataShape
+    families: Sequence[ExponentialFamily] = ()
 
     @property
     def has_values(self) -> bool:
@@ -60,19 +59,6 @@ class TableReader:
         """The columns of what is modelled."""
         return list(self.options.families) if self.has_values else [self.options.item]
 
-    @property
-    def needed(self) -> list[str]:
-        """The columns that a table must have."""
-        options = self.options
-        names = [options.sequence, *options.kinds]
-        if self.items is not None:
-            names.append(options.item)
-        if self.has_values:
-            names += [*options.coordinates, *options.lags, *self.modelled]
-        if self.position is not None:
-            names.append(self.position)
-        return names
-
     def read(self, frame: pd.DataFrame, *, source: str = TABLE, fill: bool = False) -> Sequences:
         """The sequences of a table.
 
@@ -86,226 +72,165 @@ class TableReader:
         Raises:
             TableError: a cell or a sequence cannot be read; it names the row, from 1, and what to do.
         """
-        require_frame(frame, source)
-        check_columns(frame, self.needed, source)
-        codes, labels = code_sequences(frame[self.options.sequence], source)
-        is_empty = frame[self.modelled].isna().to_numpy()
-        lacks_item = np.zeros(len(frame), bool)
-        if fill and self.has_values and self.items is not None and self.options.part == "both":
-            lacks_item = frame[self.options.item].isna().to_numpy()
-        missing = is_empty.all(1) | lacks_item if fill else lacks_item
-        predicted = self._find_predicted(codes, labels, missing, source) & ~lacks_item
-        positions = self._find_positions(frame, codes, labels, missing, source)
-        layout = _lay_out(codes, positions, missing)
-        columns: dict[str, np.ndarray] = {}
-        if self.items is not None:
-            with_item = ~lacks_item if self.has_values else ~missing
-            kept = np.flatnonzero(with_item)
-            columns["items"] = code_values(frame[self.options.item], self.items, kept=kept, source=source)
+        options = self.options
+        columns = [options.sequence, *options.kinds, *self.modelled]
+        if self.shape.items:
+            columns.append(options.item)
         if self.has_values:
-            values = self._read_values(frame, is_empty, missing, source)
-            columns["values"] = np.where(missing[:, None], 0, values)
-            for tensor, names in (("coordinates", self.options.coordinates), ("lagged", self.options.lags)):
-                if names:
-                    numbers = [require_all_numbers(frame, name, source=source) for name in names]
-                    columns[tensor] = np.stack(numbers, 1)
+            columns += [*options.coordinates, *options.lags]
+        if self.position is not None:
+            columns.append(self.position)
+        check_columns(frame, columns, source)
+        codes, names = code_sequences(frame[options.sequence], source)
+        is_empty = frame[self.modelled].isna().to_numpy()
+        lacks_all: Any = is_empty.all(1)
+        lacks_item = np.zeros(len(frame), bool)
+        if fill and self.has_values and self.shape.items and options.part == "both":
+            lacks_item = frame[options.item].isna().to_numpy()
+        missing = lacks_all | lacks_item if fill else lacks_item
+        predicted = self._find_predicted(codes, names, missing, source) & ~lacks_item
+        positions = self._find_positions(frame, codes, names, missing, source)
+        copied, starts, rows = _lay_out(codes, positions, missing)
+        tensors: dict[str, np.ndarray] = {"known": ~missing, "asked": predicted}
+        if self.shape.items:
+            has_item = ~lacks_item if self.has_values else ~missing
+            tensors["items"] = code_values(frame[options.item], self.items, source, has_item)
+        if self.has_values:
+            # A row of which each value is empty is read if it is not missing, and then refused.
+            is_read = ~missing[:, None] & (~is_empty | lacks_all[:, None])
+            tensors |= self._read_values(frame, is_read, source)
+            tensors["values"][missing] = 0
         if self.shape.covariates:
-            covariates = dict(zip(self.options.kinds, self.shape.covariates, strict=True))
-            columns["categories"], columns["numbers"] = read_covariates(frame, covariates, source)
-        return Sequences(
-            names=labels[layout.sequences],
-            starts=layout.starts,
-            rows=layout.find_rows(),
-            known=layout.spread(~missing),
-            asked=layout.spread(predicted),
-            **{name: layout.spread(numbers) for name, numbers in columns.items()},
-        )
+            covariates = dict(zip(options.kinds, self.shape.covariates, strict=True))
+            tensors["categories"], tensors["numbers"] = read_covariates(frame, covariates, source)
+        entries = {}
+        for name, numbers in tensors.items():
+            spread = numbers[rows]
+            spread[rows < 0] = 0
+            entries[name] = torch.as_tensor(spread)
+        sequences = Sequences(names=np.asarray(names)[copied], starts=starts, rows=rows, **entries)
+        if self.shape.places:
+            check_places(sequences, self.shape.places)
+        return sequences
 
-    def _read_values(self, frame: pd.DataFrame, is_empty: np.ndarray, missing: np.ndarray, source: str) -> np.ndarray:
-        """The values of rows, [rows, columns]; NaN for those that a row lacks which has another one. Raises TableError.
+    def _read_values(self, frame: pd.DataFrame, is_read: np.ndarray, source: str) -> dict[str, np.ndarray]:
+        """The values of rows, [rows, columns], and their coordinates and lags. Raises TableError.
 
-        is_empty: cells, [rows, columns]. missing: which rows are not read.
+        is_read: the cells of values that are checked, as many.
         """
-        is_read = ~missing[:, None] & (~is_empty | is_empty.all(1, keepdims=True))
         values = []
-        for name, cells in zip(self.modelled, is_read.T, strict=True):
-            values.append(require_numbers(frame, name, kept=np.flatnonzero(cells), source=source))
-        return np.stack(values, 1)
+        for number, (name, rows) in enumerate(zip(self.modelled, is_read.T, strict=True)):
+            values.append(require_numbers(frame[name], source, rows))
+            if self.families:
+                family = self.families[number]
+                advice = "leave the row out" if source == TABLE else "choose another family"
+                is_wrong = rows & ~family.supports(torch.tensor(values[-1])).numpy()
+                refuse_first(is_wrong, frame[name], source, f", expected {family.values}; {advice}")
+        tensors = {"values": np.stack(values, 1)}
+        for tensor, columns in (("coordinates", self.options.coordinates), ("lagged", self.options.lags)):
+            if columns:
+                tensors[tensor] = np.stack([require_numbers(frame[name], source) for name in columns], 1)
+        return tensors
 
-    def _find_predicted(self, codes: np.ndarray, labels: np.ndarray, missing: np.ndarray, source: str) -> np.ndarray:
+    def _find_predicted(self, codes: np.ndarray, names: pd.Index[Any], missing: np.ndarray, source: str) -> np.ndarray:
         """Which rows are predicted: missing ones, and those that another known row predicts. Raises TableError.
 
         A factor model of places predicts only the missing row of a sequence that has one.
         """
         sizes = np.bincount(codes)
         known = np.bincount(codes[~missing], minlength=len(sizes))
+        gaps = sizes - known
         if self.shape.places:  # whose values a factor model adds up
-            gaps = sizes - known
-            has_several = gaps > 1
-            if has_several.any():
-                sequence = codes[missing][has_several[codes[missing]]][0]
-                raise TableError(
-                    f"sequence {show_value(labels[sequence])} has {gaps[sequence]} missing values, expected at most "
-                    "one: a factor model of places adds up all others; leave such sequences out, or fit one with model "
-                    "efa",
-                    table=source,
-                )
+            refused = gaps > 1
+            problem = (
+                f"{gaps[refused.argmax()]} missing values, expected at most one: a factor model of places adds up all "
+                "others; leave such sequences out, or fit one with model efa"
+            )
             is_predicted: np.ndarray = missing | (gaps[codes] == 0)
-            return is_predicted
-        if self.options.may_be_alone:
+        elif self.options.may_be_alone:
             return np.ones(len(codes), bool)
-        advice = "leave it out, or set short of fit or predict to keep"
-        if (known == 0).any():
-            columns = " or ".join(self.modelled)
-            raise TableError(
-                f"sequence {show_value(labels[(known == 0).argmax()])} has no row with {columns}, so no "
-                f"row predicts another; {advice}",
-                table=source,
-            )
-        alone = np.flatnonzero(sizes == 1)
-        if len(alone):
-            others = ""
-            if len(alone) == 2:
-                others = ", and so has 1 other"
-            elif len(alone) > 2:
-                others = f", and so have {len(alone) - 1:,} others"
-            raise TableError(
-                f"sequence {show_value(labels[alone[0]])} has one row, which no other row predicts{others}; {advice}",
-                table=source,
-            )
-        has_others: np.ndarray = missing | (known[codes] > 1)
-        return has_others
+        else:
+            advice = "leave it out, or set short of fit or predict to keep"
+            refused = known == 0
+            problem = f"no row with {' or '.join(self.modelled)}, so no row predicts another; {advice}"
+            if not refused.any():
+                refused = sizes == 1
+                problem = f"one row, which no other row predicts; {advice}"
+            is_predicted = missing | (known[codes] > 1)
+        if refused.any():
+            count = f" (and {refused.sum() - 1:,} more)" if refused.sum() > 1 else ""
+            raise TableError(f"sequence {show_value(names[int(refused.argmax())])}{count} has {problem}", table=source)
+        return is_predicted
 
     def _find_positions(
-        self, frame: pd.DataFrame, codes: np.ndarray, labels: np.ndarray, missing: np.ndarray, source: str
+        self, frame: pd.DataFrame, codes: np.ndarray, names: pd.Index[Any], missing: np.ndarray, source: str
     ) -> np.ndarray:
         """The position of each row in its sequence, from 0, [rows]. Raises TableError.
 
         Missing rows may have one position. Without a column of positions, those at the end of a sequence all have the
         first position after the rows that are there.
         """
-        ranks = self._rank_rows(frame, codes, source, missing)
+        ranks = None
+        if (self.position or POSITION) in frame.columns:
+            try:
+                ranks = rank_positions(frame[self.position or POSITION], codes, source, missing)
+            except TableError:
+                if self.position is not None or self.options.has_order(None) or not self.shape.items:
+                    raise
         if ranks is None:
-            positions: np.ndarray = pd.Series(codes).groupby(codes).cumcount().to_numpy()
-            if missing.any():
-                last = pd.Series(np.where(missing, -1, positions)).groupby(codes).transform("max").to_numpy()
-                ranks = np.minimum(positions, last + 1)
-        if ranks is not None:
-            positions = pd.Series(ranks).groupby(codes).rank(method="dense").to_numpy(np.int64) - 1
+            order = pd.Series(codes).groupby(codes).cumcount().to_numpy()
+            last = pd.Series(np.where(missing, -1, order)).groupby(codes).transform("max").to_numpy()
+            ranks = np.minimum(order, last + 1)
+        positions: np.ndarray = pd.Series(ranks).groupby(codes).rank(method="dense").to_numpy(np.int64) - 1
         row = positions.argmax()
         longest = self.shape.longest
         if longest and positions[row] >= longest and self.options.gives_vectors(self.position):
             advice = "; rows that are asked for may share a position" if missing.any() else ""
             raise TableError(
-                f"sequence {show_value(labels[codes[row]])} has {positions[row] + 1} positions, expected at most "
+                f"sequence {show_value(names[codes[row]])} has {positions[row] + 1} positions, expected at most "
                 f"{longest}; shorten it, or fit to longer sequences{advice}",
                 table=source,
             )
         return positions
 
-    def _rank_rows(self, frame: pd.DataFrame, codes: np.ndarray, source: str, missing: np.ndarray) -> np.ndarray | None:
-        """The ranks of the positions of rows; None if the table has none, and its order counts.
 
-        codes: of the sequences of rows. Positions of a sequence must differ, but those of missing rows need not differ
-        from each other.
-        """
-        if self.position is None and POSITION not in frame.columns:
-            return None
-        try:
-            return rank_positions(frame[self.position or POSITION], codes, source, missing)
-        except TableError:
-            if self.position is not None or self.options.has_order(None) or not self.items:
-                raise
-            return None
-
-
-@dataclass(frozen=True)
-class EntryLayout:
-    """The entry of each row of a table. A row has an entry in each copy of its sequence, R in all.
-
-    sequences: the sequence of each copy, [N]. starts: the first entry of each copy, and the number of entries, [N + 1].
-    rows, entries: [R] each.
-    """
-
-    sequences: np.ndarray
-    starts: np.ndarray
-    rows: np.ndarray
-    entries: np.ndarray
-
-    def spread(self, numbers: np.ndarray) -> Tensor:
-        """Numbers of rows, [rows, …], as those of entries, [P, …]; 0 for an entry without a row."""
-        spread = np.zeros((self.starts[-1], *numbers.shape[1:]), numbers.dtype)
-        spread[self.entries] = numbers[self.rows]
-        return torch.as_tensor(spread)
-
-    def find_rows(self) -> np.ndarray:
-        """The row at each entry, [P]; −1 for none."""
-        rows = np.full(self.starts[-1], -1)
-        rows[self.entries] = self.rows
-        return rows
-
-
-def _lay_out(codes: np.ndarray, positions: np.ndarray, missing: np.ndarray) -> EntryLayout:
-    """The entries of rows. codes, positions: the sequence of each row, and its position there."""
-    rows, copies, sequences = _copy_for_alternatives(codes, positions, missing)
-    lengths = np.zeros(len(sequences), np.int64)
-    np.maximum.at(lengths, copies, positions[rows] + 1)
-    starts = np.concatenate([[0], lengths.cumsum()])
-    return EntryLayout(sequences, starts, rows, starts[copies] + positions[rows])
-
-
-def _copy_for_alternatives(
+def _lay_out(
     codes: np.ndarray, positions: np.ndarray, missing: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, and the number of the copy of a sequence that each is in, [R] each; and the sequence of each copy.
+    """The sequence of each copy, [N]; `starts` of the copies, [N + 1]; the row at each entry, [P], −1 for none.
 
     A sequence has as many copies as there are missing rows at one position; each has all rows that are not missing.
-    codes, positions: the sequence and the position of each row.
+    codes, positions: the sequence of each row, and its position there.
     """
     rows = np.arange(len(codes))
     copies = np.ones(codes.max() + 1, np.int64)
-    if not missing.any():
-        return rows, codes, np.arange(len(copies))
     alternative = np.zeros(len(codes), np.int64)
     alternative[missing] = pd.Series(rows[missing]).groupby([codes[missing], positions[missing]]).cumcount()
     np.maximum.at(copies, codes, alternative + 1)
     times = np.where(missing, 1, copies[codes])
     rows = np.repeat(rows, times)
     repetition = np.arange(len(rows)) - np.repeat(times.cumsum() - times, times)
-    copy = np.where(missing[rows], alternative[rows], repetition)
     first_copies = copies.cumsum() - copies
-    return rows, first_copies[codes[rows]] + copy, np.repeat(np.arange(len(copies)), copies)
-
-
-def check_support(
-    families: Sequence[ExponentialFamily], sequences: Sequences, columns: Sequence[str], source: str
-) -> None:
-    """Raise TableError for the first row whose value the family of its column cannot give."""
-    assert sequences.values is not None
-    for family, values, column in zip(families, sequences.values.unbind(1), columns, strict=True):
-        wrong = ~family.supports(values) & sequences.known & ~values.isnan()
-        if wrong.any():
-            rows = sequences.rows[wrong.numpy()]
-            value = float(values[wrong][int(rows.argmin())])
-            advice = "leave the row out" if source == TABLE else "choose another family"
-            problem = f"{value:g}, expected {family.values}; {advice}"
-            raise TableError(problem, table=source, row=int(rows.min()) + 1, column=column)
+    copy = first_copies[codes[rows]] + np.where(missing[rows], alternative[rows], repetition)
+    lengths = np.zeros(copies.sum(), np.int64)
+    np.maximum.at(lengths, copy, positions[rows] + 1)
+    starts = np.concatenate([[0], lengths.cumsum()])
+    entries = np.full(starts[-1], -1)
+    entries[starts[copy] + positions[rows]] = rows
+    return np.repeat(np.arange(len(copies)), copies), starts, entries
 
 
 def check_places(sequences: Sequences, places: tuple[tuple[float, ...], ...]) -> None:
     """Raise TableError unless each sequence has all these places, in this order: whose neighbours are known."""
-    if not _has_places(sequences, torch.tensor(places, dtype=torch.float64)):
-        raise TableError(
-            f"a factor model of places requires its {len(places)} places in each sequence, in one order; give "
-            "all rows, with a column that orders them",
-            table=TABLE,
-        )
-
-
-def _has_places(sequences: Sequences, places: Tensor) -> bool:
-    """Whether each sequence has these places, [places, dimensions], in this order."""
-    if sequences.coordinates is None or (sequences.lengths != len(places)).any() or not sequences.present.all():
-        return False
-    tolerance = SAME_PLACE * places.abs().amax(0)  # in single precision they differ by less
-    distances = (sequences.coordinates.reshape(-1, *places.shape) - places).abs()
-    return bool((distances <= tolerance).all())
+    expected = torch.tensor(places, dtype=torch.float64)
+    assert sequences.coordinates is not None
+    if (sequences.lengths == len(places)).all() and sequences.present.all():
+        tolerance = SAME_PLACE * expected.abs().amax(0)  # in single precision they differ by less
+        distances = (sequences.coordinates.reshape(-1, *expected.shape) - expected).abs()
+        if (distances <= tolerance).all():
+            return
+    raise TableError(
+        f"a factor model of places requires its {len(places)} places in each sequence, in one order; give all rows, "
+        "with a column that orders them",
+        table=TABLE,
+    )

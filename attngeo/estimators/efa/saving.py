@@ -5,8 +5,7 @@ The tensors of attention are named and laid out as those of a transformer's laye
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from attngeo.errors import CorruptCheckpointError, OutputError, UnsupportedModel
 from attngeo.estimators.efa.families import FAMILIES, ExponentialFamily
 from attngeo.estimators.efa.making import make_families, make_model
 from attngeo.estimators.efa.model import PartModel
+from attngeo.estimators.efa.networks import AttentionNetwork
 from attngeo.estimators.efa.options import MADE_BY, PARTS, Architecture, EfaOptions
 from attngeo.estimators.efa.sequences import DataShape
 from attngeo.estimators.shared.paths import CONFIG
 from attngeo.estimators.shared.saving import (
     ADVICE,
-    WEIGHTS,
     Count,
     Plain,
     SavedModel,
@@ -56,75 +55,54 @@ class SavedEfa(SavedModel):
     is_decoder: bool | None = None
 
     @model_validator(mode="after")
-    def _refuse_contradictions(self) -> SavedEfa:
-        for problem in (*self._check_items(), *self._check_sizes()):
-            raise ValueError(problem)
-        return self
-
-    def _check_items(self) -> Iterator[str]:
-        """The contradictions of the items."""
-        if len(self.items) != self.shape.items:
-            yield f"{len(self.items):,} items, expected {self.shape.items:,} as in shape"
-        if len(set(self.items)) < len(self.items):
-            yield "items has an item twice, expected each once"
-        if any(isinstance(item, float) and math.isnan(item) for item in self.items):
-            yield "items has NaN, expected texts or numbers"
-        if not self.items and (self.shape.part == "items" or not self.shape.coordinates):
-            yield "neither items nor coordinates, expected items for a model of items, or one of both for values"
-
-    def _check_sizes(self) -> Iterator[str]:
-        """The contradictions of the shape of the data and the options, or in itself."""
-        options = self.options
-        shape = self.shape
-        stated = {
-            "part": shape.part,
-            "number of values": len(shape.values),
-            "number of covariates": len(shape.covariates),
-            "coordinates": shape.coordinates,
-            "lags": shape.lags,
-            "longest": shape.longest,
-            "levels": shape.levels,
-            "number of place_scale": len(shape.place_scale),
-            "number of places": len(shape.places),
-        }
-        expected = self._expect_sizes()
-        for name, value in stated.items():
-            if value != expected[name]:
-                yield f"shape: {name} is {value}, expected {expected[name]} as the rest of the file says"
-        for (column, kind), covariate in zip(options.kinds.items(), shape.covariates, strict=False):
-            if kind not in (None, covariate.kind):
-                yield f"shape: the covariate {column!r} is a {covariate.kind}, expected a {kind} as in options"
-            if len(set(covariate.categories)) < max(len(covariate.categories), covariate.kind == "category"):
-                yield f"shape: the covariate {column!r} has a category twice or none, expected each once"
-        if any(len(place) != shape.coordinates for place in shape.places):
-            yield f"shape: a place has not {shape.coordinates} coordinates"
-        if shape.trained > shape.longest:
-            yield f"shape: trained is {shape.trained:,}, expected at most longest, {shape.longest:,}"
-
-    def _expect_sizes(self) -> dict[str, Any]:
-        """The sizes that the shape of the data has by the other keys."""
+    def _check_sizes(self) -> SavedEfa:
+        """Refuse a shape of the data that contradicts the options or itself."""
         options = self.options
         shape = self.shape
         expected: dict[str, Any] = {
             "part": shape.part if options.part in ("auto", "both") else options.part,
-            "number of values": 0,
-            "number of covariates": len(options.kinds),
+            "items": len(self.items),
+            "values": 0,
+            "covariates": len(options.kinds),
             "coordinates": 0,
             "lags": 0,
-            "longest": self.architecture.longest or max(shape.longest, shape.trained, 1),
+            "longest": max(self.architecture.longest or shape.longest, shape.trained, 1),
             "levels": 0,
-            "number of place_scale": shape.coordinates,
-            "number of places": 0,
+            "place_scale": shape.coordinates,
+            "places": 0,
         }
         if shape.part == "values":
-            expected["number of values"] = len(options.families)
+            expected["values"] = len(options.families)
             expected["coordinates"] = len(options.coordinates)
             expected["lags"] = len(options.lags)
             if self.architecture.embedding == "truncated":
                 expected["levels"] = max(shape.levels, 1)
             if options.model == "fm" and not shape.items:
-                expected["number of places"] = shape.trained
-        return expected
+                expected["places"] = shape.trained
+        for name, size in expected.items():
+            stated = getattr(shape, name)
+            if isinstance(stated, tuple):
+                stated = len(stated)
+            if stated != size:
+                raise ValueError(f"shape: {name} is {stated}, expected {size} as the rest of the file says")
+        return self
+
+    @model_validator(mode="after")
+    def _check_values(self) -> SavedEfa:
+        """Refuse items, categories and places that no training rows have."""
+        if len(set(self.items)) < len(self.items) or any(item != item for item in self.items):
+            raise ValueError("items has NaN or an item twice, expected texts or numbers, each once")
+        shape = self.shape
+        if not self.items and (shape.part == "items" or not shape.coordinates):
+            raise ValueError("neither items nor coordinates, expected one of both")
+        for (column, kind), covariate in zip(self.options.kinds.items(), shape.covariates, strict=True):
+            if kind not in (None, covariate.kind):
+                raise ValueError(f"shape: the covariate {column!r} is a {covariate.kind}, expected a {kind}")
+            if len(set(covariate.categories)) < max(len(covariate.categories), covariate.kind == "category"):
+                raise ValueError(f"shape: the covariate {column!r} has a category twice or none, expected each once")
+        if any(len(place) != shape.coordinates for place in shape.places):
+            raise ValueError(f"shape: a place has not {shape.coordinates} coordinates")
+        return self
 
 
 def write_efa(
@@ -155,10 +133,9 @@ def write_efa(
 
 def _describe_layers(model: PartModel, options: EfaOptions) -> dict[str, Any]:
     """The keys of a transformer's configuration, which `attngeo score` reads; none for a factor model."""
-    attention = getattr(model.network, "attention", None)
-    if attention is None:
+    if not isinstance(model.network, AttentionNetwork):
         return {}
-    shape = attention.shape
+    shape = model.attention.shape
     return {
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
@@ -174,19 +151,18 @@ def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, 
         about, model = _read_part(folder, family)
         return about, [model]
     parts = [_read_part(folder / part, family) for part in PARTS]
-    for part, (_, model) in zip(PARTS, parts, strict=True):
-        if model.shape.part != part:
-            raise CorruptCheckpointError(f"{folder / part / CONFIG}: a model of {model.shape.part}; {ADVICE}")
     (of_items, _), (of_values, _) = parts
     is_same = (
-        of_items.options == of_values.options
+        (of_items.shape.part, of_values.shape.part) == PARTS
+        and of_items.options == of_values.options
         and of_items.architecture == of_values.architecture
         and of_items.shape.covariates == of_values.shape.covariates
         and of_values.items in ((), of_items.items)
     )
     if not is_same:
         raise CorruptCheckpointError(
-            f"{folder}: items and values are of two models, expected the same options, items and covariates; {ADVICE}"
+            f"{folder}: items and values are of two models, expected models of items and of values with the same "
+            f"options, items and covariates; {ADVICE}"
         )
     return of_items, [model for _, model in parts]
 
@@ -202,11 +178,6 @@ def _read_part(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa
                 "that family as its argument family"
             )
     tensors = read_tensors(folder)
-    layers = options.n_layers + len(saved.architecture.head)
-    if options.model == "efa" and layers > len(tensors):  # else it takes long to find out
-        raise CorruptCheckpointError(
-            f"{folder / WEIGHTS} has {len(tensors)} tensors, expected those of {layers:,} layers; {ADVICE}"
-        )
 
     def make() -> PartModel:
         return make_model(options, saved.architecture, make_families(options, family), saved.shape)

@@ -115,11 +115,6 @@ class Sequences:
         position = np.arange(len(self.rows)) - self.starts[sequence]
         return torch.as_tensor(sequence), torch.as_tensor(position)
 
-    @cached_property
-    def is_complete(self) -> bool:
-        """Whether what is modelled is known at each entry with a row."""
-        return bool(self.known.equal(self.present))
-
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The tensors of entries that there are, by their names."""
         for field in fields(self):
@@ -156,8 +151,7 @@ class Sequences:
             padded[name] = tensor.float() if tensor.is_floating_point() else tensor
         if "lagged" in padded:
             padded["lagged"] = padded["lagged"].transpose(1, 2)
-        present = padded["known"] if self.is_complete else self.pad(self.present)
-        return Batch(**padded, present=present)
+        return Batch(**padded, present=self.pad(self.present))
 
     def scatter(self, numbers: Tensor, rows: int, where: Tensor) -> np.ndarray:
         """Numbers of some entries, [P, …], as those of each row of the table, [rows, …]; NaN for the others."""

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from attngeo.choices import advise
-from attngeo.errors import UnknownOptionError
-from attngeo.keywords import build_signature, describe_options
+from attngeo.keywords import build_signature, fill_in, refuse_unknown
 from attngeo.options import OPTIMISATION, Options, device_option, option
 from attngeo.training import TrainingOptions
 
-# Of the lines of a section of a docstring.
-INDENT = " " * 4
 Keywords = ParamSpec("Keywords")
 Estimator = TypeVar("Estimator")
 
@@ -48,15 +43,11 @@ def takes_keywords(
     def decorate(function: Callable[[Estimator], None]) -> Any:
         @wraps(function)
         def init(self: Any, **values: Any) -> None:
-            for name in values.keys() - defaults.keys():
-                raise UnknownOptionError(
-                    f"{type(self).__name__}() has no option {name!r}; {advise(name, defaults)}", name
-                )
+            refuse_unknown(type(self).__name__, values, defaults)
             vars(self).update(defaults | values)
 
         init.__signature__ = build_signature(function, options, {})  # type: ignore[attr-defined]
-        described = textwrap.indent(describe_options(options), INDENT).lstrip()
-        init.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("{options}", described)
+        init.__doc__ = fill_in(inspect.cleandoc(function.__doc__ or ""), "options", options)
         return init
 
     return decorate

@@ -74,7 +74,7 @@ def read_own_table(
     return frame
 
 
-def read_written(path: str | Path, names: Iterable[str] | None = None) -> pd.DataFrame | None:
+def read_written(path: str | Path, names: list[str] | None = None) -> pd.DataFrame | None:
     """The cells of a file that `read_own_table` reads, as they are written.
 
     Args:
@@ -92,11 +92,9 @@ def read_written(path: str | Path, names: Iterable[str] | None = None) -> pd.Dat
     if path.suffix.lower() == ".parquet":
         return None
     with _explain(path):
-        if names is not None:
-            return _parse(path, dtype=str, na_filter=False, usecols=[*names])
-        written = _parse(path, dtype=str, na_filter=False)
+        written = _parse(path, dtype=str, na_filter=False, usecols=names)
         header = read_header(path)
-        return written.set_axis(header, axis=1) if len(header) == written.shape[1] else written
+        return written.set_axis(header, axis=1) if names is None and len(header) == written.shape[1] else written
 
 
 def settle_table(written: pd.DataFrame) -> pd.DataFrame:
@@ -166,21 +164,18 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 def _keep_digits(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with all digits of whole numbers that pandas rounds, because some cells of their column are missing."""
-    rounded = [name for name in frame.columns if _may_be_rounded(frame[name])]
-    if not rounded:
+    rounded = []
+    for name, column in frame.items():
+        if column.dtype.kind == "f" and column.isna().any() and (column.abs() >= LARGEST_EXACT).any():
+            rounded.append(str(name))
+    written = read_written(path, rounded) if rounded else None
+    if written is None:
         return frame
-    written = read_written(path, rounded)
-    assert written is not None
     for name in rounded:
         numbers = pd.to_numeric(written.loc[frame[name].notna(), name])
         if numbers.dtype.kind == "i":
             frame = frame.assign(**{name: numbers.astype("Int64").reindex(frame.index)})
     return frame
-
-
-def _may_be_rounded(column: pd.Series[Any]) -> bool:
-    """Whether a column of floats has missing cells, and numbers so large that whole ones lose digits."""
-    return column.dtype.kind == "f" and bool(column.isna().any()) and bool((column.abs() >= LARGEST_EXACT).any())
 
 
 @contextmanager
@@ -239,29 +234,13 @@ def list_texts(frame: pd.DataFrame) -> list[str]:
 
 def find_index(frame: pd.DataFrame) -> list[str]:
     """The columns without a name in the file that number its rows: an index, such as `to_csv` writes."""
-    return [name for name in frame.columns if UNNAMED.fullmatch(name) and _numbers_rows(frame[name])]
-
-
-def _numbers_rows(column: pd.Series[Any]) -> bool:
-    """Whether each cell is another one, or the column counts from 0 again and again, as that of joined tables."""
-    numbers = pd.Series(read_numbers(column))
-    return bool(column.is_unique or ((numbers == 0) | (numbers.diff() == 1)).all())
-
-
-def count_missing_texts(path: str | Path, frame: pd.DataFrame) -> dict[str, dict[str, int]]:
-    """How often a column of texts has a text that is read as a missing cell: column → text → cells.
-
-    In a column of numbers, such a text could be nothing else. frame: what `read_own_table` read of the file.
-    """
-    names = [name for name in list_texts(frame) if frame[name].isna().any()]
-    written = read_written(path, names) if names else None
-    if written is None:
-        return {}
-    counts = {}
-    for name in names:
-        texts = written[name][frame[name].isna() & (written[name] != "")]
-        counts[name] = {str(text): int(count) for text, count in texts.value_counts().items()}
-    return counts
+    names = []
+    for name in filter(UNNAMED.fullmatch, frame.columns):
+        numbers = pd.Series(read_numbers(frame[name]))
+        # Joined tables count from 0 again and again.
+        if frame[name].is_unique or ((numbers == 0) | (numbers.diff() == 1)).all():
+            names.append(name)
+    return names
 
 
 def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:

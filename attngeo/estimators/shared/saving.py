@@ -17,21 +17,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from attngeo import __version__
 from attngeo.bounds.names import printable
 from attngeo.bounds.small_files import read_small_text, require_regular_file
 from attngeo.choices import as_python
 from attngeo.errors import (
     CorruptCheckpointError,
-    OutputError,
     TableError,
     UnsupportedModelError,
     UsageError,
     first_line,
 )
 from attngeo.estimators.shared.paths import CONFIG, require_saved
+from attngeo.options import first_problem
 from attngeo.schemas import Table, describe_error
 from attngeo.tables.files import atomic_write
+from attngeo.version import __version__
 
 WEIGHTS = "model.safetensors"
 ADVICE = "fit and save the model again"
@@ -87,10 +87,6 @@ def write_model(folder: Path, schema: type[SavedModel], keys: Mapping[str, Any],
             f"a text has {error.object[error.start : error.end]!r}, which is no character and a saved model cannot "
             "keep; replace it"
         ) from None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
     with atomic_write(folder / WEIGHTS) as path:
         path.write_bytes(save(stored, metadata={"format": "pt"}))  # save_file makes a file that others cannot read
     with atomic_write(folder / CONFIG) as path:
@@ -107,12 +103,11 @@ def read_config(folder: Path, schema: type[Schema]) -> Schema:
     require_saved(folder, schema.MADE_BY)
     try:
         text = read_small_text(path)
-        config = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+        config = dict(json.loads(text))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None
-    model_type = config.get("model_type") if isinstance(config, dict) else type(config).__name__
-    if not isinstance(config, dict) or model_type != schema.TYPE:
-        raise UnsupportedModelError(f"{path}: model_type is {model_type!r:.60}, expected {schema.TYPE!r}")
+    if config.get("model_type") != schema.TYPE:
+        raise UnsupportedModelError(f"{path}: model_type is {config.get('model_type')!r:.60}, expected {schema.TYPE!r}")
     if config.get("format") != schema.FORMAT:
         raise UnsupportedModelError(
             f"{path}: format {config.get('format')!r:.20} of attngeo {config.get('attngeo_version')!r:.20}, expected "
@@ -121,9 +116,7 @@ def read_config(folder: Path, schema: type[Schema]) -> Schema:
     try:
         return schema.model_validate_json(text)
     except ValidationError as error:
-        # A mistyped key makes the right one missing as well; the mistyped one says more.
-        problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-        raise CorruptCheckpointError(f"{path}: {describe_error(problem)}; {ADVICE}") from None
+        raise CorruptCheckpointError(f"{path}: {describe_error(first_problem(error))}; {ADVICE}") from None
 
 
 def check_layers(folder: Path, saved: SavedModel, layers: Mapping[str, Any]) -> None:
@@ -154,18 +147,14 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], plan: Callable[[]
     try:
         with torch.device("meta"):
             planned = plan()
-    except (UsageError, TableError) as error:
+    # torch has no class for sizes that no tensor can have.
+    except (UsageError, TableError, RuntimeError, TypeError, OverflowError) as error:
         raise CorruptCheckpointError(f"{folder / CONFIG}: {first_line(error)}; {ADVICE}") from None
-    except (RuntimeError, TypeError, OverflowError) as error:  # torch has no class for sizes that no tensor can have
-        raise CorruptCheckpointError(f"{folder / CONFIG}: too large a size ({first_line(error)}); {ADVICE}") from None
     for name, empty in planned.items():
-        stored = tensors.get(name)
-        is_planned = stored is not None and stored.shape == empty.shape and stored.dtype == empty.dtype
-        if stored is None or not is_planned or not stored.isfinite().all():
-            got = "missing" if stored is None else _describe(stored)
-            raise CorruptCheckpointError(
-                f"{path}: {name} is {got}, expected finite numbers {_describe(empty)}; {ADVICE}"
-            )
+        expected = _describe(empty)
+        got = _describe(tensors[name]) if name in tensors else "missing"
+        if got != expected or not tensors[name].isfinite().all():
+            raise CorruptCheckpointError(f"{path}: {name} is {got}, expected finite numbers {expected}; {ADVICE}")
     for name in tensors.keys() - planned.keys():
         raise CorruptCheckpointError(
             f"{path}: {printable(f'{name:.60}')} is unknown, expected {len(planned)} tensors such as "

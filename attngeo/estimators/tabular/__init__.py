@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attngeo import import_when_used
+from attngeo.lazy import import_when_used
 
 if TYPE_CHECKING:
     from attngeo.estimators.tabular.files import (

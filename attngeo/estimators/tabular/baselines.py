@@ -4,7 +4,7 @@
     model.predict(test_x)
 
 The search gives the model that `GridSearchCV` gives, with fewer fits: the first 50 trees of a forest or a boosting of
-200 are those of one of 50, and parameters without an effect are not searched.
+200 are those of one of 50.
 
 Source: Wibisono and Wang 2023 (arXiv 2307.04057), appendix E, and the code that made its Table 1 for what the text
 leaves open: folds are shuffled and stratified, the MLP's initial learning rate is 0.01.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,13 +42,12 @@ ReportFits = Callable[[int, int], None]
 class Baseline:
     """A method. make: seed → its classifier with default parameters. grid: the values to choose from.
 
-    without_effect: parameters of the grid that change nothing. stages: classifier, rows → its predictions if it had
-    1, 2, … of its `n_estimators`; None if these are not stages. sparse: the classifier is faster with a sparse matrix.
+    stages: classifier, rows → its predictions if it had 1, 2, … of its `n_estimators`; None if it has none. sparse: the
+    classifier is faster with a sparse matrix.
     """
 
     make: Callable[[int], Any]
     grid: Grid = field(default_factory=dict)
-    without_effect: tuple[str, ...] = ()
     stages: Callable[[Any, Any], Iterator[np.ndarray]] | None = None
     sparse: bool = False
 
@@ -101,9 +100,8 @@ BASELINES: dict[str, Baseline] = {
         lambda seed: MLPClassifier(random_state=seed, max_iter=2000, learning_rate_init=0.01),
         {
             "hidden_layer_sizes": ((50,), (100,), (100, 50)), "alpha": (0.0001, 0.001, 0.01),
-            "learning_rate": ("constant", "adaptive"),
+            "learning_rate": ("constant",),  # "adaptive" changes nothing with the solver adam
         },
-        without_effect=("learning_rate",),  # of the solver adam
     ),
 }  # fmt: skip
 
@@ -114,18 +112,16 @@ def fit_baseline(
     y: np.ndarray,
     *,
     seed: int,
-    grid: Grid | None = None,
     report: ReportFits | None = None,
 ) -> FittedBaseline:
     """The method that `BASELINES` has under a name, fitted to a table with the parameters that score best.
 
-    x: categories, [rows, columns]. y: classes, [rows]. seed: of folds and of classifiers. grid: values to choose from
-    in place of those of appendix E. Raises DataError if there is one class only, or if each has fewer rows than folds.
+    x: categories, [rows, columns]. y: classes, [rows]. seed: of folds and of classifiers. Raises DataError if there is
+    one class only, or if each has fewer rows than folds.
     """
     baseline = BASELINES[name]
-    grid = baseline.grid if grid is None else grid
     rows = np.unique(y, return_counts=True)[1]
-    if len(rows) < 2 or (grid and rows.max() < FOLDS):
+    if len(rows) < 2 or (baseline.grid and rows.max() < FOLDS):
         raise DataError(
             f"the response has {len(rows)} classes of at most {rows.max(initial=0)} rows, expected at least 2 classes, "
             f"and {FOLDS} rows of one of them for cross-validation; give a larger table"
@@ -135,33 +131,30 @@ def fit_baseline(
     with config_context(skip_parameter_validation=True, assume_finite=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", RARE_CLASSES, UserWarning)
         encoded = encoder.transform(x)
-        chosen = _search(baseline, grid, encoded, y, seed, report) if grid else {}
+        chosen = _search(baseline, encoded, y, seed, report) if baseline.grid else {}
         classifier = baseline.make(seed).set_params(**chosen).fit(encoded, y)
     return FittedBaseline(encoder, classifier, chosen)
 
 
-def _search(
-    baseline: Baseline, grid: Grid, x: Any, y: np.ndarray, seed: int, report: ReportFits | None
-) -> dict[str, Any]:
+def _search(baseline: Baseline, x: Any, y: np.ndarray, seed: int, report: ReportFits | None) -> dict[str, Any]:
     """The first of the candidates with the highest mean accuracy over the folds, in the order of `ParameterGrid`."""
     folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(x, y))
-    searched = {name: values for name, values in grid.items() if name not in baseline.without_effect}
-    counts = searched.get(STAGES, ()) if baseline.stages is not None else ()
-    fitted = dict(searched)
+    counts = baseline.grid.get(STAGES, ())
+    fitted = dict(baseline.grid)
     if counts:  # the other stages are the first ones of the most
         fitted[STAGES] = (max(counts),)
     models = list(ParameterGrid(fitted))
-    accuracies: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    accuracies: dict[frozenset[Any], list[float]] = defaultdict(list)
     for number, parameters in enumerate(models, 1):
         for train, test in folds:
             model = baseline.make(seed).set_params(**parameters).fit(x[train], y[train])
             for stage, predicted in _predict_stages(baseline, model, x[test], counts):
-                key = _key(parameters | stage, searched)
+                key = frozenset((parameters | stage).items())
                 accuracies[key].append(float(np.mean(predicted == y[test])))
         if report is not None:
             report(number, len(models))
-    candidates = list(ParameterGrid(grid))
-    means = np.average(np.array([accuracies[_key(candidate, searched)] for candidate in candidates]), axis=1)
+    candidates = list(ParameterGrid(baseline.grid))
+    means = np.average(np.array([accuracies[frozenset(candidate.items())] for candidate in candidates]), axis=1)
     return dict(candidates[int(np.argmax(means))])
 
 
@@ -175,8 +168,3 @@ def _predict_stages(
     for count, predicted in enumerate(baseline.stages(model, x), 1):
         if count in counts:
             yield {STAGES: count}, predicted
-
-
-def _key(parameters: Mapping[str, Any], names: Iterable[str]) -> tuple[Any, ...]:
-    """A key of a candidate: its values of the parameters that have an effect."""
-    return tuple(parameters[name] for name in sorted(names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +18,6 @@ from sklearn.base import (
     OneToOneFeatureMixin,
     TransformerMixin,
 )
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -85,6 +84,27 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string = True
         return tags
 
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
+        """Train on rows, of a classifier with their labels.
+
+        If the training fails or is interrupted, the estimator stays as it was.
+
+        Args:
+            X: cells, [rows, columns]; missing ones are NaN or None.
+            y: labels of a classifier, [rows]; missing ones are NaN or None. An imputer does not read them.
+            sample_weight: weight of each row in the loss and in the edges of bins, [rows].
+
+        Returns:
+            The estimator.
+
+        Raises:
+            TableError: the table cannot be used.
+            UsageError: a parameter is out of range.
+            TrainingError: as `training.loop.train` raises.
+        """
+        fit_together([self], [(X, y, sample_weight)])
+        return self
+
     def impute(self, X: Any, y: Any = None) -> Any:  # noqa: N803
         """The rows, with each missing cell replaced by its most probable value given the observed cells of its row.
 
@@ -130,16 +150,14 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         codes = self._code(X, y)
         frame = read_table(X)
         network = self._exact_network()
-        is_missing = [frame.iloc[:, number].isna().to_numpy() for number in range(len(self.coding_.names))]
+        is_missing = [*frame.isna().to_numpy().T]
         if y is not None:
             is_missing.append(codes[:, -1] == MISSING)
         tables = []
         for number, cells in enumerate(is_missing):
             coding = self.coding_.columns[number]
-            rows = np.flatnonzero(cells) if coding.values else np.empty(0, np.int64)
-            chances = np.empty((0, coding.size))
-            if len(rows):
-                _, chances = _read_cells(network, codes[rows], number)
+            rows = np.flatnonzero(cells & bool(coding.values))
+            _, chances = _read_cells(network, codes[rows], number)
             tables.append(
                 pd.DataFrame(
                     {
@@ -221,8 +239,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         return pd.DataFrame(vectors.numpy(), index=pd.MultiIndex.from_tuples(index, names=["column", "value"]))
 
     def _fitted_coding(self) -> TableCoding:
-        if not hasattr(self, "coding_"):  # not check_is_fitted, which looks at properties
-            raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit first")
+        check_is_fitted(self, "coding_")
         return self.coding_
 
     def _check_options(self) -> ClassifierOptions:
@@ -289,13 +306,11 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         layout = CellLayout(self.coding_.sizes, options.vocabulary == "shared")
         codes = torch.from_numpy(self.coding_.encode(rows.frame, rows.labels, options.unseen))
         weights = torch.from_numpy(rows.weights.astype(np.float32))
-        held_out = None
+        kept = np.arange(len(codes))
+        out = kept[:0]
         if fraction:
-            kept, out = hold_out(np.arange(len(codes)), fraction, seed, "validation_fraction")
-            held_out = (codes[out], weights[out])
-            codes = codes[kept]
-            weights = weights[kept]
-        return FittingPlan(layout, codes, weights, held_out, options, training, seed, start)
+            kept, out = hold_out(kept, fraction, seed, "validation_fraction")
+        return FittingPlan(layout, codes[kept], weights[kept], codes[out], weights[out], options, training, seed, start)
 
     def save(self, folder: str | Path) -> None:
         """Write the model to a folder; `load` and `attngeo score` read it.
@@ -336,10 +351,10 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         saved, coding, network = read_classifier(Path(folder))
         kind: type[Any] = AttentionClassifier if saved.target else AttentionImputer
         if not issubclass(kind, cls):
-            command = "predict" if saved.target else "impute"
+            fitted, command = ("with", "predict") if saved.target else ("without", "impute")
             raise UnsupportedModelError(
-                f"{folder} was fitted {'with' if saved.target else 'without'} a target, expected a model of the other "
-                f"kind; use {kind.__name__}.load, or attngeo tabular {command}"
+                f"{folder} was fitted {fitted} a target, expected a model of the other kind; use {kind.__name__}.load, "
+                f"or attngeo tabular {command}"
             )
         model: Self = kind(**dict(saved.parameters))
         model.set_params(device=usable_device(model.device))
@@ -355,12 +370,6 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         if all(isinstance(name, str) for name in coding.names):
             model.feature_names_in_ = np.array(coding.names, dtype=object)
         return model
-
-    def _draft(self) -> Self:
-        """A copy to fit, which replaces the estimator's attributes once it is finished."""
-        draft = type(self).__new__(type(self))
-        draft.__dict__ |= self.__dict__
-        return draft
 
     def _take(self, fitted: FittedTable) -> None:
         """Keep the result of a training."""
@@ -420,27 +429,6 @@ class AttentionClassifier(
     [['red', 'small']]
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
-        """Train on rows and their labels.
-
-        If the training fails or is interrupted, the estimator stays as it was.
-
-        Args:
-            X: cells, [rows, columns]; missing ones are NaN or None.
-            y: labels, [rows]; missing ones are NaN or None.
-            sample_weight: weight of each row in the loss and in the edges of bins, [rows].
-
-        Returns:
-            The estimator.
-
-        Raises:
-            TableError: the table cannot be used.
-            UsageError: a parameter is out of range.
-            TrainingError: as `training.loop.train` raises.
-        """
-        fit_together([self], [(X, y, sample_weight)])
-        return self
-
     def partial_fit(
         self,
         X: Any,  # noqa: N803
@@ -470,7 +458,7 @@ class AttentionClassifier(
             UsageError: a parameter is out of range.
             TrainingError: as `training.loop.train` raises.
         """
-        draft = self._draft()
+        draft = copy(self)
         options = draft._check_options()
         training = options.training(epochs=epochs)
         if hasattr(self, "network_"):
@@ -566,27 +554,6 @@ class AttentionImputer(
 
     _has_response = False
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803
-        """Train on rows.
-
-        If the training fails or is interrupted, the estimator stays as it was.
-
-        Args:
-            X: cells, [rows, columns]; missing ones are NaN or None.
-            y: for scikit-learn; not read.
-            sample_weight: weight of each row in the loss and in the edges of bins, [rows].
-
-        Returns:
-            The estimator.
-
-        Raises:
-            TableError: the table cannot be used.
-            UsageError: a parameter is out of range.
-            TrainingError: as `training.loop.train` raises.
-        """
-        fit_together([self], [(X, y, sample_weight)])
-        return self
-
     def transform(self, X: Any) -> Any:  # noqa: N803
         """The rows, with each missing cell replaced by its most probable value, as of `impute`.
 
@@ -626,7 +593,7 @@ def fit_together(
         UsageError: a parameter is out of range.
         TrainingError: as `training.loop.train` raises.
     """
-    drafts = [estimator._draft() for estimator in estimators]
+    drafts = [copy(estimator) for estimator in estimators]
     plans = [draft.prepare(*table) for draft, table in zip(drafts, tables, strict=True)]
     for draft, fitted in zip(drafts, fit_plans(plans, progress), strict=True):
         draft._take(fitted)

@@ -78,8 +78,6 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
     if len(series) != rows:
         raise TableError(f"y has {len(series)} labels, expected one for each of the {rows} rows")
     series = series.reset_index(drop=True)
-    if pd.api.types.is_float_dtype(series.dtype) and np.isinf(series.to_numpy(np.float64, na_value=0)).any():
-        raise TableError("Input y contains infinity or a value too large for dtype('float64')")
     known = series.dropna().infer_objects()
     if known.empty and unlabelled:
         return series
@@ -88,7 +86,8 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
     if not isinstance(series.dtype, pd.CategoricalDtype):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # about many classes; one for each row is an error later
+                # About infinity, an error below, and about many classes; one for each row is an error later.
+                warnings.simplefilter("ignore")
                 check_classification_targets(known.to_numpy())
         except ValueError as error:
             raise TableError(
@@ -185,13 +184,8 @@ class ColumnCoding:
         unseen_rows = np.flatnonzero((codes == UNKNOWN) & ~missing)
         if unseen == "error" and len(unseen_rows):
             row = int(unseen_rows[0])
-            others = ""
-            if len(unseen_rows) == 2:
-                others = ", like those of 1 other row"
-            elif len(unseen_rows) > 2:
-                others = f", like those of {len(unseen_rows) - 1:,} other rows"
-            value = show_value(column.iloc[row])
-            problem = f"{value} is in no training row{others}; expected {expected}; {advice}"
+            more = f" (nor are {len(unseen_rows) - 1:,} further cells)" if len(unseen_rows) > 1 else ""
+            problem = f"{show_value(column.iloc[row])} is in no training row{more}; expected {expected}; {advice}"
             raise TableError(problem, row=row + 1, column=self.name)
         return np.where(codes == UNKNOWN, MISSING, codes)
 
@@ -216,9 +210,9 @@ def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bi
     if isinstance(column.dtype, pd.CategoricalDtype):
         used = set(column.dropna().unique())
         return ColumnCoding(name, tuple(value for value in column.dtype.categories if value in used))
-    if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
+    if column.dtype.kind in "iufc":
         return _learn_numbers(name, column, weights, bins)
-    if pd.api.types.is_datetime64_any_dtype(column.dtype) or pd.api.types.is_timedelta64_dtype(column.dtype):
+    if column.dtype.kind in "mM":
         raise TableError("has dates, expected categories or numbers; convert it to numbers first", column=name)
     try:
         return ColumnCoding(name, tuple(sort_values(column.dropna().astype(object).unique())))
@@ -228,43 +222,29 @@ def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bi
 
 def _learn_numbers(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bins: int) -> ColumnCoding:
     """The coding of a column of numbers. Raises TableError for infinite ones."""
+    numbers = read_numbers(column)
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        problem = "contains infinity, expected finite numbers or missing values"
+        raise TableError(problem, row=int(infinite.argmax()) + 1, column=column.name)
     is_known = column.notna().to_numpy()
-    numbers = _to_numbers(column)[is_known]
+    numbers = numbers[is_known]
     values = numbers
-    if pd.api.types.is_integer_dtype(column.dtype):  # float64 has whole numbers up to 2**53 only
+    if column.dtype.kind in "iu":  # float64 has whole numbers up to 2**53 only
         values = column.dropna().to_numpy()
     distinct = np.unique(values)
     is_whole = bool((distinct == np.floor(distinct)).all())
     if is_whole and len(distinct) <= bins:
         return ColumnCoding(name, tuple(int(value) for value in distinct))
-    edges = _find_edges(numbers, weights[is_known], bins)
+    shares = np.arange(1, bins) / bins
+    edges = np.unique(np.quantile(numbers, shares, weights=weights[is_known], method="inverted_cdf"))
+    edges = edges[edges < numbers.max()]  # the last bin has values; equal ones are in one bin, so there may be fewer
     codes = np.searchsorted(edges, numbers, side="left")
     in_bins = [values[codes == code] for code in range(len(edges) + 1)]
     medians: list[float] = [float(np.median(some)) for some in in_bins]
     if is_whole:
         medians = [int(median_low(some.astype(object))) for some in in_bins]  # with all digits
     return ColumnCoding(name, tuple(medians), tuple(edges.tolist()))
-
-
-def _find_edges(numbers: np.ndarray, weights: np.ndarray, bins: int) -> np.ndarray:
-    """The upper ends of all bins but the last one: quantiles of the training values.
-
-    Equal values are in one bin, so there may be fewer bins.
-    """
-    shares = np.arange(1, bins) / bins
-    edges = np.unique(np.quantile(numbers, shares, weights=weights, method="inverted_cdf"))
-    inner: np.ndarray = edges[edges < numbers.max()]  # the last bin has values
-    return inner
-
-
-def _to_numbers(column: pd.Series[Any]) -> np.ndarray:
-    """The numbers of training rows as float64, NaN where they are missing. Raises TableError for infinite ones."""
-    numbers = read_numbers(column)
-    infinite = np.isinf(numbers)
-    if infinite.any():
-        problem = "contains infinity, expected finite numbers or missing values"
-        raise TableError(problem, row=int(infinite.argmax()) + 1, column=column.name)
-    return numbers
 
 
 @dataclass(frozen=True)

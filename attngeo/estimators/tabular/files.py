@@ -14,7 +14,6 @@ from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.shared.files import (
     TAKEN,
-    count_missing_texts,
     describe_few_texts,
     find_index,
     keep_whole,
@@ -57,13 +56,22 @@ def fit_own_table(
 
 
 def predict_own_table(folder: str | Path, path: str, options: PredictOptions) -> pd.DataFrame:
-    """`predict_rows` of a saved model and a file. Raises as `read_rows`, and as `AttentionClassifier.load`."""
+    """`predict_rows` of a saved model and a file.
+
+    Raises as `read_own_table` and `AttentionClassifier.load`, and TableError if a column is absent.
+    """
     model = AttentionClassifier.load(folder)
-    frame = read_rows(model, path, options)
+    frame = _read_like(model, path, options)
+    names = [str(name) for name in model.coding_.names]
+    absent = [name for name in names if name not in frame.columns]
+    if absent:
+        raise TableError(
+            f"no column {absent[0]!r:.60}; expected those of the training rows: {list_names(names)}", table=str(path)
+        )
     with naming({"": path}):
-        predicted = predict_rows(model, frame)
+        predicted = predict_rows(model, frame[names])
     if options.attention_output is not None:
-        write_table(tabulate_attention(model, frame), Path(options.attention_output))
+        write_table(tabulate_attention(model, frame[names]), Path(options.attention_output))
     return predicted
 
 
@@ -105,17 +113,15 @@ def read_tables(
 
 def _split_rows(x: pd.DataFrame, y: pd.Series[Any] | None, options: FitOptions, path: str) -> SplitTable:
     """A random fraction of the rows tests, and the others train. Raises TableError."""
-    if y is None:
-        rows = np.arange(len(x))
-        _, test_rows = hold_out(rows, options.test_size, options.random_state, "test_size", path)
-        train_rows = np.delete(rows, test_rows)
-        return SplitTable(x.iloc[train_rows], None, x.iloc[test_rows], None)
-    labelled = np.flatnonzero(y.notna())
-    trained, test_rows = hold_out(labelled, options.test_size, options.random_state, "test_size", path)
-    # A label that no training row has could not be predicted.
-    test_rows = test_rows[y.iloc[test_rows].isin(y.iloc[trained].unique()).to_numpy()]
+    usable = np.arange(len(x)) if y is None else np.flatnonzero(y.notna())
+    trained, test_rows = hold_out(usable, options.test_size, options.random_state, "test_size", path)
+    if y is not None:
+        # A label that no training row has could not be predicted.
+        test_rows = test_rows[y.iloc[test_rows].isin(y.iloc[trained].unique()).to_numpy()]
     train_rows = np.delete(np.arange(len(x)), test_rows)
-    return SplitTable(x.iloc[train_rows], y.iloc[train_rows], x.iloc[test_rows], y.iloc[test_rows])
+    train_y = None if y is None else y.iloc[train_rows]
+    test_y = None if y is None else y.iloc[test_rows]
+    return SplitTable(x.iloc[train_rows], train_y, x.iloc[test_rows], test_y)
 
 
 def read_files(
@@ -166,8 +172,11 @@ def _describe_reading(path: str, frame: pd.DataFrame, missing: Sequence[str] | N
     """Notes of what may be read otherwise than the user expects: an index, missing cells, numbers among texts."""
     for name in find_index(frame):
         yield f"{name!r}, a column without a name that numbers the rows, is left out; name it to keep it"
-    if missing is None:
-        for name, counts in count_missing_texts(path, frame).items():
+    names = [name for name in list_texts(frame) if frame[name].isna().any()]
+    written = read_written(path, names) if names and missing is None else None
+    if written is not None:
+        for name in names:  # in a column of numbers, such a text could be nothing else
+            counts = written[name][frame[name].isna() & (written[name] != "")].value_counts()
             listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
             if listed:
                 yield f"column {name!r:.60}: {listed} is a missing cell; --missing '' makes categories of such texts"
@@ -181,21 +190,6 @@ def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.
     if frame.shape[1] < 2:
         raise TableError(f"{path} has the column {target!r} only, expected one or more features beside it")
     return frame.drop(columns=target), keep_whole(frame[target])
-
-
-def read_rows(model: AttentionClassifier, path: str, options: RowsOptions) -> pd.DataFrame:
-    """The rows of a file with the columns that a saved model knows. Gives the model the option `unseen`.
-
-    Raises DataUnavailableError, UsageError, and TableError if a column of the training rows is absent.
-    """
-    frame = _read_like(model, path, options)
-    names = [str(name) for name in model.coding_.names]
-    absent = [name for name in names if name not in frame.columns]
-    if absent:
-        raise TableError(
-            f"no column {absent[0]!r:.60}; expected those of the training rows: {list_names(names)}", table=str(path)
-        )
-    return frame[names]
 
 
 def _read_like(model: TableModel, path: str, options: RowsOptions) -> pd.DataFrame:
@@ -242,7 +236,7 @@ def impute_rows(model: TableModel, frame: pd.DataFrame, written: pd.DataFrame | 
         values = np.full(len(frame), None, dtype=object)
         if name in frame:
             number = int(frame.columns.get_loc(name))  # type: ignore[arg-type]
-            values[:] = keep_whole(frame[name]).astype(object) if written is None else written.iloc[:, number]
+            values[:] = keep_whole(filled.iloc[:, number]).astype(object)
         values[cells["row"]] = cells["value"] if written is None else cells["value"].map(str)
         complete = pd.Series(values, filled.index).infer_objects()
         if name in frame:

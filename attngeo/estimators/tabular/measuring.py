@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,8 @@ from attngeo.estimators.tabular.classifier import AttentionClassifier, Attention
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, ClassifierOptions, FitOptions
 from attngeo.estimators.tabular.saving import describe_columns
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
+
+Model = TypeVar("Model", bound=TableModel)
 
 CALIBRATION_BINS = 10
 # Whole numbers that occur so often, on average, may be codes.
@@ -55,8 +57,7 @@ def fit_table(
     """
     assert tables.train_y is not None
     assert tables.test_y is not None
-    model = AttentionClassifier(**_list_parameters(options))
-    _prepare(model, tables, options, progress)
+    model = _prepare(AttentionClassifier, tables, options, progress)
     numbers = _number_classes(model.classes_, tables.train_y.dtype)
     has_label = tables.test_y.notna()
     test_x = tables.test_x[has_label]
@@ -67,21 +68,14 @@ def fit_table(
     with naming({"": options.test or "the test rows"}, test_x.index):
         test_codes = model.coding_.encode(test_x, test_y, options.unseen)
     rows = []
-    for name in options.method_names:
+    for name in options.methods or ():
         if name == OURS:
             fit_together([model], [(tables.train_x, tables.train_y)], progress)
             chances = model.predict_proba(test_x)
         else:
             chances = _predict_baseline(name, train_codes, test_codes, model, options.random_state, progress)
-        rows.append(
-            {
-                "method": name,
-                "seed": options.random_state,
-                "train_rows": len(tables.train_y),
-                "test_rows": len(test_y),
-                **measure_chances(numbers, test_codes[:, -1], chances),
-            }
-        )
+        sizes = {"seed": options.random_state, "train_rows": len(tables.train_y), "test_rows": len(test_y)}
+        rows.append({"method": name, **sizes, **measure_chances(numbers, test_codes[:, -1], chances)})
     return pd.DataFrame(rows), model
 
 
@@ -103,54 +97,44 @@ def fit_columns(
     Raises:
         TableError: as `fit_table` raises, or no test row has a value of a column that varies.
     """
-    model = AttentionImputer(**_list_parameters(options))
-    _prepare(model, tables, options, progress)
-    measured = copy(model).set_params(unseen="mask" if options.test is None else options.unseen)
+    model = _prepare(AttentionImputer, tables, options, progress)
+    unseen = "mask" if options.test is None else options.unseen
+    train_codes = model.coding_.encode(tables.train_x, None, "mask")
     with naming({"": options.test or "the test rows"}, tables.test_x.index):
-        train_codes = measured.coding_.encode(tables.train_x, None, measured.unseen)
-        test_codes = measured.coding_.encode(tables.test_x, None, measured.unseen)
+        test_codes = model.coding_.encode(tables.test_x, None, unseen)
     fit_together([model], [(tables.train_x, None)], progress)
-    measured.network_ = model.network_
+    measured = copy(model).set_params(unseen=unseen)
     rows = []
     for number, coding in enumerate(model.coding_.columns):
         is_known = test_codes[:, number] >= 0
         if coding.size < 2 or not is_known.any():
             continue
-        known_train = train_codes[train_codes[:, number] >= 0, number]
-        counts = np.bincount(known_train, minlength=coding.size) + 1
+        truth = test_codes[is_known, number]
+        counts = np.bincount(train_codes[train_codes[:, number] >= 0, number], minlength=coding.size) + 1
         chances = {
             OURS: measured.predict_cell(tables.test_x[is_known], coding.name).to_numpy(),
-            FREQUENCIES: np.tile(counts / counts.sum(), (int(is_known.sum()), 1)),
+            FREQUENCIES: np.tile(counts / counts.sum(), (len(truth), 1)),
         }
         numbers = _number_classes(np.array(coding.decode_all()))
+        sizes = {"seed": options.random_state, "train_rows": len(train_codes), "test_rows": len(truth)}
         for method, method_chances in chances.items():
-            rows.append(
-                {
-                    "column": coding.name,
-                    "method": method,
-                    "seed": options.random_state,
-                    "train_rows": len(train_codes),
-                    "test_rows": int(is_known.sum()),
-                    **measure_chances(numbers, test_codes[is_known, number], method_chances),
-                }
-            )
+            scores = measure_chances(numbers, truth, method_chances)
+            rows.append({"column": coding.name, "method": method, **sizes, **scores})
     if not rows:
         raise TableError("no test row has a value of a column that varies, expected some; give other test rows")
     return pd.DataFrame(rows), model
 
 
-def _list_parameters(options: FitOptions) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in ClassifierOptions.model_fields}
-
-
-def _prepare(model: TableModel, tables: SplitTable, options: FitOptions, progress: ProgressCallback) -> None:
-    """Learn the categories, so that bad rows are refused at once. Raises TableError."""
+def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions, progress: ProgressCallback) -> Model:
+    """A model that has learned the categories, so that bad rows are refused at once. Raises TableError."""
+    model = kind(**{name: getattr(options, name) for name in ClassifierOptions.model_fields})
     with naming({}, tables.train_x.index):
         model.prepare(tables.train_x, tables.train_y)
     _note_bins(model, tables.train_x, progress)
     model.missing_texts = tuple(list_missing(options.missing))
     if options.save is not None:
         describe_columns(model.coding_)
+    return model
 
 
 def _note_bins(model: TableModel, train: pd.DataFrame, progress: ProgressCallback) -> None:

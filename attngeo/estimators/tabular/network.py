@@ -19,7 +19,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -59,12 +59,11 @@ class CellLayout:
 
     sizes: tuple[int, ...]
     shared: bool = False
-    starts: tuple[int, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        # One more slot in each column, for [MASK].
-        starts = itertools.accumulate((size + 1 for size in self.sizes[:-1]), initial=0)
-        object.__setattr__(self, "starts", tuple(starts))
+    @property
+    def starts(self) -> list[int]:
+        """The first slot of each column. There is one more slot in each column, for [MASK]."""
+        return list(itertools.accumulate((size + 1 for size in self.sizes[:-1]), initial=0))
 
     @property
     def columns(self) -> int:
@@ -158,22 +157,19 @@ class TableAttention(nn.Module):
         loss = functional.cross_entropy(logits, target, reduction="none")
         return (loss * weight).sum(1), weight.sum(1)
 
-    def read(self, rows: Tensor, column: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def read(self, rows: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
         """The vector of the masked cell, [M, B, d], and the logits of all words, [M, B, words]."""
-        x = self._read_cell(rows, column, noise)
+        x = self._read_cell(rows, column, torch.empty(0))
         return x, self._read_words(x, column).transpose(1, 2)
 
     def attend(self, rows: Tensor, column: Tensor) -> Tensor:
         """The weights of the cells of a row for its masked cell, [M, B, K, H]: positive, with sum 1 over K."""
         return self._attend(rows, column)[0].transpose(1, 2)
 
-    def _read_cell(self, rows: Tensor, column: Tensor, noise: Tensor | None) -> Tensor:
+    def _read_cell(self, rows: Tensor, column: Tensor, noise: Tensor) -> Tensor:
         """The vector of the masked cell, [M, B, d]."""
         w = self.weights
-        first: Tensor | None = None
-        second: Tensor | None = None
-        if noise is not None and noise.shape[-1]:
-            first, second = noise.chunk(2, -1)
+        first, second = noise.chunk(2, -1)
         attention, values, masked = self._attend(rows, column)
         # A product spreads the weight of a head over its numbers: faster than broadcasting over so few.
         spread = (attention.flatten(0, -2) @ self.spread).view_as(values)
@@ -210,9 +206,9 @@ class TableAttention(nn.Module):
         """The heads of [M, N, d]: [M, H, N, c]."""
         return x.view(*x.shape[:2], self.heads, self.head_size).transpose(1, 2)
 
-    def _norm(self, x: Tensor, added: Tensor, noise: Tensor | None, gain: Tensor, bias: Tensor) -> Tensor:
+    def _norm(self, x: Tensor, added: Tensor, noise: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         """Residual connection with dropout, then layer normalisation."""
-        if noise is not None:
+        if noise.shape[-1]:
             added = added * noise
         x = x + added
         return torch.addcmul(bias, functional.layer_norm(x, x.shape[-1:], eps=EPS), gain)
@@ -232,7 +228,7 @@ def _pick(tables: Tensor, index: Tensor) -> Tensor:
     """
     first = torch.arange(len(tables), device=index.device) * tables.shape[1]
     numbers = index + first.view(-1, *[1] * (index.ndim - 1))
-    return tables.flatten(0, 1).index_select(0, numbers.flatten()).view(*index.shape, -1)
+    return tables.flatten(0, 1).index_select(0, numbers.flatten()).view(*index.shape, tables.shape[-1])
 
 
 def draw_start(
@@ -282,8 +278,8 @@ class MaskedRows:
     """The copies of the tables of M models. Each model has an order and dropout of its own, which follow from its seed.
 
     codes: [M, rows, K]. A cell that is MISSING is [MASK], and never predicted. weights: of rows, [M, rows]. All models
-    have the same number of observed cells. seeds: one for each model; None for one fixed order without dropout.
-    noise: how many numbers dropout may drop in a row, each with probability `dropout`.
+    have the same number of observed cells. seeds: one for each model; none for one fixed order. noise: how many numbers
+    dropout drops in a row, each with probability `dropout`; 0 without seeds.
     """
 
     def __init__(
@@ -293,7 +289,7 @@ class MaskedRows:
         weights: Tensor,
         size: int,
         *,
-        seeds: Sequence[int] | None = None,
+        seeds: Sequence[int] = (),
         noise: int = 0,
         dropout: float = 0.0,
         device: torch.device | str = "cpu",
@@ -301,7 +297,6 @@ class MaskedRows:
         self._layout = layout
         self._size = size
         self._seeds = seeds
-        self._has_dropout = seeds is not None and dropout > 0 and noise > 0
         self._noise = noise
         self._keep = 1 - dropout
         self._device = device
@@ -319,7 +314,7 @@ class MaskedRows:
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of an epoch, from 0."""
         order = self._cells
-        if self._seeds is not None:
+        if self._seeds:
             shuffled = [torch.randperm(self._copies, generator=draw_generator(seed, number)) for seed in self._seeds]
             order = order.gather(1, torch.stack(shuffled))
         for chunk, first in enumerate(range(0, self._copies, CHUNK * self._size)):
@@ -335,12 +330,12 @@ class MaskedRows:
         column = cells - row * columns
         rows = self._slots.gather(1, row[..., None].expand(-1, -1, columns))
         rows = rows.scatter(2, column[..., None], self._masks[column][..., None])
-        noise = self._draw_noise(cells.shape[1], epoch, chunk, len(cells))
+        noise = self._draw_noise(len(cells), cells.shape[1], epoch, chunk)
         return rows, column, self._targets.gather(1, cells), self._weights.gather(1, row), noise
 
-    def _draw_noise(self, copies: int, epoch: int, chunk: int, models: int) -> Tensor:
+    def _draw_noise(self, models: int, copies: int, epoch: int, chunk: int) -> Tensor:
         """0 or 1/(1 − dropout) for each number that dropout may drop, [models, copies, numbers]."""
-        if not self._has_dropout or self._seeds is None:
+        if not self._noise:
             return torch.empty(models, copies, 0)
         noise = torch.empty(models, copies * self._noise)
         bits = torch.empty(-(-noise.shape[1] // 4), dtype=torch.int64)
@@ -355,15 +350,16 @@ class MaskedRows:
 class FittingPlan:
     """The training of one table.
 
-    codes: [rows, K], the response is the last column; MISSING for a missing one. weights: of the rows. held_out: codes
-    and weights of the rows that early stopping looks at. start: the network that is trained further, in place; a new
-    one if it is None.
+    codes: [rows, K], the response is the last column; MISSING for a missing one. weights: of the rows. held_out_codes,
+    held_out_weights: of the rows that early stopping looks at, or of none. start: the network that is trained further,
+    in place; a new one if it is None.
     """
 
     layout: CellLayout
     codes: Tensor
     weights: Tensor
-    held_out: tuple[Tensor, Tensor] | None
+    held_out_codes: Tensor
+    held_out_weights: Tensor
     options: ClassifierOptions
     training: TrainingOptions
     seed: int
@@ -372,12 +368,8 @@ class FittingPlan:
     @property
     def group_key(self) -> tuple[object, ...]:
         """A key: plans with an equal one can be trained together."""
-        tables = [self.codes]
-        if self.held_out is not None:
-            tables.append(self.held_out[0])
-        shapes = tuple((codes.shape, int((codes >= 0).sum())) for codes in tables)
-        options = self.options.replace(random_state=None)
-        return self.layout, shapes, options, self.training, None if self.start is None else id(self.start)
+        shapes = tuple((codes.shape, int((codes >= 0).sum())) for codes in (self.codes, self.held_out_codes))
+        return self.layout, shapes, self.options.replace(random_state=None), self.training, id(self.start)
 
 
 class FittedTable(NamedTuple):
@@ -417,27 +409,26 @@ def _fit_group(plans: Sequence[FittingPlan], progress: ProgressCallback) -> list
         torch.stack([plan.weights for plan in plans]),
         options.batch_size,
         seeds=[plan.seed for plan in plans],
-        noise=2 * network.width,
+        noise=2 * network.width if options.dropout else 0,
         dropout=options.dropout,
         device=device,
     )
+    validation = None
+    if len(first.held_out_codes):  # in a fixed order
+        validation = MaskedRows(
+            first.layout,
+            torch.stack([plan.held_out_codes for plan in plans]),
+            torch.stack([plan.held_out_weights for plan in plans]),
+            max(options.batch_size, 1024),
+            device=device,
+        )
     numbers = codes.numel() // codes.shape[1] * options.batch_size * network.width
     with limited_threads(is_small=numbers < UNDIVIDED):
-        history = train(network, batches, first.training, validation=_hold_out(plans, device), progress=progress)
+        history = train(network, batches, first.training, validation=validation, progress=progress)
     network.cpu()
+    losses = history.validation.reshape(-1, len(plans))
     fitted = []
     for number in range(len(plans)):
-        validation = history.validation[:, number] if history.validation.size else history.validation
         model = network if len(plans) == 1 else network.select(number)
-        fitted.append(FittedTable(model, history.train[:, number], validation))
+        fitted.append(FittedTable(model, history.train[:, number], losses[:, number]))
     return fitted
-
-
-def _hold_out(plans: Sequence[FittingPlan], device: torch.device) -> MaskedRows | None:
-    """The held-out rows of plans with one key, in a fixed order; None without them."""
-    held_out = [plan.held_out for plan in plans if plan.held_out is not None]
-    if not held_out:
-        return None
-    codes = torch.stack([codes for codes, _ in held_out])
-    weights = torch.stack([weights for _, weights in held_out])
-    return MaskedRows(plans[0].layout, codes, weights, max(plans[0].options.batch_size, 1024), device=device)

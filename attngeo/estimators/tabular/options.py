@@ -148,19 +148,15 @@ class FitOptions(ClassifierOptions):
     )
 
     def _check(self) -> None:
-        object.__setattr__(self, "methods", self.method_names)
-        if self.target is None and self.method_names != (OURS,):
+        methods = (OURS,) if self.target is None else tuple(METHOD_LABELS)
+        if self.methods:
+            methods = check_methods(self.methods)
+        object.__setattr__(self, "methods", methods)
+        if self.target is None and methods != (OURS,):
             raise UsageError(
                 f"$methods requires $target: without one, {OURS} predicts each column",
                 "methods",
                 "target",
             )
-        if OURS not in self.method_names and self.save is not None:
+        if OURS not in methods and self.save is not None:
             raise UsageError(f"$save requires {OURS} among the methods; others cannot be saved", "save")
-
-    @property
-    def method_names(self) -> tuple[str, ...]:
-        """The methods, each once."""
-        if self.methods:
-            return check_methods(self.methods)
-        return (OURS,) if self.target is None else tuple(METHOD_LABELS)

@@ -6,7 +6,6 @@ The tensors are named and laid out as those of a transformer's layer, so that `a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -68,20 +67,19 @@ class SavedColumn(Table):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> SavedColumn:
-        for problem in self._list_problems():
+        problem = ""
+        if any(isinstance(value, float) and math.isnan(value) for value in (self.name, *self.values)):
+            problem = "has NaN, expected texts or numbers"
+        elif self.edges is None:
+            if len(set(self.values)) < len(self.values):
+                problem = "has a value twice, expected each once"
+        elif len(self.edges) != len(self.values) - 1 or not all(low < high for low, high in pairwise(self.edges)):
+            problem = f"has {len(self.values)} bins, and edges that do not part them"
+        elif not all(not isinstance(value, bool | str) and math.isfinite(value) for value in self.values):
+            problem = "has bins whose values are no numbers"
+        if problem:
             raise ValueError(f"column {self.name!r:.40} {problem}")
         return self
-
-    def _list_problems(self) -> Iterator[str]:
-        if any(isinstance(value, float) and math.isnan(value) for value in (self.name, *self.values)):
-            yield "has NaN, expected texts or numbers"
-        if self.edges is None:
-            if len(set(self.values)) < len(self.values):
-                yield "has a value twice, expected each once"
-        elif len(self.edges) != len(self.values) - 1 or not all(low < high for low, high in pairwise(self.edges)):
-            yield f"has {len(self.values)} bins, and edges that do not part them"
-        elif not all(not isinstance(value, bool | str) and math.isfinite(value) for value in self.values):
-            yield "has bins whose values are no numbers"
 
 
 class SavedClassifier(SavedModel):

@@ -22,10 +22,10 @@ from attngeo.analogies.options import GOOGLE, ExplainOptions
 from attngeo.analogies.questions import Question, as_questions
 from attngeo.bounds.small_files import MOST_INDEX_BYTES, read_small_text
 from attngeo.checkpoints.reference import local_path
-from attngeo.errors import DataError, DataUnavailableError, QuestionError
+from attngeo.errors import DataError, DataUnavailableError, QuestionError, about
 from attngeo.keywords import takes
 from attngeo.papers.wibisono2023.corpus import (
-    WORDS,
+    TOY_WORDS,
     Array,
     ContinuousBag,
     Corpus,
@@ -109,17 +109,18 @@ def explain(
         DataError: if the corpus is empty or too large.
         QuestionError: if no question is left.
     """
-    if isinstance(corpus, Corpus):
-        training_corpus = corpus
-        source = "the corpus"
-    else:
-        training_corpus = read_corpus(corpus)
-        source = str(corpus)
-    questions, notes = _choose_questions(training_corpus, source, options)
-    if options.positions:
-        questions = _place_questions(training_corpus, source, questions)
-        training_corpus = place_words(training_corpus)
-    _require_small(training_corpus)
+    training_corpus = corpus if isinstance(corpus, Corpus) else read_corpus(corpus)
+    with about("the corpus" if isinstance(corpus, Corpus) else str(corpus)):
+        questions, notes = _choose_questions(training_corpus, options)
+        if options.positions:
+            questions = _place_questions(training_corpus, questions)
+            training_corpus = place_words(training_corpus)
+        tokens = sum(map(len, training_corpus.sentences))
+        if training_corpus.size > MOST_WORDS or training_corpus.size * tokens > MOST_CONTEXT_ENTRIES:
+            raise DataError(
+                f"it has {training_corpus.size:,} different words and {tokens:,} in all, expected at most "
+                f"{MOST_WORDS:,} different ones, and a product of at most {MOST_CONTEXT_ENTRIES:,}; use fewer sentences"
+            )
     examples = examples_of(training_corpus)
     rows = []
     for model_name in ("cbow", "attention"):
@@ -127,28 +128,17 @@ def explain(
         sums = sum_attention(examples, model.tau)
         rows += [_measure_question(model, training_corpus, sums, question) for question in questions]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    attributes: dict[Any, Any] = {
+    frame.attrs |= {
         "title": "Word analogies and paraphrases",
+        **vars(options),
         "questions": str(options.questions),
-        "seed": options.seed,
-        "dimensions": options.dimensions,
-        "positions": options.positions,
         "sentences": len(training_corpus.sentences),
         "words": training_corpus.size,
         "notes": notes,
+        **software(),
+        **machine(),
     }
-    frame.attrs = attributes | software() | machine()
     return frame
-
-
-def _require_small(corpus: Corpus) -> None:
-    """Raise DataError if a corpus has more than MOST_WORDS words, or would have more than MOST_CONTEXT_ENTRIES."""
-    tokens = sum(len(sentence) for sentence in corpus.sentences)
-    if corpus.size > MOST_WORDS or corpus.size * tokens > MOST_CONTEXT_ENTRIES:
-        raise DataError(
-            f"the corpus has {corpus.size:,} different words and {tokens:,} in all, expected at most {MOST_WORDS:,} "
-            f"different ones, and a product of at most {MOST_CONTEXT_ENTRIES:,}; use fewer sentences"
-        )
 
 
 def read_corpus(source: str | Path) -> Corpus:
@@ -173,19 +163,18 @@ def read_corpus(source: str | Path) -> Corpus:
         raise DataUnavailableError(f"{source} cannot be read ({error.strerror or error})") from None
 
 
-def _choose_questions(corpus: Corpus, source: str, options: ExplainOptions) -> tuple[list[Question], list[str]]:
+def _choose_questions(corpus: Corpus, options: ExplainOptions) -> tuple[list[Question], list[str]]:
     """The questions whose four words are different and in the corpus, and notes about those that are left out.
 
     Args:
         corpus: the corpus before its words are placed.
-        source: what the corpus was read from, for messages.
         options: which questions. The toy corpus has its own in place of Google's.
 
     Raises:
         QuestionError: No question is left.
     """
     requested = options.questions
-    if requested == GOOGLE and corpus.words == WORDS:
+    if requested == GOOGLE and corpus.words == TOY_WORDS:
         requested = TOY_QUESTIONS
     candidates = as_questions(requested).without_duplicates()
     questions = []
@@ -195,14 +184,14 @@ def _choose_questions(corpus: Corpus, source: str, options: ExplainOptions) -> t
             questions.append(question)
     if not questions:
         raise QuestionError(
-            f"{source}: it has all words of none of the {len(candidates.questions):,} questions ({candidates.name}); "
-            "name a file of questions about its words with $questions",
+            f"each of the {len(candidates.questions):,} questions ({candidates.name}) has a word that it lacks; name a "
+            "file of questions about its words with $questions",
             "questions",
         )
-    left_out = len(candidates.questions) - len(questions)
-    if not left_out:
-        return questions, []
-    return questions, [f"{left_out:,} of {len(candidates.questions):,} questions have words that the corpus lacks"]
+    asked = len(candidates.questions)
+    left_out = asked - len(questions)
+    notes = [f"{left_out:,} of {asked:,} questions have words that the corpus lacks"] if left_out else []
+    return questions, notes
 
 
 def _list_words(question: Question) -> tuple[str, str, str, str]:
@@ -210,12 +199,11 @@ def _list_words(question: Question) -> tuple[str, str, str, str]:
     return question.a, question.b, question.c, question.answers[0]
 
 
-def _place_questions(corpus: Corpus, source: str, questions: Sequence[Question]) -> list[Question]:
+def _place_questions(corpus: Corpus, questions: Sequence[Question]) -> list[Question]:
     """The questions a@p : b@q = c@p : d@q for all p and q at which c and b, and a and d, occur in one sentence.
 
     Args:
         corpus: the corpus before its words are placed.
-        source: what the corpus was read from, for messages.
         questions: questions about words of the corpus.
 
     Raises:
@@ -231,7 +219,7 @@ def _place_questions(corpus: Corpus, source: str, questions: Sequence[Question])
             placed.append(replace(question, a=name_unit(a, p), b=name_unit(b, q), c=name_unit(c, p), answers=answers))
     if not placed:
         raise QuestionError(
-            f"{source}: no question has both of its pairs of words at the same positions; leave out $positions",
+            "no question has both of its pairs of words at the same positions; leave out $positions",
             "positions",
         )
     return placed
@@ -285,22 +273,16 @@ def train_model(
     def report(step: Progress) -> None:
         progress(Progress("prepare", f"{name}  {step.what}"))
 
-    model: ContinuousBag | WordAttention
+    make_model = ContinuousBag if name == "cbow" else WordAttention
     with seeded(options.seed):
-        if name == "cbow":
-            model = ContinuousBag(corpus.size, options.dimensions)
-        else:
-            model = WordAttention(corpus.size, options.dimensions)
-    fit(model, examples, options.seed, progress=report)
-    if isinstance(model, WordAttention):
-        tau = model.attention().detach().numpy()
-        context_layer = model.tokens
-    else:
-        tau = np.append(np.ones(corpus.size), 0)
-        context_layer = model.context
-    centre_embeddings = model.centre.weight.detach().numpy()
-    context_embeddings = context_layer.weight.detach().numpy()[: corpus.size]
-    return TrainedModel(name, centre_embeddings, context_embeddings, tau)
+        model = make_model(corpus.size, options.dimensions)
+    fit(model, examples, options.seed, progress=report).requires_grad_(False)
+    return TrainedModel(
+        name,
+        centre_embeddings=model.centre.weight.numpy(),
+        context_embeddings=model.tokens.weight[: corpus.size].numpy(),
+        tau=model.attention().numpy(),
+    )
 
 
 def _measure_question(model: TrainedModel, corpus: Corpus, sums: AttentionSums, question: Question) -> dict[str, Any]:
@@ -314,10 +296,12 @@ def _measure_question(model: TrainedModel, corpus: Corpus, sums: AttentionSums, 
     """
     word_numbers = [corpus.find(word) for word in _list_words(question)]
     a, b, c, d = word_numbers
-    counts = count_sets(corpus, (b, c), (d, a), model.tau)
-    terms = paraphrase_errors(sums.gamma, counts.joint, counts.joint_star, (b, c), (d, a), counts.every)
+    joint, joint_star, every = count_sets(corpus, (b, c), (d, a), model.tau)
+    terms = paraphrase_errors(sums.gamma, joint, joint_star, (b, c), (d, a), every)
     is_defined = ~np.isnan(np.array(terms)).any(axis=0)  # for each context word, [|V|]
-    cosines = _measure_cosines(model.centre_embeddings, word_numbers)
+    w = model.centre_embeddings
+    target = w[b] - w[a] + w[c]
+    cosines = w @ target / (np.linalg.norm(w, axis=1) * np.linalg.norm(target))  # [|V|]
     cosine = float(cosines[d])
     not_below = np.delete(cosines, word_numbers) >= cosines[d]
     zeta = sums.zeta[word_numbers]
@@ -351,14 +335,6 @@ def _measure_question(model: TrainedModel, corpus: Corpus, sums: AttentionSums, 
         "scaled_error": _measure_cosine_error(scaled_embeddings[word_numbers]),
         "asymmetry": float(np.abs(gamma_rows - gamma_columns).sum() / (gamma_rows + gamma_columns).sum()),
     }
-
-
-def _measure_cosines(embeddings: Array, word_numbers: Sequence[int]) -> Array:
-    """The cosine of each embedding with b − a + c, [|V|]. embeddings: [|V|, p]. word_numbers: of a, b, c and d."""
-    a, b, c, _ = word_numbers
-    target = embeddings[b] - embeddings[a] + embeddings[c]
-    cosines: Array = embeddings @ target / (np.linalg.norm(embeddings, axis=1) * np.linalg.norm(target))
-    return cosines
 
 
 def _measure_cosine_error(embeddings: Array) -> float:

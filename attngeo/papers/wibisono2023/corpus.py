@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from attngeo.errors import DataError, TrainingError, UsageError
+from attngeo.errors import DataError, TrainingError
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.training.loop import seeded
 
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 SUBJECTS = ("mathematics", "statistics", "sociology", "history")
 ADJECTIVES = ("fun", "boring", "easy", "difficult")
-WORDS = ("I", "like", "and", "is", *SUBJECTS, *ADJECTIVES)
+TOY_WORDS = ("I", "like", "and", "is", *SUBJECTS, *ADJECTIVES)
 # Appendix I: the level of each adjective of each subject, and how often each subject is liked.
 LEVELS = np.array([[4, 2, 4, 2], [6, 0, 5, 1], [1, 5, 2, 4], [0, 6, 0, 6]], dtype=float)
 LIKED = np.array([4, 5, 1, 1]) / 11
@@ -72,9 +72,7 @@ class Corpus:
         return [(np.array(sentence), count) for sentence, count in counts.items()]
 
     def find(self, word: str) -> int:
-        """The number of a word. Raises UsageError for an unknown one."""
-        if word not in self.words:
-            raise UsageError(f"{word!r} is not a word of the corpus, expected one of its {self.size:,} words")
+        """The number of a word."""
         return self.words.index(word)
 
 
@@ -82,18 +80,16 @@ def toy_corpus(sentences: int = 10_000, seed: int = 0) -> Corpus:
     """The corpus of appendix I: sentences of 5 words from 12, such as "I like history and statistics".
 
     sentences: how many, at least 1. A sentence has one of three forms with equal probability: two liked subjects; two
-    subjects and an adjective; a subject and two adjectives. Raises UsageError.
+    subjects and an adjective; a subject and two adjectives.
 
     >>> corpus = toy_corpus(3)
     >>> corpus.size, [len(sentence) for sentence in corpus.sentences]
     (12, [5, 5, 5])
     """
-    if sentences < 1:
-        raise UsageError(f"$sentences is {sentences:,}, expected at least 1", "sentences")
     random = np.random.default_rng(seed)
     forms = (_like_two, _call_two, _call_one)
     choices = random.integers(len(forms), size=sentences)
-    return Corpus(WORDS, tuple(np.array(forms[choice](random)) for choice in choices))
+    return Corpus(TOY_WORDS, tuple(np.array(forms[choice](random)) for choice in choices))
 
 
 def _like_two(random: np.random.Generator) -> list[int]:
@@ -185,20 +181,24 @@ def count_pairs(examples: Examples) -> Array:
 class ContinuousBag(nn.Module):
     """CBOW with the full softmax: the logit of word k is w_k · (the mean of c_j over the context).
 
-    centre.weight: the center embeddings w_k, [|V|, p]. context.weight: the context embeddings c_j, [|V|, p].
+    centre.weight: the center embeddings w_k, [|V|, p]. tokens.weight: the context embeddings c_j, [|V|, p].
     Both start as torch starts a Linear layer and an Embedding.
     """
 
     def __init__(self, words: int, dimensions: int) -> None:
         super().__init__()
-        self.context = nn.Embedding(words, dimensions, dtype=torch.float64)
+        self.tokens = nn.Embedding(words, dimensions, dtype=torch.float64)
         self.centre = nn.Linear(dimensions, words, bias=False, dtype=torch.float64)
+
+    def attention(self) -> Tensor:
+        """τ of each token, [|V| + 1], as of attention that is constant: 1 for words, 0 for the mask, which it lacks."""
+        return F.pad(torch.ones_like(self.tokens.weight[:, 0]), (0, 1))
 
     def forward(self, contexts: Tensor) -> Tensor:
         """Logits [n, |V|] of the center word, from how often each word is in its context, [n, |V|]."""
         shares = contexts / contexts.sum(1, keepdim=True)
         # In the cheapest order: |V| may be small against a batch.
-        logits: Tensor = torch.linalg.multi_dot([shares, self.context.weight, self.centre.weight.T])
+        logits: Tensor = torch.linalg.multi_dot([shares, self.tokens.weight, self.centre.weight.T])
         return logits
 
 

@@ -10,13 +10,13 @@ import hashlib
 import io
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from attngeo.bounds.small_files import read_small_text
-from attngeo.errors import DataError, first_line
+from attngeo.errors import DataError, about, first_line
 from attngeo.papers.wibisono2023.options import ADDRESS, ShiftConvention, ShiftSetting, require_cars
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.studies.results import downloads_folder, fetch
@@ -169,7 +169,8 @@ def load_auto_mpg(path: str | Path | None = None, progress: ProgressCallback = i
     """
     if path is not None:
         cars = read_cars(Path(path).expanduser())
-        return AutoMpg(divide_cars(cars), digest_cars(cars) == DIGEST)
+        with about(str(path)):
+            return AutoMpg(divide_cars(cars), digest_cars(cars) == DIGEST)
     advice = f"download {ADDRESS} on another machine, and give the file as data (--data)"
     with downloads_folder() as folder:
         cars = fetch(
@@ -200,9 +201,11 @@ def read_cars(path: Path, source: str = "") -> pd.DataFrame:
     require_cars(path)
     try:
         text = read_small_text(path, MOST_BYTES, "utf-8-sig")
-        cells = _read_cells(text)
-        if not text.strip():
-            raise ValueError("the file is empty")
+        header, _, _ = text.partition("\n")
+        form: dict[str, Any] = {}
+        if "," not in header:  # UCI's file
+            form = {"sep": r"\s+", "names": [*NUMBERS, "car name"]}
+        cells = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, **form)
         missing = [name for name in NUMBERS if name not in cells]
         if missing:
             raise ValueError(f"lacks the column {missing[0]!r}")
@@ -222,22 +225,11 @@ def read_cars(path: Path, source: str = "") -> pd.DataFrame:
     return cars
 
 
-def _read_cells(text: str) -> pd.DataFrame:
-    """The cells of a CSV file with a header, or of UCI's file, which has neither commas nor a header, as texts."""
-    header, _, _ = text.partition("\n")
-    if "," in header:
-        return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-    names = [*NUMBERS, "car name"]
-    return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, sep=r"\s+", names=names)
-
-
 def digest_cars(cars: pd.DataFrame) -> str:
     """The SHA-256 of all numbers, which does not depend on the format of the file."""
-    digest = hashlib.sha256()
-    for number, row in enumerate(cars[list(NUMBERS)].to_numpy()):
-        line = ",".join(UNKNOWN if math.isnan(value) else f"{value:g}" for value in row)
-        digest.update(f"\n{line}".encode() if number else line.encode())
-    return digest.hexdigest()
+    texts = cars[list(NUMBERS)].map("{:g}".format).replace("nan", UNKNOWN)
+    lines = texts.agg(",".join, axis=1)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def divide_cars(cars: pd.DataFrame) -> ShiftedTable:

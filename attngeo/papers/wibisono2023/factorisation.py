@@ -64,8 +64,7 @@ def correlate(products: Array, pairs: Array) -> tuple[float, float]:
 def products_of(model: ContinuousBag | WordAttention) -> Array:
     """w_i·c_j of a model's words, [|V|, |V|]."""
     words = len(model.centre.weight)
-    tokens = model.context if isinstance(model, ContinuousBag) else model.tokens
-    products: Array = (model.centre.weight @ tokens.weight[:words].T).numpy()
+    products: Array = (model.centre.weight @ model.tokens.weight[:words].T).numpy()
     return products
 
 
@@ -123,7 +122,7 @@ def check_proposition_9(
     sizes = ", ".join(map(str, dimensions))
     return Residuals(
         f"Spearman {spearman}, Pearson {pearson} at {sizes} dimensions, means of {starts} starts",
-        tuple(errors.ravel().tolist()),
+        errors.ravel().tolist(),
     )
 
 
@@ -152,13 +151,14 @@ def check_proposition_14_constant(seed: int = 0, *, sentences: int = 500) -> Res
     return Residuals(f"{expected.size} entries, all gamma = 1/{length}", (error,))
 
 
-def check_proposition_14_trained(seed: int = 0, *, dimensions: int = 100, sentences: int = 10_000) -> Residuals:
+def check_proposition_14_trained(seed: int = 0) -> Residuals:
     """Proposition 14 as measured: Spearman of w_i·c_j with Equation (2), for attention trained on the toy corpus.
 
     The paper states no number: the errors are how far it is below the published one of Proposition 9.
     """
-    corpus = toy_corpus(sentences, seed)
+    corpus = toy_corpus(seed=seed)
     examples = examples_of(corpus)
+    dimensions = 100
     with seeded(seed):
         model = WordAttention(corpus.size, dimensions)
     products = products_of(fit(model, examples, seed))

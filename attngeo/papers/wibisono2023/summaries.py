@@ -49,13 +49,13 @@ def summarise_methods(frame: pd.DataFrame) -> pd.DataFrame:
     return summary
 
 
-def measure_advantage(frame: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
-    """One row for each setting: by how much the accuracy of `ours` is above that of the best baseline.
+def measure_advantage(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row for each setting: by how much the accuracy of attention is above that of the best baseline.
 
     Columns: those of the setting, best (the baseline with the highest mean accuracy, of those that have all runs of
-    `ours`, if any has), runs (that both methods have), advantage (mean difference), error (standard error of the
-    differences, which are paired by seed; NaN for one run) and is_larger (advantage > error). Settings without `ours`
-    or without a baseline are left out. Raises DataError if a column is missing.
+    attention, if any has), runs (that both methods have), advantage (mean difference), error (standard error of the
+    differences, which are paired by seed; NaN for one run) and is_larger (advantage > error). Settings without
+    attention or without a baseline are left out. Raises DataError if a column is missing.
     """
     import pandas as pd
 
@@ -64,13 +64,13 @@ def measure_advantage(frame: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
     labels = labels_of(frame)
     for setting, results in frame.groupby(labels, sort=False, dropna=False):
         by_seed = results.pivot_table(index="seed", columns="method", values="accuracy", sort=False)
-        baselines = [name for name in by_seed.columns if name != ours]
-        if ours not in by_seed.columns or not baselines:
+        baselines = [name for name in by_seed.columns if name != OURS]
+        if OURS not in by_seed.columns or not baselines:
             continue
-        runs_of_ours = by_seed[by_seed[ours].notna()]
+        runs_of_ours = by_seed[by_seed[OURS].notna()]
         complete = [name for name in baselines if runs_of_ours[name].notna().all()]
         best = by_seed[complete or baselines].mean().idxmax()
-        difference = (by_seed[ours] - by_seed[best]).dropna()
+        difference = (by_seed[OURS] - by_seed[best]).dropna()
         advantage = difference.mean()
         error = difference.std() / math.sqrt(len(difference)) if len(difference) else math.nan
         rows.append(

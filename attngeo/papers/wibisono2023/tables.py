@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.resources import files
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -230,12 +231,9 @@ def build_simulation_frame(options: SimulateOptions, outcomes: Sequence[Outcome]
     """
     published = published_scores("simulation")
     frame = build_frame(outcomes, SIMULATION_COLUMNS, published if options.is_of_paper else published.iloc[:0])
-    settings = list(options.settings or ())
-    methods = list(options.methods or ())
-    ranks = []
-    for *setting, method in frame[[*SETTING, "method"]].itertuples(index=False, name=None):
-        ranks.append((settings.index(tuple(setting)), methods.index(method)))
-    frame = frame.iloc[sorted(range(len(frame)), key=lambda row: ranks[row])].reset_index(drop=True)
+    keys = [*SETTING, "method"]
+    order = [(*setting, method) for setting, method in product(options.settings or (), options.methods or ())]
+    frame = pd.DataFrame(order, columns=keys).merge(frame, on=keys)
     frame.attrs = {"title": "Shift simulation", "convention": options.convention, "published": SOURCE}
     return frame
 

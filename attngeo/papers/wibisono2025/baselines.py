@@ -7,7 +7,7 @@ the experiment on test rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -41,10 +41,8 @@ def measure_rest(split: Split, direction: str, _setting: str) -> Metrics:
 
 def _count_items(split: Split) -> pd.Series[float]:
     """The probability of each item of any part."""
-    items: set[Any] = set()
-    for rows in split:
-        items.update(rows["item"].unique())
-    counts: pd.Series[float] = split.train["item"].value_counts().reindex(sorted(items), fill_value=0) + 1.0
+    items = pd.concat(split)["item"].unique()
+    counts: pd.Series[float] = split.train["item"].value_counts().reindex(np.sort(items), fill_value=0) + 1.0
     return counts / counts.sum()
 
 
@@ -83,7 +81,9 @@ def measure_ridge(split: Split, _direction: str, setting: str) -> Metrics:
     """
     from sklearn.linear_model import Ridge
 
-    lags = ["lag_1", "lag_2"][: count_days(setting)]
+    last = setting.rpartition(", ")[2].split()  # of "4 layers, 1 day"
+    days = int(last[0]) if last[-1:] in (["day"], ["days"]) else 0
+    lags = ["lag_1", "lag_2"][:days]
     train, validation, test = (_spread_days(rows, lags) for rows in split)
     errors = []
     for city in range(train.values.shape[1]):
@@ -98,12 +98,6 @@ def measure_ridge(split: Split, _direction: str, setting: str) -> Metrics:
 def measure_persistence(split: Split, _direction: str, _setting: str) -> Metrics:
     """The temperature of the same city on the day before."""
     return {"mse": float(((split.test["value"] - split.test["lag_1"]) ** 2).mean())}
-
-
-def count_days(setting: str) -> int:
-    """The earlier days that a setting such as "4 layers, 1 day" has."""
-    last = setting.rpartition(", ")[2].split()
-    return int(last[0]) if last and last[-1] in ("day", "days") else 0
 
 
 class Days(NamedTuple):

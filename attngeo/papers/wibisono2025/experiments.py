@@ -184,20 +184,9 @@ def plan_runs(experiment: str, options: RunOptions) -> list[EfaRun]:
     models = list_settings(experiment, options)
     planned = list(_plan_baselines(experiment, options, models)) if options.baselines else []
     for seed in range(options.seeds):
-        for model in models:
-            efa_options = model.options.replace(random_state=seed)
-            planned.append(
-                EfaRun(
-                    experiment,
-                    model.model,
-                    model.direction,
-                    model.setting,
-                    seed,
-                    options,
-                    efa_options,
-                    model.architecture,
-                )
-            )
+        for model, direction, setting, efa_options, architecture in models:
+            seeded = efa_options.replace(random_state=seed)
+            planned.append(EfaRun(experiment, model, direction, setting, seed, options, seeded, architecture))
     return planned
 
 

@@ -249,29 +249,29 @@ def measure_loss(predicted: Tensor, sequences: ToySequences, share: Tensor | Non
     return mean
 
 
-def fit_weights(sequences: ToySequences, share: Tensor, shape: TransformerClass, *, steps: int = STEPS) -> ToyWeights:
-    """Weights of the class with a low empirical loss: the best of several starts."""
+def fit_weights(sequences: ToySequences, share: Tensor, shape: TransformerClass, steps: int) -> ToyWeights:
+    """Weights of the class with a low empirical loss: the best of several starts of Adam.
 
-    def empirical_loss(weights: ToyWeights) -> float:
-        return float(measure_loss(predict(weights, sequences, shape), sequences, share))
+    Weights with a norm above B are scaled back to it.
+    """
 
-    fits = [_fit_once(sequences, share, shape, steps) for _ in range(STARTS)]
+    def empirical_loss(weights: ToyWeights) -> Tensor:
+        return measure_loss(predict(weights, sequences, shape), sequences, share)
+
+    fits = []
+    for _ in range(STARTS):
+        weights = ToyWeights(*(weight.requires_grad_() for weight in draw_weights(shape).scale(0.3)))
+        optimizer = torch.optim.Adam(weights, lr=5e-2)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            empirical_loss(weights).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            with torch.no_grad():
+                scale = (shape.norm / weights.norm()).clamp(max=1)
+                for weight in weights:
+                    weight.mul_(scale)
+        fits.append(ToyWeights(*(weight.detach() for weight in weights)))
     return min(fits, key=empirical_loss)
-
-
-def _fit_once(sequences: ToySequences, share: Tensor, shape: TransformerClass, steps: int) -> ToyWeights:
-    """Adam; weights with a norm above B are scaled back to it."""
-    weights = ToyWeights(*(weight.requires_grad_() for weight in draw_weights(shape).scale(0.3)))
-    optimizer = torch.optim.Adam(weights, lr=5e-2)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        measure_loss(predict(weights, sequences, shape), sequences, share).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        with torch.no_grad():
-            scale = (shape.norm / weights.norm()).clamp(max=1)
-            for weight in weights:
-                weight.mul_(scale)
-    return ToyWeights(*(weight.detach() for weight in weights))
 
 
 def check_theorem_2(seed: int = 0, *, sequences: int = SEQUENCES, steps: int = STEPS) -> Residuals:
@@ -285,7 +285,7 @@ def check_theorem_2(seed: int = 0, *, sequences: int = SEQUENCES, steps: int = S
     with seeded(seed):
         drawn = torch.multinomial(everything.share, sequences, replacement=True)
         share = torch.bincount(drawn, minlength=len(everything.share)).double() / sequences
-        fitted = fit_weights(everything, share, CLASS, steps=steps)
+        fitted = fit_weights(everything, share, CLASS, steps)
         others = [draw_weights(CLASS).scale(torch.rand(1)) for _ in range(RANDOM)]
     true_losses = []
     deviations = []

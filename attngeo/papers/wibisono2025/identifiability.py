@@ -15,24 +15,23 @@ Source: Wibisono and Wang 2025 (arXiv 2501.16790), section 5.1, appendices B and
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attngeo.estimators.efa.attention import AttentionShape, MaskedLayer
+from attngeo.estimators.efa.attention import AttentionShape
 from attngeo.estimators.efa.families import Categorical
 from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
-from attngeo.estimators.efa.prediction import draw_items
+from attngeo.estimators.efa.prediction import draw_sequences
 from attngeo.estimators.efa.relations import Relation, relate
 from attngeo.estimators.efa.sequences import DataShape
 from attngeo.papers.residuals import Residuals, difference
-from attngeo.papers.wibisono2025.propositions import randomise
+from attngeo.papers.wibisono2025.propositions import first_layer, randomise
 from attngeo.training import TrainingOptions
 from attngeo.training.loop import draw_generator, seeded, train
 
@@ -66,39 +65,41 @@ def compare_models(first: ItemAttention, second: ItemAttention, batch: Batch) ->
 
 
 @torch.no_grad()
-def check_theorem_1_items(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
+def check_theorem_1_items(seed: int = 0) -> Residuals:
     """Theorem 1 for items: H' = A·H* and e' = B·e* + b for two parameters with the same distribution.
 
     A and B are found as in the proof. It ends with a map from [1; e*] to [1; e'], which has a b. Printed: b = 0.
     """
     errors = []
     printed = []
-    for trial in range(trials):
+    for trial in range(TRIALS):
         with seeded(1000 * seed + trial):
             model = randomise(make_model(ITEMS, SIZE, LENGTH))
             same = _transform(model)
             items = torch.randint(ITEMS, (30, LENGTH))
-        ours = _describe(same, items)
-        theirs = _describe(model, items)
+        log_probs, contexts, points = _describe(same, items)
+        their_log_probs, their_contexts, their_points = _describe(model, items)
+        centers = same.center.weight
+        their_centers = model.center.weight
         # The columns of L' and L*.
-        differences = ours.centers[1:] - ours.centers[0]
-        their_differences = theirs.centers[1:] - theirs.centers[0]
+        differences = centers[1:] - centers[0]
+        their_differences = their_centers[1:] - their_centers[0]
         a = torch.linalg.lstsq(differences, their_differences).solution
-        b = torch.linalg.lstsq(ours.points, theirs.points).solution
-        affine = functional.pad(theirs.centers, (1, 0), value=1.0) @ b.T
-        linear = theirs.centers @ torch.linalg.lstsq(theirs.centers, ours.centers).solution
+        b = torch.linalg.lstsq(points, their_points).solution
+        affine = functional.pad(their_centers, (1, 0), value=1.0) @ b.T
+        linear = their_centers @ torch.linalg.lstsq(their_centers, centers).solution
         errors += [
-            difference(ours.log_probs, theirs.log_probs),
-            difference(theirs.contexts @ a.T, ours.contexts),
-            difference(affine, functional.pad(ours.centers, (1, 0), value=1.0)),
+            difference(log_probs, their_log_probs),
+            difference(their_contexts @ a.T, contexts),
+            difference(affine, functional.pad(centers, (1, 0), value=1.0)),
         ]
-        deviations = ours.centers - ours.centers.mean(0)
-        printed.append(float((linear - ours.centers).norm() / deviations.norm()))
+        deviations = centers - centers.mean(0)
+        printed.append(float((linear - centers).norm() / deviations.norm()))
     computed = (
-        f"{trials} pairs of parameters; printed, b = 0: the best linear map of the centers is off by "
+        f"{TRIALS} pairs of parameters; printed, b = 0: the best linear map of the centers is off by "
         f"{min(printed):.0%} to {max(printed):.0%} of their deviation"
     )
-    return Residuals(computed, tuple(errors), tuple(printed))
+    return Residuals(computed, errors, printed)
 
 
 def _transform(model: ItemAttention) -> ItemAttention:
@@ -108,8 +109,7 @@ def _transform(model: ItemAttention) -> ItemAttention:
     contexts = _draw_basis()
     same = copy.deepcopy(model)
     assert same.position is not None
-    layer = same.attention.layers[0]
-    assert isinstance(layer, MaskedLayer)
+    layer = first_layer(same)
     for weight in (same.context.weight, same.position.weight):
         weight.copy_(weight @ tokens.T)
     for name, left in (("query", products), ("key", products.inverse().T), ("value", contexts)):
@@ -126,36 +126,27 @@ def _draw_basis() -> Tensor:
     return basis
 
 
-class Description(NamedTuple):
-    """What theorem 1 is about, of a model on n contexts.
+def _describe(model: ItemAttention, items: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What theorem 1 is about, of a model on n contexts: log p, [n, D]; H, [n, K]; the columns of M, [n, 1 + K].
 
-    log_probs: log p, [n, D]. contexts: H, [n, K]. centers: e, [D, K]. points: the columns of M, [−log Z; H], as rows
-    [n, 1 + K].
+    The columns of M are [−log Z; H], here as rows.
     """
-
-    log_probs: Tensor
-    contexts: Tensor
-    centers: Tensor
-    points: Tensor
-
-
-def _describe(model: ItemAttention, items: Tensor) -> Description:
     batch = know_all(items)
     logits = model(batch).flatten(0, 1)
     contexts = model.read(batch).flatten(0, 1)
     points = torch.cat([-logits.logsumexp(-1, keepdim=True), contexts], 1)
-    return Description(torch.log_softmax(logits, -1), contexts, model.center.weight, points)
+    return torch.log_softmax(logits, -1), contexts, points
 
 
 @torch.no_grad()
-def check_theorem_1_values(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
+def check_theorem_1_values(seed: int = 0) -> Residuals:
     """Theorem 1 for values: K'(y)·L' = K*(y)·L*, and K' = C·K* at d_j chosen inputs. Printed: K' = C·K* at all inputs.
 
     The value part reads one number of Y'_ii, so the distribution says nothing about its other numbers.
     """
     errors = []
     printed = []
-    for trial in range(trials):
+    for trial in range(TRIALS):
         with seeded(1000 * seed + trial):
             model = _draw_value_part()
             same = copy.deepcopy(model)
@@ -178,10 +169,10 @@ def check_theorem_1_values(seed: int = 0, *, trials: int = TRIALS) -> Residuals:
         ]
         printed.append(float((others @ c.T - ours).norm() / ours.norm()))
     computed = (
-        f"{trials} pairs of parameters with {width} numbers in Y'_ii; printed: at other inputs the C of the proof is "
+        f"{TRIALS} pairs of parameters with {width} numbers in Y'_ii; printed: at other inputs the C of the proof is "
         f"off by at least {min(printed):.0%} of K'"
     )
-    return Residuals(computed, tuple(errors), tuple(printed))
+    return Residuals(computed, errors, printed)
 
 
 def _draw_value_part() -> ValueAttention:
@@ -189,8 +180,7 @@ def _draw_value_part() -> ValueAttention:
     shape = ValueShape(size=SIZE, items=ITEMS, head=None)
     attention = AttentionShape(width=shape.attended, residual=False, output=False)
     model = randomise(ValueAttention(shape, attention, causal=True))
-    layer = model.attention.layers[0]
-    assert isinstance(layer, MaskedLayer)
+    layer = first_layer(model)
     centers = slice(SIZE, 2 * SIZE)
     layer.query.weight[:, centers] = 0
     layer.key.weight[:, centers] = 0
@@ -198,13 +188,13 @@ def _draw_value_part() -> ValueAttention:
     return model
 
 
-def _choose_rows(first: Tensor, second: Tensor, draws: int = 50) -> Tensor:
+def _choose_rows(first: Tensor, second: Tensor) -> Tensor:
     """As many rows as there are columns, for which both matrices are far from singular."""
 
     def condition(rows: Tensor) -> float:
         return max(float(torch.linalg.cond(first[rows])), float(torch.linalg.cond(second[rows])))
 
-    return min((torch.randperm(len(first))[: first.shape[1]] for _ in range(draws)), key=condition)
+    return min((torch.randperm(len(first))[: first.shape[1]] for _ in range(50)), key=condition)
 
 
 def draw_truth(items: int, size: int, length: int, seed: int) -> ItemAttention:
@@ -221,8 +211,7 @@ def draw_truth(items: int, size: int, length: int, seed: int) -> ItemAttention:
         model.context.weight[-1] = 0
         drawn = torch.randint(items, (2000, length), generator=random)
         contexts = model.read(know_all(drawn))[:, 1:].flatten(0, 1)
-        layer = model.attention.layers[0]
-        assert isinstance(layer, MaskedLayer)
+        layer = first_layer(model)
         value = layer.value.weight
         value.copy_(torch.linalg.solve_triangular(torch.linalg.cholesky(contexts.T.cov()), value, upper=False))
     return model
@@ -266,9 +255,7 @@ class ItemBatches:
             yield (know_all(self.items[rows]),)
 
 
-def fit_items(
-    items: Tensor, number: int, size: int, seed: int, *, enough: float = -math.inf, starts: int = 1
-) -> ItemAttention:
+def fit_items(items: Tensor, number: int, size: int, seed: int, *, enough: float, starts: int) -> ItemAttention:
     """Fit the model of `make_model` by maximum likelihood: of several starts, that with the lowest training loss.
 
     All starts have the first part of the schedule; the others follow in the order of their losses then. A fit of
@@ -337,10 +324,10 @@ def check_theorem_1_fits(seed: int = 0) -> Residuals:
         f"of the true model {first_loss:.1e} and {second_loss:.1e}, accepted up to {share / 2:.1e}"
     )
     r2 = (contexts.forward, contexts.backward, centers.forward, centers.backward)
-    return Residuals(computed, tuple(1 - value for value in r2))
+    return Residuals(computed, [1 - value for value in r2])
 
 
 def _draw_from(model: ItemAttention, count: int, seed: int) -> Tensor:
     """Sequences that are drawn from a model, [count, I]."""
     empty = know_all(torch.zeros(count, FIT_LENGTH))
-    return draw_items(make_part(model), empty, causal=True, sweeps=1, seed=seed)
+    return draw_sequences(make_part(model), empty, causal=True, sweeps=1, seed=seed)

@@ -45,30 +45,23 @@ def read_movie_titles(path: str | Path) -> dict[int, str]:
 
     path: as for `read_movielens`; u.item is in the archive, or beside u.data. Raises DataError for another table.
     """
-    file = _find_titles(Path(path).expanduser(), folder_of(path))
-    if file is None:
-        return {}
+    folder = folder_of(path)
+    archive = folder / MOVIELENS_ARCHIVE
+    file = Path(path).expanduser()
+    if not _has_titles(file):
+        beside = look_for(folder, "u.item", TITLES)
+        if beside is None and not _has_titles(archive):
+            return {}
+        file = beside or archive
     titles: dict[int, str] = {}
     for row, line in enumerate(read_content(file, member=TITLES).decode("latin-1").split("\n"), 1):
         if not line.strip():
             continue
-        number, _, rest = line.partition("|")
-        title, _, _ = rest.partition("|")
+        number, title, *_ = f"{line}|".split("|")
         if not (number.isascii() and number.isdecimal() and title.strip()):
             raise DataError(f"{file}: row {row} is {line!r:.40}, expected a movie's number and its title: 1|Title|")
         titles[int(number)] = title.strip()
     return titles
-
-
-def _find_titles(path: Path, folder: Path) -> Path | None:
-    """The file of titles: u.item of the folder, or an archive that has it; None if there is none."""
-    if _has_titles(path):
-        return path
-    file = look_for(folder, "u.item", TITLES)
-    archive = folder / MOVIELENS_ARCHIVE
-    if file is None and _has_titles(archive):
-        return archive
-    return file
 
 
 def _has_titles(path: Path) -> bool:
@@ -113,7 +106,7 @@ def _order(frame: pd.DataFrame, seed: int, *, published: bool) -> pd.DataFrame:
     groups = frame.groupby(["user", "time"])
     sizes = groups["item"].transform("size")
     if published:  # there, each time starts the same random numbers, so that the choice follows from its size
-        choices = {int(size): _choose_as_published(int(size)) for size in sizes.unique()}
+        choices = {size: np.random.RandomState(PUBLISHED_SEED).choice(size, 1, replace=False)[0] for size in set(sizes)}
         chosen = frame[groups.cumcount() == sizes.map(choices)]
     else:
         order = np.random.default_rng(seed).permutation(len(frame))
@@ -121,11 +114,6 @@ def _order(frame: pd.DataFrame, seed: int, *, published: bool) -> pd.DataFrame:
     chosen = chosen.sort_values(["user", "time"]).rename(columns={"user": "sequence", "rating": "value"})
     chosen = chosen.assign(position=chosen.groupby("sequence").cumcount())
     return chosen[["sequence", "position", "item", "value"]].reset_index(drop=True)
-
-
-def _choose_as_published(size: int) -> int:
-    """Which of `size` ratings at one time the published runs took, from 0."""
-    return int(np.random.RandomState(PUBLISHED_SEED).choice(size, 1, replace=False)[0])
 
 
 def split_movielens_sequences(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> Split:

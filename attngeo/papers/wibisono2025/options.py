@@ -156,22 +156,11 @@ class ModelSetting(NamedTuple):
 
 
 def list_settings(name: str, options: RunOptions) -> list[ModelSetting]:
-    """The models of an experiment that are asked for. Raises UsageError if there is none."""
+    """The models of an experiment that are asked for.
+
+    Raises UsageError if there is none, or for an option that has no effect on the experiment or its models.
+    """
     experiment = SETTINGS[one_of("experiment", name, SETTINGS)]
-    _check_choices(name, options)
-    directions = [direction for direction in options.directions if direction in experiment.directions]
-    if not directions:
-        known = " and ".join(experiment.directions)
-        raise UsageError(f"$direction is {options.direction!r}, expected {known} for {name}", "direction")
-    settings: list[ModelSetting] = []
-    for model in options.models:
-        for direction in directions:
-            settings += _list_models(name, experiment, model, direction, options)
-    return settings
-
-
-def _check_choices(name: str, options: RunOptions) -> None:
-    """Raise UsageError for an option that has no effect on an experiment or its models."""
     for choice, model in {"lags": "efa", "neighbours": "fm", "layers": "efa"}.items():
         if getattr(options, choice) is None:
             continue
@@ -181,6 +170,15 @@ def _check_choices(name: str, options: RunOptions) -> None:
             raise UsageError(
                 f"${choice} has no effect on {options.model}, expected {model} or both; leave it out", choice
             )
+    settings: list[ModelSetting] = []
+    for model in options.models:
+        for direction in options.directions:
+            if direction in experiment.directions:
+                settings += _list_models(name, experiment, model, direction, options)
+    if not settings:
+        known = " and ".join(experiment.directions)
+        raise UsageError(f"$direction is {options.direction!r}, expected {known} for {name}", "direction")
+    return settings
 
 
 def _list_models(

@@ -12,17 +12,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from attngeo.errors import UsageError
 from attngeo.estimators.efa.attention import AttentionShape, MaskedLayer
-from attngeo.estimators.efa.networks import (
-    Batch,
-    ItemAttention,
-    ItemFactors,
-    SpatialFactors,
-    ValueAttention,
-    ValueFactors,
-    ValueShape,
-)
+from attngeo.estimators.efa.factors import ItemFactors, SpatialFactors, ValueFactors
+from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
 from attngeo.papers.residuals import Residuals, difference
 from attngeo.training.loop import seeded
 
@@ -36,7 +28,6 @@ Model = TypeVar("Model", bound=nn.Module)
 @torch.no_grad()
 def attention_of_items(factors: ItemFactors, length: int) -> ItemAttention:
     """The model of section 3.1 that equals a factor model in both directions for sequences of one length (Prop. 1)."""
-    _require_mean(factors)
     items, size = factors.center.weight.shape
     shape = AttentionShape(width=size, residual=False, output=False)
     model = ItemAttention(items, shape).to(factors.center.weight)
@@ -52,9 +43,6 @@ def attention_of_items(factors: ItemFactors, length: int) -> ItemAttention:
 @torch.no_grad()
 def attention_of_places(factors: SpatialFactors) -> ValueAttention:
     """The model of section 3.2, with linear attention, that equals a factor model of all other places (Prop. 2)."""
-    places = len(factors.neighbour)
-    if int(factors.neighbour.sum()) != places * (places - 1):
-        raise UsageError("the factor model has fewer neighbours than all other places, expected all")
     first = factors.place[0]
     last = factors.place[-1]
     assert isinstance(first, nn.Linear)
@@ -75,7 +63,6 @@ def attention_of_places(factors: SpatialFactors) -> ValueAttention:
 @torch.no_grad()
 def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
     """The model of section 3.3, with linear attention, that equals a factor model in both directions (Prop. 3)."""
-    _require_mean(factors)
     items, size = factors.center.weight.shape
     width = 2 * size + 1
     shape = ValueShape(size=size, items=items, head=None)
@@ -91,16 +78,16 @@ def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
     return model
 
 
-def _require_mean(factors: ItemFactors | ValueFactors) -> None:
-    """Raise UsageError for a factor model that is not that of both directions, with a mean."""
-    if factors.causal or factors.pooling != "mean" or factors.start is not None or factors.window is not None:
-        raise UsageError("the factor model is not that of the proposition, expected both directions and a mean")
+def first_layer(model: ItemAttention | ValueAttention) -> MaskedLayer:
+    """The only layer of a model that has one."""
+    layer = model.attention.layers[0]
+    assert isinstance(layer, MaskedLayer)
+    return layer
 
 
 def _clear(model: ItemAttention | ValueAttention) -> MaskedLayer:
     """The only layer, with zeros for all of its weights."""
-    layer = model.attention.layers[0]
-    assert isinstance(layer, MaskedLayer)
+    layer = first_layer(model)
     for weight in layer.parameters():
         weight.zero_()
     return layer
@@ -115,7 +102,7 @@ def check_proposition_1(seed: int = 0) -> Residuals:
         known = torch.ones(SEQUENCES, length, dtype=torch.bool)
         batch = Batch(known, torch.randint(items, known.shape))
         errors.append(difference(attention_of_items(factors, length)(batch), factors(batch)))
-    return Residuals(f"logits of {_count_positions()} masked positions", tuple(errors))
+    return Residuals(f"logits of {_count_positions()} masked positions", errors)
 
 
 @torch.no_grad()
@@ -128,7 +115,7 @@ def check_proposition_2(seed: int = 0) -> Residuals:
         values, known = _draw_values(length)
         batch = Batch(known, values=values, coordinates=places)
         errors.append(difference(attention_of_places(factors)(batch), factors(batch)))
-    return Residuals(f"means of {_count_positions()} masked values", tuple(errors))
+    return Residuals(f"means of {_count_positions()} masked values", errors)
 
 
 @torch.no_grad()
@@ -147,8 +134,7 @@ def check_proposition_3(seed: int = 0) -> Residuals:
         attention = attention_of_values(factors, length)
         expected = factors(batch)
         errors.append(difference(attention(batch), expected))
-        layer = attention.attention.layers[0]
-        assert isinstance(layer, MaskedLayer)
+        layer = first_layer(attention)
         layer.key.weight.copy_(layer.key.weight.T.clone())
         printed.append(_miss(attention(batch), expected))
         layer.value.weight.copy_(layer.key.weight)
@@ -158,7 +144,7 @@ def check_proposition_3(seed: int = 0) -> Residuals:
         f"log rates of {_count_positions()} masked values; printed matrix, read as that of values or that of keys: "
         f"off by {min(printed):.0%} to {max(printed):.0%}"
     )
-    return Residuals(computed, tuple(errors), tuple(printed))
+    return Residuals(computed, errors, printed)
 
 
 def _seeded_sizes(seed: int) -> Iterator[tuple[int, int, int]]:

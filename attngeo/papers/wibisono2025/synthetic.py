@@ -21,23 +21,13 @@ def synthetic_ratings(users: int = 10_000, seed: int = PUBLISHED_SEED) -> pd.Dat
     mean of the rating given the order. With the defaults these are the numbers of the published runs.
     """
     draw = np.random.RandomState(seed)
-    orders = np.empty((users, SYNTHETIC_MOVIES), dtype=int)
-    values = np.empty((users, SYNTHETIC_MOVIES))
-    means = np.empty((users, SYNTHETIC_MOVIES))
+    parts = []
     for user in range(users):
-        orders[user] = draw.permutation(SYNTHETIC_MOVIES) + 1
-        means[user] = _mean_ratings(orders[user].tolist())
-        values[user] = draw.normal(means[user], 1)
-    sequence, position = np.indices(orders.shape).reshape(2, -1)
-    return pd.DataFrame(
-        {
-            "sequence": sequence,
-            "position": position,
-            "item": orders.reshape(-1),
-            "value": values.reshape(-1),
-            "mean": means.reshape(-1),
-        }
-    )
+        order = draw.permutation(SYNTHETIC_MOVIES) + 1
+        means = _mean_ratings(order.tolist())
+        parts.append((np.full(len(order), user), range(len(order)), order, draw.normal(means, 1), means))
+    sequence, position, item, value, mean = map(np.concatenate, zip(*parts, strict=True))
+    return pd.DataFrame({"sequence": sequence, "position": position, "item": item, "value": value, "mean": mean})
 
 
 def _mean_ratings(order: list[int]) -> list[float]:

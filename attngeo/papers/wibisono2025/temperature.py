@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -131,28 +131,28 @@ def _read_archive(folder: Path, archive: Path, cities: list[str]) -> pd.DataFram
     dates: list[pd.Timestamp] = []
     for year in YEARS:
         dates.extend(pd.date_range(f"{year}-{FIRST_DAY}", f"{year}-{LAST_DAY}"))
-    days = _spread(table, table["State"] + "|" + table["City"], archive).reindex(index=dates, columns=cities)
+    table = table.assign(city=table["State"] + "|" + table["City"])
+    days = _spread(table, archive).reindex(index=dates, columns=cities)
     for site in list_sites():
         if site.city in days and days[site.city].isna().any():
             path = find_file(folder, site.file)
-            rows = read_table(path, DATED, sep=r"\s+", names=list(DATED))
-            days[site.city] = days[site.city].fillna(_spread(rows, site.city, path)[site.city])
+            rows = read_table(path, DATED, sep=r"\s+", names=list(DATED)).assign(city=site.city)
+            days[site.city] = days[site.city].fillna(_spread(rows, path)[site.city])
     return days.replace(MISSING, np.nan)
 
 
-def _spread(table: pd.DataFrame, cities: Any, source: Path) -> pd.DataFrame:
+def _spread(table: pd.DataFrame, source: Path) -> pd.DataFrame:
     """Temperatures of the days of the experiment: a row for each date, a column for each city.
 
-    table: has the columns `DATED`. cities: of its rows. Raises DataError if a day has two temperatures, or a cell is no
-    number.
+    table: has the columns `DATED` and city. Raises DataError if a day has two temperatures, or a cell is no number.
     """
     with explaining(source, "a table of months, days, years and temperatures"):
         month, day, year, value = (pd.to_numeric(table[name]) for name in DATED)
         month_and_day = 100 * month + day
         is_kept = year.isin(list(YEARS)) & (month_and_day >= 929) & (month_and_day <= 1031)
         dates = pd.to_datetime(pd.DataFrame({"year": year, "month": month, "day": day})[is_kept])
-        rows = pd.DataFrame({"date": dates, "value": value.astype("float64")[is_kept]})
-        rows = rows.assign(city=cities[is_kept] if isinstance(cities, pd.Series) else cities).drop_duplicates()
+        rows = pd.DataFrame({"date": dates, "value": value.astype("float64"), "city": table["city"]})
+        rows = rows[is_kept].drop_duplicates()
         repeats = rows[rows.duplicated(["city", "date"])]
         if len(repeats):
             date, second, city = repeats.iloc[0]
@@ -184,23 +184,17 @@ def _list_days(days: pd.DataFrame, cities: pd.DataFrame, source: Path) -> pd.Dat
     known = pd.DatetimeIndex(days.index)
     dates = known.sort_values()
     dates = dates[dates.month == OCTOBER]
-    names = list(map(str, days))
-    labels = [", ".join(reversed(name.split("|"))) for name in names]
-    columns: dict[str, Any] = {
-        "sequence": np.repeat(dates.strftime("%Y-%m-%d"), len(names)),
-        "position": np.tile(np.arange(len(names)), len(dates)),
-        "item": np.tile(labels, len(dates)),
-        "latitude": np.tile(cities.loc[names, "latitude"], len(dates)),
-        "longitude": np.tile(cities.loc[names, "longitude"], len(dates)),
-        "value": days.loc[dates].to_numpy().reshape(-1),
-    }
+    labels = [", ".join(reversed(str(name).split("|"))) for name in days]
+    places = cities.loc[list(days)].assign(position=range(len(labels)), item=labels)
+    frame = pd.DataFrame({"sequence": dates.strftime("%Y-%m-%d")}).merge(places, how="cross")
+    frame["value"] = days.loc[dates].to_numpy().reshape(-1)
     for lag in LAGS:
         earlier = pd.DatetimeIndex(dates - pd.Timedelta(days=lag))
         missing = earlier.difference(known)
         if len(missing):
             raise DataError(f"{source}: {missing[0]:%Y-%m-%d} is missing, expected {lag} days before each one")
-        columns[f"lag_{lag}"] = days.loc[earlier].to_numpy().reshape(-1)
-    return pd.DataFrame(columns)[list(COLUMNS)]
+        frame[f"lag_{lag}"] = days.loc[earlier].to_numpy().reshape(-1)
+    return frame[list(COLUMNS)]
 
 
 def split_temperatures(frame: pd.DataFrame, seed: int = 0, *, published: bool = False) -> Split:

@@ -148,8 +148,6 @@ def test_positions_without_a_token_are_not_read() -> None:
     ("options", "facts"),
     [
         ({"width": 6, "heads": 4}, ["width", "6", "n_heads", "4"]),
-        ({"width": 6, "layers": 0}, ["layers", "0"]),
-        ({"width": 6, "heads": 2, "head_size": 2, "output": False}, ["4", "6"]),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(options: dict[str, Any], facts: list[str]) -> None:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.estimators.efa.networks import Batch, ItemFactors, SpatialFactors, ValueFactors
+from attngeo.estimators.efa.factors import ItemFactors, SpatialFactors, ValueFactors
+from attngeo.estimators.efa.networks import Batch
 from attngeo.papers.wibisono2025.propositions import attention_of_items, attention_of_places, attention_of_values
 
 ITEMS, SIZE, LENGTH = 7, 4, 5

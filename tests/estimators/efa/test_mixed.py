@@ -389,14 +389,14 @@ def test_what_a_model_of_mixed_data_was_not_fitted_to_is_refused(tmp_path: Path)
 @pytest.mark.parametrize(
     ("place", "value", "facts"),
     [
-        ("shape.values", [{}], ["number of values is 1, expected 2"]),
-        ("shape.covariates", [], ["number of covariates is 0, expected 3"]),
+        ("shape.values", [{}], ["values is 1, expected 2"]),
+        ("shape.covariates", [], ["covariates is 0, expected 3"]),
         ("shape.covariates.0.categories", ["war", "war"], ["'genre'", "twice"]),
         ("shape.covariates.0.categories", [], ["'genre'", "none"]),
         ("shape.covariates.0.categories", ["war"], ["model.safetensors"]),
         ("shape.covariates.1.kind", "category", ["'age' is a category, expected a number"]),
         ("shape.covariates.1.scale", [0.0, -1.0], ["shape.covariates.1.scale"]),
-        ("options.value", ["rating:poisson"], ["number of values is 2, expected 1"]),
+        ("options.value", ["rating:poisson"], ["values is 2, expected 1"]),
         ("options.covariates", ["genre", "genre", "genre"], ["twice"]),
         ("options.width", 6, ["model.safetensors"]),
         ("options.seed", 3, ["unknown key"]),

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.messages import refuses
 from torch import Tensor, nn
 
-from attngeo.errors import UsageError
 from attngeo.estimators.efa.attention import AttentionShape
 from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
 
@@ -126,25 +124,3 @@ def test_earlier_values_are_context_and_time_is_told() -> None:
     with_nan = model(Batch(known, values=unknown, coordinates=coordinates, lagged=lost))[known]
     without = model(Batch(known, values=values, coordinates=coordinates, lagged=lagged))[known]
     torch.testing.assert_close(with_nan, without)
-    with refuses(UsageError, "2 earlier"):
-        model(Batch(known, values=values, coordinates=coordinates, lagged=lagged[:, :1]))
-    with refuses(UsageError, "coordinates"):
-        model(Batch(known, values=values, lagged=lagged))
-
-
-def test_sizes_that_do_not_fit_are_refused() -> None:
-    items, values, known = draw()
-    with refuses(UsageError, "items", "coordinates"):
-        ValueShape()
-    with refuses(UsageError, "levels"):
-        ValueShape(items=3, value="truncated")
-    shape = ValueShape(size=3, items=ITEMS, positions=2)
-    with refuses(UsageError, "7", "8"):
-        ValueAttention(shape, AttentionShape(width=8))
-    model = ValueAttention(shape, AttentionShape(width=7))
-    with refuses(UsageError, "4 positions", "2"):
-        model(Batch(known, items, values.float()))
-    with refuses(UsageError, "items"):
-        model(Batch(known[:, :2], values=values[:, :2].float()))
-    with refuses(UsageError, "4 positions", "2"):
-        ItemAttention(ITEMS, AttentionShape(width=4), positions=2)(Batch(known, items))

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attngeo.errors import TableError, UsageError
+from attngeo.estimators.efa.factors import ItemFactors, ValueFactors
 from attngeo.estimators.efa.families import ExponentialFamily, Ordinal
-from attngeo.estimators.efa.networks import Batch, ItemFactors, ValueFactors
+from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.vectors import rank_similar
 
 SMALL: dict[str, Any] = {"width": 4, "max_epochs": 2, "validation_fraction": 0, "learning_rate": 1e-3, "device": "cpu"}

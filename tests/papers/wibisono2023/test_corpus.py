@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, strategies as st
 from support.messages import refuses
 
-from attngeo.errors import DataError, UsageError
+from attngeo.errors import DataError
 from attngeo.papers.wibisono2023.corpus import (
     ADJECTIVES,
     SUBJECTS,
-    WORDS,
+    TOY_WORDS,
     build_corpus,
     count_pairs,
     examples_of,
@@ -72,7 +72,7 @@ def test_adjectives_of_two_subjects_follow_the_sum_of_their_levels() -> None:
 
 def test_a_seed_repeats_and_another_one_differs() -> None:
     assert texts(50, 3) == texts(50, 3) != texts(50, 4)
-    assert toy_corpus().size == len(WORDS) == 12
+    assert toy_corpus().size == len(TOY_WORDS) == 12
     assert len(toy_corpus().sentences) == 10_000
 
 
@@ -101,7 +101,3 @@ def test_tasks_and_pairs_are_those_of_plain_counting(sentences: list[list[str]])
 def test_bad_corpora_are_refused() -> None:
     with refuses(DataError, "sentence", 2):
         build_corpus([["alone"], []])
-    with refuses(UsageError, "sentences", 0):
-        toy_corpus(0)
-    with refuses(UsageError, "'physics'", 12):
-        toy_corpus(1).find("physics")

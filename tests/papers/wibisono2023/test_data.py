@@ -264,7 +264,7 @@ def test_offline_says_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("content", "facts"),
     [
-        (b"", ["empty"]),
+        (b"", ["cars.data"]),
         (b"mpg,weight\n1,2\n", ["'cylinders'", "horsepower"]),
         (b"1 2 3\n", ["row 1", "3 cells"]),
         (write_uci(make_cars()).replace("4.0", "four").encode(), ["four"]),

@@ -53,7 +53,7 @@ def test_models_agree_with_loops_over_words() -> None:
     mask, c, w = attention.tokens.weight[-1], attention.tokens.weight, attention.centre.weight
     for row, counts in enumerate(contexts):
         words = torch.repeat_interleave(torch.arange(12), counts.long()).tolist()
-        mean = sum(bag.context.weight[word] for word in words) / len(words)
+        mean = sum(bag.tokens.weight[word] for word in words) / len(words)
         assert torch.allclose(bag(contexts)[row], bag.centre.weight @ mean, rtol=0, atol=ROUNDING)
         tokens = [*words, 12]
         tau = [math.exp(float(c[token] @ attention.key_query.weight.T @ mask) / math.sqrt(7)) for token in tokens]

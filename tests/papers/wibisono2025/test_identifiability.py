@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from attngeo.estimators.efa.prediction import draw_items
+from attngeo.estimators.efa.prediction import draw_sequences
 from attngeo.papers.wibisono2025 import identifiability
 from attngeo.papers.wibisono2025.identifiability import (
     check_theorem_1_fits,
@@ -47,7 +47,7 @@ def test_the_printed_theorem_fails_where_the_corrected_one_holds() -> None:
 def test_further_starts_go_on_only_if_a_fit_is_not_good_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identifiability, "SCHEDULE", ((2e-2, 2), (1e-2, 20)))
     truth = draw_truth(12, 2, 4, 0)
-    items = draw_items(make_part(truth), know_all(torch.zeros(1500, 4)), causal=True, sweeps=1, seed=0)
+    items = draw_sequences(make_part(truth), know_all(torch.zeros(1500, 4)), causal=True, sweeps=1, seed=0)
     lowest, first = (fit_items(items, 12, 2, 0, enough=enough, starts=2) for enough in (-1.0, 100.0))
     assert mean_loss(lowest, items) <= mean_loss(first, items) < math.log(12)
     assert mean_loss(truth, items) < math.log(12)

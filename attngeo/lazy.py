@@ -1,0 +1,48 @@
+"""Packages whose public names are imported when they are first used, so that importing the package costs nothing."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from attngeo.errors import require_extra
+
+
+def import_when_used(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package that imports its public names when they are first used.
+
+    The names are those that the package imports under `if TYPE_CHECKING`, so that editors, mypy and this function read
+    the same list.
+
+    Args:
+        package: the name of the package.
+
+    Returns:
+        Functions to be called `__getattr__`, which raises MissingPackageError if a package of an extra is missing, and
+        `__dir__`.
+    """
+
+    @cache
+    def find_homes() -> dict[str, str]:
+        loader: Any = sys.modules[package].__loader__
+        block = next(node for node in ast.parse(loader.get_source(package)).body if isinstance(node, ast.If))
+        imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+        return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+    def get(name: str) -> object:
+        if name == "__all__":
+            return list_names()
+        if name.startswith("__") or name not in find_homes():
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = find_homes()[name]
+        with require_extra():
+            return import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
+
+    def list_names() -> list[str]:
+        return sorted(find_homes())
+
+    return get, list_names

@@ -1,0 +1,3 @@
+"""The version of attngeo."""
+
+__version__ = "0.3.0"
