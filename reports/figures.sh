@@ -10,6 +10,8 @@ attngeo plot size demo:minilm demo:encoder demo:decoder -o "$out/size.png" --wid
 attngeo plot matrix demo:minilm --layer 2 -o "$out/matrix.png" --width 560 --height 450 --quiet
 attngeo plot training "$out/../symmetric-init/curves.parquet" -o "$out/training.png" --width 900 --height 420 --quiet
 attngeo plot training-layers "$out/../symmetric-init/curves.parquet" --over heads --where init=default -o "$out/training-layers.png" --width 900 --height 420 --quiet
+attngeo plot training-layers "$out/../symmetric-init/curves.parquet" --where init=default -o "$out/training-whole-layers.png" --width 900 --height 420 --quiet
+attngeo plot layers "$out/../pretrained/scores.csv" -o "$out/pretrained.png" --width 900 --height 420 --quiet
 attngeo plot training "$out/../symmetric-init/curves.parquet" --where objective=mlm --score loss \
     -o "$out/loss.png" --width 900 --height 420 --quiet
 attngeo plot shift "$out/../tabular/table2.csv" -o "$out/shift.png" --width 900 --height 500 --quiet

@@ -57,7 +57,7 @@ def test_generated_parts_agree_with_the_code(path: Path, name: str, inside: Comm
 
 
 def test_every_part_is_in_a_readme() -> None:
-    assert {name for _, name in PARTS} == {"demo", "demos", "analogy", "census", "families"}
+    assert {name for _, name in PARTS} == {"contrast", "demo", "demos", "analogy", "census", "families"}
 
 
 def test_every_command_has_an_example() -> None:

@@ -101,7 +101,8 @@ def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figur
     """The score of each layer against the step; one panel for each objective and initialisation.
 
     It is the median over seeds of whole layers, or over heads and seeds in a band of quartiles. A point marks the step
-    from which on a curve stays within 10% of its last value. Source: Saponati et al. 2025, Fig. 3c, 3d, S4 and S5c.
+    from which on a curve stays within 10% of its last value. Source: Saponati et al. 2025, Fig. 3c, 3d and S4, which
+    their code draws of whole layers, and S5c, whose caption says heads.
 
     Args:
         curves: rows of `curves.parquet`, or of `attngeo pretrain`.

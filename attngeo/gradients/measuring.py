@@ -155,7 +155,15 @@ def measure(  # noqa: D417 - the keywords are those of a session
 
 @contextmanager
 def _open_model(model: Any, store: TensorStore, report: ProgressCallback) -> Iterator[PreTrainedModel]:
-    """Inside, the model of the store in float32. Raises CorruptCheckpointError if its file lacks weights."""
+    """Inside, the model of the store in float32.
+
+    Raises UnsupportedModelError for a GGUF file, and CorruptCheckpointError if its file lacks weights.
+    """
+    if store.format == "GGUF":
+        raise UnsupportedModelError(
+            f"{store.ref}: a GGUF file is loaded without the head of its language model; give the model's folder or "
+            "its name on the Hub; attngeo score reads the file"
+        )
     with open_running(model, store, report) as (running, random):
         if random:
             raise CorruptCheckpointError(

@@ -286,6 +286,11 @@ class TextPretrainOptions(PretrainOptions):
     space_characters: bool = option(
         False, "Join the characters with spaces, as the paper's published code did", advanced=True, panel=INPUT
     )
+    masked_decoder: bool = option(
+        False,
+        "With clm, mask inputs as for mlm and predict the masked tokens only, as the paper's published code did",
+        advanced=True, panel=MODEL,
+    )  # fmt: skip
     seq_len: int = preset_option("seq_len", "Tokens per sequence", panel=INPUT, least=2)
 
     def _check(self) -> None:
@@ -298,6 +303,11 @@ class TextPretrainOptions(PretrainOptions):
     def objective_name(self) -> str:
         """What is predicted: mlm or clm."""
         return self.objective
+
+    @property
+    def masks_inputs(self) -> bool:
+        """Whether a share of the input tokens is masked, and only these are predicted."""
+        return self.objective == "mlm" or self.masked_decoder
 
 
 class ImagePretrainOptions(PretrainOptions):
@@ -381,7 +391,7 @@ def separate_comparison(options: Mapping[str, Any]) -> tuple[ComparisonOptions, 
 
 def refuse_masking(options: Mapping[str, Any]) -> None:
     """Raise UsageError if these options of a run that masks no tokens say how many it masks."""
-    if "mlm_probability" in options:
+    if "mlm_probability" in options and not options.get("masked_decoder"):
         raise UsageError(
             "$mlm_probability is for the objective mlm, expected $objective mlm, got clm; leave it out",
             "mlm_probability",

@@ -52,7 +52,7 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
     check_init(options.init)
     text = open_text(options.data, column=options.text_column, space_characters=options.space_characters)
     reference = options.tokenizer if checkpoint is None else str(checkpoint)
-    tokeniser = prepare_tokeniser(reference, text, options.vocab_size, options.objective)
+    tokeniser = prepare_tokeniser(reference, text, options.vocab_size, "mlm" if options.masks_inputs else "clm")
     config = configure_text(options, tokeniser)
     batch = options.batch_size * processes
     data = build_sequences(
@@ -72,16 +72,21 @@ def prepare_text(options: TextPretrainOptions, processes: int, checkpoint: Path 
     if isinstance(data, ShuffledSequences):
         about["tokens"] = data.distinct_tokens
         about["epochs"] = round(len(data) / data.distinct, 3)
-    is_masked = options.objective == "mlm"
+    is_encoder = options.objective == "mlm"
     collator = SeededMaskingCollator(
-        tokeniser, mlm=is_masked, mlm_probability=options.mlm_probability, mask_seed=options.seed, packed=options.pack
+        tokeniser,
+        mlm=options.masks_inputs,
+        mlm_probability=options.mlm_probability,
+        mask_seed=options.seed,
+        packed=options.pack,
+        predicts_next=not is_encoder,
     )
     return TrainingTask(
         model=model,
         data=data,
         collator=collator,
         processor=tokeniser,
-        make_trainer=MaskedTrainer if is_masked else CausalTrainer,
+        make_trainer=MaskedTrainer if is_encoder else CausalTrainer,
         steps=options.steps,
         warmup=options.warmup,
         changed=changed,
@@ -261,6 +266,7 @@ class SeededMaskingCollator:
         mlm_probability: share of the tokens that are predicted, with `mlm`.
         mask_seed: seed of the masks.
         packed: all sequences are full, so that no attention mask is needed.
+        predicts_next: each label is predicted from the tokens before it, so that the first one has none.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -268,6 +274,7 @@ class SeededMaskingCollator:
     mlm_probability: float = 0.15
     mask_seed: int = 0
     packed: bool = True
+    predicts_next: bool = False
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """A batch of `input_ids` and `labels` [batch, length], with an `attention_mask` if sequences are padded.
@@ -282,6 +289,7 @@ class SeededMaskingCollator:
             ids, labels = self._mask(ids.numpy(), examples)
         else:
             labels = torch.where(is_token, ids, NO_LABEL)
+        if self.predicts_next or not self.mlm:
             labels[:, 0] = NO_LABEL  # nothing comes before the first token
         batch = {"input_ids": ids, "labels": labels}
         if not self.packed:

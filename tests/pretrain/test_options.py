@@ -230,6 +230,12 @@ def test_a_value_of_another_type_is_refused(name: str, value: object, tmp_path: 
         read_settings(tmp_path)
 
 
+def test_a_masked_decoder_has_a_share_of_masked_tokens() -> None:
+    options = make_options(objective="clm", masked_decoder=True, mlm_probability=0.3)
+    assert (options.masks_inputs, options.mlm_probability) == (True, 0.3)  # type: ignore[attr-defined]
+    assert not make_options(objective="clm").masks_inputs  # type: ignore[attr-defined]
+
+
 def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UsageError, match=r"stepz is unknown; did you mean steps"):
         make_options(stepz=3)

@@ -76,6 +76,15 @@ def test_masks_are_the_same_on_every_machine() -> None:
     assert (labels != -100).nonzero()[:, 1].tolist() == [1, 5, 26, 32]
 
 
+def test_a_masked_decoder_predicts_masked_tokens_from_those_before() -> None:
+    """Inputs and labels are those of a masked encoder, but the first token of a sequence is not predicted."""
+    encoder, decoder = make_batch(list(range(50))), make_batch(list(range(50)), predicts_next=True)
+    assert torch.equal(encoder["input_ids"], decoder["input_ids"])
+    assert torch.equal(encoder["labels"][:, 1:], decoder["labels"][:, 1:])
+    assert (encoder["labels"][:, 0] != -100).any()
+    assert (decoder["labels"][:, 0] == -100).all()
+
+
 def is_within(count: int, of: int, share: float) -> bool:
     """Within five standard deviations of a binomial."""
     return abs(count - of * share) < 5 * (of * share * (1 - share)) ** 0.5

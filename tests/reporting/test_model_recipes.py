@@ -58,3 +58,6 @@ def test_names_of_recipes_find_their_published_rows() -> None:
     lost = [model for name, role in (("encoders", "encoder"), ("decoders", "decoder")) for model in read_models(name)
             if published_of(model, role) is None]  # fmt: skip
     assert lost == ["meta-llama/Llama-2-13b-hf"]
+    rows = published_scores().query("modality != 'language'")
+    stacks = zip(rows["model"], rows["stack"], strict=True)
+    assert [model for model, stack in stacks if published_of(model, stack) is None] == []

@@ -85,7 +85,8 @@ def test_a_recipe_trains_and_shows_the_published_numbers(path: Path, stand_ins: 
     published = published_training().query("model == @given['model']").set_index(["data", "objective", "init"])
     for _, row in runs.iterrows():
         place = (given["data"].partition(":")[0], row["objective"], row["init"])
-        if row["objective"] == "clm":
+        if place not in published.index:  # the decoder of 24 layers
+            assert row["objective"] == "clm"
             assert pd.isna(row["final_loss_published"])
             continue
         assert row["final_loss_published"] == published.loc[place, "final_loss"]

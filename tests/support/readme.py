@@ -51,6 +51,8 @@ def generate(name: str, run: Run | None = None) -> str:
     match name:
         case "demo":
             return _block(run, "score", "demo:minilm")
+        case "contrast":
+            return _contrast()
         case "demos":
             return _block(run, "score", "demo:encoder", "demo:decoder")
         case "analogy":
@@ -97,6 +99,34 @@ def _census() -> str:
             reason = row["reason"].replace("|", "\\|").replace("<", "&lt;")
             lines.append(f"| {row['model_type']} | {row['verdict']} | {textwrap.shorten(reason, 160)} |")
     return "\n".join(lines)
+
+
+def _contrast() -> str:
+    """Medians and quartiles of real models, from the committed summary, the most symmetric heads first."""
+    with (ROOT / "reports/pretrained/summary.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["variant"] == "weights"]
+    lines = [
+        "| attention | model | symmetry of layers | of heads | directionality |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in sorted(rows, key=lambda row: -float(row["heads_symmetry_median"])):
+        names = (
+            "symmetry_lower",
+            "symmetry_median",
+            "symmetry_upper",
+            "heads_symmetry_median",
+            "directionality_median",
+        )
+        lower, median, upper, heads, directionality = (_format_score(float(row[name])) for name in names)
+        cells = [row["stack"], row["model"], f"{median} [{lower}, {upper}]", heads, directionality]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _format_score(score: str) -> str:
+    """Two digits and a sign, which 0 lacks."""
+    text = f"{float(score):+.2f}"
+    return "0.00" if float(text) == 0 else text
 
 
 def _families() -> str:

@@ -17,6 +17,7 @@ from torch import Tensor
 import attngeo
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import MissingPackageError, UnsupportedModelError
+from attngeo.gradients import measure
 from attngeo.layouts.layout import AttentionSite
 from attngeo.verification import checking
 
@@ -94,6 +95,12 @@ def test_weights_of_a_gguf_file_that_are_read_wrongly_are_named(
 
     monkeypatch.setattr(checking, "read", misread)
     assert set(attngeo.verify(path)["verdict"]) == {"differs"}
+
+
+def test_gradients_of_a_gguf_file_are_refused_for_what_is_missing(tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "m.gguf")
+    with refuses(UnsupportedModelError, "m.gguf", "GGUF", "without the head"):
+        measure(str(path))
 
 
 def test_a_folder_and_a_missing_package_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
