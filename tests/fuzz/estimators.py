@@ -167,7 +167,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def predict_rows(model: ExponentialFamilyAttention) -> np.ndarray | None:
     """Log p and the prediction of some rows; None if the model refuses them."""
-    options, places = model.options_, model._shapes[0].places
+    options, places = model.options_, model._parts[0].shape.places
     rows = PLACES if places else ROWS
     columns: dict[str, Any] = {options.sequence: rows["sequence"], options.position or "position": rows.index}
     columns |= dict.fromkeys(options.lags, np.arange(len(rows)) % 2.0)
@@ -176,7 +176,7 @@ def predict_rows(model: ExponentialFamilyAttention) -> np.ndarray | None:
         for at, name in enumerate(options.coordinates)
     }
     columns |= dict.fromkeys(options.families, np.ones(len(rows)))
-    shapes = dict(zip(options.kinds, model._shapes[0].covariates, strict=True))
+    shapes = dict(zip(options.kinds, model._parts[0].shape.covariates, strict=True))
     columns |= {
         name: ROWS["before_day"][0] if shape.kind == "time" else [*shape.categories, 1.0][0]
         for name, shape in shapes.items()

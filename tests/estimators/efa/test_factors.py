@@ -125,13 +125,6 @@ def test_attention_with_the_parameters_of_proposition_3() -> None:
     torch.testing.assert_close(attention_of_values(factors, LENGTH)(batch), factors(batch))
 
 
-def test_other_factor_models_are_refused() -> None:
-    for options in ({"causal": True}, {"pooling": "sum"}, {"start": True}, {"window": 2}):
-        with refuses(UsageError, "proposition"):
-            attention_of_items(ItemFactors(ITEMS, SIZE, **options), LENGTH)
-        with refuses(UsageError, "proposition"):
-            attention_of_values(ValueFactors(ITEMS, SIZE, **options), LENGTH)
-    with refuses(UsageError, "neighbours"):
-        attention_of_places(SpatialFactors(torch.rand(4, 4), 2, neighbours=2))
+def test_more_neighbours_than_other_places_are_refused() -> None:
     with refuses(UsageError, "neighbours", "4", "3"):
         SpatialFactors(torch.rand(4, 4), 2, neighbours=4)
