@@ -36,7 +36,7 @@ from .tables import Cell, Terminal, format_number, format_quartiles, is_missing,
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attngeo.studies.engine import RunOutcome
+    from attngeo.studies.run import RunOutcome
 
 CHECK_FAILED = 1
 HALF_BAR = 5

@@ -14,9 +14,10 @@ from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.papers.runs import perform
 from attngeo.session import ResultOptions, Session, StudyOptions
-from attngeo.studies.engine import Function, RunOutcome, run_study
+from attngeo.studies.engine import run_study
 from attngeo.studies.models import list_models
 from attngeo.studies.results import cache_folder
+from attngeo.studies.run import Function, RunOutcome
 
 from .messages import TRACEBACK, describe_error, say
 from .outputs import MODEL_HELP, Outputs, Verbosity, model_argument

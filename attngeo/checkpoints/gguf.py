@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attngeo.checkpoints.extent import Extent
 from attngeo.checkpoints.files import GGUF
-from attngeo.checkpoints.store import ByteSource, Extent, TensorFile, TensorInfo, read_bytes
+from attngeo.checkpoints.store import ByteSource, TensorFile, TensorInfo, read_bytes
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, about
 
 MAGIC = b"GGUF"

@@ -33,7 +33,7 @@ from attngeo.errors import CorruptCheckpointError, NetworkError, first_line
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attngeo.checkpoints.store import Extent
+    from attngeo.checkpoints.extent import Extent
 
 log = logging.getLogger(__name__)
 

@@ -14,13 +14,14 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from attngeo.bounds.machine import require_memory
 from attngeo.bounds.names import in_utf8
+from attngeo.checkpoints.extent import Extent
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, about
 
 if TYPE_CHECKING:
@@ -43,13 +44,6 @@ MOST_DIMENSIONS = 64
 FLOATS = ("F64", "F32", "F16", "BF16")
 # Buffers of at least this many bytes are placed in huge pages.
 LARGE = 1 << 22
-
-
-class Extent(NamedTuple):
-    """A range of bytes."""
-
-    offset: int
-    nbytes: int
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attngeo.checkpoints.extent import Extent
 from attngeo.checkpoints.pickles import Record, SavedStorage, SavedTensor, TorchUnpickler, broken, count_spanned
-from attngeo.checkpoints.store import DTYPE_NAMES, ByteSource, Extent, TensorFile, TensorInfo, read_bytes
+from attngeo.checkpoints.store import DTYPE_NAMES, ByteSource, TensorFile, TensorInfo, read_bytes
 from attngeo.errors import (
     AttnGeoError,
     CorruptCheckpointError,

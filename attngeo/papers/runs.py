@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.session import Session
-from attngeo.studies.engine import RunOutcome, run_study
+from attngeo.studies.engine import run_study
 from attngeo.studies.results import KeptResult
+from attngeo.studies.run import RunOutcome
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,8 @@ from attngeo.pretrain.runs import Run, refuse_other_runs, run, run_or_read
 from attngeo.progress import ProgressCallback
 from attngeo.scores.summary import statistics
 from attngeo.session import Session, StudyOptions
-from attngeo.studies.engine import RunOutcome, run_study
+from attngeo.studies.engine import run_study
+from attngeo.studies.run import RunOutcome
 from attngeo.tables import write as tables
 from attngeo.tables.files import lock_folder
 

@@ -54,7 +54,7 @@ from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import spread_of, statistic
-from attngeo.studies.engine import STOPPING, catch_signals
+from attngeo.studies.processes import STOPPING, catch_signals
 from attngeo.tables.files import atomic_write, lock_folder, remove_unfinished
 from attngeo.tables.read import read_results
 

@@ -14,7 +14,7 @@ from attngeo.papers.wibisono2023.options import AutoMpgOptions, SimulateOptions,
 from attngeo.papers.wibisono2025.options import SETTINGS, RunOptions, require_data
 from attngeo.reporting.answers import ResultsAnswer, Workplace
 from attngeo.schemas import as_value_error
-from attngeo.studies.engine import require_all
+from attngeo.studies.run import require_all
 
 
 def _check_statements(names: Sequence[str]) -> Sequence[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import ClusterError, StudyError, UsageError, first_line, require_extra
 from attngeo.session import Session
-from attngeo.studies.engine import (
+from attngeo.studies.run import (
     LOGGER,
     Function,
     Outcomes,

@@ -24,12 +24,12 @@ from torch.utils.serialization import config as serialization
 import attngeo
 from attngeo.checkpoints import remote, speed
 from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.extent import Extent
 from attngeo.checkpoints.hub import Repository, origin
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.patience import require_answers
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.remote import merge
-from attngeo.checkpoints.store import Extent
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsafeCheckpointError
 from attngeo.scores.weights import sites_of
 

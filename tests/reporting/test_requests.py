@@ -23,7 +23,7 @@ from attngeo.questions import QUESTIONS
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
 from attngeo.session import Session
-from attngeo.studies.engine import run_task
+from attngeo.studies.run import run_task
 
 # What a request of each command says beside its name, about files that the fixture `folder` writes.
 REQUESTED = {

@@ -16,8 +16,8 @@ from support.study_runs import end_its_process, note_and_wait, square_or_fail, t
 import attngeo
 from attngeo.errors import ClusterError, CorruptCheckpointError, StudyError, UnexpectedError, UsageError
 from attngeo.session import Session, StudyOptions
-from attngeo.studies import engine
 from attngeo.studies.engine import run_study
+from attngeo.studies.run import StudyEnvironment
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def test_the_runs_of_a_worker_that_is_killed_are_repeated(cluster: Cluster, tmp_
 
 
 def test_workers_need_the_same_version(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.StudyEnvironment, "__init__", fake_version(engine.StudyEnvironment.__init__))
+    monkeypatch.setattr(StudyEnvironment, "__init__", fake_version(StudyEnvironment.__init__))
     (outcome,) = run_study(tell, ["x"], Session(study=StudyOptions(cluster=cluster.address)), names=["x"])
     assert isinstance(outcome.failure, StudyError)
     assert_states(str(outcome.failure), "99.0", attngeo.__version__)

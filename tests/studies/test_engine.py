@@ -28,7 +28,8 @@ from attngeo.errors import (
 )
 from attngeo.progress import Progress
 from attngeo.session import Session, StudyOptions
-from attngeo.studies.engine import VISIBLE_GPUS, RunOutcome, run_study, take_gpu
+from attngeo.studies.engine import run_study
+from attngeo.studies.run import VISIBLE_GPUS, RunOutcome, take_gpu
 
 ONE, TWO = StudyOptions(), StudyOptions(jobs=2)
 NUMBERS = list(range(8))

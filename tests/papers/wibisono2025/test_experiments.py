@@ -32,8 +32,8 @@ from attngeo.papers.wibisono2025.temperature import list_sites
 from attngeo.progress import Progress
 from attngeo.provenance import is_current
 from attngeo.session import Session
-from attngeo.studies.engine import require_all
 from attngeo.studies.results import list_entries
+from attngeo.studies.run import require_all
 
 PLACES = {
     "movielens-sequence": "movielens", "movielens-ratings": "movielens", "instacart": "instacart",

@@ -1,0 +1,152 @@
+"""Runs in processes of this machine, by joblib, and what Ctrl-C and the end of a process do to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from types import FrameType
+from typing import Any
+
+from attngeo.errors import StudyError
+from attngeo.progress import Progress
+from attngeo.session import Session
+from attngeo.studies.run import Function, Outcomes, RunOutcome, StudyEnvironment, StudyTask, run_elsewhere, take_outcome
+from attngeo.tables.files import SIGNALS
+
+# Seconds between two looks at the process that started this one, and to save a checkpoint after it was killed.
+POLL, GRACE = 1, 60
+# What joblib warns of: a process whose memory grew is replaced, and a study ended before all runs were finished.
+JOBLIB_WARNINGS = "A worker stopped while some jobs were given|.*(have been cancelled|successfully executed)"
+STOPPING = "stopping after this step; press Ctrl-C again to stop now"
+
+
+@contextlib.contextmanager
+def catch_signals(handle: Callable[[], bool]) -> Iterator[None]:
+    """Call `handle` at the first Ctrl-C or SIGTERM inside the block. Only the main thread can; another changes nothing.
+
+    A second signal, and one for which `handle` returns False, goes to the handler that was there before, or raises
+    KeyboardInterrupt if there was none. A process of a study ignores a second Ctrl-C: the process that started it
+    passes the signal on, and ends it if there is another.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        again, handler = bool(arrived), before[number]
+        arrived.append(number)
+        if (again and handler is signal.SIG_IGN) or (not again and handle()):
+            return
+        if callable(handler):
+            handler(number, frame)
+        raise KeyboardInterrupt
+
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        for number in SIGNALS:
+            signal.signal(number, on_signal)
+        yield
+    finally:
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
+
+
+def run_in_processes(
+    function: Function[Any, Any],
+    tasks: Sequence[StudyTask],
+    session: Session,
+    jobs: int,
+    *,
+    saves: bool,
+) -> Outcomes:
+    """The outcome of each run as it arrives. Closing the iterator ends all processes at once.
+
+    If a process is killed, for example because memory ran out, joblib ends the others, too. The runs that were lost
+    fail; those that had not begun are done by new processes. saves: see `run_study`.
+    """
+    from concurrent.futures.process import BrokenProcessPool
+
+    environment = StudyEnvironment(session)
+    left = {task.number: task for task in tasks}
+    started: dict[int, StudyTask] = {}
+    is_stopped = False
+
+    def stop() -> bool:
+        nonlocal is_stopped
+        is_stopped = True
+        interrupt_processes()
+        session.progress(Progress("train", STOPPING))
+        return True
+
+    def start() -> Iterator[tuple[Any, ...]]:
+        for task in list(left.values()):
+            if is_stopped:
+                return
+            started[task.number] = task
+            yield function, task, environment
+
+    with catch_signals(stop) if saves else contextlib.nullcontext():
+        while left and not is_stopped:
+            started.clear()
+            try:
+                with closing(_run_pool(start(), jobs)) as outcomes:
+                    for outcome in outcomes:
+                        del started[outcome.number], left[outcome.number]
+                        yield outcome
+            except BrokenProcessPool:
+                for task in list(started.values() or left.values()):
+                    del left[task.number]
+                    failure = StudyError(
+                        f"{task.name}: its process was killed, or ended with one that was, perhaps because memory ran "
+                        "out; repeat the command with fewer processes"
+                    )
+                    yield RunOutcome(task.number, task.name, failure=failure)
+
+
+def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
+    """Call `run_elsewhere` in processes. Raises BrokenProcessPool."""
+    from joblib import Parallel, delayed, parallel_config
+
+    # joblib gives each process an equal share of the cores, unless OMP_NUM_THREADS says how many threads it has. With
+    # one process only, it would start none.
+    with parallel_config("loky", initializer=prepare_process), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", JOBLIB_WARNINGS, UserWarning)
+        parallel = Parallel(
+            n_jobs=max(jobs, 2), return_as="generator_unordered", batch_size=1, pre_dispatch=jobs, max_nbytes=None
+        )
+        with closing(parallel(delayed(run_elsewhere)(*call) for call in calls)) as results:
+            yield from map(take_outcome, results)
+
+
+def prepare_process() -> None:
+    """Make a new process silent, let it end with the one that started it, and leave Ctrl-C to that."""
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+
+
+def interrupt_processes() -> None:
+    """Send Ctrl-C to the processes that this one started for a study. Those between two runs ignore it."""
+    import psutil
+
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if "loky" in " ".join(process.cmdline()):
+                process.send_signal(signal.SIGINT)
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this process if the one that started it was killed: nobody takes its result. Training saves a checkpoint."""
+    while os.getppid() == parent:
+        time.sleep(POLL)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os.kill(os.getpid(), signal.SIGKILL)
