@@ -26,7 +26,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args, get_
 from pydantic import create_model
 
 from attngeo.choices import advise
-from attngeo.errors import UnknownOptionError, require_extra
+from attngeo.errors import UnknownOptionError, UsageError, require_extra
 from attngeo.options import Options, choices_of, options_of
 from attngeo.session import Session
 
@@ -82,14 +82,21 @@ def _decorator(keywords: Any) -> Any:
         @wraps(function)
         def accept(*subjects: Any, **values: Any) -> Any:
             refuse_unknown(function.__qualname__.removesuffix(".__init__").rpartition(".")[2], values, known)
+            # Options may follow the subjects, as in score(model, ScoreOptions(per_head=True)).
+            placed = list(zip_longest(positions[: len(subjects)], subjects))
+            values = {name: value for name, value in placed if name in parts} | values
+            subjects = tuple(value for name, value in placed if name not in parts)
             stated = dict(zip(positions, subjects, strict=False)) | values
             checked = plain(**{name: stated[name] for name in plain.model_fields if name in stated}).given
-            placed = zip_longest(positions[: len(subjects)], subjects)
+            placed = list(zip_longest(positions[: len(subjects)], subjects))
             subjects = tuple(checked.pop(name, subject) for name, subject in placed)
             rest = {name: value for name, value in values.items() if name not in options} | checked
             for name, kind in parts.items():
                 chosen = {option: values[option] for option in options_of(kind) if option in values}
-                rest[name] = (rest.get(name) or kind()).replace(**chosen)
+                start = rest.get(name) or kind()
+                if not isinstance(start, kind):
+                    raise UsageError(f"${name} is {start!r:.60}, expected {kind.__name__}", name)
+                rest[name] = start.replace(**chosen)
             if "session" in positions:
                 session = {name: rest.pop(name, None) for name in SESSION}
                 rest["session"] = Session(**{name: value for name, value in session.items() if value is not None})

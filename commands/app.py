@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import threading
@@ -23,6 +24,7 @@ from attngeo.errors import (
     OutputError,
     UsageError,
 )
+from attngeo.provenance import machine, software
 
 from .help import Command, Group
 from .messages import TRACEBACK, describe_error, remember_interrupts, say, was_interrupted
@@ -110,8 +112,6 @@ def _options(
 ) -> None:
     """Read the weights of pretrained transformers and report what their attention has learned."""
     if version:
-        from attngeo.provenance import machine, software
-
         lines = software()
         if verbose:  # only the device requires torch
             from attngeo.devices import pick_device
@@ -132,6 +132,8 @@ def main() -> None:
     if not sys.stderr.isatty():
         # huggingface_hub logs each retry, for people who wait. A log file needs only the result, which is our one line.
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    # Where it is installed, transformers imports it, and it advises to install a package that attngeo has no use for.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         with remember_interrupts():
             code = app(sys.argv[1:] or ["--help"], prog_name="attngeo", standalone_mode=False)

@@ -14,6 +14,7 @@ from support.messages import refuses
 
 import attngeo
 from attngeo.errors import UsageError
+from attngeo.scores.options import ScoreOptions
 
 MODEL = "demo:encoder"
 FACTOR = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
@@ -87,3 +88,16 @@ def test_a_scalar_of_numpy_is_a_number(kind: Callable[[Any], Any]) -> None:
     if kind not in (np.float16, np.float32, np.float64):
         again, _ = attngeo.query_key_matrix(MODEL, kind(1), head=kind(2), cells=kind(4))
         assert again.equals(attngeo.query_key_matrix(MODEL, 1, head=2, cells=4).cells)
+
+
+def test_options_may_follow_the_model() -> None:
+    options = ScoreOptions(layers=(1,))
+    rows = attngeo.score("demo:minilm", options)  # type: ignore[call-arg]
+    assert list(rows["layer"].unique()) == [1]
+    pd.testing.assert_frame_equal(rows, attngeo.score("demo:minilm", options=options))
+    rows = attngeo.score("demo:minilm", options, layers=[0])  # type: ignore[call-arg]
+    assert list(rows["layer"].unique()) == [0]
+    with refuses(UsageError, "options", "ScoreOptions", "'layers'"):
+        attngeo.score("demo:minilm", "layers")  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        attngeo.score("demo:minilm", options, options)  # type: ignore[call-arg]

@@ -15,6 +15,8 @@ def call_public_functions() -> None:
     attngeo.score("demo:minilm", per_head="yes")  # type: ignore[arg-type]
     attngeo.score("demo:minilm", convention="correct")  # type: ignore[arg-type]
     attngeo.score()  # type: ignore[call-arg]
+    attngeo.score(["demo:minilm", "demo:decoder"], jobs=2)
+    attngeo.score(3)  # type: ignore[arg-type]
     rows[list(attngeo.score_columns())]
 
     for site, wq, _ in attngeo.attention_sites("demo:minilm", layers=[0], with_bias=True):

@@ -11,7 +11,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.demos import locate_demo
 from attngeo.checkpoints.files import ADAPTER, is_weights
 from attngeo.checkpoints.local_files import list_stated_weights
-from attngeo.checkpoints.reference import ModelRef
+from attngeo.checkpoints.reference import Model, ModelRef
 
 
 class Identity(NamedTuple):
@@ -30,7 +30,7 @@ class Identity(NamedTuple):
         return self.is_whole and (self.ref.kind == "hub" or identify(self.ref) == self)
 
 
-def identify(model: Any, hub: HubAccess = HubAccess()) -> Identity | None:
+def identify(model: Model, hub: HubAccess = HubAccess()) -> Identity | None:
     """The identity of a reference: the commit of a model on the Hub; name, size and times of each file of another one.
 
     A change of a file changes it, even one that keeps size and time of modification: the system notes the time of each

@@ -17,7 +17,7 @@ from attngeo.checkpoints.files import (
     stated_weights,
     usual_names,
 )
-from attngeo.checkpoints.reference import ModelRef, local_path, split_weight
+from attngeo.checkpoints.reference import Model, ModelRef, local_path, split_weight
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UsageError, about
 
 
@@ -44,7 +44,7 @@ def refuse_config() -> UsageError:
     return UsageError("models in memory and GGUF files have a configuration; leave out $config", "config")
 
 
-def require_model(model: Any, adapters: Sequence[str] = (), config: str | Path | None = None) -> None:
+def require_model(model: Model, adapters: Sequence[str] = (), config: str | Path | None = None) -> None:
     """Raise what opening a model would raise if a file of it on this machine is missing. Reads no weights.
 
     The Hub is not asked, and torch is not loaded: call it before the import of what computes. The parameters are those

@@ -25,7 +25,7 @@ from attngeo.checkpoints.files import (
 )
 from attngeo.checkpoints.local_files import find_adapter, find_config, is_adapter, refuse_config
 from attngeo.checkpoints.quantised.store import DecodingStore
-from attngeo.checkpoints.reference import ModelRef, split_weight
+from attngeo.checkpoints.reference import Model, ModelRef, split_weight
 from attngeo.checkpoints.store import TensorStore, stated_quantisation
 from attngeo.errors import CorruptCheckpointError, UsageError, about
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from attngeo.checkpoints.hub import Repository
 
 
-def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | None = None) -> TensorStore:
+def open_store(model: Model, hub: HubAccess = HubAccess(), config: str | Path | None = None) -> TensorStore:
     """Open the tensors of a model.
 
     Args:
@@ -60,7 +60,7 @@ def open_store(model: Any, hub: HubAccess = HubAccess(), config: str | Path | No
 
 
 def open_adapted(
-    model: Any,
+    model: Model,
     adapters: Sequence[str],
     hub: HubAccess = HubAccess(),
     *,

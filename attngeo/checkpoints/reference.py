@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from attngeo.checkpoints.demos import DEMOS
 from attngeo.checkpoints.files import is_weights
 from attngeo.checkpoints.suggestions import did_you_mean
 from attngeo.errors import ModelNotFoundError, UsageError
 
+if TYPE_CHECKING:
+    from torch import nn
+
 Kind = Literal["hub", "folder", "file", "demo"]
+# What names or is a model: a reference, a path, or a transformers model in memory.
+Model: TypeAlias = "str | Path | ModelRef | nn.Module"
 
 # What the Hub accepts as a repository id: an optional owner and a name, of letters, digits, ".", "_" and "-".
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", re.ASCII)

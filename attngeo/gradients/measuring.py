@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Objective
 from attngeo.devices import explain_memory
@@ -85,7 +86,7 @@ class GradientKeywords(GradientOptions, HubAccess):
 
 @takes(GradientKeywords)
 def measure(  # noqa: D417 - the keywords are those of a session
-    model: Any, options: GradientOptions, *, session: Session, tokeniser: Any = None
+    model: Model, options: GradientOptions, *, session: Session, tokeniser: Any = None
 ) -> Gradients:
     """The update of W_qk of every layer and head that one step on a text asks for: where its score comes from.
 

@@ -21,6 +21,7 @@ from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.opening import open_adapted, open_store
+from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Precision, real, whole
 from attngeo.devices import pick_device
@@ -59,7 +60,7 @@ DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": tor
 Row = dict[str, Any]
 
 
-def compute(model: Any, options: ScoreOptions, session: Session, record: KeptResult | None = None) -> Kept:
+def compute(model: Model, options: ScoreOptions, session: Session, record: KeptResult | None = None) -> Kept:
     """The rows of the table of scores, and how they were made; see `attngeo.score`.
 
     record: keeps each layer when it is finished, and all of them at the end. Layers that it has are taken from it; if
@@ -261,7 +262,7 @@ class MatrixKeywords(HubAccess):
 
 @takes(MatrixKeywords)
 def query_key_matrix(
-    model: Any,
+    model: Model,
     layer: int = 0,
     *,
     head: int | None = None,

@@ -5,19 +5,27 @@ Imports nothing heavy: pandas when a table is made, torch when scores are comput
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.identity import identify
 from attngeo.checkpoints.local_files import require_model
+from attngeo.checkpoints.reference import Model, ModelRef
+from attngeo.errors import UsageError
 from attngeo.keywords import takes
 from attngeo.progress import Progress, ProgressCallback
-from attngeo.provenance import describe_code
+from attngeo.provenance import describe_code, merge_origins
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import score_names, z_columns
-from attngeo.session import ResultOptions, Session
+from attngeo.session import ResultOptions, Session, StudyOptions
+from attngeo.studies.engine import run_study
+from attngeo.studies.models import list_models
 from attngeo.studies.results import Kept, find_record
+from attngeo.studies.run import require_all
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,33 +45,38 @@ def score_columns() -> tuple[str, ...]:
     )  # fmt: skip
 
 
-class ScoreKeywords(ScoreOptions, HubAccess, ResultOptions):
+class ScoreKeywords(ScoreOptions, HubAccess, ResultOptions, StudyOptions):
     """The keywords of `score`."""
 
     options: ScoreOptions | None = None
     hub: HubAccess | None = None
     results: ResultOptions | None = None
+    study: StudyOptions | None = None
     progress: ProgressCallback | None = None
 
 
 @takes(ScoreKeywords)
 def score(  # noqa: D417 - the keywords are those of a session
-    model: Any, options: ScoreOptions, *, session: Session
+    model: Model | Sequence[Model], options: ScoreOptions, *, session: Session
 ) -> pd.DataFrame:
-    """Symmetry and directionality of every layer, and with `per_head` of every head, of a model's attention.
+    """Symmetry and directionality of every layer, and with `per_head` of every head, of the attention of models.
 
     Scores of a reference are kept in the platform's cache folder, or in that which ATTNGEO_CACHE names, under the
     model's content (its commit, or the times of its files), the options and the version of the code. They are not
     computed twice, and after an interruption no finished layer is read again.
 
     Args:
-        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
+        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory; or
+            several, with globs of revisions such as `org/name@step*`. One that fails raises its error after the others
+            are scored and kept.
         options: what is scored, and how; its fields are keywords, too:
             {options}
         hub: access to the Hub; its fields are keywords, too:
             {hub}
         results: kept scores; its field is a keyword, too:
             {results}
+        study: how several models are scored; its fields are keywords, too:
+            {study}
         progress: called before each file and layer.
 
     Returns:
@@ -80,10 +93,25 @@ def score(  # noqa: D417 - the keywords are those of a session
     >>> round(frame.symmetry.item(), 4)
     0.4051
     """
-    return score_model(model, session, options=options)
+    if isinstance(model, str | Path | ModelRef) or not isinstance(model, Iterable):
+        return score_model(model, session, options=options)
+
+    import pandas as pd
+
+    models: list[Model] = []
+    for one in model:
+        models += list_models([one], hub=session.hub) if isinstance(one, str) else [one]
+    if not models:
+        raise UsageError("no models are given, expected at least one")
+    names = [str(one) if isinstance(one, str | Path) else type(one).__name__ for one in models]
+    outcomes = require_all(run_study(partial(score_model, options=options), models, session, names=names))
+    frames = [outcome.result for outcome in outcomes if outcome.result is not None]
+    rows = pd.concat(frames, ignore_index=True)
+    rows.attrs = merge_origins([frame.attrs for frame in frames])
+    return rows
 
 
-def score_model(model: Any, session: Session, *, options: ScoreOptions) -> pd.DataFrame:
+def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.DataFrame:
     """The table of scores of one model: `score` with a session."""
     require_model(model, options.adapter, options.config)
     identity = None

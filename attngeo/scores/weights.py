@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.opening import open_adapted
+from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.errors import CorruptCheckpointError, UsageError, about
 from attngeo.keywords import takes
@@ -49,7 +50,7 @@ class SiteKeywords(HubAccess):
 
 @takes(SiteKeywords)
 def attention_sites(
-    model: Any,
+    model: Model,
     *,
     stack: str | None = None,
     layers: Iterable[int] | None = None,

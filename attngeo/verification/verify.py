@@ -13,6 +13,7 @@ from torch import nn
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError, about
 from attngeo.keywords import takes
@@ -46,7 +47,7 @@ class VerifyKeywords(HubAccess):
 
 
 @takes(VerifyKeywords)
-def verify(model: Any, *, session: Session) -> pd.DataFrame:  # noqa: D417 - the keywords are those of a session
+def verify(model: Model, *, session: Session) -> pd.DataFrame:  # noqa: D417 - the keywords are those of a session
     """Comparison of the query and key weights that attngeo reads with what the running model multiplies, at every site.
 
     The model runs on random inputs. Each product of queries and keys that goes through a softmax is recorded, whatever
@@ -89,12 +90,12 @@ def verify(model: Any, *, session: Session) -> pd.DataFrame:  # noqa: D417 - the
     return verify_model(model, session)
 
 
-def verify_model(model: Any, session: Session) -> pd.DataFrame:
+def verify_model(model: Model, session: Session) -> pd.DataFrame:
     """The verdicts of one model: `verify` with a session."""
     report = session.progress
     with closing(open_store(model, session.hub)) as store, about(store.ref), silence_libraries():
         saved, skipped = sites_of(store, COMPARED)
-        if store.folder is None and not model.state_dict().keys() >= set(store.names):
+        if isinstance(model, nn.Module) and not model.state_dict().keys() >= set(store.names):
             raise UnsupportedModelError(
                 "its modules have the names that PEFT gives them; verify it after merge_and_unload"
             )

@@ -6,13 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from support.checkpoints import weights, write_single
 from support.dense import dense_directionality, dense_symmetry, form
-from support.messages import assert_states
+from support.messages import assert_states, refuses
 
 import attngeo
+from attngeo.errors import ModelNotFoundError, UsageError
 
 
 def test_published_convention_pairs_heads_as_the_tables_did(tmp_path: Path) -> None:
@@ -73,3 +75,23 @@ def test_neither_scores_nor_pieces_of_words_import_transformers() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "set()\nFalse\n"
+
+
+def test_several_models_have_one_table() -> None:
+    models = ["demo:encoder", "demo:decoder"]
+    rows = attngeo.score(models, layers=[0])
+    alone = pd.concat([attngeo.score(model, layers=[0]) for model in models], ignore_index=True)
+    pd.testing.assert_frame_equal(rows, alone)
+    assert rows.attrs["model"] == "demo:encoder, demo:decoder"
+    assert rows.attrs["layers"] == (0,)
+
+
+def test_of_several_models_the_first_that_fails_is_raised_when_all_are_done(tmp_path: Path) -> None:
+    seen: list[str] = []
+    with refuses(ModelNotFoundError, "missing"):
+        attngeo.score(
+            [str(tmp_path / "missing"), "demo:decoder"], layers=[0], progress=lambda step: seen.append(step.what)
+        )
+    assert any("2/2 demo:decoder" in what for what in seen)
+    with refuses(UsageError, "no models"):
+        attngeo.score([])
