@@ -113,9 +113,15 @@ def as_texts(texts: Any) -> Any:
 def missing_option(default: str = "NA, NaN, nan, ?") -> Any:
     """The option `missing` of what reads a user's own tables. default: what help shows."""
     return option(
-        None, "Text that is a missing cell, as an empty one always is; may be repeated", panel=INPUT, metavar="TEXT",
-        parse=as_texts, repeated=True, shown_default=default, advanced=True,
-    )  # fmt: skip
+        None,
+        "Text that is a missing cell, as an empty one always is; may be repeated",
+        panel=INPUT,
+        metavar="TEXT",
+        parse=as_texts,
+        repeated=True,
+        shown_default=default,
+        advanced=True,
+    )
 
 
 def parse_bytes(size: Any) -> Any:

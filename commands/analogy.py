@@ -229,9 +229,12 @@ def _print_comparisons(comparisons: pd.DataFrame, names: dict[str, str]) -> None
     }
     overall = comparisons[comparisons["level"] == "overall"]
     print_rows(
-        overall, columns, title="\ndifferences of accuracy, overall", texts=["model", "against"],
+        overall,
+        columns,
+        title="\ndifferences of accuracy, overall",
+        texts=["model", "against"],
         expendable=["only one right"],
-    )  # fmt: skip
+    )
 
 
 def _shorten(models: list[str]) -> dict[str, str]:

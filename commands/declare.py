@@ -35,9 +35,12 @@ def with_options(function: Command) -> Command:
 
     if any(about.advanced for kinds in parts.values() for kind in kinds for about in options_of(kind).values()):
         info = typer.Option(
-            "--help-all", help="Show all options, and exit", is_eager=True, callback=_show_all,
+            "--help-all",
+            help="Show all options, and exit",
+            is_eager=True,
+            callback=_show_all,
             rich_help_panel=RUNNING,
-        )  # fmt: skip
+        )
         name = "help_all"
         merged[name] = inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info]
@@ -93,11 +96,14 @@ def _make_parameter(kind: type[Options], name: str, declared: Option) -> inspect
     # The class itself refuses other texts than its choices, and has the nearest one.
     choices = choices_of(kind, name)
     info = typer.Option(
-        *(declared.flags or usual), help=declared.help, rich_help_panel=declared.panel, hidden=declared.advanced,
+        *(declared.flags or usual),
+        help=declared.help,
+        rich_help_panel=declared.panel,
+        hidden=declared.advanced,
         metavar=declared.metavar or "|".join(choices) or None,
         autocompletion=(lambda: list(choices)) if choices else None,
         show_default=shown if shown is not None else False,
-    )  # fmt: skip
+    )
     made_from_text = declared.parse is not None or choices or hint is Any
     written = list[str] if declared.repeated else str if made_from_text else hint
     annotation: Any = Union[written, None]  # noqa: UP007 - the type is a value here

@@ -83,9 +83,12 @@ def _print_updates(frame: pd.DataFrame) -> None:
         columns += [(spec.label, f"{name}:{form}"), ("chance", f"{name}_chance:{form}")]
     columns += [(title, f"{name}:.2f") for name, title in TITLES.items()]
     print_table(
-        frame[frame["head"].isna()], columns, title=printable(" · ".join(map(str, parts))), section=["stack"],
+        frame[frame["head"].isna()],
+        columns,
+        title=printable(" · ".join(map(str, parts))),
+        section=["stack"],
         expendable=["stack", "predicted", "context", "rows", "columns", "pairs"],
-    )  # fmt: skip
+    )
     print_stacks(frame)
 
 

@@ -61,8 +61,12 @@ class Command(Helpful, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse an option whose value would be the next option, which the parser accepts."""
         # Names of arguments are no flags.
-        flags = {flag: param for param in self.get_params(ctx) for flag in (*param.opts, *param.secondary_opts)
-                 if flag.startswith("-")}  # fmt: skip
+        flags = {
+            flag: param
+            for param in self.get_params(ctx)
+            for flag in (*param.opts, *param.secondary_opts)
+            if flag.startswith("-")
+        }
         for option, following in pairwise(takewhile(lambda argument: argument != "--", args)):
             takes_value = option in flags and not getattr(flags[option], "is_flag", True)
             if takes_value and (following in flags or following.startswith("--")):

@@ -164,9 +164,12 @@ def _print_modules(console: Console, sites: list[dict[str, Any]], *, verbose: bo
 def _print_wrapped(console: Console, text: str, *, indent: int) -> None:
     """A text in lines that fit the terminal."""
     lines = wrap(
-        printable(text), console.width, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2),
+        printable(text),
+        console.width,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2),
         break_on_hyphens=False,
-    )  # fmt: skip
+    )
     for line in lines:
         console.print(line)
 

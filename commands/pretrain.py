@@ -136,8 +136,13 @@ def _print_run(run: Run) -> None:
     for score, spec in SCORES.items():
         columns += [(spec.label, score), (QUARTILES_TITLE, f"{score}_quartiles")]
     summary, options = run.summary, run.options
-    title = [options.model_name, options.objective_name, f"{options.init} init", Path(summary["data"]["name"]).name,
-             f"{summary['parameters']:,} parameters"]  # fmt: skip
+    title = [
+        options.model_name,
+        options.objective_name,
+        f"{options.init} init",
+        Path(summary["data"]["name"]).name,
+        f"{summary['parameters']:,} parameters",
+    ]
     if "tokens_per_second" in summary:
         title.append(f"{summary['tokens_per_second']:,.0f} tokens/s")
     print_table(rows, columns, title=" · ".join(title), expendable=[QUARTILES_TITLE])

@@ -67,9 +67,12 @@ class Bar:
         self._bar = RichProgress(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             BarColumn(bar_width=20),
-            _Done(), TimeRemainingColumn(),
-            console=console, transient=True, disable=self._silent,
-        )  # fmt: skip
+            _Done(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=self._silent,
+        )
         self._task: TaskID | None = None
 
     def __enter__(self) -> Bar:

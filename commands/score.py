@@ -159,8 +159,9 @@ def _check(options: ScoreOptions, conditions: list[str], *, verify: bool) -> lis
     if verify and options.config is not None:
         raise UsageError(
             "$verify runs the model with the config.json beside its weights; leave out $verify or $config",
-            "verify", "config",
-        )  # fmt: skip
+            "verify",
+            "config",
+        )
     return parsed
 
 
@@ -252,11 +253,15 @@ def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) 
             columns.append(("z", f"{spec.name}_z:+.1f"))
     columns.append(("norm", "frobenius_norm:.4g"))
     print_table(
-        rows, columns, title=" · ".join(map(str, filter(None, title))), texts=["stack", *SCORE_COLUMNS],
-        section=["section"], style=lambda row: "bold" if per_head and is_missing(row["head"]) else "",
+        rows,
+        columns,
+        title=" · ".join(map(str, filter(None, title))),
+        texts=["stack", *SCORE_COLUMNS],
+        section=["section"],
+        style=lambda row: "bold" if per_head and is_missing(row["head"]) else "",
         # The summary below shows the name of the stack, too.
         expendable=["norm", "z", "stack"] if rows["section"].nunique() == 1 else ["norm", "z"],
-    )  # fmt: skip
+    )
     print_stacks(frame)
     sys.stdout.write("\n")
     for line in _list_footnotes(frame) if not verbosity.quiet else ():

@@ -75,15 +75,20 @@ def _build_table(
 ) -> Table:
     has_rule = rule != "none"
     table = Table(
-        box=SIMPLE_HEAD if has_rule else None, show_edge=rule == "spaced", pad_edge=False, collapse_padding=has_rule,
+        box=SIMPLE_HEAD if has_rule else None,
+        show_edge=rule == "spaced",
+        pad_edge=False,
+        collapse_padding=has_rule,
         header_style="table.header" if has_rule else "",
-    )  # fmt: skip
+    )
     for name, _ in columns:
         is_text = name in texts
         table.add_column(
-            printable(name), justify="left" if is_text else "right", no_wrap=not is_text,
+            printable(name),
+            justify="left" if is_text else "right",
+            no_wrap=not is_text,
             overflow="fold" if is_text else "ellipsis",
-        )  # fmt: skip
+        )
     previous: Any = None
     for row in records:
         values = [row[name] for name in section]

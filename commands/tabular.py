@@ -143,8 +143,7 @@ def _print_cells(filled: pd.DataFrame) -> None:
         for name, probability in probabilities.items():
             if not is_missing(values[probability]):
                 cells.append({"row": row, "column": name, "value": values[name], "probability": values[probability]})
-    columns = {"row": "row:d", "column": "column", "value": "value",
-               "probability": "probability:.3f"}  # fmt: skip
+    columns = {"row": "row:d", "column": "column", "value": "value", "probability": "probability:.3f"}
     if cells:
         print_table(cells, columns, texts=["column", "value"], rule="tight")
     else:

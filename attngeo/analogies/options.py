@@ -50,10 +50,13 @@ class ProbeSettings(Options):
         False, "Subtract the mean vector first", advanced=True, panel=COMPUTATION, flags=("--centre", "--center")
     )
     remove_top: int = option(
-        0, "Subtract the mean and the N directions of largest variance first (all-but-the-top)",
-        advanced=True, panel=COMPUTATION,
-        metavar="N", least=0,
-    )  # fmt: skip
+        0,
+        "Subtract the mean and the N directions of largest variance first (all-but-the-top)",
+        advanced=True,
+        panel=COMPUTATION,
+        metavar="N",
+        least=0,
+    )
     device: str = device_option()
 
 
@@ -61,9 +64,11 @@ class AnalogyOptions(ProbeSettings):
     """Which analogies are asked, how candidates are scored, and how results are summarised."""
 
     questions: Any = option(
-        GOOGLE, "Questions: google (19,544), a file of the same form, or a folder of BATS", panel=INPUT,
+        GOOGLE,
+        "Questions: google (19,544), a file of the same form, or a folder of BATS",
+        panel=INPUT,
         metavar="NAME|FILE|FOLDER",
-    )  # fmt: skip
+    )
     keep_duplicates: bool = option(False, "Ask a question as often as the file lists it", panel=INPUT)
     method: Method = option("3cosadd", "Score of a candidate", panel=COMPUTATION)
     top_k: int = option(
@@ -83,10 +88,14 @@ class AnalogyOptions(ProbeSettings):
     seed: int = option(0, "Seed of the bootstrap; with --explain, of the training", panel=COMPUTATION, least=0)
     published: bool = option(False, "Add the paper's Table 3", panel=RESULTS)
     memory: int | str = option(
-        1_000_000_000, "Memory for blocks of the computation, in addition to the table",
-        advanced=True, panel=RUNNING, metavar="SIZE",
-        parse=parse_bytes, shown_default="1GB",
-    )  # fmt: skip
+        1_000_000_000,
+        "Memory for blocks of the computation, in addition to the table",
+        advanced=True,
+        panel=RUNNING,
+        metavar="SIZE",
+        parse=parse_bytes,
+        shown_default="1GB",
+    )
 
 
 class NearestOptions(ProbeSettings):
@@ -118,14 +127,18 @@ class ExplainOptions(Options):
     """Which analogies are explained, and how the models are trained that they are explained in."""
 
     questions: Any = option(
-        GOOGLE, "Questions: google (for the toy corpus: some of its words), or a file of the same form", panel=INPUT,
+        GOOGLE,
+        "Questions: google (for the toy corpus: some of its words), or a file of the same form",
+        panel=INPUT,
         metavar="NAME|FILE",
-    )  # fmt: skip
+    )
     dimensions: int = option(
         100, "Dimensions of the embeddings (with --explain)", panel=COMPUTATION, least=1, most=10_000
     )
     positions: bool = option(
-        False, "Take each word at each position of a sentence as a unit of its own (with --explain)", panel=COMPUTATION,
+        False,
+        "Take each word at each position of a sentence as a unit of its own (with --explain)",
+        panel=COMPUTATION,
         advanced=True,
-    )  # fmt: skip
+    )
     seed: int = option(0, "Seed of the training", panel=COMPUTATION, least=0, most=2**32 - 1)

@@ -45,9 +45,15 @@ def train_cbow(path: Path, options: CbowOptions, *, progress: ProgressCallback =
     from gensim.models import Word2Vec
 
     model = Word2Vec(
-        sg=0, vector_size=options.dimensions, window=options.window, min_count=options.min_count,
-        negative=options.negative, epochs=options.epochs, seed=options.seed, workers=options.workers,
-    )  # fmt: skip
+        sg=0,
+        vector_size=options.dimensions,
+        window=options.window,
+        min_count=options.min_count,
+        negative=options.negative,
+        epochs=options.epochs,
+        seed=options.seed,
+        workers=options.workers,
+    )
     with about(str(path)):
         model.build_vocab(_Sentences(path, options, progress))
         if not len(model.wv):

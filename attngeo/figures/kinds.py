@@ -50,9 +50,11 @@ class PlotOptions(Options):
     """What a figure shows of its inputs. Raises UsageError for a value that is no choice or outside its limits."""
 
     score: str = option(
-        "symmetry", "Score to draw; the kind training also draws loss", panel=DRAWING,
+        "symmetry",
+        "Score to draw; the kind training also draws loss",
+        panel=DRAWING,
         choices=drawable_scores,
-    )  # fmt: skip
+    )
     layer: int = option(0, "Layer of the matrix", panel=DRAWING, metavar="N", least=0)
     head: int | None = option(
         None, "Head of the matrix", panel=DRAWING, metavar="N", shown_default="the whole layer", least=0
@@ -63,17 +65,23 @@ class PlotOptions(Options):
     where: Mapping[str, object] | None = option(
         None,
         "Draw only the rows with this value; may be repeated, for another column or value. The kind size selects "
-        "published models by modality, family, role and erratum", panel=DRAWING,
-        metavar="COLUMN=VALUE", parse=parse_where, repeated=True,
-    )  # fmt: skip
-    over: Literal["layers", "heads"] = option(
-        "layers", "Draw the score of each whole layer, or median and quartiles over its heads (training-layers)",
+        "published models by modality, family, role and erratum",
         panel=DRAWING,
-    )  # fmt: skip
+        metavar="COLUMN=VALUE",
+        parse=parse_where,
+        repeated=True,
+    )
+    over: Literal["layers", "heads"] = option(
+        "layers",
+        "Draw the score of each whole layer, or median and quartiles over its heads (training-layers)",
+        panel=DRAWING,
+    )
     published: bool = option(
-        True, "Show published numbers: the 223 models (kind size), those of experiments (shift, test-errors)",
-        panel=DRAWING, shown_default="published",
-    )  # fmt: skip
+        True,
+        "Show published numbers: the 223 models (kind size), those of experiments (shift, test-errors)",
+        panel=DRAWING,
+        shown_default="published",
+    )
 
 
 # Source of the rows of a figure → the command or function that makes them.
@@ -144,8 +152,9 @@ class FigureSpec:
         if beside and not options.published:
             raise UsageError(
                 f"$where selects published models by {next(iter(beside))}, but they are not shown; leave one out",
-                "where", "published",
-            )  # fmt: skip
+                "where",
+                "published",
+            )
         return where, beside
 
     def check_given(self, names: Collection[str]) -> None:

@@ -142,9 +142,12 @@ def measure(  # noqa: D417 - the keywords are those of a session
             report(Progress("score", layer, done, len(recorded.sites), "steps"))
             rows += tabulate_site(site, generator)
     subject = {
-        "model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type"),
-        "objective": objective, "loss": recorded.loss,
-    }  # fmt: skip
+        "model": store.ref,
+        "revision": store.revision,
+        "model_type": store.config.get("model_type"),
+        "objective": objective,
+        "loss": recorded.loss,
+    }
     frame = pd.DataFrame(rows).assign(**subject)[list(gradient_columns())]
     frame = frame.astype({name: "Int64" for name in INTEGERS if name in frame})
     attrs: dict[Any, Any] = {"title": "Updates of attention", **software(), **machine(), **dict(options), **subject}

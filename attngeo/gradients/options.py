@@ -28,16 +28,20 @@ class GradientOptions(Options):
     """On which text updates are measured, and what is predicted. Raises UsageError for a value outside its limits."""
 
     text: str = option(
-        "austen", "Text: austen (embedded), a file, a folder, or org/name of the Hub, as for pretrain --data",
-        panel=INPUT, metavar="DATA",
-    )  # fmt: skip
+        "austen",
+        "Text: austen (embedded), a file, a folder, or org/name of the Hub, as for pretrain --data",
+        panel=INPUT,
+        metavar="DATA",
+    )
     text_column: str = option(
         "", "Column of a table that holds the text", advanced=True, panel=INPUT, shown_default="text"
     )
     objective: Objective | None = option(
-        None, "Prediction of masked tokens (15%) or of the next token", panel=MODEL,
+        None,
+        "Prediction of masked tokens (15%) or of the next token",
+        panel=MODEL,
         shown_default="what the model was trained on",
-    )  # fmt: skip
+    )
     sequences: int = option(24, "Number of sequences, drawn from the whole text", panel=INPUT, least=1)
     seq_len: int = option(64, "Tokens per sequence", panel=INPUT, least=2)
     seed: int = option(0, "Seed of the sequences, the masks and the shuffles", panel=COMPUTATION, least=0)

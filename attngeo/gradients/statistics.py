@@ -64,8 +64,12 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
     gram = half_gram(factor) if is_low_rank(factor) else None
     inputs = _Inputs(factor, float(divisor), gram, inner=x @ x.mT, notes=list(site.notes))
     layer: dict[str, Any] = {
-        "stack": site.stack, "layer": site.layer, "d_model": x.shape[-1], "head": None, "key_head": None,
-    }  # fmt: skip
+        "stack": site.stack,
+        "layer": site.layer,
+        "d_model": x.shape[-1],
+        "head": None,
+        "key_head": None,
+    }
     rows = []
     shuffled_sum = torch.zeros_like(beta[:, 0])
     for head, key_head in enumerate(key_heads_of(site, "corrected")):

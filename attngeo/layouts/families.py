@@ -66,17 +66,23 @@ def _vision(name: str, stack: Any = "encoder", *pre_norm: str, **more: Any) -> F
 def _speech(name: str) -> Family:
     """wav2vec 2.0 and similar models: pre-norm only in the variant with a stable layer norm."""
     return Family(
-        source=_file(name), stack="encoder", pre_norm=("layer_norm",), pre_norm_when={"do_stable_layer_norm": True},
+        source=_file(name),
+        stack="encoder",
+        pre_norm=("layer_norm",),
+        pre_norm_when={"do_stable_layer_norm": True},
         defaults={"do_stable_layer_norm": False},
-    )  # fmt: skip
+    )
 
 
 def _latent(name: str) -> Family:
     """Multi-head latent attention after an input norm."""
     return Family(
-        source=_file(name), layouts=(LatentLayout(),), pre_norm=INPUT_NORM, rotary=LATENT_TAIL,
+        source=_file(name),
+        layouts=(LatentLayout(),),
+        pre_norm=INPUT_NORM,
+        rotary=LATENT_TAIL,
         defaults={"rope_theta": 10_000.0},
-    )  # fmt: skip
+    )
 
 
 NEOX: dict[str, Any] = {
@@ -84,10 +90,13 @@ NEOX: dict[str, Any] = {
     "defaults": {"rotary_pct": 0.25, "rope_theta": 10_000.0},
 }  # fmt: skip
 LING = Family(
-    source=_hub("inclusionAI/Ling-lite", "modeling_bailing_moe.py"), layouts=(make_fused("query_key_value"),),
-    pre_norm=INPUT_NORM, rotary=HALF, head_norm=HeadNorm(q="query_layernorm", k="key_layernorm"),
+    source=_hub("inclusionAI/Ling-lite", "modeling_bailing_moe.py"),
+    layouts=(make_fused("query_key_value"),),
+    pre_norm=INPUT_NORM,
+    rotary=HALF,
+    head_norm=HeadNorm(q="query_layernorm", k="key_layernorm"),
     defaults={"rope_theta": 10_000.0},
-)  # fmt: skip
+)
 # Models that are published with code of their own, or whose code left transformers.
 REMOTE: dict[str, Family] = {
     "bailing_moe": LING,

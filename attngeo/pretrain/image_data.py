@@ -178,9 +178,13 @@ def make_processor(size: int, channels: int) -> ViTImageProcessorPil:
     [−1, 1]. channels: 1 for grey images, 3 for RGB.
     """
     return ViTImageProcessorPil(
-        size={"shortest_edge": size}, crop_size={"height": size, "width": size}, do_center_crop=True,
-        do_convert_rgb=channels == 3, image_mean=[0.5] * channels, image_std=[0.5] * channels,
-    )  # fmt: skip
+        size={"shortest_edge": size},
+        crop_size={"height": size, "width": size},
+        do_center_crop=True,
+        do_convert_rgb=channels == 3,
+        image_mean=[0.5] * channels,
+        image_std=[0.5] * channels,
+    )
 
 
 def convert_mode(image: Image.Image, channels: int) -> Image.Image:

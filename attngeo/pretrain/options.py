@@ -164,20 +164,27 @@ class PretrainOptions(Options):
     TASK: ClassVar[Task]
 
     model: str = option(
-        BY_MODEL, f"Model: {', '.join(PRESETS)}, or a config.json of transformers", panel=MODEL,
-        metavar="NAME|CONFIG.json", shown_default="tiny; vit-tiny for images",
-    )  # fmt: skip
+        BY_MODEL,
+        f"Model: {', '.join(PRESETS)}, or a config.json of transformers",
+        panel=MODEL,
+        metavar="NAME|CONFIG.json",
+        shown_default="tiny; vit-tiny for images",
+    )
     task: Task = option(BY_MODEL, "Kind of data", panel=MODEL, shown_default="that of the model")
     init: str = option(
-        "default", "Initial Wq and Wk; REF is a checkpoint to take them from", panel=MODEL,
+        "default",
+        "Initial Wq and Wk; REF is a checkpoint to take them from",
+        panel=MODEL,
         metavar="default|symmetric|identity|REF",
-    )  # fmt: skip
+    )
     data: str = option(
         BY_MODEL,
         "Text: austen (embedded), a file, a folder, org/name[:config][@revision][#split] on the Hub, wikipedia, "
         "redpajama or jigsaw:train.csv; images: digits, cifar10, a folder or a Hub data set",
-        panel=INPUT, metavar="REF", shown_default=show_presets("data"),
-    )  # fmt: skip
+        panel=INPUT,
+        metavar="REF",
+        shown_default=show_presets("data"),
+    )
     steps: int = preset_option("steps", "Number of updates of the weights", panel=OPTIMISATION, least=0, default=0)
     batch_size: int = preset_option(
         "batch_size", "Sequences or images per device and batch", panel=OPTIMISATION, least=1
@@ -199,9 +206,12 @@ class PretrainOptions(Options):
         "auto", "Number type; auto is mixed precision on a GPU, otherwise fp32", advanced=True, panel=COMPUTATION
     )
     seed: int = option(
-        0, "Seed of the weights, the order of the data, and the masks or mixed images", panel=COMPUTATION, least=0,
+        0,
+        "Seed of the weights, the order of the data, and the masks or mixed images",
+        panel=COMPUTATION,
+        least=0,
         most=LARGEST_SEED,
-    )  # fmt: skip
+    )
     log_every: int = preset_option("log_every", "Updates between logs; each log has the scores", panel=RESULTS, least=1)
     report_to: Tracker = option("none", "Experiment tracker to log to as well", advanced=True, panel=RESULTS)
     save_every: int = preset_option("save_every", "Updates between checkpoints", advanced=True, panel=RUNNING, least=1)
@@ -275,22 +285,30 @@ class TextPretrainOptions(PretrainOptions):
         "", "Column of a table that holds the text", advanced=True, panel=INPUT, shown_default="text"
     )
     tokenizer: str = option(
-        "", "Tokeniser: train one on the data, or take that of a folder or Hub id", panel=INPUT, metavar="train|REF",
-        shown_default="that of the data set, else train", flags=("--tokenizer", "--tokeniser"),
-    )  # fmt: skip
+        "",
+        "Tokeniser: train one on the data, or take that of a folder or Hub id",
+        panel=INPUT,
+        metavar="train|REF",
+        shown_default="that of the data set, else train",
+        flags=("--tokenizer", "--tokeniser"),
+    )
     vocab_size: int = preset_option("vocab_size", "Size of the vocabulary of a trained tokeniser", panel=INPUT, least=1)
     pack: bool = option(
-        True, "Join documents and cut them into full sequences; otherwise pad each document",
-        advanced=True, panel=INPUT, shown_default="pack",
-    )  # fmt: skip
+        True,
+        "Join documents and cut them into full sequences; otherwise pad each document",
+        advanced=True,
+        panel=INPUT,
+        shown_default="pack",
+    )
     space_characters: bool = option(
         False, "Join the characters with spaces, as the paper's published code did", advanced=True, panel=INPUT
     )
     masked_decoder: bool = option(
         False,
         "With clm, mask inputs as for mlm and predict the masked tokens only, as the paper's published code did",
-        advanced=True, panel=MODEL,
-    )  # fmt: skip
+        advanced=True,
+        panel=MODEL,
+    )
     seq_len: int = preset_option("seq_len", "Tokens per sequence", panel=INPUT, least=2)
 
     def _check(self) -> None:
@@ -331,9 +349,12 @@ class ImagePretrainOptions(PretrainOptions):
         "label_smoothing", "Label smoothing", advanced=True, panel=OPTIMISATION, least=0
     )
     ema_decay: Share = preset_option(
-        "ema_decay", "Decay of the moving average of the weights; adapted to the batch size and the number of epochs",
-        advanced=True, panel=OPTIMISATION, least=0,
-    )  # fmt: skip
+        "ema_decay",
+        "Decay of the moving average of the weights; adapted to the batch size and the number of epochs",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+    )
 
     def _check(self) -> None:
         if not self.steps and not self.epochs:
@@ -357,13 +378,20 @@ class ComparisonOptions(Options):
     """Which runs are compared. Raises UsageError for a value that has no meaning."""
 
     compare: Sequence[str] | None = option(
-        None, "Initialisations to compare; the first is the baseline", panel=COMPARISON, metavar="INIT,INIT",
+        None,
+        "Initialisations to compare; the first is the baseline",
+        panel=COMPARISON,
+        metavar="INIT,INIT",
         parse=parse_names,
-    )  # fmt: skip
+    )
     objectives: Sequence[str] | None = option(
-        None, "Objectives to train with (with --compare)", advanced=True, panel=COMPARISON, metavar="mlm,clm",
+        None,
+        "Objectives to train with (with --compare)",
+        advanced=True,
+        panel=COMPARISON,
+        metavar="mlm,clm",
         parse=parse_names,
-    )  # fmt: skip
+    )
     seeds: int = option(1, "Number of seeds (with --compare)", panel=COMPARISON, least=1)
 
     def _check(self) -> None:

@@ -96,9 +96,12 @@ def train_wordpieces(text: TextSource, vocab_size: int) -> PreTrainedTokenizerFa
     # characters in a fixed order, as special tokens. The vocabulary then moves to a tokeniser without special tokens.
     inside = [f"##{character}" for character in alphabet if _continues_words(core, character)]
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=[*SPECIAL.values(), *inside], initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet), show_progress=False,
-    )  # fmt: skip
+        vocab_size=vocab_size,
+        special_tokens=[*SPECIAL.values(), *inside],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
     core.train_from_iterator(islice(text.read_batches(), MOST_BATCHES), trainer)
     vocabulary = core.get_vocab(with_added_tokens=False)
     core = _make_tokenizer(models.WordPiece(vocabulary, unk_token=SPECIAL["unk_token"]))

@@ -50,10 +50,15 @@ def render_page(content: ReportContent) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     figures = [figure for section in content.sections for block in section.figures for _, figure in block.variants]
     return environment.from_string(_read_file("page.html")).render(
-        content=content, provenance=content.provenance, origins=_list_provenance(content.provenance),
-        css=Markup(_read_file("page.css")), script=Markup(script), script_hash=Markup(f"'sha256-{digest}'"),
-        plotly=compress(get_plotlyjs()) if figures else "", figures=pack_figures(figures) if figures else "",
-    )  # fmt: skip
+        content=content,
+        provenance=content.provenance,
+        origins=_list_provenance(content.provenance),
+        css=Markup(_read_file("page.css")),
+        script=Markup(script),
+        script_hash=Markup(f"'sha256-{digest}'"),
+        plotly=compress(get_plotlyjs()) if figures else "",
+        figures=pack_figures(figures) if figures else "",
+    )
 
 
 def _read_file(name: str) -> str:

@@ -142,8 +142,12 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
 
         frames = [analogy(others, hub=session.hub, progress=session.progress).scores]
     else:
-        frames += [_read_rows(_find_curves(place, spec), spec, options) if spec.source == "pretrain"
-                   else _read_saved(place, spec) for place in others]  # fmt: skip
+        frames += [
+            _read_rows(_find_curves(place, spec), spec, options)
+            if spec.source == "pretrain"
+            else _read_saved(place, spec)
+            for place in others
+        ]
     rows = frames[0] if len(frames) == 1 else _concatenate(frames)
     where, of_published = spec.split_where(options)
     rows = filter_rows(rows, where, THE_TABLE)

@@ -75,13 +75,18 @@ def make_request_class(question: Question) -> type[Request]:
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     keys: dict[str, Any] = {
         parameter.name: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
-        for parameter in parameters if parameter.name not in ("options", "place")
-    }  # fmt: skip
+        for parameter in parameters
+        if parameter.name not in ("options", "place")
+    }
     tag: Any = Literal[question.name]
     return create_model(
-        f"Results of {question.name}", __base__=Request, __doc__=inspect.getdoc(function),
-        command=(tag, ...), **keys, options=(options, Field(default_factory=options)),
-    )  # fmt: skip
+        f"Results of {question.name}",
+        __base__=Request,
+        __doc__=inspect.getdoc(function),
+        command=(tag, ...),
+        **keys,
+        options=(options, Field(default_factory=options)),
+    )
 
 
 class FigureBlock(PlotOptions):
@@ -287,9 +292,13 @@ def _check_table(recipe: Recipe, place: Place, table: TableBlock) -> Iterator[tu
 
 
 def _check_reference(
-    recipe: Recipe, place: Place, name: str, columns: Collection[str], models: Iterable[str] | None = None,
+    recipe: Recipe,
+    place: Place,
+    name: str,
+    columns: Collection[str],
+    models: Iterable[str] | None = None,
     where: Iterable[str] = (),
-) -> Iterator[tuple[Place, str]]:  # fmt: skip
+) -> Iterator[tuple[Place, str]]:
     """Whether there are results of that name, with these columns and these models, and with the columns of `where`."""
     request = recipe.find_request(name)
     if request is None:

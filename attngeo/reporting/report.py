@@ -143,10 +143,14 @@ def _build_content(
         with _list_failure(file, ("check", i), results):
             outcomes += run_check(check, recipe, results)
     provenance = {
-        "date": date, "command": f"attngeo report {file.path.name}",
-        "recipe": f"{file.path.name}, sha256 {file.sha256}", "software": software(), "machine": machine(),
-        "results": results.origins, "tables": sorted(tables),
-    }  # fmt: skip
+        "date": date,
+        "command": f"attngeo report {file.path.name}",
+        "recipe": f"{file.path.name}, sha256 {file.sha256}",
+        "software": software(),
+        "machine": machine(),
+        "results": results.origins,
+        "tables": sorted(tables),
+    }
     failures = list(map(str, results.failures))
     return ReportContent(recipe.title, recipe.text, sections, outcomes, failures, provenance), tables
 

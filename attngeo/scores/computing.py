@@ -306,8 +306,13 @@ def query_key_matrix(
         q, k = _read_factors(store, site, head)
     edge = -(-q.shape[1] // cells)
     attrs: dict[Any, Any] = {
-        "model": store.ref, "stack": site.stack, "layer": layer, "head": head, "gamma": gamma, "edge": edge,
-    }  # fmt: skip
+        "model": store.ref,
+        "stack": site.stack,
+        "layer": layer,
+        "head": head,
+        "gamma": gamma,
+        "edge": edge,
+    }
     firsts = range(0, q.shape[1], edge)
     shown = pd.DataFrame(largest_entries(q, k, edge).float().numpy(), index=firsts, columns=firsts)
     norms = _measure_norms(q, k, gamma)
@@ -331,8 +336,14 @@ def _measure_norms(q: Tensor, k: Tensor, gamma: float) -> pd.DataFrame:
     """The norm of each row and each column."""
     statistics = form_statistics(q, k)
     parts = [
-        pd.DataFrame({"axis": axis, "index": range(len(norms)), "norm": norms,
-                      "outlier": is_outlier(norms, outlier_threshold(norms, gamma)).numpy()})
+        pd.DataFrame(
+            {
+                "axis": axis,
+                "index": range(len(norms)),
+                "norm": norms,
+                "outlier": is_outlier(norms, outlier_threshold(norms, gamma)).numpy(),
+            }
+        )
         for axis, norms in (("row", statistics.row_norms), ("column", statistics.column_norms))
-    ]  # fmt: skip
+    ]
     return pd.concat(parts, ignore_index=True)

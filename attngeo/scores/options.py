@@ -19,16 +19,24 @@ LARGEST_OFFSET = 2**31
 
 def _adapter_option() -> Any:
     return option(
-        (), "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it; may be repeated",
-        panel=INPUT, metavar="REF", parse=as_texts, repeated=True,
-    )  # fmt: skip
+        (),
+        "Adapter of PEFT, on the Hub or a folder, whose update is added; REF=0.5 for half of it; may be repeated",
+        panel=INPUT,
+        metavar="REF",
+        parse=as_texts,
+        repeated=True,
+    )
 
 
 def _config_option() -> Any:
     return option(
-        None, "Where config.json is, if not beside the weights: a folder, a file or a model on the Hub",
-        panel=INPUT, metavar="REF", parse=str, advanced=True,
-    )  # fmt: skip
+        None,
+        "Where config.json is, if not beside the weights: a folder, a file or a model on the Hub",
+        panel=INPUT,
+        metavar="REF",
+        parse=str,
+        advanced=True,
+    )
 
 
 class SourceOptions(Options):
@@ -43,9 +51,11 @@ class ScoreOptions(Options):
 
     per_head: bool = option(False, "Add one row for each head", panel=INPUT)
     stack: str | None = option(
-        None, "Score only this stack: encoder, decoder, cross, text, vision … (see attngeo inspect)",
-        panel=INPUT, metavar="NAME",
-    )  # fmt: skip
+        None,
+        "Score only this stack: encoder, decoder, cross, text, vision … (see attngeo inspect)",
+        panel=INPUT,
+        metavar="NAME",
+    )
     layers: Sequence[int] | None = option(
         None, "Score only these layers, for example 0-3,7", panel=INPUT, metavar="LIST", parse=check_layers
     )
@@ -61,17 +71,26 @@ class ScoreOptions(Options):
     with_bias: bool = option(False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION)
     fold_norm: bool = option(False, "Include the gain of the normalisation before attention", panel=COMPUTATION)
     rope_offset: int = option(
-        0, "Query position minus key position, for rotary embeddings", panel=COMPUTATION, metavar="Δ",
-        least=-LARGEST_OFFSET, most=LARGEST_OFFSET,
-    )  # fmt: skip
+        0,
+        "Query position minus key position, for rotary embeddings",
+        panel=COMPUTATION,
+        metavar="Δ",
+        least=-LARGEST_OFFSET,
+        most=LARGEST_OFFSET,
+    )
     precision: Precision = option(
         "float32", "Number type of the matrix products; fast uses bfloat16 (error about 1e-3)", panel=COMPUTATION
     )
     device: str = device_option()
     memory: int | None = option(
-        None, "Memory for the weights of layers in flight; at least one layer is read", panel=RUNNING, metavar="SIZE",
-        shown_default="a quarter of what is free", least=1, parse=parse_bytes,
-    )  # fmt: skip
+        None,
+        "Memory for the weights of layers in flight; at least one layer is read",
+        panel=RUNNING,
+        metavar="SIZE",
+        shown_default="a quarter of what is free",
+        least=1,
+        parse=parse_bytes,
+    )
 
     def _check(self) -> None:
         if self.adapter_only and not self.adapter:

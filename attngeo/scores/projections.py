@@ -194,8 +194,9 @@ def _rotate(site: AttentionSite, heads: HeadsByLetter, offset: int) -> str:
             raise UnsupportedModelError(
                 f"{site.section.get('model_type', site.module)!r} has no relative offset: {reason}; score without "
                 "$rope_offset, or another stack with $stack",
-                "rope_offset", "stack",
-            )  # fmt: skip
+                "rope_offset",
+                "stack",
+            )
         frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer)
         if not frequencies.isfinite().all():
             raise ValueError("frequencies are not finite")

@@ -126,10 +126,12 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
         sizes = list(members["parameters"].dropna()) if "parameters" in members else []
         heads = members["head"].notna()
         counts = {
-            "model": model, "stack": stack, "parameters": sizes[0] if sizes else pd.NA,
+            "model": model,
+            "stack": stack,
+            "parameters": sizes[0] if sizes else pd.NA,
             "layers": int(members.loc[~heads, first_score].count()),
             "heads": int(members.loc[heads, first_score].count()),
-        }  # fmt: skip
+        }
         summaries.append(counts | spread_of(members))
     dtypes = {"parameters": "Int64"} | dict.fromkeys(statistics(), "float64")
     frame = pd.DataFrame(summaries, columns=list(summary_columns())).astype(dtypes)

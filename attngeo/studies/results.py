@@ -244,10 +244,13 @@ def _describe(path: Path) -> Entry | None:
     described = [_read_metadata(file) for file in sizes if file.suffix == RESULT]
     readable = [metadata for metadata in described if metadata is not None]
     return Entry(
-        path, about=readable[0][1] if readable else {}, rows=sum(rows for rows, _ in readable),
-        nbytes=sum(sizes.values()), modified=datetime.fromtimestamp(modified, UTC),
+        path,
+        about=readable[0][1] if readable else {},
+        rows=sum(rows for rows, _ in readable),
+        nbytes=sum(sizes.values()),
+        modified=datetime.fromtimestamp(modified, UTC),
         parts=None if is_whole else len(readable),
-    )  # fmt: skip
+    )
 
 
 def _read_metadata(file: Path) -> tuple[int, dict[str, Any]] | None:

@@ -198,9 +198,15 @@ def _make_pixel_mask(source: Source) -> list[Any]:
 
 def _make_features(source: Source) -> list[Any]:
     mel = source.integer(
-        "num_mel_bins", "feature_size", "input_feat_per_channel", "feat_in", "input_dim", "input_size", "num_mels",
+        "num_mel_bins",
+        "feature_size",
+        "input_feat_per_channel",
+        "feat_in",
+        "input_dim",
+        "input_size",
+        "num_mels",
         default=80,
-    )  # fmt: skip
+    )
     window = source.first("n_window", default=None)
     lengths = [64, 2 * source.integer("max_source_positions", default=32), 48]
     if isinstance(window, int):
@@ -218,9 +224,12 @@ def _make_waves(source: Source) -> list[Any]:
     mel = source.integer("num_mel_bins", default=80)
     length = source.integer("max_length", default=64)
     return [
-        source.noise(1, 1600), source.noise(1, 1, 1600), source.noise(1, length, mel), source.noise(1, 7680),
+        source.noise(1, 1600),
+        source.noise(1, 1, 1600),
+        source.noise(1, length, mel),
+        source.noise(1, 7680),
         source.noise(1, 1, 9600),
-    ]  # fmt: skip
+    ]
 
 
 def _make_codes(source: Source) -> list[Any]:

@@ -29,17 +29,23 @@ class Blocks(Packed):
     """
 
     parts: ClassVar = {
-        "codes": (".weight",), "scales": (".weight.absmax",), "table": (".weight.quant_map",),
-        "state": (f"{STATE}nf4", f"{STATE}fp4"), "nested_scales": (".weight.nested_absmax",),
+        "codes": (".weight",),
+        "scales": (".weight.absmax",),
+        "table": (".weight.quant_map",),
+        "state": (f"{STATE}nf4", f"{STATE}fp4"),
+        "nested_scales": (".weight.nested_absmax",),
         "nested_table": (".weight.nested_quant_map",),
-    }  # fmt: skip
+    }
     optional = frozenset({"nested_scales", "nested_table"})
     small = ("state",)
     dtypes = ("U8", "F16", "BF16", "F32")  # other dtypes than U8 hold the same bytes
     numbers: ClassVar = {
-        "scales": (*FLOAT_SCALES, "U8"), "table": FLOAT_SCALES, "state": ("U8",), "nested_scales": FLOAT_SCALES,
+        "scales": (*FLOAT_SCALES, "U8"),
+        "table": FLOAT_SCALES,
+        "state": ("U8",),
+        "nested_scales": FLOAT_SCALES,
         "nested_table": FLOAT_SCALES,
-    }  # fmt: skip
+    }
     bits = 4
 
     def _state(self) -> Stated:

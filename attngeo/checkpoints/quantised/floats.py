@@ -31,9 +31,10 @@ class Scaled(Packed):
     """Numbers of 8 bits, and a scale for all of them, for each row, or for each block of rows and columns."""
 
     parts: ClassVar = {
-        "codes": (".weight",), "scale": (".weight_scale_inv", ".weight_scale", ".scale"),
+        "codes": (".weight",),
+        "scale": (".weight_scale_inv", ".weight_scale", ".scale"),
         "zeros": (".weight_zero_point",),
-    }  # fmt: skip
+    }
     optional = frozenset({"zeros"})
     dtypes = (*FLOAT8, "I8")
     numbers: ClassVar = {"scale": (*FLOAT_SCALES, *EXPONENTS), "zeros": (*FLOAT_SCALES, "I8", "U8")}
@@ -160,8 +161,10 @@ class PackedFp4(Packed):
     """
 
     parts: ClassVar = {
-        "codes": (".weight_packed",), "scale": (".weight_scale",), "overall": (".weight_global_scale",),
-    }  # fmt: skip
+        "codes": (".weight_packed",),
+        "scale": (".weight_scale",),
+        "overall": (".weight_global_scale",),
+    }
     optional = frozenset({"overall"})
     dtypes = ("U8",)
     numbers: ClassVar = {"scale": (*FLOAT_SCALES, "F8_E4M3", *EXPONENTS), "overall": FLOAT_SCALES}

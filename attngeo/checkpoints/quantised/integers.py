@@ -151,9 +151,12 @@ class CompressedIntegers(Packed):
     """Words of inputs, [outputs, words], a scale for each row or group, and zeros in words of outputs."""
 
     parts: ClassVar = {
-        "codes": (".weight_packed",), "scales": (".weight_scale",), "shape": (".weight_shape",),
-        "zeros": (".weight_zero_point",), "groups": (".weight_g_idx",),
-    }  # fmt: skip
+        "codes": (".weight_packed",),
+        "scales": (".weight_scale",),
+        "shape": (".weight_shape",),
+        "zeros": (".weight_zero_point",),
+        "groups": (".weight_g_idx",),
+    }
     optional = frozenset({"zeros", "groups"})
     small = ("shape",)
     dtypes = WORDS

@@ -99,13 +99,23 @@ class SimulateOptions(Options):
     """
 
     settings: Sequence[Any] | None = option(
-        None, "Setting n_c,noise,corr, for example 5,0,0.9; may be repeated", panel=INPUT, metavar="SETTING",
-        parse=parse_settings, repeated=True, shown_default="the 12 of Table 1",
-    )  # fmt: skip
+        None,
+        "Setting n_c,noise,corr, for example 5,0,0.9; may be repeated",
+        panel=INPUT,
+        metavar="SETTING",
+        parse=parse_settings,
+        repeated=True,
+        shown_default="the 12 of Table 1",
+    )
     datasets: int | None = option(
-        None, "Data sets of each setting", panel=INPUT, metavar="N", least=1, most=MOST_DATA_SETS,
+        None,
+        "Data sets of each setting",
+        panel=INPUT,
+        metavar="N",
+        least=1,
+        most=MOST_DATA_SETS,
         shown_default=str(DATA_SETS),
-    )  # fmt: skip
+    )
     methods: Sequence[str] | None = methods_option("lr,gb,atn")
     quick: bool = option(
         False,
@@ -154,9 +164,12 @@ class AutoMpgOptions(Options):
     """Which methods answer the auto-mpg data, and how often. Raises UsageError."""
 
     data: str | None = option(
-        None, "File of the data: UCI's auto-mpg.data, or a CSV file with the same columns", panel=INPUT, metavar="FILE",
+        None,
+        "File of the data: UCI's auto-mpg.data, or a CSV file with the same columns",
+        panel=INPUT,
+        metavar="FILE",
         shown_default="downloaded from UCI",
-    )  # fmt: skip
+    )
     seeds: int = option(
         10, f"Number of seeds, from {FIRST_SEED} on", panel=INPUT, metavar="N", least=1, most=MOST_DATA_SETS
     )

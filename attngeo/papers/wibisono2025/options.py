@@ -63,20 +63,31 @@ class RunOptions(Options):
         None, "Layers of attention", panel=MODEL, least=1, shown_default="2; for temperature 1, 2 and 4"
     )
     lags: int | None = option(
-        None, "Earlier days of temperatures in the context", panel=MODEL, least=0, most=2,
+        None,
+        "Earlier days of temperatures in the context",
+        panel=MODEL,
+        least=0,
+        most=2,
         shown_default="0; then 1 and 2 with the most layers",
-    )  # fmt: skip
+    )
     neighbours: Sequence[int] | None = option(
-        None, "Nearest cities that the factor model adds up; may be repeated", panel=MODEL, metavar="K",
-        parse=_parse_numbers, repeated=True, shown_default="1 to 5, and 10 to 40 by fives",
-    )  # fmt: skip
+        None,
+        "Nearest cities that the factor model adds up; may be repeated",
+        panel=MODEL,
+        metavar="K",
+        parse=_parse_numbers,
+        repeated=True,
+        shown_default="1 to 5, and 10 to 40 by fives",
+    )
     epochs: int | None = option(
         None, "Passes over the training data", panel=OPTIMISATION, least=1, shown_default="as in the paper"
     )
     save: str | None = option(
-        None, "Save each fitted model to a folder of this folder, for attngeo score and plot", panel=RESULTS,
+        None,
+        "Save each fitted model to a folder of this folder, for attngeo score and plot",
+        panel=RESULTS,
         metavar="FOLDER",
-    )  # fmt: skip
+    )
     seeds: int = option(1, "Number of seeds", panel=OPTIMISATION, metavar="N", least=1, most=MOST_SEEDS)
     device: str = device_option()
 
