@@ -93,6 +93,12 @@ class AppliedSettings(BaseModel):
 
 
 APPLIED = AppliedSettings.model_fields.keys()
+# Setting → what it may be, for messages.
+NAMES = "a list of names"
+EXPECTED = {
+    "rank_pattern": "pattern: number", "alpha_pattern": "pattern: number", "target_modules": NAMES,
+    "exclude_modules": NAMES, "target_parameters": NAMES, "modules_to_save": NAMES, "layers_pattern": NAMES,
+}  # fmt: skip
 
 
 class LoraSettings:
@@ -124,7 +130,8 @@ class LoraSettings:
         except ValidationError as error:
             problems = error.errors()
             setting = str(problems[0]["loc"][0])
-            expected = " or ".join(dict.fromkeys(expected_of(one) for one in problems if one["loc"][0] == setting))
+            kinds = dict.fromkeys(expected_of(one) for one in problems if one["loc"][0] == setting)
+            expected = EXPECTED.get(setting, " or ".join(kinds))
             raise CorruptCheckpointError(
                 f"{ADAPTER} has {setting} = {fields[setting]!r:.60}, expected {expected}; correct it"
             ) from None
@@ -167,7 +174,7 @@ class LoraSettings:
         """A number of a module: that of the first pattern of a setting that fits, or that of all modules."""
         patterns: dict[str, float] = getattr(self._stated, setting) or {}
         for pattern, number in patterns.items():
-            if _matches(matches_start, rf"(.*\.)?({pattern})$", module, setting):
+            if _matches(matches_start, rf"(.*\.)?({pattern})$", module, setting, pattern):
                 return number
         return usual
 
@@ -188,7 +195,7 @@ class LoraSettings:
         if stated.exclude_modules and _names("exclude_modules", stated.exclude_modules, module):
             return False
         for saved in stated.modules_to_save or ():
-            if _matches(matches_start, rf"(^|.*\.){saved}($|\..*)", module, "modules_to_save"):
+            if _matches(matches_start, rf"(^|.*\.){saved}($|\..*)", module, "modules_to_save", saved):
                 return False
         if _is_end(stated.target_parameters or (), f"{module}.weight"):
             return False  # its update is another one, around that of the module
@@ -227,7 +234,7 @@ class LoraSettings:
 
 def _names(setting: str, value: str | Collection[str], module: str) -> bool:
     """Whether a setting, which is a pattern or names or their ends, has a module."""
-    return _matches(matches, value, module, setting) if isinstance(value, str) else _is_end(value, module)
+    return _matches(matches, value, module, setting, value) if isinstance(value, str) else _is_end(value, module)
 
 
 def _is_end(ends: Collection[str], name: str) -> bool:
@@ -235,12 +242,15 @@ def _is_end(ends: Collection[str], name: str) -> bool:
     return any(name == end or name.endswith(f".{end}") for end in ends)
 
 
-def _matches(match: Callable[[str, str], bool], pattern: str, module: str, setting: str) -> bool:
-    """Whether a pattern of a setting matches. Raises CorruptCheckpointError if it is invalid or takes too long."""
+def _matches(match: Callable[[str, str], bool], pattern: str, module: str, setting: str, stated: str) -> bool:
+    """Whether a pattern, made of what a setting states, matches.
+
+    Raises CorruptCheckpointError if it is invalid or takes too long.
+    """
     try:
         return match(pattern, module)
     except PatternError as error:
-        raise CorruptCheckpointError(f"{ADAPTER} has the {setting} {pattern!r:.60}, which {error}; {MERGE}") from None
+        raise CorruptCheckpointError(f"{ADAPTER} has the {setting} {stated!r:.60}, which {error}; {MERGE}") from None
 
 
 def show_name(name: str) -> str:

@@ -486,9 +486,23 @@ class _Reader:
             raise self.broken(f"announces a list of {count:,} texts")
         if is_wanted:
             return [self.value(TEXT) for _ in range(count)]
-        for _ in range(count):
-            self.take(self.number("Q"))
+        self._skip_texts(count)
         return Unread(count)
+
+    def _skip_texts(self, count: int) -> None:
+        """Read over texts, all that are in memory at a time: a vocabulary has very many short ones."""
+        length = struct.Struct("<Q")
+        while count:
+            self.take(self.number("Q"))
+            count -= 1
+            offset = self.position - self._start
+            while count and offset + 8 <= len(self._chunk):
+                end = offset + 8 + length.unpack_from(self._chunk, offset)[0]
+                if end > len(self._chunk):
+                    break
+                offset = end
+                count -= 1
+            self.position = self._start + offset
 
     def _form(self, kind: int) -> str:
         if kind not in VALUES:
