@@ -239,8 +239,8 @@ class Adapter:
         expected = (outputs,) if self.settings.use_dora else None
         if magnitudes != expected:
             raise CorruptCheckpointError(
-                f"{show_name(module)}: use_dora is {self.settings.use_dora}, and the magnitudes of DoRA have the shape "
-                f"{magnitudes}, expected {expected}"
+                f"{show_name(module)}: use_dora is {self.settings.use_dora}, and the shape of the magnitudes of DoRA is "
+                f"{magnitudes or 'missing'}, expected {expected or 'none'}"
             )
 
     def require_change(self, names: Collection[str]) -> None:

@@ -231,4 +231,7 @@ def _explain_unreadable(location: Location) -> Iterator[None]:
             ) from error
         if isinstance(error, OSError) and error.errno:
             raise DataUnavailableError(f"{location} cannot be read ({error.strerror})") from error
-        raise DataError(f"{location} cannot be read ({first_line(error)}); expected UTF-8 text or a table") from error
+        advice = "; convert it, for example with iconv" if isinstance(error, UnicodeDecodeError) else ""
+        raise DataError(
+            f"{location} cannot be read ({first_line(error)}); expected UTF-8 text or a table{advice}"
+        ) from error

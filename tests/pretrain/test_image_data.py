@@ -113,6 +113,8 @@ def test_cifar10_comes_from_the_hub(tmp_path: Path) -> None:
     for name, rows in found.items():
         rows.to_parquet(tmp_path / f"cifar10/plain_text/{name}-00000-of-00001.parquet")
     script = """if True:
+        import logging
+        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it has advice for some processors
         from attngeo.pretrain.image_data import open_images
         from attngeo.pretrain.image_data import ImageSplit, make_processor
         data = open_images("cifar10")
