@@ -239,7 +239,7 @@ class Adapter:
         expected = (outputs,) if self.settings.use_dora else None
         if magnitudes != expected:
             raise CorruptCheckpointError(
-                f"{show_name(module)}: use_dora is {self.settings.use_dora}, and the shape of the magnitudes of DoRA is "
+                f"{show_name(module)}: use_dora is {self.settings.use_dora}, and the shape of DoRA's magnitudes is "
                 f"{magnitudes or 'missing'}, expected {expected or 'none'}"
             )
 
