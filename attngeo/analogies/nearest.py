@@ -12,7 +12,7 @@ import torch
 
 from attngeo.analogies.lexicon import Lexicon, Space, build_lexicon, describe_settings, unit
 from attngeo.analogies.options import MOST_SHOWN, NearestOptions, parse_sum
-from attngeo.analogies.probe import SHAPES, check_top_k
+from attngeo.analogies.probe import BLOCKS, check_top_k
 from attngeo.checkpoints.access import HubAccess
 from attngeo.devices import pick_device
 from attngeo.embeddings.opening import open_embedding
@@ -76,7 +76,7 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         # If too few words exist to show one, this raises.
         top_k = options.top_k or max(1, min(MOST_SHOWN, len(space.candidates) - len(terms)))
         check_top_k(space, len(terms), top_k)
-        _, block = SHAPES[vectors.device.type]
+        _, block = BLOCKS[vectors.device.type]
         cosines = torch.cat([unit(x) @ target for _, x in space.blocks(block)]).cpu()
         cosines[torch.isin(space.candidates, term_rows)] = -torch.inf
         top = cosines.topk(top_k)

@@ -26,13 +26,13 @@ from attngeo.progress import Progress, ProgressCallback
 # Keeps the quotient of 3CosMul finite: the value of Levy and Goldberg.
 EPSILON = 0.001
 # Questions whose targets are formed at once.
-QUESTIONS = 1024
+QUESTIONS_AT_ONCE = 1024
 # Precision of the scores → the distance below which two scores are tied.
 TIED = {torch.float64: 1e-10, torch.float32: 1e-5}
 # Device → questions and candidates that are processed at a time: as fit into caches, or keep a GPU busy.
-SHAPES = {"cpu": (256, 2048), "cuda": (4096, 16384), "mps": (2048, 8192)}
+BLOCKS = {"cpu": (256, 2048), "cuda": (4096, 16384), "mps": (2048, 8192)}
 # Candidates of the smallest block.
-FEWEST = 16
+FEWEST_CANDIDATES = 16
 
 
 class CosAdd:
@@ -47,7 +47,7 @@ class CosAdd:
         self._vectors = vectors
         self._terms = terms
         lengths = []
-        for block in torch.split(terms, QUESTIONS):
+        for block in torch.split(terms, QUESTIONS_AT_ONCE):
             a, b, c = block.T
             targets = (vectors[b] + vectors[c]) - vectors[a]
             lengths.append(torch.linalg.vector_norm(targets, dim=1))
@@ -218,7 +218,7 @@ class _Probe:
 
 def _choose_blocks(device: str, vectors: Tensor, questions: int, memory: int) -> tuple[int, int]:
     """Questions and candidates per block, such that blocks fit into `memory` bytes. Raises UsageError."""
-    most_questions, block = SHAPES[device]
+    most_questions, block = BLOCKS[device]
     most_questions = min(most_questions, questions)
     words, width = vectors.shape
     while True:
@@ -226,7 +226,7 @@ def _choose_blocks(device: str, vectors: Tensor, questions: int, memory: int) ->
         needed = vectors.nbytes + vectors.element_size() * block * (2 * width + 4 * words + 3 * most_questions)
         if needed <= memory:
             return most_questions, block
-        if block <= FEWEST:
+        if block <= FEWEST_CANDIDATES:
             raise UsageError(
                 f"$memory is {memory:,} bytes, expected at least {needed:,} for {words:,} words of {width} dimensions",
                 "memory",

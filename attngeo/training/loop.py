@@ -24,13 +24,13 @@ from attngeo.training import TrainingOptions
 FILE = "training.pt"
 
 # The state is saved after an epoch if 50 times the seconds of the last saving have passed: it takes 2% of the time.
-PAUSE = 50
+PAUSE_RATIO = 50
 # The advice if a batch needs too much memory.
-SMALLER = "lower the batch size, the number of layers, or the length of the longest sequence"
+MEMORY_ADVICE = "lower the batch size, the number of layers, or the length of the longest sequence"
 # Options that do not change the numbers.
-FREE = ("device",)
+WITHOUT_EFFECT = ("device",)
 # The keys by which a state is recognised, as messages name them.
-NAMES = {"identity": "model or data", "options": "options", "shapes": "shapes"}
+STATE_WORDS = {"identity": "model or data", "options": "options", "shapes": "shapes"}
 
 Batch = tuple[Tensor, ...]
 
@@ -207,12 +207,12 @@ class _Training:
     def identify(self) -> dict[str, Any]:
         """The keys by which the state of a training is recognised."""
         shapes = {name: list(weight.shape) for name, weight in self.model.named_parameters()}
-        options = {name: value for name, value in self.options if name not in FREE}
+        options = {name: value for name, value in self.options if name not in WITHOUT_EFFECT}
         return {"identity": self.identity, "options": options, "shapes": shapes}
 
     def run_epoch(self, batches: Batches, validation: Batches | None) -> None:
         """Train for an epoch, and measure the loss of the validation data. Raises TrainingError."""
-        with explain_memory(SMALLER):
+        with explain_memory(MEMORY_ADVICE):
             self.model.train()
             steps = []
             for batch in batches.epoch(self.epoch):
@@ -264,7 +264,7 @@ class _Training:
         with atomic_write(self.folder / FILE) as path, path.open("wb") as file:
             torch.save(state, file)
         end = time.monotonic()
-        self.next_save = end + PAUSE * (end - start)
+        self.next_save = end + PAUSE_RATIO * (end - start)
 
     def resume(self) -> None:
         """Load the saved state, if there is one."""
@@ -282,7 +282,7 @@ class _Training:
         for key, expected in self.identify().items():
             if state.get(key) != expected:
                 raise TrainingError(
-                    f"{self.folder}: its unfinished training has another {NAMES[key]}; choose another folder, or "
+                    f"{self.folder}: its unfinished training has another {STATE_WORDS[key]}; choose another folder, or "
                     "remove it to train from the start"
                 )
         self.epoch = state["epoch"]

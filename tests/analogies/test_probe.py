@@ -195,7 +195,7 @@ def test_blocks_of_any_size_give_the_same(method: str, monkeypatch: pytest.Monke
     asked = questions(rows, list(embedding.labels))
     assert_no_rounding_decides(all_scores(x.astype(float), rows, method), rows, 7)
     whole = ask(embedding, asked, method=method, top_k=7).questions
-    monkeypatch.setattr(probe, "SHAPES", {"cpu": (11, 64)})
+    monkeypatch.setattr(probe, "BLOCKS", {"cpu": (11, 64)})
     parts = ask(embedding, asked, method=method, top_k=7, memory=600_000).questions
     assert whole["rank"].tolist() == parts["rank"].tolist()
     assert whole["top"].tolist() == parts["top"].tolist()

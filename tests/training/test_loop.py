@@ -112,7 +112,7 @@ def test_an_interrupted_training_resumes_after_its_last_whole_epoch(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seven batches in an epoch: what is lost is computed again, and all numbers are those of no interrupt."""
-    monkeypatch.setattr(loop, "PAUSE", 0)
+    monkeypatch.setattr(loop, "PAUSE_RATIO", 0)
     whole, parts = Regression(0.5), Regression(0.5)
     expected = fit(whole, epochs=4, learning_rate=0.3, patience=2)
     parts.steps_left = steps

@@ -22,13 +22,13 @@ from attngeo.estimators.efa.options import EfaOptions
 from attngeo.estimators.efa.sequences import Sequences
 
 # The advice if sequences need too much memory.
-SMALLER = "give shorter sequences, or fit with layers 1 or direction uni"
+MEMORY_ADVICE = "give shorter sequences, or fit with layers 1 or direction uni"
 # The largest mean of a value that is drawn: larger counts are not exact in single precision.
 LARGEST_DRAWN = 2.0**24
 
 
 @torch.no_grad()
-@explain_memory(SMALLER)
+@explain_memory(MEMORY_ADVICE)
 def read_all(
     model: PartModel, sequences: Sequences, function: Callable[[Batch], Tensor], options: EfaOptions
 ) -> Tensor:

@@ -21,9 +21,9 @@ CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 # How the authors' files of losses call models and data sets, and the updates between two of their logs.
 STORED_MODELS = {"bert-mini": "bert_small", "bert": "bert"}
 STORED_DATA = {"jigsaw": "jigsaw", "wikipedia": "wikipedia", "redpajama": "red_pajama"}
-STORED_STACKS = {"mlm": "encoder", "clm": "decoder"}
-STORED_LOSS = " - train/loss"
-STORED_LOG = 200
+STACK_BY_OBJECTIVE = {"mlm": "encoder", "clm": "decoder"}
+LOSS_SUFFIX = " - train/loss"
+UPDATES_PER_LOG = 200
 
 
 def read_published_losses(path: str | Path, model: str, data: str, objective: str = "mlm") -> pd.DataFrame:
@@ -34,7 +34,7 @@ def read_published_losses(path: str | Path, model: str, data: str, objective: st
             columns such as bert_small--encoder--jigsaw--symmetric-init, or those with " - train/loss" at their end.
         model: a key of STORED_MODELS.
         data: a key of STORED_DATA.
-        objective: a key of STORED_STACKS. Losses of decoders are only in the larger of the authors' files.
+        objective: a key of STACK_BY_OBJECTIVE. Losses of decoders are only in the larger of the authors' files.
 
     Returns:
         The columns objective, init ("default, published" …), seed, step, stack, layer, head and loss.
@@ -48,12 +48,12 @@ def read_published_losses(path: str | Path, model: str, data: str, objective: st
     """
     stored_model = STORED_MODELS[one_of("model", model, STORED_MODELS)]
     stored_data = STORED_DATA[one_of("data", data, STORED_DATA)]
-    stack = STORED_STACKS[one_of("objective", objective, STORED_STACKS)]
+    stack = STACK_BY_OBJECTIVE[one_of("objective", objective, STACK_BY_OBJECTIVE)]
     name = f"{stored_model}--{stack}--{stored_data}"
     columns = {name: "default", f"{name}--symmetric-init": "symmetric"}
     try:
-        stored = pd.read_csv(path, usecols=lambda column: column.removesuffix(STORED_LOSS) in columns)
-        stored = stored.rename(columns=lambda column: column.removesuffix(STORED_LOSS))[list(columns)].astype("float64")
+        stored = pd.read_csv(path, usecols=lambda column: column.removesuffix(LOSS_SUFFIX) in columns)
+        stored = stored.rename(columns=lambda column: column.removesuffix(LOSS_SUFFIX))[list(columns)].astype("float64")
     except OSError as error:
         raise DataUnavailableError(
             f"{path} cannot be read ({first_line(error)}); give the CSV file of losses"
@@ -71,7 +71,7 @@ def read_published_losses(path: str | Path, model: str, data: str, objective: st
                     "objective": objective,
                     "init": f"{init}, published",
                     "seed": 0,
-                    "step": (losses.index + 1) * STORED_LOG,
+                    "step": (losses.index + 1) * UPDATES_PER_LOG,
                     "stack": stack,
                     "layer": 0,
                     "head": pd.NA,
@@ -90,7 +90,7 @@ def read_published_layers(path: str | Path, objective: str) -> pd.DataFrame:
     Args:
         path: a file of the authors' `_results/custom-models`, which is no part of attngeo, such as
             bert-encoder-wikipedia.pkl: 200 checkpoints of one run from default weights.
-        objective: of that run, a key of STORED_STACKS.
+        objective: of that run, a key of STACK_BY_OBJECTIVE.
 
     Returns:
         The columns objective, init ("default, published"), seed, step, stack, layer, head (missing), and both scores
@@ -103,7 +103,7 @@ def read_published_layers(path: str | Path, objective: str) -> pd.DataFrame:
 
     Source: Saponati et al. 2025, Fig. 3 and S4.
     """
-    stack = STORED_STACKS[one_of("objective", objective, STORED_STACKS)]
+    stack = STACK_BY_OBJECTIVE[one_of("objective", objective, STACK_BY_OBJECTIVE)]
     checkpoints = [
         pd.DataFrame(
             {
