@@ -82,21 +82,20 @@ def _decorator(keywords: Any) -> Any:
         @wraps(function)
         def accept(*subjects: Any, **values: Any) -> Any:
             refuse_unknown(function.__qualname__.removesuffix(".__init__").rpartition(".")[2], values, known)
+            placed = list(zip_longest(positions[: len(subjects)], subjects))
             # Options may follow the subjects, as in score(model, ScoreOptions(per_head=True)).
-            placed = list(zip_longest(positions[: len(subjects)], subjects))
-            values = {name: value for name, value in placed if name in parts} | values
-            subjects = tuple(value for name, value in placed if name not in parts)
-            stated = dict(zip(positions, subjects, strict=False)) | values
+            following = {name: value for name, value in placed if name in parts}
+            if repeated := following.keys() & values.keys():
+                raise TypeError(f"{function.__name__}() got multiple values for argument {min(repeated)!r}")
+            values |= following
+            placed = [(name, value) for name, value in placed if name not in parts]
+            stated = dict(placed) | values
             checked = plain(**{name: stated[name] for name in plain.model_fields if name in stated}).given
-            placed = list(zip_longest(positions[: len(subjects)], subjects))
-            subjects = tuple(checked.pop(name, subject) for name, subject in placed)
+            subjects = tuple(checked.pop(name, value) for name, value in placed)
             rest = {name: value for name, value in values.items() if name not in options} | checked
             for name, kind in parts.items():
                 chosen = {option: values[option] for option in options_of(kind) if option in values}
-                start = rest.get(name) or kind()
-                if not isinstance(start, kind):
-                    raise UsageError(f"${name} is {start!r:.60}, expected {kind.__name__}", name)
-                rest[name] = start.replace(**chosen)
+                rest[name] = choose_options(name, kind, rest.get(name), chosen)
             if "session" in positions:
                 session = {name: rest.pop(name, None) for name in SESSION}
                 rest["session"] = Session(**{name: value for name, value in session.items() if value is not None})
@@ -110,6 +109,15 @@ def _decorator(keywords: Any) -> Any:
         return accept
 
     return decorate
+
+
+def choose_options(name: str, kind: type[Options], start: Any, chosen: dict[str, Any]) -> Options:
+    """The options that are chosen, on top of those of an instance that is given. Raises UsageError if it is none."""
+    if start is None:
+        return kind(**chosen)
+    if not isinstance(start, kind):
+        raise UsageError(f"${name} is {start!r:.60}, expected {kind.__name__}", name)
+    return start.replace(**chosen)
 
 
 def refuse_unknown(function: str, values: Iterable[str], known: Collection[str]) -> None:

@@ -24,7 +24,6 @@ from attngeo.errors import (
     OutputError,
     UsageError,
 )
-from attngeo.provenance import machine, software
 
 from .help import Command, Group
 from .messages import TRACEBACK, describe_error, remember_interrupts, say, was_interrupted
@@ -112,6 +111,8 @@ def _options(
 ) -> None:
     """Read the weights of pretrained transformers and report what their attention has learned."""
     if version:
+        from attngeo.provenance import machine, software
+
         lines = software()
         if verbose:  # only the device requires torch
             from attngeo.devices import pick_device

@@ -99,5 +99,9 @@ def test_options_may_follow_the_model() -> None:
     assert list(rows["layer"].unique()) == [0]
     with refuses(UsageError, "options", "ScoreOptions", "'layers'"):
         attngeo.score("demo:minilm", "layers")  # type: ignore[call-arg]
+    with refuses(UsageError, "options", "ScoreOptions", "''"):
+        attngeo.score("demo:minilm", "")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="options"):
+        attngeo.score("demo:minilm", options, options=options)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         attngeo.score("demo:minilm", options, options)  # type: ignore[call-arg]

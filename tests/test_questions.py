@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,7 +14,7 @@ import pytest
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, Options, option
 from attngeo.provenance import describe_code
-from attngeo.questions import QUESTIONS, Question
+from attngeo.questions import QUESTIONS, VIEWS, Question
 from attngeo.reporting.answers import ResultsAnswer, Workplace
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
@@ -54,6 +55,15 @@ def play(options: ToyOptions, place: Workplace, *, animals: list[str]) -> Result
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(QUESTIONS, "toy", Question("toy", ToyOptions, play, COLUMNS))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_name_in_the_table_of_views_can_be_imported(name: str) -> None:
+    view = VIEWS[name]
+    assert view.make is None or callable(pkgutil.resolve_name(str(view.make)))
+    assert view.columns is None or view.list_columns(view.needs)
+    # Some question has results that it can show.
+    assert any({*view.needs} <= {*(question.list_columns() or ())} for question in QUESTIONS.values())
 
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=lambda question: question.name)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attngeo import estimators
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
@@ -237,7 +238,6 @@ def _read_saved(place: Any, spec: FigureSpec) -> pd.DataFrame:
         from attngeo.estimators.tabular.views import tabulate_encodings
 
         return tabulate_encodings(TableModel.load(place))
-    from attngeo.estimators.efa.estimator import ExponentialFamilyAttention
     from attngeo.estimators.efa.views import tabulate_vectors
 
-    return tabulate_vectors(ExponentialFamilyAttention.load(place))
+    return tabulate_vectors(estimators.ExponentialFamilyAttention.load(place))

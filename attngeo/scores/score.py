@@ -5,7 +5,7 @@ Imports nothing heavy: pandas when a table is made, torch when scores are comput
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.identity import identify
 from attngeo.checkpoints.local_files import require_model
-from attngeo.checkpoints.reference import Model, ModelRef
+from attngeo.checkpoints.reference import Model
 from attngeo.errors import UsageError
 from attngeo.keywords import takes
 from attngeo.progress import Progress, ProgressCallback
@@ -93,7 +93,7 @@ def score(  # noqa: D417 - the keywords are those of a session
     >>> round(frame.symmetry.item(), 4)
     0.4051
     """
-    if isinstance(model, str | Path | ModelRef) or not isinstance(model, Iterable):
+    if isinstance(model, str) or not isinstance(model, Sequence):
         return score_model(model, session, options=options)
 
     import pandas as pd

@@ -95,3 +95,8 @@ def test_of_several_models_the_first_that_fails_is_raised_when_all_are_done(tmp_
     assert any("2/2 demo:decoder" in what for what in seen)
     with refuses(UsageError, "no models"):
         attngeo.score([])
+
+
+def test_the_tensors_of_a_model_are_no_list_of_models() -> None:
+    with refuses(UsageError, "model", "dict", "org/name"):
+        attngeo.score({"a.weight": torch.zeros(2, 2)})  # type: ignore[arg-type]
