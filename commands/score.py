@@ -19,12 +19,13 @@ from attngeo.checkpoints.reference import split_weight
 from attngeo.errors import UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
-from attngeo.scores.conditions import Condition
+from attngeo.scores.conditions import OVER, Condition, describe_names
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.spec import SCORES, ScoreSpec, score_names
-from attngeo.scores.summary import spread_of, summarise
+from attngeo.scores.spec import SCORES, ScoreSpec, number_columns, score_names
+from attngeo.scores.summary import IDENTITY, spread_of
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
+from attngeo.tables.read import read_results
 
 from .declare import with_options
 from .messages import describe_error, say
@@ -58,7 +59,19 @@ Conditions = Annotated[
     typer.Option(
         "--fail-if",
         metavar="CONDITION",
-        help="Exit with 1 if this condition is true, for example 'symmetry.median < 0.2'; may be repeated",
+        help=(
+            "Exit with 1 if this condition is true, for example 'symmetry.median < 0.2'; may be repeated; "
+            f"{describe_names()}"
+        ),
+        rich_help_panel=RESULTS,
+    ),
+]
+Baseline = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline",
+        metavar="FILE",
+        help="Scores of earlier, for conditions such as 'abs(symmetry.median - baseline.symmetry.median) > 0.05'",
         rich_help_panel=RESULTS,
     ),
 ]
@@ -81,6 +94,7 @@ def score(
     outputs: Outputs,
     plot: Plots = None,
     fail_if: Conditions = None,
+    baseline: Baseline = None,
     verify: Verify = False,
     hub: HubAccess,
     results: ResultOptions,
@@ -101,10 +115,12 @@ def score(
         attngeo score --models models.txt --jobs 4 -o study.parquet
         attngeo score 'EleutherAI/pythia-70m@step*' -o steps.parquet
     """
-    read = [models_file, options.config, *(split_weight(text)[0] for text in options.adapter)]
+    read = [models_file, baseline, options.config, *(split_weight(text)[0] for text in options.adapter)]
     figures = plot or []
     outputs.check(*read, figures=figures)
-    conditions = _check(options, fail_if or [], verify=verify)
+    conditions = _parse_conditions(fail_if or [], baseline, per_head=options.per_head)
+    earlier = None if baseline is None else read_results(baseline, IDENTITY, "attngeo score", numbers=number_columns())
+    _check(options, verify=verify)
     listed = list_all(models, models_file, hub, command="score")
     outputs.check(*listed, figures=figures)
     alone = len(listed) == 1
@@ -132,9 +148,7 @@ def score(
             figure = attngeo.plot("heatmap", frames)
             for path in figures:
                 attngeo.save_figure(figure, path)
-        summaries = [summarise(frame) for frame in frames if conditions]
-        for condition, summary in product(conditions, summaries):
-            complaints += [check.complaint for check in condition.outcomes(summary) if check.failed]
+        complaints += _check_conditions(conditions, frames, earlier, verbosity)
         complaints += disagreements
         for text in notes:
             verbosity.note(text)
@@ -147,13 +161,45 @@ def score(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _check(options: ScoreOptions, conditions: list[str], *, verify: bool) -> list[Condition]:
-    """Refuse what cannot work, before anything is read. Returns the parsed conditions."""
+def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool) -> list[Condition]:
+    """The conditions. Raises UsageError for a name that could mean layers or heads, and for a baseline without use."""
+    conditions = [Condition(text) for text in texts]
+    for condition in conditions:
+        if per_head and condition.unclear:
+            unclear = condition.unclear[0]
+            choices = " or ".join(unclear._replace(over=over).name for over in OVER)
+            raise UsageError(
+                f"with --per-head, {unclear.name} of {condition.expression!r} is ambiguous; write {choices}"
+            )
+        if condition.needs_baseline and baseline is None:
+            raise UsageError(f"the condition {condition.expression!r} compares with a baseline; add --baseline FILE")
+    if baseline is not None and not any(condition.needs_baseline for condition in conditions):
+        raise UsageError(
+            "--baseline is compared by no condition; add --fail-if with a name such as baseline.symmetry.median"
+        )
+    return conditions
+
+
+def _check_conditions(
+    conditions: list[Condition], frames: list[pd.DataFrame], baseline: pd.DataFrame | None, verbosity: Verbosity
+) -> list[str]:
+    """The checks that fail, one line each. Notes those that pass on stderr."""
+    complaints = []
+    for condition, frame in product(conditions, frames):
+        for check in condition.outcomes(frame, baseline):
+            if check.failed:
+                complaints.append(check.verdict)
+            else:
+                verbosity.note(check.verdict)
+    return complaints
+
+
+def _check(options: ScoreOptions, *, verify: bool) -> None:
+    """Refuse what cannot work, before anything is read."""
     if "device" in options.model_fields_set:  # a device is looked for by torch, which takes long to import
         from attngeo.devices import pick_device
 
         pick_device(options.device)
-    parsed = [Condition(condition) for condition in conditions]
     if verify and options.adapter:
         raise UsageError("$verify runs the model without adapters; leave out $verify or $adapter", "verify", "adapter")
     if verify and options.config is not None:
@@ -162,7 +208,6 @@ def _check(options: ScoreOptions, conditions: list[str], *, verify: bool) -> lis
             "verify",
             "config",
         )
-    return parsed
 
 
 def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, is_table: bool, alone: bool) -> None:

@@ -139,7 +139,8 @@ class Check(Table):
     @field_validator("fail_if")
     @classmethod
     def _parse(cls, text: str) -> str:
-        as_value_error(Condition, text)
+        if as_value_error(Condition, text).needs_baseline:
+            raise ValueError("compares with a baseline, which only attngeo score --baseline has; name no baseline")
         return text
 
 

@@ -24,7 +24,6 @@ from attngeo.reporting.plots import plot, read_tables
 from attngeo.reporting.recipe import Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock
 from attngeo.scores.conditions import Condition, Outcome
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import summarise
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, read_parquet, require_columns
 
@@ -269,4 +268,4 @@ def run_check(check: Check, recipe: Recipe, results: CollectedResults) -> list[O
         rows = rows[rows["model"].isin(check.models)]
     if rows is None or rows.empty:
         return missing
-    return [*missing, *Condition(check.fail_if).outcomes(summarise(rows))]
+    return [*missing, *Condition(check.fail_if).outcomes(rows)]
