@@ -31,8 +31,9 @@ from .declare import with_options
 from .messages import describe_error, say
 from .outputs import Outputs, Verbosity, file_option
 from .progress import Bar
+from .selection import Selection
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced, run_all
-from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_table, score_format
+from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_frame, print_table, score_format
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,6 +93,7 @@ def score(
     models: Models = None,
     models_file: ModelsFile = None,
     outputs: Outputs,
+    selection: Selection,
     plot: Plots = None,
     fail_if: Conditions = None,
     baseline: Baseline = None,
@@ -111,6 +113,7 @@ def score(
         attngeo score demo:minilm
         attngeo score google-bert/bert-base-uncased openai-community/gpt2 -o s.csv
         attngeo score ./checkpoint --plot heads.html --fail-if 'symmetry.median < 0.2'
+        attngeo score ./checkpoint --per-head --sort symmetry --top 10
         attngeo score ./checkpoint --verify
         attngeo score --models models.txt --jobs 4 -o study.parquet
         attngeo score 'EleutherAI/pythia-70m@step*' -o steps.parquet
@@ -120,6 +123,7 @@ def score(
     outputs.check(*read, figures=figures)
     conditions = _parse_conditions(fail_if or [], baseline, per_head=options.per_head)
     earlier = None if baseline is None else read_results(baseline, IDENTITY, "attngeo score", numbers=number_columns())
+    selection.check(attngeo.score_columns())
     _check(options, verify=verify)
     listed = list_all(models, models_file, hub, command="score")
     outputs.check(*listed, figures=figures)
@@ -143,7 +147,7 @@ def score(
     complaints: list[str] = []
     if scored:
         frames = [*scored.values()]
-        _deliver(frames, outputs, options, verbosity, summary_only=models_file is not None)
+        _deliver(frames, outputs, options, selection, verbosity, summary_only=models_file is not None)
         if figures:
             figure = attngeo.plot("heatmap", frames)
             for path in figures:
@@ -256,6 +260,7 @@ def _deliver(
     frames: list[pd.DataFrame],
     outputs: Outputs,
     options: ScoreOptions,
+    selection: Selection,
     verbosity: Verbosity,
     *,
     summary_only: bool,
@@ -270,14 +275,26 @@ def _deliver(
     if verified := {frame.attrs["model"]: frame.attrs["verified"] for frame in frames if "verified" in frame.attrs}:
         rows.attrs["verified"] = verified
 
-    def print_tables(_: pd.DataFrame) -> None:
+    brief = selection.columns or _columns_for_people(options, several=len(frames) > 1)
+
+    def print_tables(selected: pd.DataFrame) -> None:
+        if selection.is_given:
+            print_frame(selected[[*brief]])
+            return
         if not summary_only:
             for frame in frames:
                 _print_scores(frame, verbosity, per_head=options.per_head)
         if summary_only or len(frames) > 1:
             _print_models(frames)
 
-    outputs.deliver(rows, print_tables)
+    outputs.deliver(selection.select(rows), print_tables, brief)
+
+
+def _columns_for_people(options: ScoreOptions, *, several: bool) -> list[str]:
+    """The columns of a table of selected rows, without what all rows of one model have in common."""
+    place = ["model"] if several else []
+    place += ["stack", "layer", "head"] if options.per_head else ["stack", "layer"]
+    return [*place, *number_columns(), "frobenius_norm"]
 
 
 def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) -> None:
@@ -326,8 +343,9 @@ def _draw_bar(share: float) -> str:
     """A share in [−1, 1] as a bar to the left or right of a middle line."""
     if is_missing(share):
         return ""
-    filled = "█" * round(abs(share) * HALF_BAR)
-    return f"{filled if share < 0 else '':>{HALF_BAR}}│{filled if share >= 0 else '':<{HALF_BAR}}"
+    block, middle = ("#", "|") if Terminal().options.ascii_only else ("█", "│")
+    filled = block * round(abs(share) * HALF_BAR)
+    return f"{filled if share < 0 else '':>{HALF_BAR}}{middle}{filled if share >= 0 else '':<{HALF_BAR}}"
 
 
 def print_stacks(frame: pd.DataFrame) -> None:
