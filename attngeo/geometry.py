@@ -1,9 +1,9 @@
 """The scores and the variants of the form M = Wq·Wkᵀ, as pure functions of tensors; M is never held in memory.
 
 The two scores say how symmetric M is, and how far a few rows or columns dominate it. Each has a public function of two
-factors, and an unchecked one of a form's statistics, which are computed from the factors. Shapes there: q and k are
-[rank, n], the projections as a Linear layer stores them (M = qᵀ·k is n × n). With A = q·qᵀ, B = k·kᵀ, C = q·kᵀ
-(rank × rank):
+factors, and an unchecked one of the statistics of forms, which are computed from the factors: of all heads of a layer
+at once. Shapes there: q and k are [heads, rank, n], the projections as a Linear layer stores them (M = qᵀ·k is n × n).
+With A = q·qᵀ, B = k·kᵀ, C = q·kᵀ (rank × rank):
 
     ‖M‖²  = Σ A∘B          tr(M·M) = Σ C∘Cᵀ
     r_i²  = (B·q)_i · q_i   c_j²    = (A·k)_j · k_j
@@ -11,12 +11,12 @@ factors, and an unchecked one of a form's statistics, which are computed from th
 A and B are symmetric, so only their blocks on and above the diagonal are formed and used. This is the Gram form. If
 the rank is not small against n, M is formed instead, one tile at a time: the tiled form.
 
-The numbers of a form leave the device in one transfer, because each transfer waits for all that the device computes.
+Statistics and scores stay on the device: each transfer waits for all that the device computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,31 +33,10 @@ TILE = 1024
 GRAM_LIMIT = 3.25
 # Σ A∘B loses digits if it is small against ‖A‖·‖B‖; below this share float32 is not enough.
 CANCELLATION = 0.02
-# Entries of the queries whose heads are computed by the same products. On a CPU only small heads gain, those of larger
-# ones leave its cache. Another device needs as few products as its memory allows; 2²⁶ float32 are 256 MiB.
-CPU_BATCH = 1 << 16
-DEVICE_BATCH = 1 << 26
-
-
-class FormStatistics(NamedTuple):
-    """Statistics of one matrix M = qᵀ·k [n, n], from which every score is computed.
-
-    Attributes:
-        q: the left factor [rank, n] that the other fields were computed from, after `rescale`. A score that jumps at a
-            threshold takes exact norms from the factors if one is near it.
-        k: the right factor [rank, n].
-        trace: tr(M·M), on the CPU.
-        squared_norm: ‖M‖²_F, on the CPU.
-        row_norms: Euclidean, [n], on the CPU.
-        column_norms: Euclidean, [n], on the CPU.
-    """
-
-    q: Tensor
-    k: Tensor
-    trace: Tensor
-    squared_norm: Tensor
-    row_norms: Tensor
-    column_norms: Tensor
+# Bytes of the queries whose heads are computed by the same products. On a CPU only small heads gain, those of larger
+# ones leave its cache. Another device needs as few products as its memory allows.
+CPU_BATCH = 1 << 18
+DEVICE_BATCH = 1 << 28
 
 
 class Form(NamedTuple):
@@ -74,28 +53,80 @@ class Form(NamedTuple):
     key_heads: list[int]
 
 
-def form_statistics(q: Tensor, k: Tensor, key_gram: Tensor | None = None) -> FormStatistics:
-    """The statistics of M = qᵀ·k for one pair of factors, by the cheaper of the two forms.
+class FormStatistics(NamedTuple):
+    """Statistics of the matrices M of a form, from which every score is computed; on the device of the factors.
+
+    Attributes:
+        form: what the other fields were computed from, after `rescale`. A score that jumps at a threshold takes exact
+            norms from the factors if one is near it.
+        trace: tr(M·M), [heads].
+        squared_norm: ‖M‖²_F, [heads].
+        row_norms: Euclidean, [heads, n].
+        column_norms: Euclidean, [heads, n].
+    """
+
+    form: Form
+    trace: Tensor
+    squared_norm: Tensor
+    row_norms: Tensor
+    column_norms: Tensor
+
+
+def form_statistics(form: Form, right_grams: Tensor | None = None) -> FormStatistics:
+    """The statistics of each head, by the cheaper of the two forms.
 
     Args:
-        q: the left factor, [rank, n].
-        k: the right factor, [rank, n].
-        key_gram: `half_gram(k)` if the caller has it, as for queries that share a key head.
+        form: the factors of the heads.
+        right_grams: `half_gram(form.right)` if the caller has it.
     """
-    if not is_low_rank(k):
-        return _unpack(q, k, _tiled_statistics(q, k).cpu())
-    numbers = _gram_statistics(q, k, half_gram(k) if key_gram is None else key_gram)
-    return _unpack(q, k, numbers.cpu())
+    left, right, key_heads = form
+    if right_grams is None and is_low_rank(right):
+        right_grams = half_gram(right)
+    parts = []
+    for heads in _batches(range(len(left)), left):
+        rights = [key_heads[head] for head in heads]
+        q = _take(left, heads)
+        k = _take(right, rights)
+        if right_grams is None:
+            parts.append(_tiled_statistics(q, k))
+        else:
+            parts.append(_gram_statistics(q, k, _take(right_grams, rights)))
+    numbers = torch.cat(parts)
+    share, trace, squared_norm = numbers[:, :3].unbind(1)
+    if left.dtype == torch.float32:
+        cancelled = (share < CANCELLATION).nonzero().flatten().tolist()
+        for heads in _batches(cancelled, left, torch.float64):
+            q = _exact(_take(left, heads))
+            k = _exact(_take(right, [key_heads[head] for head in heads]))
+            numbers[heads] = _gram_statistics(q, k, half_gram(k)).to(numbers)
+    return FormStatistics(form, trace, squared_norm, *numbers[:, 3:].chunk(2, 1))
 
 
-def layer_factors(form: Form) -> tuple[Tensor, Tensor]:
-    """Factors [K·rank, n] of the sum over all heads, for K right factors.
+def _batches(heads: Sequence[int], factors: Tensor, dtype: torch.dtype | None = None) -> Iterator[Sequence[int]]:
+    """Heads whose factors, of those in [count, rank, n], are computed at once; dtype: in which, if not their own."""
+    limit = CPU_BATCH if factors.device.type == "cpu" else DEVICE_BATCH
+    rank, n = factors.shape[1:]
+    entries = rank * n if is_low_rank(factors) else max(rank * n, min(n, TILE) ** 2)
+    at_once = max(limit // (entries * (dtype or factors.dtype).itemsize), 1)
+    for first in range(0, len(heads), at_once):
+        yield heads[first : first + at_once]
+
+
+def _take(x: Tensor, indices: Sequence[int]) -> Tensor:
+    """x[indices], without a copy if they follow each other."""
+    first = indices[0]
+    end = first + len(indices)
+    return x[first:end] if list(indices) == list(range(first, end)) else x[indices]
+
+
+def layer_form(form: Form) -> Form:
+    """The sum over all heads as a form of one head, of rank K·rank for K right factors.
 
     What meets one right factor is summed first, so that the rank is that of the right factors.
     """
     key_heads = torch.tensor(form.key_heads, device=form.left.device)
     left = torch.zeros_like(form.right).index_add_(0, key_heads, form.left)
-    return left.flatten(0, 1), form.right.flatten(0, 1)
+    return Form(left.flatten(0, 1)[None], form.right.flatten(0, 1)[None], [0])
 
 
 def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
@@ -121,51 +152,27 @@ def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
     return result
 
 
-def head_statistics(form: Form) -> list[FormStatistics]:
-    """The statistics of each head."""
-    left, right, key_heads = form
-    batch = CPU_BATCH if left.device.type == "cpu" else DEVICE_BATCH
-    at_once = batch // left[0].numel()
-    has_several_blocks = left.shape[1] > BLOCK
-    if has_several_blocks or at_once <= 1 or not is_low_rank(right):
-        grams = {}
-        if is_low_rank(right):
-            grams = {j: half_gram(right[j]) for j in set(key_heads)}
-        return [form_statistics(q, right[j], grams.get(j)) for q, j in zip(left, key_heads, strict=True)]
-    right_grams = half_gram(right)
-    statistics = []
-    for first in range(0, len(left), at_once):
-        heads = left[first : first + at_once]
-        rights = key_heads[first : first + at_once]
-        numbers = _gram_statistics(heads, right[rights], right_grams[rights]).cpu()
-        for head, j, row in zip(heads, rights, numbers, strict=True):
-            statistics.append(_unpack(head, right[j], row))
-    return statistics
-
-
 def is_low_rank(x: Tensor) -> bool:
-    """Whether the Gram form is cheaper than the tiled form for a factor x [..., rank, n]."""
+    """Whether the Gram form is cheaper than the tiled form for factors x [..., rank, n]."""
     return x.shape[-1] > GRAM_LIMIT * x.shape[-2]
 
 
 def half_gram(x: Tensor) -> Tensor:
-    """x·xᵀ [rank, rank] of x [rank, n]; the blocks below the block diagonal stay zero.
-
-    x may be [*lead, rank, n] if there is only one block: if the rank is at most `BLOCK`.
-    """
+    """x·xᵀ [*lead, rank, rank] of x [*lead, rank, n]; the blocks below the block diagonal stay zero."""
     rank = x.shape[-2]
     if rank <= BLOCK:
         return x @ x.mT
-    gram = x.new_zeros(rank, rank)
+    gram = x.new_zeros(*x.shape[:-1], rank)
     for i in range(0, rank, BLOCK):
-        gram[i : i + BLOCK, i:] = x[i : i + BLOCK] @ x[i:].T
+        gram[..., i : i + BLOCK, i:] = x[..., i : i + BLOCK, :] @ x[..., i:, :].mT
     return gram
 
 
 def _gram_statistics(q: Tensor, k: Tensor, key_gram: Tensor) -> Tensor:
-    """The numbers that `_unpack` takes [*lead, 3 + 2n], of q and k [*lead, rank, n] as `half_gram` takes them.
+    """Statistics of heads [heads, 3 + 2n], of q and k [heads, rank, n]; key_gram: `half_gram(k)`.
 
-    The first one is ‖M‖² as a share of ‖A‖·‖B‖: 1 if nothing in the sum Σ A∘B cancels, near 0 if most does.
+    Columns: ‖M‖² as a share of ‖A‖·‖B‖, tr(M·M), ‖M‖², norms of the rows, norms of the columns. The share is 1 if
+    nothing in the sum Σ A∘B cancels, near 0 if most does.
     """
     query_gram = half_gram(q)
     a = _wide(query_gram)
@@ -179,69 +186,63 @@ def _gram_statistics(q: Tensor, k: Tensor, key_gram: Tensor) -> Tensor:
     return torch.cat([torch.stack([share, trace, squared_norm], -1), row_norms, column_norms], -1)
 
 
-def _unpack(q: Tensor, k: Tensor, numbers: Tensor) -> FormStatistics:
-    """The statistics of one pair of factors [rank, n] from the numbers that were computed [3 + 2n], on the CPU.
-
-    They are computed again in float64 if too much has cancelled.
-    """
-    if q.dtype == torch.float32 and q.device.type != "mps" and numbers[0] < CANCELLATION:
-        wide = k.double()
-        numbers = _gram_statistics(q.double(), wide, half_gram(wide)).float().cpu()
-    _, trace, squared_norm = numbers[:3]
-    return FormStatistics(q, k, trace, squared_norm, *numbers[3:].chunk(2))
-
-
 def _full_sum(half: Tensor) -> Tensor:
-    """The sum of a whole symmetric matrix, given its blocks on and above the block diagonal."""
+    """The sum of each symmetric matrix [heads], given its blocks on and above the block diagonal."""
     total = half.sum((-2, -1))
     for i in range(BLOCK, half.shape[-1], BLOCK):
-        total = total + half[i - BLOCK : i, i:].sum()
+        total = total + half[..., i - BLOCK : i, i:].sum((-2, -1))
     return total
 
 
 def _quadratic_norms(gram: Tensor, x: Tensor) -> Tensor:
-    """√(x_jᵀ·G·x_j) [*lead, n] for each column j of x [*lead, rank, n]; `gram` holds G as `half_gram` returns it."""
-    squares = _wide(x.new_zeros(*x.shape[:-2], x.shape[-1]))
-    for i in range(0, x.shape[-2], BLOCK):
+    """√(x_jᵀ·G·x_j) [heads, n] for each column j of x [heads, rank, n]; `gram` holds G as `half_gram` returns it."""
+    squares = _wide(x.new_zeros(x.shape[0], x.shape[2]))
+    for i in range(0, x.shape[1], BLOCK):
         rows = slice(i, i + BLOCK)
-        product = gram[..., rows, rows] @ x[..., rows, :]
-        if i + BLOCK < x.shape[-2]:
-            product.addmm_(gram[rows, i + BLOCK :], x[i + BLOCK :], alpha=2)
-        squares += product.mul_(x[..., rows, :]).sum(-2, dtype=squares.dtype)
+        product = gram[:, rows, rows] @ x[:, rows]
+        if i + BLOCK < x.shape[1]:
+            product.baddbmm_(gram[:, rows, i + BLOCK :], x[:, i + BLOCK :], alpha=2)
+        squares += product.mul_(x[:, rows]).sum(1, dtype=squares.dtype)
     return squares.clamp_(min=0).sqrt_()
 
 
 def _tiled_statistics(q: Tensor, k: Tensor) -> Tensor:
-    """The numbers that `_unpack` takes [3 + 2n] by forming M in tiles, in which nothing cancels.
+    """What `_gram_statistics` returns, by forming M in tiles, in which nothing cancels.
 
-    Memory holds two tiles and their squares, for any n.
+    Memory holds two tiles of each head and their squares, for any n.
     """
-    n = q.shape[1]
-    trace, rows, columns = (_wide(q.new_zeros(size)) for size in ((), n, n))
+    heads, _, n = q.shape
+    trace, rows, columns = (_wide(q.new_zeros(heads, *size)) for size in ((), (n,), (n,)))
     for i in range(0, n, TILE):
         for j in range(i, n, TILE):
             here = slice(i, i + TILE)
             there = slice(j, j + TILE)
-            tile = _wide(q[:, here].T @ k[:, there])
-            _add_squares(tile, rows[here], columns[there])
+            tile = _wide(q[..., here].mT @ k[..., there])
+            _add_squares(tile, rows[:, here], columns[:, there])
             if i == j:
-                trace += torch.sum(tile * tile.T)
+                trace += (tile * tile.mT).sum((1, 2))
                 continue
-            mirror = _wide(q[:, there].T @ k[:, here])
-            _add_squares(mirror, rows[there], columns[here])
-            trace += 2 * torch.sum(tile * mirror.T)
-    return torch.cat([torch.stack([torch.ones_like(trace), trace, rows.sum()]), rows.sqrt(), columns.sqrt()])
+            mirror = _wide(q[..., there].mT @ k[..., here])
+            _add_squares(mirror, rows[:, there], columns[:, here])
+            trace += 2 * (tile * mirror.mT).sum((1, 2))
+    numbers = torch.stack([torch.ones_like(trace), trace, rows.sum(1)], 1)
+    return torch.cat([numbers, rows.sqrt(), columns.sqrt()], 1)
 
 
 def _add_squares(tile: Tensor, rows: Tensor, columns: Tensor) -> None:
     squares = tile.square()
-    rows += squares.sum(1)
-    columns += squares.sum(0)
+    rows += squares.sum(2)
+    columns += squares.sum(1)
 
 
 def _wide(x: Tensor) -> Tensor:
     """Convert a half-precision product to float32, because its sum needs more digits; other dtypes stay."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _exact(x: Tensor) -> Tensor:
+    """Convert to float64, on the CPU if the device has none."""
+    return x.to("cpu" if x.device.type == "mps" else x.device, torch.float64)
 
 
 # The fourth power of a weight in this range, summed over a whole matrix, neither overflows nor underflows float32.
@@ -256,17 +257,17 @@ def rescale(w: Tensor) -> tuple[Tensor, Tensor]:
         w: the factor, [*lead, rank, n].
 
     Returns:
-        w and the divisor, [*lead]. The divisor is 1 if no entry is extreme, else the power of two at or below the
-        largest magnitude, so that the division rounds nothing. It is 0 if w is all zero, and NaN or Inf if w is not
-        finite; w is then returned unchanged.
+        w and the divisor, [*lead], on the CPU. The divisor is 1 if no entry is extreme, else the power of two at or
+        below the largest magnitude, so that the division rounds nothing. It is 0 if w is all zero, and NaN or Inf if w
+        is not finite; w is then returned unchanged.
     """
-    largest = torch.linalg.vector_norm(w, ord=float("inf"), dim=(-2, -1))
+    largest = torch.maximum(w.amax((-2, -1)), -w.amin((-2, -1))).cpu()
     ordinary = (largest >= SMALLEST) & (largest <= LARGEST)
     usable = largest.isfinite() & (largest > 0)
     if bool((ordinary | ~usable).all()):
         return w, torch.ones_like(largest).where(usable, largest)
     divisor = torch.exp2(largest.log2().floor()).where(usable & ~ordinary, torch.ones_like(largest))
-    return w / divisor[..., None, None], divisor.where(usable, largest)
+    return w / divisor[..., None, None].to(w.device), divisor.where(usable, largest)
 
 
 def append_bias(w: Tensor, bias: Tensor | None) -> Tensor:
@@ -348,13 +349,13 @@ def symmetry(wq: Tensor, wk: Tensor) -> Tensor:
     return score_pairs(wq, wk, symmetry_of)
 
 
-def symmetry_of(form: FormStatistics) -> Tensor:
-    """tr(M·M)/‖M‖² of one matrix, as a float64 scalar on the CPU. In [−1, 1]; NaN if the norm is 0 or not finite.
+def symmetry_of(statistics: FormStatistics) -> Tensor:
+    """tr(M·M)/‖M‖² of each head, [heads], float64. In [−1, 1]; NaN if the norm is 0 or not finite.
 
     The quotient is clamped: rounding may leave the range by an ulp.
     """
-    trace = form.trace.cpu().double()
-    squared_norm = form.squared_norm.cpu().double()
+    trace = _exact(statistics.trace)
+    squared_norm = _exact(statistics.squared_norm)
     defined = squared_norm.isfinite() & (squared_norm > 0)
     return (trace / squared_norm).clamp(-1, 1).where(defined, float("nan"))
 
@@ -397,47 +398,58 @@ def directionality(wq: Tensor, wk: Tensor, *, gamma: float = 2.0, convention: Co
     """
     gamma = real("gamma", gamma, 0)
     one_of("convention", convention, Convention)
-    return score_pairs(wq, wk, lambda form: directionality_of(form, gamma=gamma, convention=convention))
+    return score_pairs(wq, wk, lambda forms: directionality_of(forms, gamma=gamma, convention=convention))
 
 
-def directionality_of(form: FormStatistics, *, gamma: float, convention: Convention) -> Tensor:
-    """The directionality of one matrix, as a float64 scalar on the CPU; see `directionality`.
+def directionality_of(statistics: FormStatistics, *, gamma: float, convention: Convention) -> Tensor:
+    """The directionality of each head, [heads], float64; see `directionality`.
 
     The definition jumps when a norm crosses the threshold, so rounding could move a norm across. If one that was
     computed in float32 is near it, the norms are therefore computed again in float64, from the factors.
     """
-    rows = _sum_outliers(form.row_norms, gamma, convention, form.q, form.k)
-    columns = _sum_outliers(form.column_norms, gamma, convention, form.k, form.q)
+    norms = _exact(torch.stack([statistics.row_norms, statistics.column_norms]))  # [2, heads, n]
+    thresholds = outlier_threshold(norms, gamma, convention)
+    if statistics.form.left.dtype == torch.float32:
+        is_near = ((norms - thresholds).abs() < NEAR * thresholds.abs()).any(-1).cpu()
+        if is_near.any():
+            _make_exact(norms, is_near, statistics.form)
+            thresholds = outlier_threshold(norms, gamma, convention)
+    amounts = norms - thresholds if convention == "published" else norms
+    rows, columns = amounts.where(is_outlier(norms, thresholds), 0).sum(-1).unbind()
     total = rows + columns
+    scores = ((rows - columns) / total).where(total > 0, 0)
     # An infinite norm does not exceed a mean that is infinite too: the sums alone would give 0.
-    is_finite = all(numbers.isfinite().all() for numbers in (total, form.row_norms, form.column_norms))
-    if not is_finite or not (form.row_norms > 0).any():
-        return total.new_tensor(float("nan"))
-    return (rows - columns) / total if total > 0 else torch.zeros_like(total)
+    defined = norms.isfinite().all(-1).all(0) & total.isfinite() & (norms[0] > 0).any(-1)
+    return scores.where(defined, float("nan"))
 
 
-def _sum_outliers(norms: Tensor, gamma: float, convention: Convention, factor: Tensor, other: Tensor) -> Tensor:
-    """The sum of the outliers among the norms ‖factor_jᵀ·other‖ [n], or of their excess, as `convention` has it."""
-    norms = norms.cpu().double()
-    threshold = outlier_threshold(norms, gamma, convention)
-    if factor.dtype == torch.float32 and ((norms - threshold).abs() < NEAR * threshold.abs()).any():
-        device = torch.device("cpu") if factor.device.type == "mps" else factor.device  # mps has no float64
-        gram = half_gram(other.to(device, torch.float64))
-        norms = _quadratic_norms(gram, factor.to(device, torch.float64)).cpu()
-        threshold = outlier_threshold(norms, gamma, convention)
-    outliers = norms[is_outlier(norms, threshold)]
-    return (outliers - threshold).sum() if convention == "published" else outliers.sum()
+def _make_exact(norms: Tensor, wanted: Tensor, form: Form) -> None:
+    """Replace norms of rows and of columns [2, heads, n] by those of the factors in float64, if wanted [2, heads]."""
+    for axis, wanted_heads in enumerate(wanted):
+        for heads in _batches(wanted_heads.nonzero().flatten().tolist(), form.left, torch.float64):
+            factor = _take(form.left, heads)
+            other = _take(form.right, [form.key_heads[head] for head in heads])
+            if axis == 1:
+                factor, other = other, factor
+            gram = half_gram(_exact(other))
+            norms[axis, heads] = _quadratic_norms(gram, _exact(factor))
 
 
 def outlier_threshold(norms: Tensor, gamma: float, convention: Convention = "corrected") -> Tensor:
-    """The value that a norm must exceed to be an outlier among norms [n]: mean plus `gamma` standard deviations."""
-    if len(norms) < 2:
-        return norms.mean()
-    return norms.mean() + gamma * norms.std(correction=1 if convention == "published" else 0)
+    """The value that a norm must exceed to be an outlier among norms [*lead, n]: mean plus `gamma` deviations.
+
+    Returns:
+        [*lead, 1].
+    """
+    mean = norms.mean(-1, keepdim=True)
+    if norms.shape[-1] < 2:
+        return mean
+    deviation: Tensor = norms.std(-1, correction=1 if convention == "published" else 0, keepdim=True)
+    return mean + gamma * deviation
 
 
 def is_outlier(norms: Tensor, threshold: Tensor) -> Tensor:
-    """Whether each norm [n] exceeds the threshold by more than rounding can."""
+    """Whether each norm [*lead, n] exceeds the threshold [*lead, 1] by more than rounding can."""
     return norms > threshold * (1 + EQUAL)
 
 
@@ -447,7 +459,7 @@ def score_pairs(wq: Tensor, wk: Tensor, score: Callable[[FormStatistics], Tensor
     Args:
         wq: query weights, [*lead, d_model, head_dim].
         wk: key weights, [*lead, d_model, head_dim].
-        score: a score of the statistics of a form.
+        score: a score of each head, [heads], of the statistics of a form.
 
     Returns:
         [*lead], float64 if a factor is float64, else float32.
@@ -457,14 +469,15 @@ def score_pairs(wq: Tensor, wk: Tensor, score: Callable[[FormStatistics], Tensor
     """
     lead = check_pair(wq, wk)
     dtype = torch.float64 if torch.float64 in (wq.dtype, wk.dtype) else torch.float32
-    queries = wq.expand(*lead, *wq.shape[-2:]).reshape(-1, *wq.shape[-2:])
-    keys = wk.expand(*lead, *wk.shape[-2:]).reshape(-1, *wk.shape[-2:])
+    queries = wq.expand(*lead, *wq.shape[-2:]).reshape(-1, *wq.shape[-2:]).mT
+    keys = wk.expand(*lead, *wk.shape[-2:]).reshape(-1, *wk.shape[-2:]).mT
     with torch.no_grad():
-        scores = []
-        for query, key in zip(queries, keys, strict=True):
-            q, k = (rescale(w.mT.to(dtype).contiguous())[0] for w in (query, key))
-            scores.append(score(form_statistics(q, k)).to(wq.device, dtype))
-        return torch.stack(scores).reshape(lead) if scores else wq.new_zeros(lead, dtype=dtype)
+        scores = [wq.new_zeros(0, dtype=dtype)]
+        for pairs in _batches(range(len(queries)), queries, dtype):
+            left, right = (rescale(_take(w, pairs).to(dtype).contiguous())[0] for w in (queries, keys))
+            form = Form(left, right, list(range(len(pairs))))
+            scores.append(score(form_statistics(form)).to(wq.device, dtype))
+        return torch.cat(scores).reshape(lead)
 
 
 def check_pair(wq: Tensor, wk: Tensor) -> torch.Size:

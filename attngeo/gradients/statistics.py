@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attngeo.geometry import FormStatistics, form_statistics, half_gram, is_low_rank, rescale
+from attngeo.geometry import Form, FormStatistics, form_statistics, half_gram, is_low_rank, rescale
 from attngeo.gradients.recording import SiteGradients
-from attngeo.scores.computing import score_form
+from attngeo.scores.computing import score_forms
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of
 from attngeo.scores.spec import score_names
@@ -23,8 +23,8 @@ from attngeo.scores.spec import score_names
 class _Inputs(NamedTuple):
     """Inputs of one attention site, which the updates of all of its heads share.
 
-    factor: X [S·N, d_model] divided by `divisor`. gram: `half_gram(factor)` if the Gram form is the cheaper one. inner:
-    products of all pairs of tokens of a sequence, [S, N, N]. notes: those of the site.
+    factor: X [S·N, d_model] divided by `divisor`. gram: `half_gram` of it as [1, S·N, d_model], if the Gram form is the
+    cheaper one. inner: products of all pairs of tokens of a sequence, [S, N, N]. notes: those of the site.
     """
 
     factor: Tensor
@@ -61,7 +61,7 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
     """
     site, x, beta, seen = gradients
     factor, divisor = rescale(x.flatten(0, 1))
-    gram = half_gram(factor) if is_low_rank(factor) else None
+    gram = half_gram(factor[None]) if is_low_rank(factor) else None
     inputs = _Inputs(factor, float(divisor), gram, inner=x @ x.mT, notes=list(site.notes))
     layer: dict[str, Any] = {
         "stack": site.stack,
@@ -85,8 +85,8 @@ def _describe_update(inputs: _Inputs, beta: Tensor, shuffled: Tensor, seen: Tens
     """The columns of one update. beta, shuffled: β [S, N, N], and with shuffled rows. seen: which tokens see which."""
     form, size = _form_update(inputs, beta)
     shuffled_form, _ = _form_update(inputs, shuffled)
-    scores = score_form(form, inputs.divisor**2 * size, inputs.notes, ScoreOptions())
-    chance = score_form(shuffled_form, 1.0, [], ScoreOptions())
+    (scores,) = score_forms(form, [inputs.divisor**2 * size], inputs.notes, ScoreOptions())
+    (chance,) = score_forms(shuffled_form, [1.0], [], ScoreOptions())
     row = {name: scores[name] for name in (*score_names(), "frobenius_norm")}
     row["column_spread"] = _spread(form.column_norms)
     row["row_spread"] = _spread(form.row_norms)
@@ -107,10 +107,9 @@ def _form_update(inputs: _Inputs, beta: Tensor) -> tuple[FormStatistics, float]:
     flat, size = rescale(beta.flatten(0, 1))
     blocks = flat.reshape(beta.shape)
     weighted = (blocks @ x.reshape(len(blocks), -1, x.shape[-1])).flatten(0, 1)  # β·X, [S·N, d_model]
-    transposed = form_statistics(weighted, x, inputs.gram)
+    transposed = form_statistics(Form(weighted[None], x[None], [0]), inputs.gram)
     form = transposed._replace(
-        q=transposed.k,
-        k=transposed.q,
+        form=Form(x[None], weighted[None], [0]),
         row_norms=transposed.column_norms,
         column_norms=transposed.row_norms,
     )

@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
@@ -30,10 +30,9 @@ from attngeo.geometry import (
     Form,
     FormStatistics,
     form_statistics,
-    head_statistics,
     is_outlier,
     largest_entries,
-    layer_factors,
+    layer_form,
     outlier_threshold,
     rescale,
 )
@@ -166,7 +165,7 @@ def _option_notes(options: ScoreOptions) -> list[str]:
 
 
 def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], options: ScoreOptions) -> Iterator[Row]:
-    """The row of the layer, then one of each head. Each is computed when the caller asks for it.
+    """The row of the layer, then one of each head. The heads are computed when the caller asks for the first of them.
 
     q, k: [heads, head_dim, d_model] and [key_heads, head_dim, d_model].
     """
@@ -176,7 +175,7 @@ def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], opti
         empty = _empty([*notes, note])
         return iter([beginning | empty for beginning in _begin_rows(site, options)])
     form = Form(q, k, key_head)
-    return _score_rows(site, form, layer_factors(form), notes, options)
+    return _score_rows(site, form, layer_form(form), notes, options)
 
 
 def _begin_rows(site: AttentionSite, options: ScoreOptions) -> list[Row]:
@@ -187,39 +186,41 @@ def _begin_rows(site: AttentionSite, options: ScoreOptions) -> list[Row]:
 
 
 def _score_rows(
-    site: AttentionSite, form: Form, layer: tuple[Tensor, Tensor], notes: list[str], options: ScoreOptions
+    site: AttentionSite, heads: Form, layer: Form, notes: list[str], options: ScoreOptions
 ) -> Iterator[Row]:
-    """The rows of a site, from the forms of its heads and the factors of their sum."""
-    first, *heads = _begin_rows(site, options)
-    (left, left_factor), (right, right_factor) = map(rescale, layer)
-    factor = float(left_factor) * float(right_factor)
-    yield first | score_form(form_statistics(left, right), factor, notes, options)
-    left, left_divisors = rescale(form.left)
-    right, right_divisors = rescale(form.right)
-    left_factors = left_divisors.tolist()
-    right_factors = right_divisors.tolist()
-    statistics_of_heads = head_statistics(Form(left, right, form.key_heads))
-    for beginning, left_factor, j, statistics in zip(
-        heads, left_factors, form.key_heads, statistics_of_heads, strict=True
-    ):
-        yield beginning | score_form(statistics, left_factor * right_factors[j], notes, options)
+    """The rows of a site, from the forms of its heads and that of their sum."""
+    beginnings = iter(_begin_rows(site, options))
+    for form in (layer, heads):
+        left, left_divisors = rescale(form.left)
+        right, right_divisors = rescale(form.right)
+        divisors = left_divisors.double() * right_divisors[form.key_heads].double()
+        statistics = form_statistics(Form(left, right, form.key_heads))
+        for row in score_forms(statistics, divisors.tolist(), notes, options):
+            yield next(beginnings) | row
 
 
-def score_form(form: FormStatistics, factor: float, notes: list[str], options: ScoreOptions) -> Row:
-    """One row's scores, from the statistics of a form whose factors were divided by numbers of product `factor`."""
-    if not math.isfinite(factor):
-        return _empty([*notes, "NaN or Inf in the query or key weights"])
-    squared_norm = float(form.squared_norm)
-    d_model = len(form.row_norms)
-    if factor == 0 or squared_norm <= 0:
-        return _empty([*notes, "the form is zero"], frobenius_norm=0.0)
-    scores: dict[str, float] = {}
-    above_chance: dict[str, float] = {}
-    for name, spec in SCORES.items():
-        scores[name] = spec.compute(form, options)
-        if spec.chance_is_exact:
-            above_chance[f"{name}_z"] = spec.z(scores[name], d_model)
-    return scores | above_chance | {"frobenius_norm": math.sqrt(squared_norm) * factor, "note": "; ".join(notes)}
+def score_forms(
+    statistics: FormStatistics, divisors: Sequence[float], notes: list[str], options: ScoreOptions
+) -> list[Row]:
+    """The scores of each head of a form. divisors: what the product of the factors of each head was divided by."""
+    scores = [spec.compute(statistics, options) for spec in SCORES.values()]
+    numbers = torch.stack([statistics.squared_norm.to(scores[0]), *scores], 1).tolist()
+    d_model = statistics.row_norms.shape[1]
+    note = "; ".join(notes)
+    rows = []
+    for divisor, (squared_norm, *values) in zip(divisors, numbers, strict=True):
+        if not math.isfinite(divisor):
+            rows.append(_empty([*notes, "NaN or Inf in the query or key weights"]))
+            continue
+        if divisor == 0 or squared_norm <= 0:
+            rows.append(_empty([*notes, "the form is zero"], frobenius_norm=0.0))
+            continue
+        row: Row = dict(zip(SCORES, values, strict=True))
+        for name, spec in SCORES.items():
+            if spec.chance_is_exact:
+                row[f"{name}_z"] = spec.z(row[name], d_model)
+        rows.append(row | {"frobenius_norm": math.sqrt(squared_norm) * divisor, "note": note})
+    return rows
 
 
 def _empty(notes: list[str], frobenius_norm: float = math.nan) -> Row:
@@ -303,8 +304,9 @@ def query_key_matrix(
         site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
         if head is not None and not 0 <= head < site.heads:
             raise UsageError(f"{store.ref} has no head {head} in layer {layer}, expected from 0 to {site.heads - 1}")
-        q, k = _read_factors(store, site, head)
-    edge = -(-q.shape[1] // cells)
+        form = _read_form(store, site, head)
+    d_model = form.left.shape[2]
+    edge = -(-d_model // cells)
     attrs: dict[Any, Any] = {
         "model": store.ref,
         "stack": site.stack,
@@ -313,28 +315,29 @@ def query_key_matrix(
         "gamma": gamma,
         "edge": edge,
     }
-    firsts = range(0, q.shape[1], edge)
-    shown = pd.DataFrame(largest_entries(q, k, edge).float().numpy(), index=firsts, columns=firsts)
-    norms = _measure_norms(q, k, gamma)
+    firsts = range(0, d_model, edge)
+    largest = largest_entries(form.left[0], form.right[0], edge)
+    shown = pd.DataFrame(largest.float().numpy(), index=firsts, columns=firsts)
+    norms = _measure_norms(form, gamma)
     shown.attrs = norms.attrs = attrs
     return QueryKeyMatrix(shown, norms)
 
 
-def _read_factors(store: TensorStore, site: AttentionSite, head: int | None) -> tuple[Tensor, Tensor]:
-    """The factors q and k, [rank, d_model] each, of a head or of the whole layer. Raises CheckpointError."""
+def _read_form(store: TensorStore, site: AttentionSite, head: int | None) -> Form:
+    """The form of one head, or of the whole layer. Raises CheckpointError."""
     q, k, _ = projections(site, read(store, site), dtype=torch.float64)
     if q.shape[-1] != k.shape[-1]:
         raise CheckpointError(f"{site.module}: W_qk is not square, expected queries and keys of the same input width")
     key_head = key_heads_of(site, "corrected")
-    q, k = layer_factors(Form(q, k, key_head)) if head is None else (q[head], k[key_head[head]])
-    if not (q.isfinite().all() and k.isfinite().all()):
+    form = layer_form(Form(q, k, key_head)) if head is None else Form(q[[head]], k[[key_head[head]]], [0])
+    if not (form.left.isfinite().all() and form.right.isfinite().all()):
         raise CheckpointError(f"{site.module} has NaN or Inf in its query or key weights")
-    return q, k
+    return form
 
 
-def _measure_norms(q: Tensor, k: Tensor, gamma: float) -> pd.DataFrame:
-    """The norm of each row and each column."""
-    statistics = form_statistics(q, k)
+def _measure_norms(form: Form, gamma: float) -> pd.DataFrame:
+    """The norm of each row and each column of a form of one head."""
+    statistics = form_statistics(form)
     parts = [
         pd.DataFrame(
             {
@@ -344,6 +347,6 @@ def _measure_norms(q: Tensor, k: Tensor, gamma: float) -> pd.DataFrame:
                 "outlier": is_outlier(norms, outlier_threshold(norms, gamma)).numpy(),
             }
         )
-        for axis, norms in (("row", statistics.row_norms), ("column", statistics.column_norms))
+        for axis, norms in (("row", statistics.row_norms[0]), ("column", statistics.column_norms[0]))
     ]
     return pd.concat(parts, ignore_index=True)

@@ -98,8 +98,8 @@ def update_factors(
     q: Tensor,
     k: Tensor,
     options: ScoreOptions,
-) -> tuple[Form, tuple[Tensor, Tensor]]:
-    """Factors of what adapters add to the W_qk of each head, and those of the sum over all heads, of low rank.
+) -> tuple[Form, Form]:
+    """What adapters add to the W_qk of each head, and the sum over all heads, of low rank.
 
     tensors: of a site of an `AdapterStore` with `only_updates`. q, k: of the base, as `projections` gives them.
 
@@ -140,9 +140,9 @@ def update_factors(
     heads = len(key_head)
     left = torch.cat([down_q.expand(heads, -1, -1), from_queries], 1)
     right = torch.cat([from_keys, down_k.expand(heads, -1, -1)], 1)
-    layer_left = torch.cat([down_q[0], from_queries.sum(0)])
-    layer_right = torch.cat([from_keys.sum(0), down_k[0]])
-    return Form(left, right, list(range(heads))), (layer_left, layer_right)
+    layer_left = torch.cat([down_q, from_queries.sum(0, keepdim=True)], 1)
+    layer_right = torch.cat([from_keys.sum(0, keepdim=True), down_k], 1)
+    return Form(left, right, list(range(heads))), Form(layer_left, layer_right, [0])
 
 
 def _fold_head_norm(site: AttentionSite, tensors: Tensors, heads: Heads, role: str) -> Heads:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from attngeo.scores.options import ScoreOptions
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from attngeo.geometry import FormStatistics
 
 
@@ -49,7 +51,7 @@ class ScoreSpec:
         high: the upper end of its range.
         negative: what the lower end means, as the end of the sentence "the form is …".
         positive: what the upper end means, as the end of the sentence "the form is …".
-        compute: the score of a form, NaN if it is undefined.
+        compute: the score of each head of a form, [heads], NaN if it is undefined.
         chance: the score of random forms, for a d_model.
         chance_is_exact: whether chance follows from a proof; then the column `NAME_z` counts standard deviations
             above chance.
@@ -61,7 +63,7 @@ class ScoreSpec:
     high: float = 1.0
     negative: str
     positive: str
-    compute: Callable[[FormStatistics, ScoreOptions], float]
+    compute: Callable[[FormStatistics, ScoreOptions], Tensor]
     chance: Callable[[int], Chance]
     chance_is_exact: bool = False
 
@@ -80,16 +82,16 @@ def _number(value: float) -> str:
     return f"{value:g}".replace("-", "−")
 
 
-def _symmetry(form: FormStatistics, _: ScoreOptions) -> float:
+def _symmetry(statistics: FormStatistics, _: ScoreOptions) -> Tensor:
     from attngeo.geometry import symmetry_of
 
-    return float(symmetry_of(form))
+    return symmetry_of(statistics)
 
 
-def _directionality(form: FormStatistics, options: ScoreOptions) -> float:
+def _directionality(statistics: FormStatistics, options: ScoreOptions) -> Tensor:
     from attngeo.geometry import directionality_of
 
-    return float(directionality_of(form, gamma=options.gamma, convention=options.convention))
+    return directionality_of(statistics, gamma=options.gamma, convention=options.convention)
 
 
 # Source: Saponati et al. 2025 (arXiv 2502.10927), Definition 3.1 without its factor 2, and Definition 3.2.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attngeo import directionality, geometry as forms, symmetry
 from attngeo.errors import ShapeError, UsageError
-from attngeo.geometry import Form, form_statistics, head_statistics, layer_factors
+from attngeo.geometry import Form, form_statistics, layer_form
 from attngeo.scores.spec import directionality_at_chance, symmetry_at_chance
 
 # (d_model, rank): the Gram form with one block and with several, the tiled form below and above one tile, a vector.
@@ -81,7 +81,7 @@ def test_heads_share_products(heads: int) -> None:
     """A device computes the Gram matrices of all heads at once, and all norms of their rows and of their columns."""
     q, k = torch.ones(heads, 4, 40), torch.ones(heads // 2, 4, 40)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        head_statistics(Form(q, k, [head // 2 for head in range(heads)]))
+        form_statistics(Form(q, k, [head // 2 for head in range(heads)]))
     counts = {each.key: each.count for each in profile.key_averages()}
     assert counts["aten::bmm"] == 5
     assert "aten::mm" not in counts
@@ -91,10 +91,10 @@ def test_one_head_that_cancels_is_exact_beside_others() -> None:
     generator = torch.Generator().manual_seed(0)
     a, b, c, d = (torch.randn(4, 64, generator=generator) for _ in range(4))
     q, k = torch.stack([torch.cat([a, a + 1e-3 * c]), torch.cat([a, d])]), torch.cat([b, -b])[None]
-    for own in head_statistics(Form(q, k, [0, 0])):
-        m = (own.q.T.double() @ own.k.double()).float()
-        torch.testing.assert_close(own.squared_norm, m.square().sum(), rtol=1e-5, atol=0)
-        torch.testing.assert_close(own.row_norms, m.norm(dim=1), rtol=1e-5, atol=0)
+    statistics = form_statistics(Form(q, k, [0, 0]))
+    m = (q.mT.double() @ k.double()).float()
+    torch.testing.assert_close(statistics.squared_norm, m.square().sum((1, 2)), rtol=1e-5, atol=0)
+    torch.testing.assert_close(statistics.row_norms, m.norm(dim=2), rtol=1e-5, atol=0)
 
 
 @given(pairs())
@@ -202,21 +202,17 @@ def test_the_statistics_of_heads_are_those_of_their_forms(
 ) -> None:
     generator = torch.Generator().manual_seed(n)
     q, k = torch.randn(4, 5, n, generator=generator), torch.randn(2, 5, n, generator=generator)
-    monkeypatch.setattr(forms, "CPU_BATCH", at_once * 5 * n)
-    for head, (own, key) in enumerate(zip(head_statistics(Form(q, k, key_head)), key_head, strict=True)):
-        assert torch.equal(own.q, q[head])
-        assert torch.equal(own.k, k[key])
-        m = q[head].double().T @ k[key].double()
-        size = m.norm()
-        single = form_statistics(q[head], k[key])
-        for found, alone, expected, scale in (
-            (own.trace, single.trace, (m @ m).trace(), size**2),
-            (own.squared_norm, single.squared_norm, size**2, size**2),
-            (own.row_norms, single.row_norms, m.norm(dim=1), size),
-            (own.column_norms, single.column_norms, m.norm(dim=0), size),
-        ):
-            assert (found - expected).abs().max() < 1e-5 * scale
-            assert (alone - expected).abs().max() < 1e-5 * scale
+    monkeypatch.setattr(forms, "CPU_BATCH", at_once * q[0].nbytes)
+    statistics = form_statistics(Form(q, k, key_head))
+    m = q.mT.double() @ k[key_head].double()
+    size = m.norm(dim=(1, 2))
+    for found, expected, scale in (
+        (statistics.trace, (m * m.mT).sum((1, 2)), size**2),
+        (statistics.squared_norm, size**2, size**2),
+        (statistics.row_norms, m.norm(dim=2), size[:, None]),
+        (statistics.column_norms, m.norm(dim=1), size[:, None]),
+    ):
+        assert ((found - expected).abs() < 1e-5 * scale).all()
 
 
 @pytest.mark.parametrize("key_heads", [[0, 0, 1, 1], [0, 1, 2, 3]])
@@ -224,9 +220,10 @@ def test_the_factors_of_a_layer_are_those_of_the_sum_over_its_heads(key_heads: l
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(4, 5, 20, generator=generator), torch.randn(max(key_heads) + 1, 5, 20, generator=generator)
     products = [head.double().T @ k[key].double() for head, key in zip(q, key_heads, strict=True)]
-    left, right = layer_factors(Form(q, k, key_heads))
-    assert left.shape == right.shape == (5 * len(k), 20)
-    torch.testing.assert_close(left.double().T @ right.double(), sum(products), rtol=1e-4, atol=1e-4)
+    left, right, pairs = layer_form(Form(q, k, key_heads))
+    assert left.shape == right.shape == (1, 5 * len(k), 20)
+    assert pairs == [0]
+    torch.testing.assert_close(left[0].double().T @ right[0].double(), sum(products), rtol=1e-4, atol=1e-4)
 
 
 @settings(max_examples=20)

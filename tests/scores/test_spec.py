@@ -8,7 +8,7 @@ import torch
 from support.toy_score import TOY, add_toy_score
 
 import attngeo
-from attngeo.geometry import form_statistics
+from attngeo.geometry import Form, form_statistics
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import score_columns
@@ -64,9 +64,8 @@ def test_every_score_stays_in_its_range_and_names_its_ends(name: str) -> None:
 def test_chance_levels_agree_with_random_forms(name: str) -> None:
     spec, d_model, count = SCORES[name], 128, 200
     generator = torch.Generator().manual_seed(0)
-    wq, wk = (torch.randn(count, d_model, d_model, generator=generator) for _ in range(2))
-    forms = (form_statistics(q.mT, k.mT) for q, k in zip(wq, wk, strict=True))
-    values = torch.tensor([spec.compute(form, ScoreOptions()) for form in forms])
+    q, k = (torch.randn(count, d_model, d_model, generator=generator) for _ in range(2))
+    values = spec.compute(form_statistics(Form(q, k, list(range(count)))), ScoreOptions())
     mean, deviation = spec.chance(d_model)
     assert abs(float(values.mean()) - mean) < 4 * deviation / count**0.5
     assert float(values.std()) == pytest.approx(deviation, rel=0.25)
