@@ -71,20 +71,20 @@ class Adapter:
         base: the model that it was trained on.
         tensors: its own tensors.
         settings: its adapter_config.json.
-        weight: what its updates are multiplied by.
+        adapter_weight: what its updates are multiplied by.
 
     Raises:
         CorruptCheckpointError: Two of its tensors belong to one of the base.
     """
 
     def __init__(
-        self, ref: str, base: TensorStore, tensors: TensorStore, settings: LoraSettings, weight: float = 1.0
+        self, ref: str, base: TensorStore, tensors: TensorStore, settings: LoraSettings, adapter_weight: float = 1.0
     ) -> None:
         self.ref = ref
         self.tensors = tensors
         self.settings = settings
         self._base = base
-        self._weight = weight
+        self._adapter_weight = adapter_weight
         self._stored: dict[str, dict[Role, str]] = defaultdict(
             dict
         )  # tensor of the base → role → tensor of the adapter
@@ -132,15 +132,15 @@ class Adapter:
                 )
             by_role[role] = stored
 
-    def has(self, name: str) -> bool:
+    def affects(self, name: str) -> bool:
         """Whether it changes or replaces a tensor of the base."""
         return name in self._stored
 
-    def changes(self, name: str) -> bool:
+    def has_update(self, name: str) -> bool:
         """Whether it adds an update to a tensor of the base."""
         return any(role in UPDATE for role in self._stored.get(name, ()))
 
-    def replaces(self, name: str) -> str | None:
+    def find_replacement(self, name: str) -> str | None:
         """The name of its tensor that takes the place of one of the base; None if there is none."""
         by_role = self._stored.get(name, {})
         return by_role.get("whole") or by_role.get("base")
@@ -180,15 +180,15 @@ class Adapter:
 
     def _require_sum(self, name: str, *, only_updates: bool) -> None:
         """Raise if what it does to a tensor is no sum, and a weight or its update alone is asked for."""
-        if self.replaces(name) is not None:
+        if self.find_replacement(name) is not None:
             reason = "it was trained whole"
-        elif self.changes(name) and self.settings.use_dora:
+        elif self.has_update(name) and self.settings.use_dora:
             reason = "DoRA scales every output of a weight"
         else:
             return
-        if self._weight != 1:
+        if self._adapter_weight != 1:
             raise UsageError(
-                f"{self.ref}: {show_name(name)} takes no weight, got {self._weight:g}: {reason}", "adapter"
+                f"{self.ref}: {show_name(name)} takes no weight, got {self._adapter_weight:g}: {reason}", "adapter"
             )
         if only_updates:
             raise UnsupportedModelError(
@@ -220,7 +220,7 @@ class Adapter:
                     f"{show_name(by_role[role])} is {list(infos[role].shape)}, and {show_name(name)} of "
                     f"{self._base.ref} is {list(shape)}; give its own base"
                 )
-        if self.changes(name):
+        if self.has_update(name):
             outputs, inputs = shape[::-1] if is_transposed else shape
             self._check_update(self._modules[name], infos, outputs, inputs)
 
@@ -248,7 +248,7 @@ class Adapter:
 
         Raises CorruptCheckpointError if it changes none at all.
         """
-        if any(map(self.has, names)):
+        if any(map(self.affects, names)):
             return
         others = {_last_part(name) for name in self._stored}
         with about(self.ref):
@@ -269,18 +269,18 @@ class Adapter:
         up = tensors[by_role["B"]].float()
         with about(self.ref):
             scale = self.settings.scale(self._modules[name], len(down))
-        return scale * self._weight * up, down
+        return scale * self._adapter_weight * up, down
 
     def change(self, name: str, weight: Tensor | None, rows: slice, tensors: Mapping[str, Tensor]) -> Tensor:
         """Rows of a tensor of the base as the adapter has them.
 
         weight: these rows of the base; None if the adapter replaces them. tensors: see `list_stored`.
         """
-        replaced = self.replaces(name)
-        if replaced is not None:
-            weight = tensors[replaced][rows]
+        replacement = self.find_replacement(name)
+        if replacement is not None:
+            weight = tensors[replacement][rows]
         assert weight is not None  # what is not replaced is read
-        if not self.changes(name):
+        if not self.has_update(name):
             return weight
         up, down = self.factors(name, tensors)
         update = up @ down
@@ -338,8 +338,8 @@ class AdapterStore(OuterStore):
         for adapter in self._adapters:
             adapter.require_fit(weights, only_updates=self._only_updates)
         for name in weights:
-            adapters = [adapter.ref for adapter in self._adapters if adapter.has(name)]
-            whole = next((adapter.ref for adapter in self._adapters if adapter.replaces(name)), None)
+            adapters = [adapter.ref for adapter in self._adapters if adapter.affects(name)]
+            whole = next((adapter.ref for adapter in self._adapters if adapter.find_replacement(name)), None)
             if whole is not None and len(adapters) > 1:
                 raise UsageError(
                     f"{whole} replaces {show_name(name)}, which {list_names(adapters)} change, expected one adapter "
@@ -360,13 +360,13 @@ class AdapterStore(OuterStore):
     def info(self, name: str) -> TensorInfo:
         """Shape and bytes in memory of one tensor."""
         info = self._inner.info(name)
-        adapters = [adapter for adapter in self._adapters if adapter.has(name)]
-        if any(adapter.changes(name) for adapter in adapters):
+        adapters = [adapter for adapter in self._adapters if adapter.affects(name)]
+        if any(adapter.has_update(name) for adapter in adapters):
             packed = f"{info.packed or info.dtype}+lora"
             dtype = "F32" if info.dtype in FLOATS else info.dtype
             return TensorInfo(name, dtype, info.shape, 4 * math.prod(info.shape), packed=packed)
         for adapter in reversed(adapters):
-            stored = adapter.replaces(name)
+            stored = adapter.find_replacement(name)
             if stored is not None:
                 return adapter.tensors.info(stored)
         return info
@@ -381,7 +381,9 @@ class AdapterStore(OuterStore):
     def _leave_out_replaced(self, reads: Mapping[str, slice]) -> dict[str, slice]:
         """Those of the base's tensors that no adapter replaces."""
         return {
-            name: rows for name, rows in reads.items() if not any(adapter.replaces(name) for adapter in self._adapters)
+            name: rows
+            for name, rows in reads.items()
+            if not any(adapter.find_replacement(name) for adapter in self._adapters)
         }
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
@@ -399,10 +401,10 @@ class AdapterStore(OuterStore):
         for adapter in self._adapters:
             stored = adapter.tensors.read_all(adapter.list_stored(reads))
             for name, rows in reads.items():
-                if adapter.changes(name) and self._only_updates:
+                if adapter.has_update(name) and self._only_updates:
                     up, down = adapter.factors(name, stored)
                     factors[name].append((up.T if name in adapter.transposed else up[rows], down))
-                elif adapter.has(name):
+                elif adapter.affects(name):
                     changed[name] = adapter.change(name, changed.get(name), rows, stored)
         tensors = {name: changed[name] for name in reads}
         for name, pairs in factors.items():

@@ -17,7 +17,7 @@ from attngeo.checkpoints.files import (
     stated_weights,
     usual_names,
 )
-from attngeo.checkpoints.reference import Model, ModelRef, local_path, split_weight
+from attngeo.checkpoints.reference import Model, ModelRef, local_path, split_adapter_weight
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UsageError, about
 
 
@@ -72,7 +72,7 @@ def require_model(model: Model, adapters: Sequence[str] = (), config: str | Path
         elif ref.kind != "hub":
             find_checkpoint(Path(ref.name), fields)
     for text in adapters:
-        name, _ = split_weight(text)
+        name, _ = split_adapter_weight(text)
         adapter = ModelRef.parse(name)
         if adapter.kind != "hub":
             with about(adapter.text):

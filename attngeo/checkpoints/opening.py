@@ -25,7 +25,7 @@ from attngeo.checkpoints.files import (
 )
 from attngeo.checkpoints.local_files import find_adapter, find_config, is_adapter, refuse_config
 from attngeo.checkpoints.quantised.store import DecodingStore
-from attngeo.checkpoints.reference import Model, ModelRef, split_weight
+from attngeo.checkpoints.reference import Model, ModelRef, split_adapter_weight
 from attngeo.checkpoints.store import TensorStore, stated_quantisation
 from attngeo.errors import CorruptCheckpointError, UsageError, about
 
@@ -83,7 +83,7 @@ def open_adapted(
     if not adapters:
         return store
     opener = Opener(hub)
-    weighted = map(split_weight, adapters)
+    weighted = map(split_adapter_weight, adapters)
     opened = ((name, *opener.read_adapter(ModelRef.parse(name)), weight) for name, weight in weighted)
     return _adapt(store.ref, store, opened, only_updates=only_updates)
 

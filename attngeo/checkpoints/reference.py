@@ -112,10 +112,10 @@ def is_path(text: str) -> bool:
     return text.startswith((".", "/", "~")) or text.endswith("/") or text.count("/") > 1 or is_weights(text)
 
 
-def split_weight(text: str) -> tuple[str, float]:
+def split_adapter_weight(text: str) -> tuple[str, float]:
     """The adapter that a text such as "org/name=0.5" names, and its weight, which is 1 if there is none.
 
-    >>> split_weight("./adapter=-0.5"), split_weight("org/name")
+    >>> split_adapter_weight("./adapter=-0.5"), split_adapter_weight("org/name")
     (('./adapter', -0.5), ('org/name', 1.0))
     """
     name, equals, weight = str(text).rpartition("=")
