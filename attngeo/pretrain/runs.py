@@ -32,15 +32,8 @@ from attngeo.errors import (
     require_extra,
 )
 from attngeo.pretrain.callback import FILE as GEOMETRY, KEYS as GEOMETRY_KEYS, AttentionGeometryCallback
-from attngeo.pretrain.options import (
-    SETTINGS,
-    ImagePretrainOptions,
-    PretrainOptions,
-    RunOptions,
-    read_settings,
-    resume_options,
-    write_settings,
-)
+from attngeo.pretrain.options import ImagePretrainOptions, PretrainOptions, RunOptions
+from attngeo.pretrain.settings import SETTINGS, read_settings, resume_options, write_settings
 from attngeo.pretrain.trainer import (
     RunTrainer,
     StopOnSignal,

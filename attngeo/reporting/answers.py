@@ -21,14 +21,13 @@ from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError
 from attngeo.gradients.options import GradientOptions
 from attngeo.options import Options, option, options_of
 from attngeo.pretrain.options import (
-    PATHS,
-    TEXT_DATA,
     ComparisonOptions,
     ImagePretrainOptions,
     TextPretrainOptions,
     make_options,
     separate_comparison,
 )
+from attngeo.pretrain.presets import PATHS, TEXT_DATA
 from attngeo.pretrain.references import require_sources
 from attngeo.pretrain.sources import require_text_data
 from attngeo.reporting.paths import RecipePaths
