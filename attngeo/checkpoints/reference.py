@@ -31,7 +31,7 @@ HUB_ADDRESS = re.compile(
     re.ASCII,
 )
 # The weight of an adapter.
-WEIGHT = re.compile(r"[+-]?\d{1,9}(?:\.\d{0,15})?(?:e[+-]?\d{1,2})?", re.ASCII)
+ADAPTER_WEIGHT = re.compile(r"[+-]?\d{1,9}(?:\.\d{0,15})?(?:e[+-]?\d{1,2})?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,6 @@ def split_adapter_weight(text: str) -> tuple[str, float]:
     name, equals, weight = str(text).rpartition("=")
     if not equals or local_path(text).exists():
         return str(text), 1.0
-    if not WEIGHT.fullmatch(weight):
+    if not ADAPTER_WEIGHT.fullmatch(weight):
         raise UsageError(f"$adapter ends in ={weight:.20}, expected a number, as in org/name=0.5", "adapter")
     return name, float(weight)
