@@ -26,9 +26,9 @@ Columns = Sequence[str] | Callable[[], Sequence[str]]
 class Question:
     """A question. Each field but the name is a value, or the name "module:name" of one.
 
-    name: as recipes have it. options: its options class. run: called as run(options, place, **subjects); the subjects,
-    such as the models, are keys of a recipe, with the types of the function's parameters. columns: of its table, or a
-    function that lists them; None if they are known only when it is read.
+    name: as recipes have it. options: its options class. run: called as run(options, workplace, **subjects); the
+    subjects, such as the models, are keys of a recipe, with the types of the function's parameters. columns: of its
+    table, or a function that lists them; None if they are known only when it is read.
     """
 
     name: str

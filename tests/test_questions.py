@@ -41,7 +41,7 @@ class ToyOptions(Options):
     wheels: int = option(4, "Number of wheels", panel=COMPUTATION, least=1)
 
 
-def play(options: ToyOptions, place: Workplace, *, animals: list[str]) -> ResultsAnswer:  # noqa: ARG001
+def play(options: ToyOptions, workplace: Workplace, *, animals: list[str]) -> ResultsAnswer:  # noqa: ARG001
     """Rows of toys, which are kept."""
     row = {"seed": 1, "n_c": 1, "noise": 0.0, "corr": 0.5, "accuracy": options.wheels / 10}
     rows = [{"method": animal, **row} for animal in animals]
