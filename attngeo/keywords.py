@@ -35,7 +35,8 @@ Keywords = ParamSpec("Keywords")
 Subject = TypeVar("Subject")
 Second = TypeVar("Second")
 Result = TypeVar("Result")
-Parts = dict[str, type[Options]]
+# Parameter of a function → its options class.
+OptionsClasses = dict[str, type[Options]]
 # The types of keywords that are checked, besides options and Literal.
 PLAIN = (int, float, str, bool, NoneType)
 # The keywords that a session is made of.
@@ -68,21 +69,21 @@ def takes_after_two(
 def _decorator(keywords: Any) -> Any:
     fields = keywords.model_fields
     options = options_of(keywords)
-    parts: Parts = {}
+    options_classes: OptionsClasses = {}
     checked_fields: dict[str, Any] = {}
     for name, field in fields.items():
         types = get_args(field.annotation) or (field.annotation,)
         classes = [part for part in types if isinstance(part, type) and issubclass(part, Options)]
         is_plain = get_origin(field.annotation) is Literal or all(part in PLAIN for part in types)
         if classes:
-            parts[name] = classes[0]
+            options_classes[name] = classes[0]
         elif name not in options and is_plain:
             checked_fields[name] = (field.annotation, field.default)
     plain = create_model("Plain", __base__=Options, **checked_fields)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         own_signature = inspect.signature(function)
-        signature = build_signature(function, keywords, parts)
+        signature = build_signature(function, keywords, options_classes)
         known = [name for name in signature.parameters if name != "self"]
 
         @wraps(function)
@@ -94,9 +95,9 @@ def _decorator(keywords: Any) -> Any:
                 raise TypeError(f"{function.__name__}() got multiple values for argument {min(repeated)!r}")
             arguments |= {name: value for name, value in values.items() if name not in options}
             arguments |= plain(**{name: arguments[name] for name in checked_fields if name in arguments}).given
-            for name, kind in parts.items():
-                chosen = {option: values[option] for option in options_of(kind) if option in values}
-                arguments[name] = choose_options(name, kind, arguments.get(name), chosen)
+            for name, options_class in options_classes.items():
+                chosen = {option: values[option] for option in options_of(options_class) if option in values}
+                arguments[name] = choose_options(name, options_class, arguments.get(name), chosen)
             if "session" in own_signature.parameters:
                 session = {name: arguments.pop(name, None) for name in SESSION}
                 arguments["session"] = Session(**{name: value for name, value in session.items() if value is not None})
@@ -105,19 +106,19 @@ def _decorator(keywords: Any) -> Any:
 
         accept.__signature__ = signature  # type: ignore[attr-defined]
         accept.__doc__ = inspect.cleandoc(function.__doc__ or "")  # Python does so itself since version 3.13
-        for name, kind in parts.items():
-            accept.__doc__ = fill_in(accept.__doc__, name, kind)
+        for name, options_class in options_classes.items():
+            accept.__doc__ = fill_in(accept.__doc__, name, options_class)
         return accept
 
     return decorate
 
 
-def choose_options(name: str, kind: type[Options], start: Any, chosen: dict[str, Any]) -> Options:
+def choose_options(name: str, options_class: type[Options], start: Any, chosen: dict[str, Any]) -> Options:
     """The options that are chosen, on top of those of an instance that is given. Raises UsageError if it is none."""
     if start is None:
-        return kind(**chosen)
-    if not isinstance(start, kind):
-        raise UsageError(f"${name} is {start!r:.60}, expected {kind.__name__}", name)
+        return options_class(**chosen)
+    if not isinstance(start, options_class):
+        raise UsageError(f"${name} is {start!r:.60}, expected {options_class.__name__}", name)
     return start.replace(**chosen)
 
 
@@ -128,7 +129,9 @@ def refuse_unknown(function: str, values: Iterable[str], known: Collection[str])
             raise UnknownOptionError(f"{function}() has no option {name!r}; {advise(name, known)}", name)
 
 
-def build_signature(function: Callable[..., Any], keywords: type[Options], parts: Parts) -> inspect.Signature:
+def build_signature(
+    function: Callable[..., Any], keywords: type[Options], options_classes: OptionsClasses
+) -> inspect.Signature:
     """The function's signature with the keywords in place of its options."""
     fields = keywords.model_fields
     kept = [
@@ -136,8 +139,8 @@ def build_signature(function: Callable[..., Any], keywords: type[Options], parts
         for name, parameter in inspect.signature(function).parameters.items()
         if name != "session" and name not in fields
     ]
-    options = chain.from_iterable(map(options_of, parts.values()))
-    rest = sorted(fields, key=lambda name: name in parts)
+    options = chain.from_iterable(map(options_of, options_classes.values()))
+    rest = sorted(fields, key=lambda name: name in options_classes)
     named = [
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=fields[name].default, annotation=fields[name].annotation
@@ -147,14 +150,14 @@ def build_signature(function: Callable[..., Any], keywords: type[Options], parts
     return inspect.Signature([*kept, *named])
 
 
-def fill_in(docstring: str, name: str, kind: type[Options]) -> str:
+def fill_in(docstring: str, name: str, options_class: type[Options]) -> str:
     """The docstring with a line or more for each option, its name and its help, in place of a name in braces.
 
     All of the lines are indented as the name is.
     """
     lines = []
-    for option, declared in options_of(kind).items():
-        choices = choices_of(kind, option)
+    for option, declared in options_of(options_class).items():
+        choices = choices_of(options_class, option)
         among = f" ({', '.join(choices)})" if choices else ""
         lines.append(textwrap.fill(f"{option}: {declared.help}{among}.", WIDTH, subsequent_indent="    "))
     text = "\n".join(lines)
