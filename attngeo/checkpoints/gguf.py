@@ -274,7 +274,9 @@ class GgufFile(TensorFile):
         """
         info = self.tensors[name]
         heads = self._permuted_heads(name)
-        raw = self._read_rows(name, slice(None) if heads else rows)
+        wanted = slice(None) if heads else rows
+        count = len(range(info.shape[0])[wanted]) if info.shape else 1
+        raw = self.source.read(*info.locate(wanted), name).view(count, -1)
         if heads:
             if len(raw) % (2 * heads):
                 raise CorruptCheckpointError(f"{name} has {len(raw)} rows for {heads} heads")
@@ -286,12 +288,6 @@ class GgufFile(TensorFile):
         plain = raw.contiguous().view(PLAIN[info.dtype]).view(len(raw), *info.shape[1:])
         is_gain = name.endswith("norm.weight") and self.family.gain_offset != 0
         return plain - self.family.gain_offset if is_gain else plain
-
-    def _read_rows(self, name: str, rows: slice) -> Tensor:
-        """Rows as they are stored, uint8 [rows, bytes of a row]."""
-        info = self.tensors[name]
-        count = len(range(info.shape[0])[rows]) if info.shape else 1
-        return self.source.read(*info.locate(rows), name).view(count, -1)
 
     def _permuted_heads(self, name: str) -> int:
         """The heads whose rows llama.cpp has permuted; 0 for a tensor that it leaves as it is."""

@@ -71,7 +71,10 @@ class ModelRef:
             return cls(text, "folder" if path.is_dir() else "file", str(path))
         address = HUB_ADDRESS.fullmatch(text)
         if address:
-            raise UsageError(f"{text:.200}: expected a model, not its address; give {_name_address(address)}")
+            name, revision, file = address.group("name", "revision", "file")
+            weights = f"/{file}" if file and is_weights(file) else ""
+            at_revision = "" if revision in (None, "main") else f"@{revision}"
+            raise UsageError(f"{text:.200}: expected a model, not its address; give {name}{weights}{at_revision}")
         name, at, revision = text.partition("@")
         file = None
         file_in_repository = HUB_FILE.fullmatch(name)
@@ -87,14 +90,6 @@ class ModelRef:
                 f"{text!r} is not a model, expected org/name, org/name@revision, a folder, a file or demo:minilm"
             )
         return cls(text, "hub", name, revision or None, file)
-
-
-def _name_address(address: re.Match[str]) -> str:
-    """The reference to the model at an address of the Hub."""
-    name, revision, file = address.group("name", "revision", "file")
-    weights = f"/{file}" if file and is_weights(file) else ""
-    at_revision = "" if revision in (None, "main") else f"@{revision}"
-    return f"{name}{weights}{at_revision}"
 
 
 def local_path(text: str | Path) -> Path:

@@ -11,7 +11,7 @@ import logging
 import re
 import shutil
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -261,7 +261,7 @@ def build_table(block: TableBlock, results: CollectedResults, taken: dict[str, p
         if missing:
             raise UsageError(f"{block.of}: {explain_unknown_column(missing[0], list(rows.columns))}")
         rows = rows[block.columns]
-    values = [value for wanted in block.where.values() for value in list_values(wanted)]
+    values = chain.from_iterable(map(list_values, block.where.values()))
     kinds = [block.of, *([] if block.show == "rows" else [block.show]), *values]
     name = "-".join(re.sub(r"[^\w.-]+", "-", kind, flags=re.ASCII).strip("-.") for kind in kinds)[:LONGEST_NAME]
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))

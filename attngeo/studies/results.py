@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -150,7 +151,7 @@ def _write_file(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> No
     import pyarrow  # type: ignore[import-untyped]
     from pyarrow import parquet
 
-    names = dict.fromkeys(name for row in rows for name in row)
+    names = dict.fromkeys(chain.from_iterable(rows))
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     text = json.dumps(about)
     table = table.replace_schema_metadata({ABOUT: text, CHECKSUM: _hash(table.to_pylist(), text)})

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -137,7 +138,8 @@ def _sites_in_memory(model: nn.Module) -> tuple[list[AttentionSite], dict[str, s
 
 def _require_values(sites: Iterable[AttentionSite], random: Collection[str], class_name: str) -> None:
     """Raise CorruptCheckpointError if tensors of sites have random values, because the file lacks them."""
-    missing = [name for site in sites for name in site.tensors.values() if name in random]
+    names = chain.from_iterable(site.tensors.values() for site in sites)
+    missing = [name for name in names if name in random]
     if missing:
         raise CorruptCheckpointError(
             f"the file lacks {len(missing)} tensors that attend in {class_name}, for example {missing[0]}; the class "
