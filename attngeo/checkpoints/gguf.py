@@ -19,7 +19,8 @@ from attngeo.checkpoints.extent import Extent
 from attngeo.checkpoints.files import GGUF
 from attngeo.checkpoints.gguf_families import ARCHITECTURES, BLOCK, LAYER, NAMES, OUTSIDE, ROTATE_ALL
 from attngeo.checkpoints.gguf_header import CHUNK, GgufEntry, HeaderReader, read_header
-from attngeo.checkpoints.store import ByteSource, TensorFile, TensorInfo
+from attngeo.checkpoints.store import TensorInfo
+from attngeo.checkpoints.tensor_file import ByteSource, TensorFile
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, about
 
 # The number of a dtype in a file → its name, and the numbers and bytes of a block.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attngeo.checkpoints.store import ByteSource, read_bytes
+from attngeo.checkpoints.tensor_file import ByteSource, read_bytes
 from attngeo.errors import CorruptCheckpointError, about
 
 MAGIC = b"GGUF"

@@ -23,7 +23,7 @@ from attngeo.checkpoints.files import (
     read_object,
     stated_weights,
 )
-from attngeo.checkpoints.local_files import find_adapter, find_config, is_adapter, refuse_config
+from attngeo.checkpoints.local_files import find_adapter, find_local_config, is_adapter, refuse_config
 from attngeo.checkpoints.quantised.store import DecodingStore
 from attngeo.checkpoints.reference import Model, ModelRef, split_adapter_weight
 from attngeo.checkpoints.store import TensorStore, stated_quantisation
@@ -120,7 +120,7 @@ class Opener:
         """Open a model, or an adapter with its base. config: see `open_store`."""
         fields = None
         if config is not None:
-            path = find_config(config) or self._find_repository(ModelRef.parse(config)).pin("config.json")
+            path = find_local_config(config) or self._find_repository(ModelRef.parse(config)).pin("config.json")
             with about(str(config)):
                 fields = read_config(path)
         store = self._open_model(ref, fields)

@@ -25,7 +25,8 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from attngeo.bounds.small_files import MOST_TOKENISER_BYTES, read_small_bytes, read_small_text, require_regular_file
 from attngeo.checkpoints.gguf_header import TOKEN_TYPES, TOKENS, VOCABULARY, read_vocabulary
-from attngeo.checkpoints.store import RegularFile, TensorStore
+from attngeo.checkpoints.store import TensorStore
+from attngeo.checkpoints.tensor_file import RegularFile
 from attngeo.embeddings.embedding import INSIDE_MARK, LEAST_CASED_SHARE, MARKS
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, about, first_line
 

@@ -30,7 +30,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.gguf import GgufFile
 from attngeo.checkpoints.gguf_header import HeaderReader, Unread, read_vocabulary
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.store import RegularFile
+from attngeo.checkpoints.tensor_file import RegularFile
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, ShapeError, UnsupportedModelError
 
