@@ -132,23 +132,23 @@ QUESTIONS = {
     )
 }  # fmt: skip
 
-# The columns that scores have, and the curves of trainings.
-SCORES = ("model", "stack", "layer", "head")
-CURVES = ("objective", "init", "seed", "step", "stack", "layer", "head", "loss")
+# The columns by which rows of scores, and of the curves of trainings, are told apart.
+SCORE_KEYS = ("model", "stack", "layer", "head")
+CURVE_KEYS = ("objective", "init", "seed", "step", "stack", "layer", "head", "loss")
 SAPONATI, WIBISONO = "attngeo.papers.saponati2025.comparison", "attngeo.papers.wibisono2023.summaries"
 VIEWS = {
     "rows": View("all rows"),
     "summary": View(
-        "median and quartiles over layers", SCORES, "attngeo.scores.summary:summarise_briefly",
+        "median and quartiles over layers", SCORE_KEYS, "attngeo.scores.summary:summarise_briefly",
         "attngeo.scores.summary:brief_columns",
     ),
     "published": View(
-        "medians over layers, measured and published", SCORES, f"{SAPONATI}:compare_with_published",
+        "medians over layers, measured and published", SCORE_KEYS, f"{SAPONATI}:compare_with_published",
         f"{SAPONATI}:published_columns",
     ),
-    "runs": View("losses of each run, and the published ones", CURVES, f"{SAPONATI}:compare_trainings"),
+    "runs": View("losses of each run, and the published ones", CURVE_KEYS, f"{SAPONATI}:compare_trainings"),
     "layers": View(
-        "scores of each layer at the end, and the steps from which on they stay within 10% of that", CURVES,
+        "scores of each layer at the end, and the steps from which on they stay within 10% of that", CURVE_KEYS,
         "attngeo.pretrain.curves:summarise_layers", "attngeo.pretrain.curves:layer_columns",
     ),
     "methods": View(

@@ -50,7 +50,7 @@ SCALING = (
     "yarn_beta_fast",
     "yarn_beta_slow",
 )
-FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
+ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
 
 
 class GgufFile(TensorFile):
@@ -94,7 +94,7 @@ class GgufFile(TensorFile):
         if self.metadata.get("split.count", 1) == 1:
             require_layers(self, [self])
         self.factors: list[float] | None = None
-        name = next((name for name in FACTORS if name in self.tensors), "")
+        name = next((name for name in ROPE_FACTORS if name in self.tensors), "")
         if name:
             info = self.tensors[name]
             is_known = info.dtype == "F32" and info.nbytes <= CHUNK

@@ -41,7 +41,7 @@ CELL_HEIGHT, LEAST_HEIGHT, BETWEEN, AROUND = 18, 160, 70, 130
 # With more points than this, a browser draws on a canvas instead of making one element for each.
 MANY_POINTS = 5_000
 # The column of a pivot table that holds whole layers, which have no head.
-WHOLE = -1
+WHOLE_LAYER = -1
 
 
 def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
@@ -91,12 +91,12 @@ def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
 
 def _add_map(figure: go.Figure, panel: Panel, score: str, row: int) -> None:
     """Add the whole layers of one stack in the first column of subplots, its heads in the second."""
-    heads_or_whole = panel.rows["head"].astype("Float64").fillna(WHOLE)
+    heads_or_whole = panel.rows["head"].astype("Float64").fillna(WHOLE_LAYER)
     table = panel.rows.assign(head=heads_or_whole).pivot_table(
         index="layer", columns="head", values=score, aggfunc="first", dropna=False
     )
-    layers = table.loc[:, table.columns == WHOLE]
-    heads = table.loc[:, table.columns != WHOLE]
+    layers = table.loc[:, table.columns == WHOLE_LAYER]
+    heads = table.loc[:, table.columns != WHOLE_LAYER]
     for column, cells, names, hover in (
         (1, layers, ["all"], "whole layer"),
         (2, heads, [int(head) for head in heads.columns], "head %{x}"),

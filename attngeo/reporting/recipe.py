@@ -22,13 +22,13 @@ from attngeo.choices import advise, one_of
 from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
 from attngeo.options import Options, explain, first_problem
-from attngeo.questions import QUESTIONS, SCORES, VIEWS, Question
+from attngeo.questions import QUESTIONS, SCORE_KEYS, VIEWS, Question
 from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error
 from attngeo.scores.conditions import Condition
 from attngeo.tables.read import explain_unknown_column
 
-Location = tuple[str | int, ...]
+RecipeLocation = tuple[str | int, ...]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$")]
 
 
@@ -214,7 +214,7 @@ def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
         raise UsageError(f"{path} cannot be read as TOML ({first_line(error)})") from None
 
 
-def name_location(location: Location, fields: Mapping[str, Any]) -> str:
+def name_location(location: RecipeLocation, fields: Mapping[str, Any]) -> str:
     """A location as messages write it: tables of a list by their name or title, else counted from 1.
 
     >>> name_location(("section", 0, "figures", 1, "kind"), {"section": [{"title": "Layers"}]})
@@ -234,7 +234,7 @@ def name_location(location: Location, fields: Mapping[str, Any]) -> str:
     return text.lstrip(".") or "recipe"
 
 
-def _find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+def _find_contradictions(recipe: Recipe) -> Iterator[tuple[RecipeLocation, str]]:
     """Problems that only show when parts are put together: where each is, and what is wrong."""
     names = [request.name for request in recipe.results]
     for i, name in enumerate(names):
@@ -246,10 +246,12 @@ def _find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         for j, table in enumerate(section.tables):
             yield from _check_table(recipe, ("section", i, "tables", j), table)
     for i, check in enumerate(recipe.check):
-        yield from _check_reference(recipe, ("check", i), check.of, SCORES, check.models)
+        yield from _check_reference(recipe, ("check", i), check.of, SCORE_KEYS, check.models)
 
 
-def _check_figure(recipe: Recipe, location: Location, figure: FigureBlock) -> Iterator[tuple[Location, str]]:
+def _check_figure(
+    recipe: Recipe, location: RecipeLocation, figure: FigureBlock
+) -> Iterator[tuple[RecipeLocation, str]]:
     spec, options = figure.spec, figure.shown
     keys = (("of",) if spec.columns else ("model",)) + (("models",) if "model" in spec.columns else ())
     settings = (*spec.options, *keys, *(("model",) if spec.from_saved else ()))
@@ -274,7 +276,7 @@ def _check_figure(recipe: Recipe, location: Location, figure: FigureBlock) -> It
         yield from _check_reference(recipe, location, figure.of, spec.required_columns(options), figure.models, where)
 
 
-def _check_table(recipe: Recipe, location: Location, table: TableBlock) -> Iterator[tuple[Location, str]]:
+def _check_table(recipe: Recipe, location: RecipeLocation, table: TableBlock) -> Iterator[tuple[RecipeLocation, str]]:
     view, request = VIEWS[table.show], recipe.find_request(table.of)
     yield from _check_reference(recipe, location, table.of, view.needs, where=table.where)
     columns = view.list_columns(None if request is None else request.question.list_columns())
@@ -285,12 +287,12 @@ def _check_table(recipe: Recipe, location: Location, table: TableBlock) -> Itera
 
 def _check_reference(
     recipe: Recipe,
-    location: Location,
+    location: RecipeLocation,
     name: str,
     columns: Collection[str],
     models: Iterable[str] | None = None,
     where: Iterable[str] = (),
-) -> Iterator[tuple[Location, str]]:
+) -> Iterator[tuple[RecipeLocation, str]]:
     """Whether there are results of that name, with these columns and these models, and with the columns of `where`."""
     request = recipe.find_request(name)
     if request is None:
@@ -312,7 +314,7 @@ def _check_reference(
             yield (*location, "where", column), explain_unknown_column(column, known_columns)
 
 
-def _describe_problem(error: ValidationError, recipe_class: type[Recipe]) -> tuple[Location, str]:
+def _describe_problem(error: ValidationError, recipe_class: type[Recipe]) -> tuple[RecipeLocation, str]:
     """The location and the description of what pydantic found first."""
     problem = first_problem(error)
     location, within = problem["loc"], problem["loc"]

@@ -25,7 +25,7 @@ from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.reporting.answers import Workplace
 from attngeo.reporting.paths import RecipePaths, list_texts, name_path
-from attngeo.reporting.recipe import Location, RecipeFile, name_location, read_recipe
+from attngeo.reporting.recipe import RecipeFile, RecipeLocation, name_location, read_recipe
 from attngeo.reporting.results import (
     FILE_NAME,
     CollectedResults,
@@ -156,7 +156,7 @@ def _build_content(
 
 
 @contextmanager
-def _list_failure(file: RecipeFile, location: Location, results: CollectedResults) -> Iterator[None]:
+def _list_failure(file: RecipeFile, location: RecipeLocation, results: CollectedResults) -> Iterator[None]:
     """List a figure, table or check that fails, with its location in the recipe; the report continues with the next."""
     try:
         yield
