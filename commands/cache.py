@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -92,7 +93,8 @@ def _is_of(entry: Entry, model: str) -> bool:
     content = entry.about.get("content")
     place = (content.get("name") or content.get("path")) if isinstance(content, dict) else None
     patterns = (model, str(Path(model).expanduser().absolute()))
-    return any(fnmatchcase(name, pattern) for name in (_text(entry, "model"), str(place or "")) for pattern in patterns)
+    names = (_text(entry, "model"), str(place or ""))
+    return any(fnmatchcase(name, pattern) for name, pattern in product(names, patterns))
 
 
 def _is_outdated(entry: Entry) -> bool:

@@ -60,13 +60,10 @@ class Command(Helpful, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse an option whose value would be the next option, which the parser accepts."""
-        # Names of arguments are no flags.
-        flags = {
-            flag: param
-            for param in self.get_params(ctx)
-            for flag in (*param.opts, *param.secondary_opts)
-            if flag.startswith("-")
-        }
+        flags: dict[str, Any] = {}
+        for param in self.get_params(ctx):
+            if param.param_type_name == "option":
+                flags |= dict.fromkeys((*param.opts, *param.secondary_opts), param)
         for option, following in pairwise(takewhile(lambda argument: argument != "--", args)):
             takes_value = option in flags and not getattr(flags[option], "is_flag", True)
             if takes_value and (following in flags or following.startswith("--")):

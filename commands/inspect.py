@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,7 @@ def _print_findings(survey: dict[str, Any], names: Iterable[str], *, verbose: bo
         _print_wrapped(console, survey["left_out"][pattern], indent=4)
         for name in members if verbose else ():
             _print_line(console, f"    {name}")
-    for text in dict.fromkeys(text for site in survey["sites"] for text in site["notes"]):
+    for text in dict.fromkeys(chain.from_iterable(site["notes"] for site in survey["sites"])):
         _print_line(console, f"note: {text}")
     for source in dict.fromkeys(filter(None, (site["source"] for site in survey["sites"]))):
         _print_line(console, f"source: {source}")

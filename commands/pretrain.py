@@ -16,16 +16,15 @@ from attngeo.bounds.names import printable
 from attngeo.errors import UsageError
 from attngeo.options import RUNNING
 from attngeo.pretrain.options import (
-    PATHS,
     ComparisonOptions,
     ImagePretrainOptions,
     TextPretrainOptions,
     make_options,
-    read_settings,
-    resume_options,
     separate_comparison,
 )
+from attngeo.pretrain.presets import PATHS
 from attngeo.pretrain.references import require_sources
+from attngeo.pretrain.settings import read_settings, resume_options
 from attngeo.progress import is_first_process
 from attngeo.scores.spec import SCORES, Chance, ScoreSpec
 from attngeo.scores.summary import spread_of, statistic

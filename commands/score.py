@@ -15,7 +15,7 @@ import typer
 import attngeo
 from attngeo.bounds.names import printable
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.reference import split_weight
+from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.errors import UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
@@ -118,7 +118,7 @@ def score(
         attngeo score --models models.txt --jobs 4 -o study.parquet
         attngeo score 'EleutherAI/pythia-70m@step*' -o steps.parquet
     """
-    read = [models_file, baseline, options.config, *(split_weight(text)[0] for text in options.adapter)]
+    read = [models_file, baseline, options.config, *(split_adapter_weight(text)[0] for text in options.adapter)]
     figures = plot or []
     outputs.check(*read, figures=figures)
     conditions = _parse_conditions(fail_if or [], baseline, per_head=options.per_head)

@@ -48,7 +48,10 @@ def render_page(content: ReportContent) -> str:
     environment.filters["cells"] = _fill_cells
     script = _read_file("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    figures = [figure for section in content.sections for block in section.figures for _, figure in block.variants]
+    figures: list[Figure] = []
+    for section in content.sections:
+        for block in section.figures:
+            figures += [figure for _, figure in block.variants]
     return environment.from_string(_read_file("page.html")).render(
         content=content,
         provenance=content.provenance,

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Any
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import InterruptedTrainingError
 from attngeo.progress import Progress
 from attngeo.session import Session
 from attngeo.studies.processes import run_in_processes
-from attngeo.studies.run import Function, Outcomes, Result, RunOutcome, Setting, StudyTask, run_task
+from attngeo.studies.run import Function, Result, RunOutcome, Setting, StudyTask, run_task
 
 
 def run_study(
@@ -67,7 +66,7 @@ def run_study(
     elif is_elsewhere:
         running = run_in_processes(function, tasks, session, jobs, saves=saves)
     else:
-        running = _run_here(function, tasks, session)
+        running = (run_task(function, task, session, len(tasks)) for task in tasks)
     with closing(running) as outcomes:
         for outcome in outcomes:
             arrived[outcome.number] = outcome
@@ -79,10 +78,3 @@ def run_study(
             if outcome.failure is not None and options.fail_fast:
                 break
     return [arrived[number] for number in sorted(arrived)]
-
-
-def _run_here(function: Function[Any, Any], tasks: Sequence[StudyTask], session: Session) -> Outcomes:
-    """One run after the other in this process. Its progress is that of the run, named by the run's position."""
-    for task in tasks:
-        label = f"{task.number + 1}/{len(tasks)} {task.name}  " if len(tasks) > 1 else ""
-        yield run_task(function, task, session, label)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.scores import MARGIN_POINTS, draw_matrix
+from attngeo.figures.matrix import MARGIN_POINTS, draw_matrix
 from attngeo.scores.computing import query_key_matrix
 
 Build = Callable[[str], Any]
