@@ -47,7 +47,8 @@ def run_study(
     if names is None:
         names = [str(setting) for setting in settings]
     tasks = [StudyTask(i, name, setting) for i, (name, setting) in enumerate(zip(names, settings, strict=True))]
-    options, progress = session.study, session.progress
+    options = session.study
+    progress = session.progress
     jobs = min(options.jobs, len(tasks))
     is_elsewhere = jobs > 1 or options.cluster is not None
     arrived: dict[int, RunOutcome[Result]] = {}
