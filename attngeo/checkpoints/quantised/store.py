@@ -34,7 +34,7 @@ from attngeo.checkpoints.store import FLOATS, OuterStore, TensorInfo, quantisati
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError, about
 
 
-class Method(NamedTuple):
+class Quantisation(NamedTuple):
     """A quantisation.
 
     fields: of its configuration. forms: that its weights may have; the first one that fits is taken.
@@ -45,18 +45,18 @@ class Method(NamedTuple):
 
 
 # Name of a method, as config.json states it → the method.
-METHODS: Mapping[str, Method] = {
-    "awq": Method(EVERY | SKIPPED | AWQ, (Awq,)),
-    "bitsandbytes": Method(EVERY | BITSANDBYTES, (Blocks, Int8Rows)),
-    "compressed-tensors": Method(EVERY | COMPRESSED, (PackedFp4, CompressedIntegers, Scaled)),
-    "fbgemm_fp8": Method(EVERY | SKIPPED | FLOAT8, (Scaled,)),
-    "fp8": Method(EVERY | SKIPPED | FLOAT8, (Scaled,)),
-    "gguf": Method(EVERY | GGUF, (Ggml,)),
-    "gptq": Method(EVERY | SKIPPED | GPTQ, (Gptq,)),
-    "mlx": Method(EVERY | MLX, (Mlx,)),
-    "modelopt": Method(EVERY | MODELOPT, (ModeloptFp4, Scaled)),
-    "mxfp4": Method(EVERY | SKIPPED, ()),  # its attention is plain
-    "mxfp8": Method(EVERY | SKIPPED | FLOAT8, (Scaled,)),
+METHODS: Mapping[str, Quantisation] = {
+    "awq": Quantisation(EVERY | SKIPPED | AWQ, (Awq,)),
+    "bitsandbytes": Quantisation(EVERY | BITSANDBYTES, (Blocks, Int8Rows)),
+    "compressed-tensors": Quantisation(EVERY | COMPRESSED, (PackedFp4, CompressedIntegers, Scaled)),
+    "fbgemm_fp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
+    "fp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
+    "gguf": Quantisation(EVERY | GGUF, (Ggml,)),
+    "gptq": Quantisation(EVERY | SKIPPED | GPTQ, (Gptq,)),
+    "mlx": Quantisation(EVERY | MLX, (Mlx,)),
+    "modelopt": Quantisation(EVERY | MODELOPT, (ModeloptFp4, Scaled)),
+    "mxfp4": Quantisation(EVERY | SKIPPED, ()),  # its attention is plain
+    "mxfp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
 }
 # How the names of codes end under methods that are not decoded, so that errors name the weight that is wanted.
 OTHER_CODES = (
