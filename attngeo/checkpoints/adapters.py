@@ -331,11 +331,11 @@ class AdapterStore(OuterStore):
                 return adapter.tensors.info(stored)
         return info
 
-    def fetched(self, reads: Mapping[str, slice]) -> int:
+    def count_nbytes(self, reads: Mapping[str, slice]) -> int:
         """Bytes that `read_all` reads of the files of all."""
-        count = self._inner.fetched(self._leave_out_replaced(reads))
+        count = self._inner.count_nbytes(self._leave_out_replaced(reads))
         for adapter in self._adapters:
-            count += adapter.tensors.fetched(adapter.list_stored(reads))
+            count += adapter.tensors.count_nbytes(adapter.list_stored(reads))
         return count
 
     def _leave_out_replaced(self, reads: Mapping[str, slice]) -> dict[str, slice]:

@@ -210,9 +210,9 @@ class DecodingStore(OuterStore):
                     needs[packed.infos[role].name] = stored_rows
         return needs
 
-    def fetched(self, reads: Mapping[str, slice]) -> int:
+    def count_nbytes(self, reads: Mapping[str, slice]) -> int:
         """Bytes that `read_all` reads of the files."""
-        return self._inner.fetched(self._list_needs(reads))
+        return self._inner.count_nbytes(self._list_needs(reads))
 
     def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
         """Open the files that hold these tensors, and read what tells the shapes of packed ones, all at once."""
