@@ -208,7 +208,8 @@ class Options(_Base):
 def explain(options_class: type[BaseModel], problem: ErrorDetails) -> UsageError:
     """The error about a field that pydantic refused: name, value and what is expected."""
     name = str(problem["loc"][0]) if problem["loc"] else "the table"
-    field, declared = options_class.model_fields.get(name), options_of(options_class).get(name)
+    field = options_class.model_fields.get(name)
+    declared = options_of(options_class).get(name)
     value = f"{problem['input']!r:.60}"
     match problem["type"]:
         case "value_error":
@@ -221,7 +222,8 @@ def explain(options_class: type[BaseModel], problem: ErrorDetails) -> UsageError
         case "literal_error" if field is not None:
             return UsageError(f"${name} is {value}; {advise(problem['input'], choices_of(options_class, name))}", name)
         case "greater_than_equal" | "less_than_equal" if declared is not None:
-            value, expected = f"{problem['input']:,}", describe_range(declared.least, declared.most)
+            value = f"{problem['input']:,}"
+            expected = describe_range(declared.least, declared.most)
         case _:
             expected = expected_of(problem)
     return UsageError(f"${name} is {value}, expected {expected}", name)

@@ -117,7 +117,8 @@ def _count(entries: list[Entry]) -> str:
 
 
 def _describe(entry: Entry) -> dict[str, Any]:
-    about, options = entry.about, entry.about.get("options")
+    about = entry.about
+    options = entry.about.get("options")
     return {
         "model": _text(entry, "model") or None, "revision": _text(entry, "revision") or None,
         "layers": about.get("layers"), "finished_layers": about.get("layers") if entry.parts is None else entry.parts,
@@ -152,7 +153,8 @@ def _show_layers(row: dict[str, Any]) -> str:
 
 def _show_options(row: dict[str, Any]) -> str:
     """The options that tell a result from others of its name, as names and values; and whether it is outdated."""
-    kind, options = row["entry"].path.parent.name, row["options"]
+    kind = row["entry"].path.parent.name
+    options = row["options"]
     question = QUESTIONS.get(ANSWERED.get(kind, kind))
     fields = {} if question is None else question.make_options_class().model_fields
     shown = []

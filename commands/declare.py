@@ -89,7 +89,8 @@ def _list_classes(annotation: Any) -> list[type[Options]]:
 def _make_parameter(options_class: type[Options], name: str, declared: Option) -> inspect.Parameter:
     """The parameter from which typer makes a command-line option; None is what the user did not write."""
     field = options_class.model_fields[name]
-    hint, default = field.annotation, field.default
+    hint = field.annotation
+    default = field.default
     flag = f"--{name.replace('_', '-')}"
     is_switch = bool in (hint, *get_args(hint))
     # A switch that is off by default has one flag; one that is on, or depends on something, has two.

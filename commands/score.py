@@ -326,7 +326,9 @@ def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) 
     )
     print_stacks(frame)
     sys.stdout.write("\n")
-    for line in _list_footnotes(frame) if not verbosity.quiet else ():
+    if verbosity.quiet:
+        return
+    for line in _list_footnotes(frame):
         sys.stderr.write(f"{shorten(printable(line))}\n")
 
 

@@ -231,7 +231,7 @@ class Adapter:
             scale = self.settings.scale(self._modules[name], len(down))
         return scale * self._adapter_weight * up, down
 
-    def change(self, name: str, weight: Tensor | None, rows: slice, tensors: Mapping[str, Tensor]) -> Tensor:
+    def apply(self, name: str, weight: Tensor | None, rows: slice, tensors: Mapping[str, Tensor]) -> Tensor:
         """Rows of a tensor of the base as the adapter has them.
 
         weight: these rows of the base; None if the adapter replaces them. tensors: see `list_stored`.
@@ -331,11 +331,11 @@ class AdapterStore(OuterStore):
                 return adapter.tensors.info(stored)
         return info
 
-    def fetched(self, reads: Mapping[str, slice]) -> int:
+    def count_nbytes(self, reads: Mapping[str, slice]) -> int:
         """Bytes that `read_all` reads of the files of all."""
-        count = self._inner.fetched(self._leave_out_replaced(reads))
+        count = self._inner.count_nbytes(self._leave_out_replaced(reads))
         for adapter in self._adapters:
-            count += adapter.tensors.fetched(adapter.list_stored(reads))
+            count += adapter.tensors.count_nbytes(adapter.list_stored(reads))
         return count
 
     def _leave_out_replaced(self, reads: Mapping[str, slice]) -> dict[str, slice]:
@@ -365,7 +365,7 @@ class AdapterStore(OuterStore):
                     up, down = adapter.factors(name, stored)
                     factors[name].append((up.T if name in adapter.transposed else up[rows], down))
                 elif adapter.affects(name):
-                    changed[name] = adapter.change(name, changed.get(name), rows, stored)
+                    changed[name] = adapter.apply(name, changed.get(name), rows, stored)
         tensors = {name: changed[name] for name in reads}
         for name, pairs in factors.items():
             ups, downs = zip(*pairs, strict=True)

@@ -106,7 +106,7 @@ class TensorStore(Protocol):
         """Shape, dtype and bytes in memory of one tensor. Reads at most the header of a file."""
         ...
 
-    def fetched(self, reads: Mapping[str, slice]) -> int:
+    def count_nbytes(self, reads: Mapping[str, slice]) -> int:
         """Bytes that `read_all` reads from where they are stored. Reads at most headers."""
         return count_rows_nbytes({name: self.info(name) for name in reads}, reads)
 

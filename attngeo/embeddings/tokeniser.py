@@ -133,8 +133,9 @@ def _read_gguf(path: Path) -> Tokeniser:
     """The vocabulary in the header of a GGUF file, whose limits were checked when it was opened."""
     if not path.is_file():
         raise UnsupportedModelError(
-            "the vocabulary in a GGUF file is read from this machine only; add --download, or give the checkpoint that "
-            "the file was made from"
+            "the vocabulary in a GGUF file is read from this machine only; set $download, or give the checkpoint that "
+            "the file was made from",
+            "download",
         )
     with closing(RegularFile(path)) as source:
         values = read_vocabulary(source)

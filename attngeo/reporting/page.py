@@ -186,7 +186,8 @@ def render_markdown(content: ReportContent) -> str:
         for figure in section.figures:
             blocks.append(f"*{escape_markdown(figure.caption or figure.label)}*: see the figure in index.html.")
         for table in section.tables:
-            count, shown = len(table.rows), table.rows.head(MOST_MARKDOWN_ROWS)
+            count = len(table.rows)
+            shown = table.rows.head(MOST_MARKDOWN_ROWS)
             more = f" (the first {len(shown)} of {count:,} rows)" if count > len(shown) else ""
             blocks.append(f"{escape_markdown(table.caption or table.name)}{more}:")
             blocks.append(to_markdown(shown, DIGITS).rstrip())

@@ -87,7 +87,8 @@ def plot(  # noqa: D417 - the keywords are those of a session
     if not sources:
         raise UsageError("there is nothing to plot, expected a model or a file of results")
     tables = read_tables(spec, sources, options, session)
-    name, expected = name_input(sources[0]), SOURCES[spec.source]
+    name = name_input(sources[0])
+    expected = SOURCES[spec.source]
     try:
         return spec.make(*tables, options=options)
     except DataError as error:
@@ -200,7 +201,8 @@ def _read_inputs(
 
 def _read_rows(source: Any, spec: FigureSpec, options: PlotOptions) -> pd.DataFrame:
     """The rows of a file or a DataFrame, with the columns that the kind requires."""
-    made_by, columns = SOURCES[spec.source], spec.required_columns(options)
+    made_by = SOURCES[spec.source]
+    columns = spec.required_columns(options)
     if is_frame(source):
         rows = require_columns(source, columns, THE_TABLE, made_by.removesuffix(" -o FILE"))
     else:

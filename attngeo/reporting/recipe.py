@@ -68,7 +68,8 @@ class Request(Table):
 @cache
 def make_request_class(question: Question) -> type[Request]:
     """The class of the results of a question."""
-    function, options = question.find_function(), question.make_options_class()
+    function = question.find_function()
+    options = question.make_options_class()
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     keys: dict[str, Any] = {
         parameter.name: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
@@ -221,7 +222,8 @@ def name_location(location: RecipeLocation, fields: Mapping[str, Any]) -> str:
     >>> name_location(("section", 0, "figures", 1, "kind"), {"section": [{"title": "Layers"}]})
     'section "Layers".figures[2].kind'
     """
-    text, table = "", fields
+    text = ""
+    table = fields
     for part in location:
         try:
             table = table[part]  # type: ignore[index]
@@ -253,7 +255,8 @@ def _find_contradictions(recipe: Recipe) -> Iterator[tuple[RecipeLocation, str]]
 def _check_figure(
     recipe: Recipe, location: RecipeLocation, figure: FigureBlock
 ) -> Iterator[tuple[RecipeLocation, str]]:
-    spec, options = figure.spec, figure.shown
+    spec = figure.spec
+    options = figure.shown
     keys = (("of",) if spec.columns else ("model",)) + (("models",) if "model" in spec.columns else ())
     settings = (*spec.options, *keys, *(("model",) if spec.from_saved else ()))
     for name in type(figure).model_fields:
@@ -278,7 +281,8 @@ def _check_figure(
 
 
 def _check_table(recipe: Recipe, location: RecipeLocation, table: TableBlock) -> Iterator[tuple[RecipeLocation, str]]:
-    view, request = VIEWS[table.show], recipe.find_request(table.of)
+    view = VIEWS[table.show]
+    request = recipe.find_request(table.of)
     yield from _check_reference(recipe, location, table.of, view.needs, where=table.where)
     columns = view.list_columns(None if request is None else request.question.list_columns())
     for column in table.columns or ():
@@ -318,16 +322,20 @@ def _check_reference(
 def _describe_problem(error: ValidationError, recipe_class: type[Recipe]) -> tuple[RecipeLocation, str]:
     """The location and the description of what pydantic found first."""
     problem = first_problem(error)
-    location, within = problem["loc"], problem["loc"]
-    kind: type[BaseModel] = recipe_class
+    location = problem["loc"]
+    within = problem["loc"]
+    table_class: type[BaseModel] = recipe_class
     if location[0] == "results" and len(location) > 2:  # pydantic names the member of a union
-        kind, within = make_request_class(QUESTIONS[str(location[2])]), location[3:]
+        table_class = make_request_class(QUESTIONS[str(location[2])])
+        within = location[3:]
         location = (*location[:2], *within)
         if within[:1] == ("options",) and len(within) > 1:
-            kind, within = kind.model_fields["options"].annotation, within[1:]  # type: ignore[assignment]
-    for at, part in enumerate(location):
-        if part in TABLES and len(location) > at + 2:
-            kind, within = TABLES[str(part)], location[at + 2 :]
+            table_class = table_class.model_fields["options"].annotation  # type: ignore[assignment]
+            within = within[1:]
+    for depth, key in enumerate(location, 1):
+        if key in TABLES and len(location) > depth + 1:  # the number in the list follows
+            table_class = TABLES[str(key)]
+            within = location[depth + 1 :]
     match problem["type"]:
         case "union_tag_not_found" | "union_tag_invalid":
             if "tag" not in problem["ctx"]:
@@ -338,4 +346,4 @@ def _describe_problem(error: ValidationError, recipe_class: type[Recipe]) -> tup
             return location, "is missing"
         case "string_pattern_mismatch":
             return location, f"expected letters, digits, - and _, starting with a letter, got {problem['input']!r:.60}"
-    return location, str(explain(kind, problem | {"loc": within}))
+    return location, str(explain(table_class, problem | {"loc": within}))

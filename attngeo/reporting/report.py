@@ -94,7 +94,9 @@ def build_report(
     overwrite; OutputError if `folder` cannot be written, and the first failure if all results fail, or with `fail_fast`
     if one does. Raises FolderInUseError if another process makes a report in `folder`.
     """
-    file, folder, date = read_recipe(recipe), Path(folder), _read_date()
+    file = read_recipe(recipe)
+    folder = Path(folder)
+    date = _read_date()
     workplace = Workplace(paths=RecipePaths(file.path.parent), folder=folder, session=session)
     _refuse_inputs(file, folder)
     with lock_folder(folder):
@@ -127,10 +129,12 @@ def _build_content(
     file: RecipeFile, results: CollectedResults, workplace: Workplace, date: str
 ) -> tuple[ReportContent, dict[str, pd.DataFrame]]:
     """What the report shows, and its tables by the names of their files: all results, and those of the sections."""
-    recipe, tables = file.recipe, dict(results.rows)
+    recipe = file.recipe
+    tables = dict(results.rows)
     sections = []
     for i, section in enumerate(recipe.section):
-        figures, shown = [], []
+        figures = []
+        shown = []
         for j, figure in enumerate(section.figures):
             with _list_failure(file, ("section", i, "figures", j), results):
                 figures.append(build_figure(figure, results, workplace))
@@ -179,7 +183,8 @@ def _write(folder: Path, content: ReportContent, tables: dict[str, pd.DataFrame]
     """Write all files in full, then put them in place, the page last: until then a former report stays as it was."""
     from attngeo.reporting.page import render_markdown, render_page
 
-    new, former = folder / NEW, _list_former(folder)
+    new = folder / NEW
+    former = _list_former(folder)
     try:
         shutil.rmtree(new, ignore_errors=True)  # of a process that was killed
         (new / TABLES).mkdir(parents=True)

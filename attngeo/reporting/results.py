@@ -200,7 +200,8 @@ class ReportContent:
     @property
     def verdict(self) -> str:
         """How many checks passed, and how much is missing; empty if there are no checks and nothing is missing."""
-        passed, missing = sum(not check.failed for check in self.checks), len(self.failures)
+        passed = sum(not check.failed for check in self.checks)
+        missing = len(self.failures)
         counts = [f"{passed} of {len(self.checks)} checks passed"] if self.checks else []
         if missing:
             counts.append(f"{missing} {'part' if missing == 1 else 'parts'} missing")
@@ -228,8 +229,9 @@ def build_figure(block: FigureBlock, results: CollectedResults, workplace: Workp
 
 def _draw_variants(block: FigureBlock, rows: pd.DataFrame) -> list[tuple[str, Figure]]:
     """One figure of all models, or one for each if its kind shows no more at once."""
+    most = block.spec.most_models
     # `rows` are selected already.
-    most, options = block.spec.most_models, block.shown.replace(where=block.spec.split_where(block.shown)[1] or None)
+    options = block.shown.replace(where=block.spec.split_where(block.shown)[1] or None)
     models = list(rows["model"].unique()) if "model" in rows else []
     if most is None or len(models) <= most:
         return [("", plot(block.kind, rows, options=options))]

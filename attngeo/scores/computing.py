@@ -132,7 +132,7 @@ def _score_sites(
     """The rows of each site, without what all rows of the model have in common."""
     dtype = DTYPES[options.precision]
     rules = ", ".join(dict.fromkeys(site.rule for site in sites))
-    size = sum(store.fetched(site.reads) for site in sites) / 1e6
+    size = sum(store.count_nbytes(site.reads) for site in sites) / 1e6
     what = f"{len(sites)} layers found by {rules}, {size:,.1f} MB to read"
     log.info("%s: %s, on %s in %s", store.ref, what, device, options.precision)
     memory = options.memory

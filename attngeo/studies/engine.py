@@ -9,8 +9,9 @@ cluster may do so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import InterruptedTrainingError
@@ -46,7 +47,8 @@ def run_study(
     if names is None:
         names = [str(setting) for setting in settings]
     tasks = [StudyTask(i, name, setting) for i, (name, setting) in enumerate(zip(names, settings, strict=True))]
-    options, progress = session.study, session.progress
+    options = session.study
+    progress = session.progress
     jobs = min(options.jobs, len(tasks))
     is_elsewhere = jobs > 1 or options.cluster is not None
     arrived: dict[int, RunOutcome[Result]] = {}
@@ -62,12 +64,13 @@ def run_study(
     if options.cluster is not None:
         from attngeo.studies.cluster import run_on_cluster
 
-        running = run_on_cluster(function, tasks, session, options.cluster)
+        running: AbstractContextManager[Iterable[RunOutcome[Result]]]
+        running = closing(run_on_cluster(function, tasks, session, options.cluster))
     elif is_elsewhere:
-        running = run_in_processes(function, tasks, session, jobs, saves=saves)
+        running = closing(run_in_processes(function, tasks, session, jobs, saves=saves))
     else:
-        running = (run_task(function, task, session, len(tasks)) for task in tasks)
-    with closing(running) as outcomes:
+        running = nullcontext(map(partial(run_task, function, session=session, total=len(tasks)), tasks))
+    with running as outcomes:
         for outcome in outcomes:
             arrived[outcome.number] = outcome
             if is_elsewhere:

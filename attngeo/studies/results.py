@@ -167,7 +167,8 @@ def _read(path: Path) -> Kept | None:
         if file.metadata.num_rows > MOST_ROWS:
             raise ValueError("it has too many rows")
         table = file.read(use_threads=False)  # a thread that starts while Python ends makes Arrow abort
-        rows, text = table.to_pylist(), table.schema.metadata[ABOUT].decode()
+        rows = table.to_pylist()
+        text = table.schema.metadata[ABOUT].decode()
         if table.schema.metadata[CHECKSUM].decode() != _hash(rows, text):
             raise ValueError("it has changed since it was written")
         return Kept(rows, json.loads(text))

@@ -34,7 +34,7 @@ from attngeo.checkpoints.store import FLOATS, OuterStore, TensorInfo, quantisati
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError, about
 
 
-class Method(NamedTuple):
+class Quantisation(NamedTuple):
     """A quantisation.
 
     fields: of its configuration. forms: that its weights may have; the first one that fits is taken.
@@ -45,18 +45,18 @@ class Method(NamedTuple):
 
 
 # Name of a method, as config.json states it → the method.
-METHODS: Mapping[str, Method] = {
-    "awq": Method(EVERY | SKIPPED | AWQ, (Awq,)),
-    "bitsandbytes": Method(EVERY | BITSANDBYTES, (Blocks, Int8Rows)),
-    "compressed-tensors": Method(EVERY | COMPRESSED, (PackedFp4, CompressedIntegers, Scaled)),
-    "fbgemm_fp8": Method(EVERY | SKIPPED | FLOAT8, (Scaled,)),
-    "fp8": Method(EVERY | SKIPPED | FLOAT8, (Scaled,)),
-    "gguf": Method(EVERY | GGUF, (Ggml,)),
-    "gptq": Method(EVERY | SKIPPED | GPTQ, (Gptq,)),
-    "mlx": Method(EVERY | MLX, (Mlx,)),
-    "modelopt": Method(EVERY | MODELOPT, (ModeloptFp4, Scaled)),
-    "mxfp4": Method(EVERY | SKIPPED, ()),  # its attention is plain
-    "mxfp8": Method(EVERY | SKIPPED | FLOAT8, (Scaled,)),
+METHODS: Mapping[str, Quantisation] = {
+    "awq": Quantisation(EVERY | SKIPPED | AWQ, (Awq,)),
+    "bitsandbytes": Quantisation(EVERY | BITSANDBYTES, (Blocks, Int8Rows)),
+    "compressed-tensors": Quantisation(EVERY | COMPRESSED, (PackedFp4, CompressedIntegers, Scaled)),
+    "fbgemm_fp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
+    "fp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
+    "gguf": Quantisation(EVERY | GGUF, (Ggml,)),
+    "gptq": Quantisation(EVERY | SKIPPED | GPTQ, (Gptq,)),
+    "mlx": Quantisation(EVERY | MLX, (Mlx,)),
+    "modelopt": Quantisation(EVERY | MODELOPT, (ModeloptFp4, Scaled)),
+    "mxfp4": Quantisation(EVERY | SKIPPED, ()),  # its attention is plain
+    "mxfp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
 }
 # How the names of codes end under methods that are not decoded, so that errors name the weight that is wanted.
 OTHER_CODES = (
@@ -210,9 +210,9 @@ class DecodingStore(OuterStore):
                     needs[packed.infos[role].name] = stored_rows
         return needs
 
-    def fetched(self, reads: Mapping[str, slice]) -> int:
+    def count_nbytes(self, reads: Mapping[str, slice]) -> int:
         """Bytes that `read_all` reads of the files."""
-        return self._inner.fetched(self._list_needs(reads))
+        return self._inner.count_nbytes(self._list_needs(reads))
 
     def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
         """Open the files that hold these tensors, and read what tells the shapes of packed ones, all at once."""
