@@ -22,7 +22,10 @@ from support.vectors import sample_google
 
 from attngeo import errors
 from attngeo.analogies.options import COLUMNS as ANALOGY_COLUMNS
+from attngeo.analogies.questions import load_questions
+from attngeo.papers.statements import STATEMENTS
 from attngeo.scores.score import score_columns
+from attngeo.scores.spec import directionality_at_chance
 
 PARTS = [(path, name) for path in readmes() for name, _ in parts_of(path)]
 IDS = [f"{path.parent.name}-{name}" for path, name in PARTS]
@@ -157,6 +160,24 @@ def test_the_readme_has_the_counts_of_the_census() -> None:
         r"Of the (\d+) model types[^;]*?, (\d+) agree[^;]*?and (\d+) in", (ROOT / "README.md").read_text("utf-8")
     )
     assert tuple(map(int, sentence)) == (attending, counts["right"], counts["rest listed"])
+
+
+def test_the_readme_has_the_numbers_of_the_places_that_it_is_about() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    (checks,) = re.findall(r"do the papers' theorems hold\? (\d+) checks", text)
+    assert int(checks) == len(STATEMENTS)
+    (asked,) = re.findall(r"king - man \+ woman, ([\d,]+) questions", text)
+    assert int(asked.replace(",", "")) == len(load_questions("google").questions)
+    (speed,) = re.findall(r"takes (\d+ s) on two CPU cores, in\s([\d.]+ GB of memory)", text)
+    (measured,) = re.findall(
+        r"score a 32-layer checkpoint of that shape with its heads \| (.*?) \|",
+        (ROOT / "reports/README.md").read_text("utf-8"),
+    )
+    assert ", ".join(speed) == measured
+    pairs = re.findall(r"([\d.]+) for d = (\d+)", text)
+    assert len(pairs) == 2
+    for written, width in pairs:
+        assert float(written) == pytest.approx(directionality_at_chance(int(width)).deviation, abs=0.005)
 
 
 def test_folders_that_users_read_about_have_a_readme() -> None:
