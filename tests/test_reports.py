@@ -29,7 +29,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ALL_MARKED = "<!-- every number with a point or a percent sign is computed or has a source -->"
 # Texts that must say so.
-COMPLETE = ("pretrained", "pretraining", "quantisation", "symmetric-init")
+COMPLETE = ("demo-models", "pretrained", "pretraining", "quantisation", "symmetric-init")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 MARKER = re.compile(r"<!-- (?P<file>(?!generated|given)[\w./-]+):\s+(?P<expression>.+?) -->", re.DOTALL)
 GIVEN = re.compile(r"<!-- given(?: (?P<count>\d+))?:\s[^>]+ -->")
