@@ -31,6 +31,7 @@ ALL_MARKED = "<!-- every number with a point or a percent sign is computed or ha
 # Texts that must say so.
 COMPLETE = (
     "attngeo/analogies",
+    "attngeo/papers",
     "attngeo/papers/saponati2025",
     "attngeo/papers/wibisono2023",
     "attngeo/papers/wibisono2025",
