@@ -67,7 +67,7 @@ def compute(site: AttentionSite, tensors: dict[str, Tensor], device: torch.devic
 
 
 def device_seconds(run: Callable[[], object]) -> float:
-    """Seconds that the kernels and copies of one call take on the device, and a table of the longest of them."""
+    """Seconds that the kernels and copies of one call take on the device. Prints the longest of them."""
     run()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as recorded:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings, strategies as st
 from support.dense import dense_directionality, dense_symmetry, form
+from support.measure import LargestTensor
 from torch import Tensor
 
 from attngeo import directionality, geometry as forms, symmetry
@@ -95,6 +96,51 @@ def test_one_head_that_cancels_is_exact_beside_others() -> None:
     m = (q.mT.double() @ k.double()).float()
     torch.testing.assert_close(statistics.squared_norm, m.square().sum((1, 2)), rtol=1e-5, atol=0)
     torch.testing.assert_close(statistics.row_norms, m.norm(dim=2), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("d", "rank"), [(96, 8), (1000, 300), (30, 20)])  # one block, several blocks, tiles
+def test_heads_of_every_kind_have_their_own_scores(d: int, rank: int, dtype: torch.dtype) -> None:
+    """Beside each other: ordinary, tiny, huge, cancelling, zero, NaN and infinite ones, with an outlier in some."""
+    generator = torch.Generator().manual_seed(rank)
+    wq, wk = torch.stack([torch.stack(random_pair(d, rank, seed)) for seed in range(8)], 1).to(dtype)
+    wq[1] *= 1e-25
+    wk[2] *= 1e25
+    a, b, c = (torch.randn(d, rank // 2, generator=generator, dtype=dtype) for _ in range(3))
+    wq[3] = torch.cat([a, a + 1e-3 * c], dim=1)
+    wk[3] = torch.cat([b, -b], dim=1)
+    wq[4, d // 2] *= 9
+    wq[5], wk[6, 3, 1], wq[7, 0, 0] = 0, math.nan, math.inf
+    for score, dense in ((symmetry, dense_symmetry), (directionality, dense_directionality)):
+        scores = score(wq, wk)  # type: ignore[operator]
+        assert scores.isnan().tolist() == [False] * 5 + [True] * 3
+        for head in range(5):
+            assert scores[head].item() == pytest.approx(dense(form(wq[head], wk[head])), abs=1e-5)
+            alone = score(wq[head], wk[head])  # type: ignore[operator]
+            assert scores[head].item() == pytest.approx(alone.item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_several_heads_at_once_have_a_norm_near_the_threshold(side: int) -> None:
+    """Rows of some heads and columns of others, whose norms are those of the first times a power of two."""
+    wq, wk = random_pair(300, 16, 0)
+    norms = np.sort(np.linalg.norm(form(wq, wk), axis=1))
+    gamma = (norms[-20] * (1 + side * 1e-9) - norms.mean()) / norms.std()
+    others = random_pair(300, 16, 1)
+    left, right = (torch.stack(factors) for factors in zip((wq, wk), (4 * wq, wk), others, (wk, 2 * wq), strict=True))
+    scores = directionality(left, right, gamma=gamma)
+    expected = [dense_directionality(form(q, k), gamma) for q, k in zip(left, right, strict=True)]
+    assert scores.tolist() == pytest.approx(expected, abs=1e-6)
+    assert scores[3].item() == pytest.approx(-scores[0].item(), abs=1e-6)
+
+
+def test_memory_is_that_of_few_heads() -> None:
+    """Products are as large as the factor of one head, if that is large."""
+    heads, rank, n = 8, 64, 4096
+    q, k = torch.ones(heads, rank, n), torch.ones(1, rank, n)
+    with LargestTensor() as largest:
+        form_statistics(Form(q, k, [0] * heads))
+    assert largest.numbers == rank * n
 
 
 @given(pairs())
@@ -196,7 +242,7 @@ def test_leading_dimensions_broadcast() -> None:
 
 @pytest.mark.parametrize("n", [20, 3])  # the Gram form, with keys that are shared, and the tiled form
 @pytest.mark.parametrize("at_once", [1, 3, 4])
-@pytest.mark.parametrize("key_head", [[0, 0, 1, 1], [0, 1, 0, 1]])
+@pytest.mark.parametrize("key_head", [[0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 1]])
 def test_the_statistics_of_heads_are_those_of_their_forms(
     n: int, at_once: int, key_head: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from support.messages import assert_states, refuses
 
 import attngeo
 from attngeo.errors import ModelNotFoundError, UsageError
+from attngeo.geometry import Form, FormStatistics, form_statistics
+from attngeo.scores import computing
 
 
 def test_published_convention_pairs_heads_as_the_tables_did(tmp_path: Path) -> None:
@@ -58,6 +60,19 @@ def test_precisions_agree(precision: str) -> None:
     assert abs(exact["symmetry"] - other["symmetry"]).max() < tolerance
     if precision == "float64":
         assert abs(exact["directionality"] - other["directionality"]).max() < tolerance
+
+
+@pytest.mark.parametrize(("per_head", "forms"), [(False, 1), (True, 13)])
+def test_heads_are_computed_only_for_their_rows(per_head: bool, forms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a layer with 12 heads."""
+    counts: list[int] = []
+
+    def count(form: Form) -> FormStatistics:
+        counts.append(len(form.left))
+        return form_statistics(form)
+
+    monkeypatch.setattr(computing, "form_statistics", count)
+    assert len(attngeo.score("demo:minilm", layers=[0], per_head=per_head)) == forms == sum(counts)
 
 
 def test_rows_name_the_options_that_are_not_at_their_defaults() -> None:
