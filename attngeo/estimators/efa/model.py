@@ -192,21 +192,14 @@ class PartModel(nn.Module):
 
 
 class JointModel(nn.Module):
-    """Both parts of equation (2), which share nothing, fitted by one objective.
+    """Both parts of equation (2): log p(x, y) = Σ_i log p(x_i | …) + log p(y_i | x, …).
 
-    log p(x, y) = Σ_i log p(x_i | …) + log p(y_i | x, …)
+    They share no parameters, so each is trained by itself, and the best weights of both are the best ones of the sum.
     """
 
     def __init__(self, parts: Sequence[PartModel]) -> None:
         super().__init__()
         self.parts: Any = nn.ModuleList(parts)
-
-    def forward(self, *batches: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of −log p of all parts, and the number of observations. batches: one for each part."""
-        sums = [part(batch) for part, batch in zip(self.parts, batches, strict=True)]
-        losses = torch.stack([loss for loss, _ in sums])
-        _, count = sums[0]
-        return losses.sum(), count
 
 
 def split_lengths(batch: Batch) -> Iterator[Batch]:

@@ -16,12 +16,20 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 from support.messages import refuses
 from support.sequences import make_efa, measure_fit
 
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, OutputError, TableError, UsageError
+from attngeo.errors import (
+    AttnGeoError,
+    CorruptCheckpointError,
+    InterruptedTrainingError,
+    OutputError,
+    TableError,
+    UsageError,
+)
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.columns import TRAINING
 from attngeo.estimators.efa.covariates import Covariate, learn_covariates, read_covariates
 from attngeo.estimators.efa.vectors import rank_similar
 from attngeo.estimators.shared.paths import CONFIG
+from attngeo.progress import Progress
 
 SMALL: dict[str, Any] = {"width": 4, "max_epochs": 2, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}
 VALUES = ("rating:poisson", "minutes:gaussian")
@@ -221,7 +229,39 @@ def test_a_time_is_how_late_it_is_and_where_in_a_day_a_week_and_a_year() -> None
         np.testing.assert_allclose(np.exp(1j * angles), np.exp(2j * np.pi * days / period), atol=1e-6)
 
 
-def test_both_parts_have_one_objective_whose_terms_are_theirs(tmp_path: Path) -> None:
+def test_both_parts_are_those_that_are_fitted_apart(tmp_path: Path) -> None:
+    """Each keeps its own best epoch, and stops by itself."""
+    rows = draw_rows(20)
+    options: dict[str, Any] = SMALL | {"validation_fraction": 0.3, "patience": 3, "max_epochs": 40, "width": 8}
+    options |= {"learning_rate": 0.05}
+    both = make_efa(**options, part="both", value=VALUES).fit(rows)
+    items = make_efa(**options, part="items").fit(rows)
+    values = make_efa(**options, part="values", value=VALUES).fit(rows)
+    assert both.log_prob(rows).equals(items.log_prob(rows) + values.log_prob(rows))
+    assert items.history_.best_epoch != values.history_.best_epoch
+    np.testing.assert_array_equal(both.history_.best_epoch, [*items.history_.best_epoch, *values.history_.best_epoch])
+    for number, alone in enumerate((items.history_, values.history_)):
+        for name in ("train", "validation"):
+            losses = getattr(both.history_, name)[:, number]
+            np.testing.assert_array_equal(losses[~np.isnan(losses)], getattr(alone, name))
+
+
+def test_an_interrupted_fit_of_both_parts_resumes_and_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    options: dict[str, Any] = SMALL | {"part": "both", "value": VALUES, "max_epochs": 3}
+    whole = make_efa(**options).fit(ROWS)
+
+    def stop_in_values(step: Progress) -> None:
+        if step.what.startswith("values") and step.done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(InterruptedTrainingError):
+        make_efa(**options).fit(ROWS, folder=tmp_path, progress=stop_in_values)
+    assert {path.name for path in tmp_path.iterdir()} == {"items", "values"}
+    assert make_efa(**options).fit(ROWS, folder=tmp_path).log_prob(ROWS).equals(whole.log_prob(ROWS))
+    assert not list(tmp_path.iterdir())
+
+
+def test_log_p_of_both_parts_is_the_sum_of_theirs(tmp_path: Path) -> None:
     rows = pd.concat([ROWS, ROWS.assign(sequence=ROWS["sequence"] + 5)], ignore_index=True)
     options: dict[str, Any] = SMALL | {"part": "both", "value": VALUES, "max_epochs": 3}
     model = make_efa(**options | {"validation_fraction": 0.3, "patience": 1}).fit(rows)
@@ -231,7 +271,7 @@ def test_both_parts_have_one_objective_whose_terms_are_theirs(tmp_path: Path) ->
     together = parts[0].log_prob(rows) + parts[1].log_prob(rows)
     np.testing.assert_allclose(model.log_prob(rows), together, rtol=1e-6)
     held_out = measure_fit(model)["held-out"].log_prob
-    assert held_out == pytest.approx(-min(model.history_.validation), rel=1e-4)
+    assert held_out == pytest.approx(-np.nanmin(model.history_.validation, axis=0).sum(), rel=1e-4)
     measured = model.measure_columns()["held-out"]
     assert [*measured] == [("items", ""), ("values", "rating"), ("values", "minutes"), ("all", "")]
     assert held_out == pytest.approx(sum(found.log_prob for found in measured.values()) / 2, rel=1e-6)
