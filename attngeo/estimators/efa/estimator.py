@@ -260,7 +260,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         return float(self.log_prob(data).mean())
 
     def measure_columns(self) -> dict[str, dict[tuple[str, str], Measured]]:
-        """Log p of the rows of the fit, beside that of the best distributions without a context.
+        """How well the rows of the fit are predicted, by log p and errors, beside the same without a context.
 
         Returns:
             "train" for the rows that trained, "held-out" or else "validation" for those that did not, and "test" for

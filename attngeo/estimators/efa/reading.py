@@ -26,6 +26,10 @@ from attngeo.estimators.efa.options import EfaOptions
 from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences
 from attngeo.estimators.shared.cells import show_value
 
+# What a model of values needs to predict places that no training row has.
+NEW_PLACES = (
+    "; to predict new places from their coordinates, fit without item_vectors (attngeo efa fit --no-item-vectors)"
+)
 # Coordinates of one place in two tables differ by less than this share of the largest one in their column.
 SAME_PLACE = 1e-6
 
@@ -94,7 +98,8 @@ class TableReader:
         tensors: dict[str, np.ndarray] = {"known": ~missing, "asked": predicted}
         if self.shape.items:
             has_item = ~lacks_item if self.has_values else ~missing
-            tensors["items"] = code_values(frame[options.item], self.items, source, has_item)
+            advice = NEW_PLACES if self.has_values and options.coordinates else ""
+            tensors["items"] = code_values(frame[options.item], self.items, source, has_item, advice=advice)
         if self.has_values:
             # A row of which each value is empty is read if it is not missing, and then refused.
             is_read = ~missing[:, None] & (~is_empty | lacks_all[:, None])

@@ -469,6 +469,18 @@ def test_held_out_sequences_stop_the_training_and_seeds_give_the_same_numbers() 
     assert first.score(frame) == second.score(frame) != other.score(frame)
 
 
+def test_a_new_place_is_refused_with_the_option_that_reads_coordinates_only() -> None:
+    rows = draw_table([1.0, 2.0]).assign(x=range(len(draw_table([1.0, 2.0]))))
+    new = rows.assign(item="elsewhere")
+    model = fit(rows, coordinates=("x",), part="values")
+    with refuses(TableError, "'elsewhere'", "no training row", "--no-item-vectors"):
+        model.predict(new)
+    assert fit(rows, coordinates=("x",), part="values", item_vectors=False).predict(new)["mean"].notna().all()
+    with refuses(TableError, "'elsewhere'", "no training row") as caught:
+        fit(rows, part="values").predict(new)
+    assert "--no-item-vectors" not in str(caught.value)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], pd.DataFrame, str]] = {
     "no rows": ({}, draw_table([1.0]).head(0), "no rows"),
     "no column": ({"sequence": "basket"}, draw_table([1.0]), "no column 'basket'"),
