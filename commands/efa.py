@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -73,7 +74,8 @@ def fit(
     p of a row, constants included, and that of the best distribution which does not see the other rows. If no item
     occurs twice in a sequence, it also has that of the frequencies of items that are not in the context. The second has
     the accuracy of the most probable item beside that of the most frequent one, and the error of means beside that of
-    the mean of each item. Of several values each has a line. Covariates, such as --covariates genre:category, are masked with their item, but not with a value.
+    the mean of each item. Of several values each has a line. Covariates, such as --covariates genre:category, are
+    masked with their item, but not with a value.
 
     Examples:
         attngeo efa fit baskets.csv --sequence order --item product --save model
@@ -113,11 +115,12 @@ def _print_scores(rows: pd.DataFrame) -> None:
         said = f"Each row given {sees}: {', '.join(parts['of'] + ' (' + parts['family'] + ')')}."
     console = Terminal()
     console.print(said)
+    has_held_out = bool(rows["data"].isin(["held-out", "validation"]).any())
     for row in rows[rows["part"] != "all"].drop_duplicates("part").to_dict("records"):
-        console.print(_describe_training(row, has_held_out=bool((rows["data"].isin(["held-out", "validation"])).any())))
+        console.print(_describe_training(row, has_held_out=has_held_out))
 
 
-def _describe_training(row: dict[str, Any], *, has_held_out: bool) -> str:
+def _describe_training(row: Mapping[Any, Any], *, has_held_out: bool) -> str:
     """How the training of a part ended."""
     part = row["part"].capitalize()
     if not has_held_out:

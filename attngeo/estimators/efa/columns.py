@@ -131,8 +131,8 @@ def code_values(
 ) -> np.ndarray:
     """The numbers of values among the known ones; 0 for rows that are not read.
 
-    Those of other kinds are found as `find_values` does. Raises TableError for a value that is missing or unknown, which
-    ends with the advice.
+    Those of other kinds are found as `find_values` does. Raises TableError for a value that is missing or unknown; its
+    message ends with the advice.
     """
     try:
         codes = find_values(column, known, are_codes=True)

@@ -526,7 +526,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
 
 
 def _list_states(folder: str | Path | None, parts: Sequence[PartModel]) -> list[Path | None]:
-    """The folder of the state of each part's training: `folder`, or if there are both parts, a folder in it for each."""
+    """The folder of the state of each part's training: `folder`, or a folder in it for each of both parts."""
     if folder is None:
         return [None] * len(parts)
     if len(parts) == 1:

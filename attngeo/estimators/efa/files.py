@@ -42,10 +42,10 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
 
     Columns: data, part, value, model, direction, family, seed, those of `Measured`, and of each part's training epochs,
     best_epoch (whose weights it has, from 1) and stopped_early (whether patience ended it). part is items or values (of
-    the column value), and all for the sum of several; data is train, held-out or validation, and test, log_prob the mean
-    of a row, constants of the family included, and without_context that of the best distribution that does not see the
-    other rows: one of the family for each item, learned from training rows. without_repeats, for items that occur once
-    in a sequence, is that of their frequencies among the items that the context does not have. Raises as
+    the column value), and all for the sum of several; data is train, held-out or validation, and test, log_prob the
+    mean of a row, constants of the family included, and without_context that of the best distribution that does not see
+    the other rows: one of the family for each item, learned from training rows. without_repeats, for items that occur
+    once in a sequence, is that of their frequencies among the items that the context does not have. Raises as
     `ExponentialFamilyAttention.fit` and `save`, and DataUnavailableError or TableError for files that cannot be read.
     """
     paths = {TRAINING: path, HELD_OUT: options.validation, TEST: options.test}

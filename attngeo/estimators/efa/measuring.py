@@ -165,7 +165,7 @@ def _has_repeats(table: Sequences) -> bool:
 
 
 def _select_known(table: Sequences, column: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The entries whose value of a column is known, [P]; these values; and the numbers of their items, 0 without items."""
+    """Which entries have a known value of a column, [P]; these values; the numbers of their items, 0 without items."""
     assert table.values is not None
     values = table.values[:, column].float().double()  # as the model reads them
     known = table.known & ~values.isnan()

@@ -229,7 +229,7 @@ def test_a_time_is_how_late_it_is_and_where_in_a_day_a_week_and_a_year() -> None
         np.testing.assert_allclose(np.exp(1j * angles), np.exp(2j * np.pi * days / period), atol=1e-6)
 
 
-def test_both_parts_are_those_that_are_fitted_apart(tmp_path: Path) -> None:
+def test_both_parts_are_those_that_are_fitted_apart() -> None:
     """Each keeps its own best epoch, and stops by itself."""
     rows = draw_rows(20)
     options: dict[str, Any] = SMALL | {"validation_fraction": 0.3, "patience": 3, "max_epochs": 40, "width": 8}
