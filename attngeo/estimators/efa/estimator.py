@@ -217,7 +217,9 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         shapes = []
         for part in parts:
             items = len(self.items_) if has_items or part == "items" else 0
-            shapes.append(DataShape(part=part, items=items, covariates=covariates, position=position))
+            repeats = part == "values" or options.repeats is not False
+            shape = DataShape(part=part, items=items, covariates=covariates, position=position, repeats=repeats)
+            shapes.append(shape)
         return shapes
 
     @property
@@ -373,11 +375,11 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         if rows is None:
             shape = self._parts[0].shape
             length = options.length or shape.trained or shape.longest
-            if length > shape.longest:
-                raise UsageError(
-                    f"$length is {length}, expected at most {shape.longest}: the model has no longer sequences",
-                    "length",
-                )
+            longest, reason = shape.longest, "the model has no longer sequences"
+            if not shape.repeats and shape.items < longest:
+                longest, reason = shape.items, "no item occurs twice"
+            if length > longest:
+                raise UsageError(f"$length is {length}, expected at most {longest}: {reason}", "length")
             sequences, positions = np.indices((options.sequences or 1, length))
             position = fitted.position or POSITION
             rows = pd.DataFrame({fitted.sequence: sequences.ravel(), position: positions.ravel()})
@@ -388,7 +390,8 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     def _draw(self, model: PartModel, rows: pd.DataFrame, options: EfaSampleOptions) -> pd.DataFrame:
         """The rows with the items or values of a part."""
         check_columns(rows, [], TABLE)
-        reader = TableReader(self.options_, self.items_, model.shape)
+        shape = model.shape.model_copy(update={"repeats": True})  # all rows have the first item before it is drawn
+        reader = TableReader(self.options_, self.items_, shape)
         start = self.items_[0] if model.is_of_items else 0.0
         sequences = reader.read(rows.assign(**dict.fromkeys(reader.modelled, start)))
         model = model.cpu().eval()
@@ -432,7 +435,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     def contexts(self, data: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """The vector that each row is predicted from, given the others: H(x) of items, K(y) of values (section 5.1).
 
-        The natural parameters are linear maps of it.
+        The natural parameters are linear maps of it, but for items that may not occur again.
 
         Args:
             data: rows as those of the training.

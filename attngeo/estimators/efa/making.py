@@ -62,7 +62,8 @@ def make_model(
             nn.init.constant_(family.log_variance, math.log(column.variance))
     if architecture.init == "keras":
         start_like_keras(network)
-    return PartModel(network, families, shape)
+    context_dropout = options.context_dropout if options.model == "efa" else 0.0
+    return PartModel(network, families, shape, context_dropout=context_dropout)
 
 
 def _make_network(options: EfaOptions, architecture: Architecture, shape: DataShape) -> nn.Module:

@@ -114,7 +114,7 @@ def _measure_items(
     rank[counts.argsort(descending=True, stable=True)] = torch.arange(len(counts))
     is_popular = rank[data.items] == 0
     without_repeats = math.nan
-    if not (_has_repeats(train) or _has_repeats(data)):
+    if not (train.find_repeats().any() or data.find_repeats().any()):
         in_context = _add_context(chances, data, causal=options.causal)
         without_repeats = float((chances / (1 - in_context))[data.known].log().mean())
         is_popular = _find_popular(rank[data.items], data, causal=options.causal)
@@ -154,14 +154,6 @@ def _find_popular(rank: Tensor, data: Sequences, *, causal: bool) -> Tensor:
     if causal:
         is_popular &= table["position"] == sequences["position"].cummax()
     return torch.tensor(is_popular.reindex(range(len(rank)), fill_value=False).to_numpy())
-
-
-def _has_repeats(table: Sequences) -> bool:
-    """Whether a sequence has an item twice."""
-    assert table.items is not None
-    sequence, _ = table.index
-    pairs = (sequence * (table.items.max() + 1) + table.items)[table.known]
-    return len(torch.unique(pairs)) < len(pairs)
 
 
 def _select_known(table: Sequences, column: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,7 +25,7 @@ from attngeo.options import (
 from attngeo.training import Precision
 
 Part = Literal["auto", "items", "values", "both"]
-Kind = Literal["category", "number", "time"]
+Kind = Literal["category", "categories", "number", "time"]
 Model = Literal["efa", "fm"]
 Direction = Literal["bi", "uni"]
 Scale = Literal["width", "head"]
@@ -130,7 +130,8 @@ class EfaOptions(EstimatorOptions):
     )
     covariates: Sequence[str] = option(
         (),
-        "Column of what else is known of a row, and its kind: category, number or time; may be repeated",
+        "Column of what else is known of a row, and its kind: category, categories (Drama|War), number or time; may be "
+        "repeated",
         panel=INPUT,
         metavar="COLUMN[:KIND]",
         parse=_parse_pairs,
@@ -172,6 +173,13 @@ class EfaOptions(EstimatorOptions):
         panel=MODEL,
         shown_default="if a column orders the rows, or with direction uni",
     )
+    repeats: bool | None = option(
+        None,
+        "Let an item occur again in a sequence; without it, the items that a row sees have probability 0",
+        advanced=True,
+        panel=MODEL,
+        shown_default="if one does in training rows",
+    )
     width: int = option(32, "Numbers of an embedding", panel=MODEL, least=1)
     n_layers: int = option(2, "Layers of attention", panel=MODEL, flags=("--layers",), least=1, most=1000)
     n_heads: int = option(2, "Heads of attention", advanced=True, panel=MODEL, flags=("--heads",), least=1)
@@ -204,6 +212,14 @@ class EfaOptions(EstimatorOptions):
         "haversine", "Distance of places: of latitude and longitude, or straight", advanced=True, panel=MODEL
     )
     weight_decay: float = option(0.0, "Weight decay of AdamW; 0 is Adam", advanced=True, panel=OPTIMISATION, least=0)
+    context_dropout: float = option(
+        0.3,
+        "Fraction of the rows that others do not see while the attention trains, at random",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+        most=0.9,
+    )
     batch_size: int = option(32, "Sequences in a batch", advanced=True, panel=OPTIMISATION, least=1)
     patience: int | None = option(
         10,

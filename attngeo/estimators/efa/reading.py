@@ -30,6 +30,10 @@ from attngeo.estimators.shared.cells import show_value
 NEW_PLACES = (
     "; to predict new places from their coordinates, fit without item_vectors (attngeo efa fit --no-item-vectors)"
 )
+REPEATED = (
+    " is in its sequence twice, but the model has items that occur once; leave the row out, or fit with repeats "
+    "(attngeo efa fit --repeats)"
+)
 # Coordinates of one place in two tables differ by less than this share of the largest one in their column.
 SAME_PLACE = 1e-6
 
@@ -116,7 +120,16 @@ class TableReader:
         sequences = Sequences(names=np.asarray(names)[copied], starts=starts, rows=rows, **entries)
         if self.shape.places:
             check_places(sequences, self.shape.places)
+        self._refuse_repeats(sequences, frame, source)
         return sequences
+
+    def _refuse_repeats(self, sequences: Sequences, frame: pd.DataFrame, source: str) -> None:
+        """Raise TableError for an item that its sequence has before, if none may occur again."""
+        if self.shape.repeats:
+            return
+        repeats = np.zeros(len(frame), bool)
+        repeats[sequences.rows[sequences.find_repeats()]] = True
+        refuse_first(repeats, frame[self.options.item], source, REPEATED)
 
     def _read_values(self, frame: pd.DataFrame, is_read: np.ndarray, source: str) -> dict[str, np.ndarray]:
         """The values of rows, [rows, columns], and their coordinates and lags. Raises TableError.

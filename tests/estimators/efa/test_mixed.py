@@ -42,6 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "covariates of values": {"value": VALUES, "covariates": COVARIATES},
     "covariates of items": {"part": "items", "covariates": COVARIATES},
     "both": {"part": "both", "value": VALUES},
+    "categories": {"value": VALUES, "covariates": ("genre:categories", "age:number", "when:time")},
     "both with covariates": {"part": "both", "value": VALUES, "covariates": COVARIATES},
 }  # fmt: skip
 DIRECTIONS, ITEMS = ("bi", "uni"), ["jam", "milk", "rice", "tea"]
@@ -214,6 +215,34 @@ def test_categories_and_times_are_read_as_they_are_written() -> None:
     shapes = fit(dates, value="rating:poisson", covariates=("genre", "age", "when")).model_.parts[0].shape.covariates
     assert [shape.kind for shape in shapes] == ["category", "number", "time"]
     assert shapes[0].categories == ("drama", "war")
+
+
+def test_several_categories_of_a_cell_are_marks_of_each() -> None:
+    genres = pd.Series(["war", "drama|war", " drama | crime"] * len(ROWS))[: len(ROWS)]
+    rows = ROWS.assign(genres=genres)
+    learned = learn_covariates({TRAINING: rows}, {"genres": "categories"})
+    assert learned[0].categories == ("crime", "drama", "war")
+    codes, numbers = read_covariates(rows, {"genres": learned[0]}, TRAINING)
+    assert codes.shape == (len(ROWS), 0)
+    assert numbers[:3].tolist() == [[0, 0, 1], [0, 1, 1], [1, 1, 0]]
+    model = fit(rows, value="rating:poisson", covariates="genres:categories")
+    expected = model.predict(rows)
+    pd.testing.assert_frame_equal(model.predict(rows.assign(genres=genres.replace("drama|war", "war|drama"))), expected)
+    other = model.predict(rows.assign(genres="war"))
+    assert (np.abs(other / expected - 1).max(axis=1) > 1e-4).all()
+    years = pd.Series(range(len(ROWS))) % 2
+    assert learn_covariates({TRAINING: rows.assign(year=years)}, {"year": "categories"})[0].categories == ("0", "1")
+    for cell, facts in (
+        ("noir", ["row 2", "'noir'", "no training row", "3 categories such as 'crime'"]),
+        ("war|noir", ["row 2", "'war|noir'", "no training row"]),
+        ("war|", ["row 2", "'war|'", "empty category"]),
+        (None, ["row 2", "the cell is empty"]),
+        (["war"], ["'genres'", "has a list"]),
+    ):
+        changed = genres.astype(object)
+        changed.iloc[1] = cell
+        with refuses(TableError, *facts):
+            model.predict(rows.assign(genres=changed))
 
 
 def test_a_time_is_how_late_it_is_and_where_in_a_day_a_week_and_a_year() -> None:
