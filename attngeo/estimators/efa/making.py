@@ -104,7 +104,8 @@ def _make_value_attention(options: EfaOptions, architecture: Architecture, shape
         levels=shape.levels,
         positions=_count_positions(options, shape),
         join=architecture.join,
-        head=tuple(architecture.head),
+        head=tuple(architecture.head) if architecture.readout == "network" else None,
+        bias=architecture.bias,
     )
     layers = _shape_attention(options, architecture, tokens.attended)
     return ValueAttention(tokens, layers, causal=options.causal)
@@ -131,7 +132,8 @@ def _shape_attention(options: EfaOptions, architecture: Architecture, width: int
         width=width,
         layers=options.n_layers,
         heads=options.n_heads,
-        bias=True,
+        kind=architecture.weights,
+        bias=architecture.bias,
         head_size=architecture.head_size,
         scale=architecture.scale,
         residual=architecture.residual,

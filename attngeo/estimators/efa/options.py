@@ -29,7 +29,9 @@ Kind = Literal["category", "categories", "number", "time"]
 Model = Literal["efa", "fm"]
 Direction = Literal["bi", "uni"]
 Scale = Literal["width", "head"]
-Embedding = Literal["network", "truncated"]
+Weights = Literal["softmax", "linear", "relu"]
+Embedding = Literal["network", "truncated", "identity"]
+Readout = Literal["network", "last"]
 Pooling = Literal["mean", "sum", "seen"]
 Init = Literal["torch", "keras"]
 Short = Literal["error", "keep"]
@@ -83,6 +85,13 @@ class Architecture(Options):
         None, "Size of a head; numbers of a token / heads, rounded down", panel=MODEL, least=1
     )
     scale: Scale = option("width", "Products are divided by the width, or by √(head size)", panel=MODEL)
+    weights: Weights = option(
+        "softmax",
+        "What products of queries and keys become: their softmax; the products themselves (linear attention); or their "
+        "positive part, divided by the number of tokens",
+        panel=MODEL,
+    )
+    bias: bool = option(True, "Let layers and the network of coordinates add a learned vector", panel=MODEL)
     residual: bool = option(True, "Add the input of a layer to its output", panel=MODEL)
     norm: bool = option(False, "Normalise each layer", panel=MODEL)
     feed_forward: int = option(
@@ -91,12 +100,16 @@ class Architecture(Options):
     both: bool = option(True, "Give tokens of values two vectors of the item, or one", panel=MODEL)
     embedding: Embedding = option(
         "network",
-        "How values enter: through a network, or by a vector for each whole number from 0, without fractions",
+        "How values enter: through a network; by a vector for each whole number from 0, without fractions; or as they "
+        "are, 0 where they are masked",
         panel=MODEL,
     )
     join: int = option(0, "Hidden units through which each token goes first; 0 for none", panel=MODEL, least=0)
     head: Sequence[int] = option(
         (32,), "Hidden units before the parameter of the family", panel=MODEL, parse=_parse_units, repeated=True
+    )
+    readout: Readout = option(
+        "network", "How the parameter of the family is read: by a network, or as the last number", panel=MODEL
     )
     pooling: Pooling = option(
         "mean",
