@@ -187,8 +187,8 @@ def similar(
 ) -> None:
     """List the items that go with an item, such as products bought together.
 
-    The score of two items is δ·β of one and the other, in both orders, for their center and context vectors (section
-    6.3 of the paper). The item itself is left out.
+    The score of two items is δ·β of one and the other, in both orders, for their center and context vectors. Section
+    6.3 of the paper prints one order twice; its code has both. The item itself is left out.
 
     Examples:
         attngeo efa similar model Limes
