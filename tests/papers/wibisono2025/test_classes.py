@@ -89,7 +89,7 @@ def test_a_fit_of_the_class_is_close_to_bayes_rule_on_its_data() -> None:
     loss = float(measure_loss(predicted, everything))
     least = float(measure_loss(predict_by_bayes(everything), everything))
     nothing = float(measure_loss(torch.zeros_like(everything.values), everything))
-    assert (least, nothing) == (pytest.approx(0.25, abs=0.005), 0.5)
+    assert (least, nothing) == pytest.approx((0.25, 0.5), abs=0.005)
     assert least - 1e-9 <= loss < least + (nothing - least) / 10
 
 
