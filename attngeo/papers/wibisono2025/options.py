@@ -57,7 +57,7 @@ class RunOptions(Options):
     direction: Directions = option(
         "both", "What a position sees: all others, those before it, or both", panel=COMPARISON
     )
-    baselines: bool = option(True, "Compute the baselines that need no training", panel=COMPARISON)
+    baselines: bool = option(True, "Compute the baselines, which have no network", panel=COMPARISON)
     published: bool = option(False, "As the paper's numbers were made, not as its text says", panel=COMPUTATION)
     layers: int | None = option(
         None, "Layers of attention", panel=MODEL, least=1, shown_default="2; for temperature 1, 2 and 4"
