@@ -28,6 +28,8 @@ from attngeo.estimators.efa.networks import (
 from attngeo.estimators.efa.options import Architecture, Distance, EfaOptions
 from attngeo.estimators.efa.sequences import DataShape
 
+# The share of rows that others do not see while a model of items trains: of 0, 0.3 and 0.5 the best on held-out baskets.
+ITEM_DROPOUT = 0.3
 # Radius of the Earth in km.
 RADIUS = 6371.0
 MOST_DEGREES = {"latitude": 90, "longitude": 360}
@@ -62,7 +64,9 @@ def make_model(
             nn.init.constant_(family.log_variance, math.log(column.variance))
     if architecture.init == "keras":
         start_like_keras(network)
-    context_dropout = options.context_dropout if options.model == "efa" else 0.0
+    context_dropout = options.context_dropout
+    if context_dropout is None:
+        context_dropout = ITEM_DROPOUT if shape.part == "items" and options.model == "efa" else 0.0
     return PartModel(network, families, shape, context_dropout=context_dropout)
 
 

@@ -225,13 +225,14 @@ class EfaOptions(EstimatorOptions):
         "haversine", "Distance of places: of latitude and longitude, or straight", advanced=True, panel=MODEL
     )
     weight_decay: float = option(0.0, "Weight decay of AdamW; 0 is Adam", advanced=True, panel=OPTIMISATION, least=0)
-    context_dropout: float = option(
-        0.3,
+    context_dropout: float | None = option(
+        None,
         "Fraction of the rows that others do not see while the attention trains, at random",
         advanced=True,
         panel=OPTIMISATION,
         least=0,
         most=0.9,
+        shown_default="0.3 for items, 0 for values",
     )
     batch_size: int = option(32, "Sequences in a batch", advanced=True, panel=OPTIMISATION, least=1)
     patience: int | None = option(
