@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -38,6 +39,11 @@ Rows = Annotated[
 ]
 # Weights of a row and sequences that are printed.
 STRONGEST, PRINTED = 5, 4
+# Errors of predictions, each beside that of a baseline: the most frequent item, and the mean of each item's values.
+ERRORS = {
+    "accuracy": "accuracy:.3f", "popularity": "popularity_accuracy:.3f",
+    "rmse": "rmse:.4g", "item mean": "item_mean_rmse:.4g",
+}  # fmt: skip
 # Columns of the comparison of two models.
 RELATIONS = {
     "rows": "rows:,d", "K": "size:d", "R²": "forward:.3f", "R² back": "backward:.3f",
@@ -64,10 +70,12 @@ def fit(
 ) -> None:
     """Fit a model to the items of sequences, to the values of items and places, or to both.
 
-    Each row is predicted from the other rows of its sequence, or from those before it. The table has the mean log p of
-    a row, constants included, and that of the best distribution which does not see the other rows. If no item occurs
-    twice in a sequence, it also has that of the frequencies of items that are not in the context. Of several values
-    each has a line. Covariates, such as --covariates genre:category, are masked with their item, but not with a value.
+    Each row is predicted from the other rows of its sequence, or from those before it. The first table has the mean log
+    p of a row, constants included, and that of the best distribution which does not see the other rows. If no item
+    occurs twice in a sequence, it also has that of the frequencies of items that are not in the context. The second has
+    the accuracy of the most probable item beside that of the most frequent one, and the error of means beside that of
+    the mean of each item. Of several values each has a line. Covariates, such as --covariates genre:category, are
+    masked with their item, but not with a value.
 
     Examples:
         attngeo efa fit baskets.csv --sequence order --item product --save model
@@ -95,12 +103,32 @@ def _print_scores(rows: pd.DataFrame) -> None:
         if rows[name].notna().any():
             columns[name.replace("_", " ")] = f"{name}:.3f"
     print_table(rows, columns, texts=texts, rule="tight")
+    columns = {name: name for name in texts}
+    for title, cell in ERRORS.items():
+        if rows[cell.partition(":")[0]].notna().any():
+            columns[title] = cell
+    print_table(rows[rows["part"] != "all"], columns, texts=texts, rule="tight")
     sees = "all other rows of its sequence" if first["direction"] == "bi" else "the rows of its sequence before it"
     said = f"{first['part'].capitalize()}, {first['family']}; each row given {sees}."
     if not is_one:
         parts = rows[rows["part"] != "all"].drop_duplicates(["part", "value"])
         said = f"Each row given {sees}: {', '.join(parts['of'] + ' (' + parts['family'] + ')')}."
-    Terminal().print(said)
+    console = Terminal()
+    console.print(said)
+    has_held_out = bool(rows["data"].isin(["held-out", "validation"]).any())
+    for row in rows[rows["part"] != "all"].drop_duplicates("part").to_dict("records"):
+        console.print(_describe_training(row, has_held_out=has_held_out))
+
+
+def _describe_training(row: Mapping[Any, Any], *, has_held_out: bool) -> str:
+    """How the training of a part ended."""
+    part = row["part"].capitalize()
+    if not has_held_out:
+        return f"{part}: all {row['epochs']} epochs, with the weights of the last one; no rows were held out."
+    weights = f"with the weights of epoch {row['best_epoch']}, which has the lowest held-out loss"
+    if row["stopped_early"]:
+        return f"{part}: patience ended the training after epoch {row['epochs']}, {weights}."
+    return f"{part}: all {row['epochs']} epochs, {weights}; more may lower it."
 
 
 @with_options
@@ -159,8 +187,8 @@ def similar(
 ) -> None:
     """List the items that go with an item, such as products bought together.
 
-    The score of two items is δ·β of one and the other, in both orders, for their center and context vectors (section
-    6.3 of the paper). The item itself is left out.
+    The score of two items is δ·β of one and the other, in both orders, for their center and context vectors. Section
+    6.3 of the paper prints one order twice; its code has both. The item itself is left out.
 
     Examples:
         attngeo efa similar model Limes

@@ -29,7 +29,8 @@ SIZES, VALIDATION, TEST = (100, 400, 1600, 6400), 1000, 2000
 # Models have the architecture of the known one.
 OPTIONS: dict[str, Any] = {
     "part": "items", "direction": "uni", "width": WIDTH, "n_layers": 1, "order": True, "learning_rate": 0.01,
-    "max_epochs": 300, "patience": 15, "batch_size": 32, "architecture": Architecture(scale="head", longest=LENGTH),
+    "max_epochs": 300, "patience": 15, "batch_size": 32, "context_dropout": 0.0,
+    "architecture": Architecture(scale="head", longest=LENGTH),
 }  # fmt: skip
 
 
@@ -91,7 +92,8 @@ def fit_model(model: str, split: Split, size: int) -> Iterator[dict[str, Any]]:
     """The cross-entropy of a model on test rows, and the epochs of its training."""
     names = split.train["sequence"].unique()[:size]
     train = split.train[split.train["sequence"].isin(names)]
-    options = {name: value for name, value in OPTIONS.items() if model == "efa" or name != "n_layers"}
+    of_attention = ("n_layers", "context_dropout")
+    options = {name: value for name, value in OPTIONS.items() if model == "efa" or name not in of_attention}
     fitted = ExponentialFamilyAttention(**options | {"model": model}).fit(train, validation=split.validation)
     yield make_row(model, f"N={size}", "cross_entropy", -fitted.score(split.test))
     yield make_row(model, f"N={size}", "epochs", float(len(fitted.history_.train)))

@@ -25,13 +25,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from attngeo.errors import UsageError
-from attngeo.estimators.efa.options import Scale
+from attngeo.estimators.efa.options import Scale, Weights
 
 # Sequences are computed together if the shortest has this share of the longest one,
 SIMILAR = 0.75
@@ -47,17 +47,18 @@ SHORT_ROW = 16
 class AttentionShape:
     """The sizes and the kind of the layers. Raises UsageError for heads that do not divide it.
 
-    width: d. kind: "softmax", or "linear" for the products themselves as weights. scale: of the products, 1/"width" as
-    in the paper, or 1/√"head" as in its code. bias: of the four matrices. output: a matrix after the heads; without it,
-    heads·head_size must be the width. norm: layer normalisation after each residual connection. feed_forward: hidden
-    units of a layer after the attention, 0 for none.
+    width: d. kind: "softmax"; "linear" for the products themselves as weights; "relu" for their positive part, divided
+    by the number of tokens that are seen (Bai et al. 2023, arXiv 2306.04637, definition 1). scale: of the products,
+    1/"width" as in the paper, or 1/√"head" as in its code. bias: of the four matrices and of the feed-forward layer.
+    output: a matrix after the heads; without it, heads·head_size must be the width. norm: layer normalisation after
+    each residual connection. feed_forward: hidden units of a layer after the attention, 0 for none.
     """
 
     width: int
     layers: int = 1
     heads: int = 1
     head_size: int | None = None
-    kind: Literal["softmax", "linear"] = "softmax"
+    kind: Weights = "softmax"
     scale: Scale = "width"
     residual: bool = True
     bias: bool = False
@@ -106,8 +107,9 @@ class MaskedLayer(nn.Module):
         self.norm2 = nn.LayerNorm(shape.width) if shape.norm and shape.feed_forward else nn.Identity()
         self.feed_forward: nn.Module | None = None
         if shape.feed_forward:
-            up = nn.Linear(shape.width, shape.feed_forward)
-            self.feed_forward = nn.Sequential(up, nn.ReLU(), nn.Linear(shape.feed_forward, shape.width))
+            up = nn.Linear(shape.width, shape.feed_forward, bias=shape.bias)
+            down = nn.Linear(shape.feed_forward, shape.width, bias=shape.bias)
+            self.feed_forward = nn.Sequential(up, nn.ReLU(), down)
 
     def queries(self, x: Tensor) -> Tensor:
         """Queries of tokens, scaled: [..., H, N, c]."""
@@ -121,6 +123,8 @@ class MaskedLayer(nn.Module):
         """The weights of tokens, over the last dimension; 0 for those that are not seen, if one is."""
         if self.shape.kind == "linear":
             return logits.masked_fill(~seen, 0)
+        if self.shape.kind == "relu":
+            return logits.relu().masked_fill(~seen, 0) / seen.sum(-1, keepdim=True).clamp(min=1)
         return _softmax(logits.masked_fill(~seen, torch.finfo(logits.dtype).min))
 
     def add(self, mixed: Tensor) -> Tensor:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from attngeo.errors import TableError
-from attngeo.estimators.efa.model import JointModel, PartModel
+from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.options import Architecture, EfaOptions
 from attngeo.estimators.efa.sequences import Sequences
 from attngeo.progress import ProgressCallback, ignore_progress
@@ -59,44 +60,43 @@ def hold_out(sequences: Sequences, options: EfaOptions) -> tuple[Sequences, Sequ
 
 @dataclass(frozen=True)
 class SequenceBatches:
-    """Batches of sequences in a random order, each as long as its longest one; one for each part of the model.
+    """Batches of sequences in a random order, each as long as its longest one.
 
-    parts: the same sequences, as each part reads them. Those that are held out have no order: sequences of about one
-    length are together, so that a long one is read with few others.
+    Those that are held out have no order: sequences of about one length are together, so that a long one is read with
+    few others.
     """
 
-    model: PartModel | JointModel
-    parts: Sequence[Sequences]
+    model: PartModel
+    sequences: Sequences
     options: EfaOptions
     are_held_out: bool = False
 
     def epoch(self, number: int) -> Iterator[tuple[Any, ...]]:
         """The batches of an epoch, from 0."""
         if self.are_held_out:
-            groups = group_similar(self.model.parts[0], self.parts[0], self.options)
+            groups = group_similar(self.model, self.sequences, self.options)
         else:
-            order = torch.randperm(len(self.parts[0]), generator=draw_generator(self.options.random_state, number))
+            order = torch.randperm(len(self.sequences), generator=draw_generator(self.options.random_state, number))
             groups = (group.numpy() for group in torch.split(order, self.options.batch_size))
         for group in groups:
-            pairs = zip(self.model.parts, self.parts, strict=True)
-            yield tuple(model.batch(sequences.take(group)) for model, sequences in pairs)
+            yield (self.model.batch(self.sequences.take(group)),)
 
 
 def train_model(
-    model: PartModel | JointModel,
-    tables: Sequence[Sequence[Sequences]],
+    model: PartModel,
+    tables: Sequence[Sequences],
     options: EfaOptions,
     architecture: Architecture,
     *,
     folder: str | Path | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> History:
-    """Train on the first table, and end with the weights of the lowest loss on the second one, if there is one.
+    """Train a part on the first table, and end with the weights of the lowest loss on the second one, if there is one.
 
-    tables: each as the parts of the model read it. folder, progress: of `training.loop.train`, which raises as there.
+    folder, progress: of `training.loop.train`, which raises as there.
     """
     train_batches, *others = (
-        SequenceBatches(model, parts, options, are_held_out=number > 0) for number, parts in enumerate(tables)
+        SequenceBatches(model, sequences, options, are_held_out=number > 0) for number, sequences in enumerate(tables)
     )
     training = options.training(
         weight_decay=options.weight_decay,
@@ -104,7 +104,7 @@ def train_model(
         seed=options.random_state,
         precision=options.precision,
     )
-    numbers = options.batch_size * options.width * tables[0][0].lengths.mean()
+    numbers = options.batch_size * options.width * tables[0].lengths.mean()
     with limited_threads(is_small=numbers < UNDIVIDED):
         return train(
             model,
@@ -117,12 +117,25 @@ def train_model(
         )
 
 
-def _identify(tables: Sequence[Sequence[Sequences]], options: EfaOptions, architecture: Architecture) -> str:
+def join_histories(histories: Sequence[History]) -> History:
+    """The losses of several parts as the columns of one history; NaN after a part has stopped. One part stays as it is.
+
+    best_epoch: [parts].
+    """
+    if len(histories) == 1:
+        return histories[0]
+    losses = {}
+    for name in ("train", "validation"):
+        columns = [pd.Series(getattr(history, name), dtype=float) for history in histories]
+        losses[name] = pd.concat(columns, axis=1).to_numpy()
+    return History(**losses, best_epoch=np.concatenate([history.best_epoch for history in histories]))
+
+
+def _identify(tables: Sequence[Sequences], options: EfaOptions, architecture: Architecture) -> str:
     """A digest of the model and its data, by which an unfinished training is recognised."""
     digest = hashlib.sha256(f"{options.replace(device='cpu')!r} {architecture!r}".encode())
-    for parts in tables:
-        for sequences in parts:
-            digest.update(sequences.starts.tobytes())
-            for name, tensor in sequences.tensors():
-                digest.update(name.encode() + tensor.numpy().tobytes())
+    for sequences in tables:
+        digest.update(sequences.starts.tobytes())
+        for name, tensor in sequences.tensors():
+            digest.update(name.encode() + tensor.numpy().tobytes())
     return digest.hexdigest()

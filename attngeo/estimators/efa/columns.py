@@ -127,10 +127,12 @@ def code_values(
     is_read: np.ndarray | bool = True,
     *,
     noun: str = "items",
+    advice: str = "",
 ) -> np.ndarray:
     """The numbers of values among the known ones; 0 for rows that are not read.
 
-    Those of other kinds are found as `find_values` does. Raises TableError for a value that is missing or unknown.
+    Those of other kinds are found as `find_values` does. Raises TableError for a value that is missing or unknown; its
+    message ends with the advice.
     """
     try:
         codes = find_values(column, known, are_codes=True)
@@ -139,7 +141,7 @@ def code_values(
     require_values(column, source, is_read)
     problem = (
         f" is in no training row, expected one of {len(known):,} {noun} such as {show_value(known[0])}; leave the row "
-        "out, or fit again with it"
+        f"out, or fit again with it{advice}"
     )
     refuse_first(is_read & (codes == UNKNOWN), column, source, problem)
     return np.where(codes == UNKNOWN, 0, codes)

@@ -1,17 +1,19 @@
 """Covariates: facts of a row beside its item and its values, as categories and as numbers near 1.
 
-A time is seven numbers: how late it is, and where it is in a day, a week and a year (cosine and sine of each).
+A cell of several categories, such as Drama|War, is a number for each known category: 1 for those that it has, else 0. A
+time is seven numbers: how late it is, and where it is in a day, a week and a year (cosine and sine of each).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 from pydantic import Field
 
+from attngeo.errors import TableError
 from attngeo.estimators.efa.columns import (
     TRAINING,
     check_columns,
@@ -25,10 +27,12 @@ from attngeo.estimators.efa.columns import (
 )
 from attngeo.estimators.efa.families import LARGEST
 from attngeo.estimators.efa.options import Kind
-from attngeo.estimators.shared.cells import parse_numbers
+from attngeo.estimators.shared.cells import parse_numbers, show_value
 from attngeo.estimators.shared.saving import Plain
 from attngeo.schemas import Table
 
+# What is between several categories of a cell.
+SEPARATOR = "|"
 # Days of a day, a week and a year.
 PERIODS = (1.0, 7.0, 365.2425)
 # Seconds of a day.
@@ -42,8 +46,8 @@ MeanAndDeviation = tuple[Number, Annotated[float, Field(ge=1 / LARGEST, le=LARGE
 class Covariate(Table):
     """A column of covariates as a model knows it.
 
-    categories: in the order of their numbers, if its kind is category. scale: mean and deviation of its numbers; of a
-    time, of its days since 1970.
+    categories: in the order of their numbers, if its kind is category or categories. scale: mean and deviation of its
+    numbers; of a time, of its days since 1970.
     """
 
     kind: Kind
@@ -53,7 +57,13 @@ class Covariate(Table):
     @property
     def numbers(self) -> int:
         """How many numbers a row has of it."""
-        return {"category": 0, "number": 1, "time": 1 + 2 * len(PERIODS)}[self.kind]
+        of_kind = {"category": 0, "categories": len(self.categories), "number": 1, "time": 1 + 2 * len(PERIODS)}
+        return of_kind[self.kind]
+
+    @property
+    def codes(self) -> int:
+        """How many codes it has, one of which a row has."""
+        return len(self.categories) if self.kind == "category" else 0
 
 
 def learn_covariates(tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Kind | None]) -> tuple[Covariate, ...]:
@@ -70,6 +80,11 @@ def learn_covariates(tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Kin
         kind = stated or _guess_kind(train[name])
         if kind == "category":
             covariates.append(Covariate(kind=kind, categories=tuple(learn_items(tables, name))))
+        elif kind == "categories":
+            found: set[str] = set()
+            for source, table in tables.items():
+                found.update(*_split_cells(table[name], source))
+            covariates.append(Covariate(kind=kind, categories=tuple(sorted(found))))
         else:
             mean, deviation = measure_scale(_read_column(train[name], kind, TRAINING))
             covariates.append(Covariate(kind=kind, scale=(mean, deviation or 1.0)))
@@ -93,6 +108,9 @@ def read_covariates(
             categories.append(codes + first)
             first += len(covariate.categories)
             continue
+        if covariate.kind == "categories":
+            numbers.append(_mark_categories(frame[name], covariate.categories, source))
+            continue
         column = _read_column(frame[name], covariate.kind, source)
         mean, deviation = covariate.scale
         numbers.append((column - mean) / deviation)
@@ -101,6 +119,37 @@ def read_covariates(
                 angle = 2 * np.pi * column / period
                 numbers += [np.cos(angle), np.sin(angle)]
     return np.column_stack(categories), np.column_stack(numbers)
+
+
+def _split_cells(column: pd.Series[Any], source: str) -> list[set[str]]:
+    """The categories of each cell. Raises TableError for a cell that is empty, or neither a text nor a whole number."""
+    require_values(column, source)
+    cells = []
+    for row, value in enumerate(column):
+        if not isinstance(value, str | int | np.integer):
+            raise refuse_kind(column.name, value, source)
+        names = {name.strip() for name in str(value).split(SEPARATOR)}
+        if "" in names:
+            problem = f"{show_value(value)} has an empty category, expected texts with {SEPARATOR} between them"
+            raise TableError(problem, table=source, row=row + 1, column=column.name)
+        cells.append(names)
+    return cells
+
+
+def _mark_categories(column: pd.Series[Any], categories: Sequence[Any], source: str) -> np.ndarray:
+    """Which categories each cell has, [rows, categories]; 1 or 0. Raises TableError, also for an unknown category."""
+    number_of = {name: number for number, name in enumerate(categories)}
+    cells = _split_cells(column, source)
+    unknown = np.array([not number_of.keys() >= names for names in cells])
+    problem = (
+        f" has a category that no training row has, expected some of {len(categories):,} categories such as "
+        f"{show_value(categories[0])}; leave the row out, or fit again with it"
+    )
+    refuse_first(unknown, column, source, problem)
+    marks = np.zeros((len(column), len(categories)))
+    for row, names in enumerate(cells):
+        marks[row, [number_of[name] for name in names]] = 1
+    return marks
 
 
 def _guess_kind(column: pd.Series[Any]) -> Kind:

@@ -35,6 +35,8 @@ def describe_data(
         raise UsageError(f"$longest is {architecture.longest}, but a sequence has {trained} positions", "longest")
     sizes: dict[str, Any] = {"trained": trained, "longest": architecture.longest or trained}
     if columns.part == "items":
+        if options.repeats is None:
+            sizes["repeats"] = any(table.find_repeats().any() for table in tables)
         return columns.model_copy(update=sizes)
     if options.model == "fm" and not columns.items:
         assert train.coordinates is not None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from attngeo.devices import usable_device
 from attngeo.errors import UsageError
-from attngeo.estimators.efa.batches import hold_out, train_model
+from attngeo.estimators.efa.batches import hold_out, join_histories, train_model
 from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING, check_columns, learn_items
 from attngeo.estimators.efa.covariates import learn_covariates
 from attngeo.estimators.efa.describing import describe_data
@@ -37,7 +38,7 @@ from attngeo.estimators.efa.vectors import tabulate_embeddings
 from attngeo.estimators.shared import takes_keywords
 from attngeo.estimators.shared.files import keep_whole
 from attngeo.keywords import takes
-from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.training.loop import History, draw_generator, remove_state, seeded
 
 
@@ -80,7 +81,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         model_: the torch model.
         part_: "items", "values" or "both".
         items_: the items in the order of their numbers.
-        history_: losses of each epoch.
+        history_: losses of each epoch; of both parts, [epochs, parts], NaN after a part has stopped.
         options_: the parameters as `EfaOptions`.
 
     Raises:
@@ -124,7 +125,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         folder: str | Path | None = None,
         progress: ProgressCallback = ignore_progress,
     ) -> Self:
-        """Train on a table. It ends with the weights of the lowest loss on the validation data.
+        """Train on a table. Each part ends with its weights of the lowest loss on the validation data.
 
         A model that was fitted before stays as it was if the training fails.
 
@@ -167,16 +168,27 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             describe_data(options, architecture, families, shape, parts)
             for shape, *parts in zip(shapes, *tables, strict=True)
         ]
-        with seeded(draw_generator(options.random_state).initial_seed()):
-            models = [make_model(options, architecture, families, shape) for shape in shapes]
+        models = []
+        for shape in shapes:
+            with seeded(draw_generator(options.random_state).initial_seed()):  # each part starts as it does alone
+                models.append(make_model(options, architecture, families, shape))
         draft.model_ = models[0] if len(models) == 1 else JointModel(models)
         draft._tables = dict(zip(names, tables, strict=False))
         if test is not None:
             draft._tables["test"] = draft.read(test, source=TEST)
-        draft.history_ = train_model(draft.model_, tables, options, architecture, folder=folder, progress=progress)
+        states = _list_states(folder, models)
+        histories = []
+        for model, state, *part_tables in zip(models, states, *tables, strict=True):
+            report = progress if len(models) == 1 else _name_part(model, progress)
+            history = train_model(model, part_tables, options, architecture, folder=state, progress=report)
+            histories.append(history)
+        draft.history_ = join_histories(histories)
         self.__dict__ = draft.__dict__
-        if folder is not None:
-            remove_state(Path(folder))
+        for state in states:
+            if state is not None:
+                remove_state(state)
+                if len(models) > 1 and state.exists():
+                    state.rmdir()
         return self
 
     def _make_options(self) -> EfaOptions:
@@ -205,7 +217,9 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         shapes = []
         for part in parts:
             items = len(self.items_) if has_items or part == "items" else 0
-            shapes.append(DataShape(part=part, items=items, covariates=covariates, position=position))
+            repeats = part == "values" or options.repeats is not False
+            shape = DataShape(part=part, items=items, covariates=covariates, position=position, repeats=repeats)
+            shapes.append(shape)
         return shapes
 
     @property
@@ -248,7 +262,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         return float(self.log_prob(data).mean())
 
     def measure_columns(self) -> dict[str, dict[tuple[str, str], Measured]]:
-        """Log p of the rows of the fit, beside that of the best distributions without a context.
+        """How well the rows of the fit are predicted, by log p and errors, beside the same without a context.
 
         Returns:
             "train" for the rows that trained, "held-out" or else "validation" for those that did not, and "test" for
@@ -361,11 +375,11 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         if rows is None:
             shape = self._parts[0].shape
             length = options.length or shape.trained or shape.longest
-            if length > shape.longest:
-                raise UsageError(
-                    f"$length is {length}, expected at most {shape.longest}: the model has no longer sequences",
-                    "length",
-                )
+            longest, reason = shape.longest, "the model has no longer sequences"
+            if not shape.repeats and shape.items < longest:
+                longest, reason = shape.items, "no item occurs twice"
+            if length > longest:
+                raise UsageError(f"$length is {length}, expected at most {longest}: {reason}", "length")
             sequences, positions = np.indices((options.sequences or 1, length))
             position = fitted.position or POSITION
             rows = pd.DataFrame({fitted.sequence: sequences.ravel(), position: positions.ravel()})
@@ -376,7 +390,8 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     def _draw(self, model: PartModel, rows: pd.DataFrame, options: EfaSampleOptions) -> pd.DataFrame:
         """The rows with the items or values of a part."""
         check_columns(rows, [], TABLE)
-        reader = TableReader(self.options_, self.items_, model.shape)
+        shape = model.shape.model_copy(update={"repeats": True})  # all rows have the first item before it is drawn
+        reader = TableReader(self.options_, self.items_, shape)
         start = self.items_[0] if model.is_of_items else 0.0
         sequences = reader.read(rows.assign(**dict.fromkeys(reader.modelled, start)))
         model = model.cpu().eval()
@@ -420,7 +435,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     def contexts(self, data: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """The vector that each row is predicted from, given the others: H(x) of items, K(y) of values (section 5.1).
 
-        The natural parameters are linear maps of it.
+        The natural parameters are linear maps of it, but for items that may not occur again.
 
         Args:
             data: rows as those of the training.
@@ -511,3 +526,21 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             reader = TableReader(self.options_, self.items_, model.shape, model.families)
             sequences.append(reader.read(data, source=source, fill=fill))
         return sequences
+
+
+def _list_states(folder: str | Path | None, parts: Sequence[PartModel]) -> list[Path | None]:
+    """The folder of the state of each part's training: `folder`, or a folder in it for each of both parts."""
+    if folder is None:
+        return [None] * len(parts)
+    if len(parts) == 1:
+        return [Path(folder)]
+    return [Path(folder) / part.shape.part for part in parts]
+
+
+def _name_part(part: PartModel, progress: ProgressCallback) -> ProgressCallback:
+    """A callback whose steps name the part that is trained."""
+
+    def report(step: Progress) -> None:
+        progress(replace(step, what=f"{part.shape.part}  {step.what}"))
+
+    return report

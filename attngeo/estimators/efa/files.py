@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from attngeo.choices import advise
@@ -39,11 +40,12 @@ AS_FITTED = EfaPredictOptions()
 def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallback = ignore_progress) -> pd.DataFrame:
     """Fit a model to the rows of a file, save it, and measure it on each table, a row for each part and value.
 
-    Columns: data, part, value, model, direction, family, seed, and those of `Measured`. part is items or values (of the
-    column value), and all for the sum of several; data is train, held-out or validation, and test, log_prob the mean of
-    a row, constants of the family included, and without_context that of the best distribution that does not see the
-    other rows: one of the family for each item, learned from training rows. without_repeats, for items that occur once
-    in a sequence, is that of their frequencies among the items that the context does not have. Raises as
+    Columns: data, part, value, model, direction, family, seed, those of `Measured`, and of each part's training epochs,
+    best_epoch (whose weights it has, from 1) and stopped_early (whether patience ended it). part is items or values (of
+    the column value), and all for the sum of several; data is train, held-out or validation, and test, log_prob the
+    mean of a row, constants of the family included, and without_context that of the best distribution that does not see
+    the other rows: one of the family for each item, learned from training rows. without_repeats, for items that occur
+    once in a sequence, is that of their frequencies among the items that the context does not have. Raises as
     `ExponentialFamilyAttention.fit` and `save`, and DataUnavailableError or TableError for files that cannot be read.
     """
     paths = {TRAINING: path, HELD_OUT: options.validation, TEST: options.test}
@@ -73,6 +75,7 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
             scored = f"{options.save}/values" if model.part_ == "both" else options.save
             note += f", and attngeo score {scored} scores its attention"
         progress(Progress("note", note))
+    epochs = _describe_epochs(model)
     rows = []
     for table, columns in model.measure_columns().items():
         for (part, column), measured in columns.items():
@@ -86,9 +89,26 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
                     "family": {"items": "categorical", "values": options.families.get(column), "all": ""}[part],
                     "seed": options.random_state,
                     **measured._asdict(),
+                    **epochs.get(part, {}),
                 }
             )
-    return pd.DataFrame(rows)
+    kinds = {"epochs": "Int64", "best_epoch": "Int64", "stopped_early": "boolean"}
+    return pd.DataFrame(rows).astype(kinds)
+
+
+def _describe_epochs(model: ExponentialFamilyAttention) -> dict[str, dict[str, Any]]:
+    """How the training of each part ended, as columns of `fit_own_sequences`."""
+    history = model.history_
+    described = {}
+    parts = [part.shape.part for part in model.model_.parts]
+    for part, losses, best in zip(parts, np.atleast_2d(history.train.T), history.best_epoch, strict=True):
+        epochs = int((~np.isnan(losses)).sum())
+        described[part] = {
+            "epochs": epochs,
+            "best_epoch": int(best) + 1,
+            "stopped_early": epochs < model.options_.max_epochs,
+        }
+    return described
 
 
 def _list_codes(options: EfaOptions) -> list[str]:

@@ -1,4 +1,4 @@
-"""The mean log p of the rows of a table: by a fitted model, and by the best distribution without a context.
+"""How well the rows of a table are predicted: by a fitted model, and without a context.
 
 Without a context, items have their frequencies, and each item's values have one distribution of their family.
 """
@@ -8,11 +8,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from attngeo.errors import UsageError
 from attngeo.estimators.efa.families import ExponentialFamily, Gaussian
 from attngeo.estimators.efa.model import PartModel
 from attngeo.estimators.efa.options import EfaOptions
@@ -36,14 +39,22 @@ class Measured(NamedTuple):
     """The size of a table, and the mean log p of its rows.
 
     log_prob: by the model. without_context: by the best distribution without one. without_repeats: by the frequencies
-    of items that are not in the context; NaN for values, and if an item occurs twice in a sequence.
+    of items that are not in the context; NaN for values, and if an item occurs twice in a sequence. rmse: the root mean
+    squared error of the means of values; item_mean_rmse: that of the mean of each item's training values, or of all
+    without items. accuracy: the share of rows whose item is the most probable one; popularity_accuracy: of those whose
+    item is the most frequent one, which the context lacks if no item occurs twice. NaN for the other kind, and an rmse
+    if the family has no mean.
     """
 
     sequences: int
     rows: int
     log_prob: float
     without_context: float
-    without_repeats: float
+    without_repeats: float = math.nan
+    rmse: float = math.nan
+    item_mean_rmse: float = math.nan
+    accuracy: float = math.nan
+    popularity_accuracy: float = math.nan
 
 
 def measure_rows(
@@ -57,21 +68,28 @@ def measure_rows(
     """
     log_prob = read_all(model, data, model.log_prob, options).double()
     if model.is_of_items:
-        rows = int(data.known.sum())
-        without_context, without_repeats = _measure_items(model.shape.items, train, data, causal=options.causal)
-        mean = float(log_prob.sum()) / rows
-        return {("items", ""): Measured(len(data), rows, mean, without_context, without_repeats)}
+        return {("items", ""): _measure_items(model, data, train, log_prob, options)}
+    means = None
+    with suppress(UsageError):  # of a family that has no mean
+        means = read_all(model, data, model.mean, options).double()
     measured = {}
     for number, column in enumerate(options.families):
-        train_values, train_items = _select_known(train, number)
-        values, items = _select_known(data, number)
-        mean = without_context = math.nan
-        if len(values):
-            mean = float(log_prob[:, number].sum()) / len(values)
-            family = copy.deepcopy(model.families[number]).cpu().double()
-            natural = _fit_family(family, train_values, train_items, max(model.shape.items, 1))
-            without_context = _average_log_prob(family, natural, values, items)
-        measured["values", column] = Measured(len(data), len(values), mean, without_context, math.nan)
+        known, values, items = _select_known(data, number)
+        if not len(values):
+            measured["values", column] = Measured(len(data), 0, math.nan, math.nan)
+            continue
+        _, train_values, train_items = _select_known(train, number)
+        count = max(model.shape.items, 1)
+        family = copy.deepcopy(model.families[number]).cpu().double()
+        natural = _fit_family(family, train_values, train_items, count)
+        measured["values", column] = Measured(
+            sequences=len(data),
+            rows=len(values),
+            log_prob=float(log_prob[:, number].sum()) / len(values),
+            without_context=_average_log_prob(family, natural, values, items),
+            rmse=math.nan if means is None else _measure_error(means[known, number], values),
+            item_mean_rmse=_measure_error(_average_items(train_values, train_items, count)[items], values),
+        )
     return measured
 
 
@@ -80,44 +98,83 @@ def add_up(measured: Mapping[tuple[str, str], Measured], rows: int) -> Measured:
     columns = [column for column in measured.values() if column.rows]
     log_prob = sum(column.log_prob * column.rows for column in columns) / rows
     without_context = sum(column.without_context * column.rows for column in columns) / rows
-    return Measured(columns[0].sequences, rows, log_prob, without_context, math.nan)
+    return Measured(columns[0].sequences, rows, log_prob, without_context)
 
 
-def _measure_items(items: int, train: Sequences, data: Sequences, *, causal: bool) -> tuple[float, float]:
-    """The mean log frequency of the items of a table: among all items, and among those that the context lacks."""
+def _measure_items(
+    model: PartModel, data: Sequences, train: Sequences, log_prob: Tensor, options: EfaOptions
+) -> Measured:
+    """The items of a table. log_prob: of its entries by the model, [P, 1]."""
     assert train.items is not None
     assert data.items is not None
-    counts = torch.bincount(train.items[train.known], minlength=items).double() + 1
+    counts = torch.bincount(train.items[train.known], minlength=model.shape.items).double() + 1
     chances = (counts / counts.sum())[data.items] * data.known
-    without_context = float(chances[data.known].log().mean())
-    if _has_repeats(train) or _has_repeats(data):
-        return without_context, math.nan
+    guesses = read_all(model, data, model.summarise, options)[:, 1]
+    rank = torch.empty_like(counts, dtype=torch.long)
+    rank[counts.argsort(descending=True, stable=True)] = torch.arange(len(counts))
+    is_popular = rank[data.items] == 0
+    without_repeats = math.nan
+    if not (train.find_repeats().any() or data.find_repeats().any()):
+        in_context = _add_context(chances, data, causal=options.causal)
+        without_repeats = float((chances / (1 - in_context))[data.known].log().mean())
+        is_popular = _find_popular(rank[data.items], data, causal=options.causal)
+    return Measured(
+        sequences=len(data),
+        rows=int(data.known.sum()),
+        log_prob=float(log_prob[data.known].mean()),
+        without_context=float(chances[data.known].log().mean()),
+        without_repeats=without_repeats,
+        accuracy=float((guesses == data.items)[data.known].double().mean()),
+        popularity_accuracy=float(is_popular[data.known].double().mean()),
+    )
+
+
+def _add_context(chances: Tensor, data: Sequences, *, causal: bool) -> Tensor:
+    """The sum of the chances of the items in the context of each entry, [P]. chances: of the items of entries, [P]."""
     sequence, _ = data.index
-    starts = torch.as_tensor(data.starts[:-1])
     if causal:
         before = chances.cumsum(0) - chances
-        in_context = before - before[starts][sequence]
-    else:
-        totals = torch.zeros(len(data), dtype=torch.float64).index_add(0, sequence, chances)
-        in_context = totals[sequence] - chances
-    return without_context, float((chances / (1 - in_context))[data.known].log().mean())
+        starts = torch.as_tensor(data.starts[:-1])
+        return before - before[starts][sequence]
+    totals = torch.zeros(len(data), dtype=torch.float64).index_add(0, sequence, chances)
+    return totals[sequence] - chances
 
 
-def _has_repeats(table: Sequences) -> bool:
-    """Whether a sequence has an item twice."""
-    assert table.items is not None
-    sequence, _ = table.index
-    pairs = (sequence * (table.items.max() + 1) + table.items)[table.known]
-    return len(torch.unique(pairs)) < len(pairs)
+def _find_popular(rank: Tensor, data: Sequences, *, causal: bool) -> Tensor:
+    """Whether the item of each entry is the most frequent one that its context lacks, [P].
+
+    It is, if all items that are more frequent are in the context. rank: of each entry's item, 0 for the most frequent
+    one, [P]. No item occurs twice in a sequence.
+    """
+    sequence, position = data.index
+    table = pd.DataFrame({"sequence": sequence, "position": position, "rank": rank})[data.known.numpy()]
+    table = table.sort_values(["sequence", "rank"])
+    sequences = table.groupby("sequence")
+    is_popular = table["rank"] == sequences.cumcount()
+    if causal:
+        is_popular &= table["position"] == sequences["position"].cummax()
+    return torch.tensor(is_popular.reindex(range(len(rank)), fill_value=False).to_numpy())
 
 
-def _select_known(table: Sequences, column: int) -> tuple[Tensor, Tensor]:
-    """Known values of a column, and the numbers of their items; 0 for all if there are none."""
+def _select_known(table: Sequences, column: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Which entries have a known value of a column, [P]; these values; the numbers of their items, 0 without items."""
     assert table.values is not None
     values = table.values[:, column].float().double()  # as the model reads them
     known = table.known & ~values.isnan()
     items = torch.zeros_like(values, dtype=torch.long) if table.items is None else table.items
-    return values[known], items[known]
+    return known, values[known], items[known]
+
+
+def _average_items(values: Tensor, items: Tensor, count: int) -> Tensor:
+    """The mean of the values of each item, [count]; of all for an item without any."""
+    common = values.mean()
+    sums = torch.zeros(count, dtype=torch.float64).index_add(0, items, values - common)
+    return common + sums / torch.bincount(items, minlength=count).clamp(min=1)
+
+
+def _measure_error(predicted: Tensor, values: Tensor) -> float:
+    """The root mean squared error."""
+    return float((predicted - values).square().mean().sqrt())
 
 
 def _fit_family(family: ExponentialFamily, values: Tensor, items: Tensor, count: int) -> Tensor:

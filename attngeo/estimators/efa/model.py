@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,11 +33,20 @@ PADDED = 2**12
 class PartModel(nn.Module):
     """A network with the families of what it predicts: `model(batch)` is (−Σ log p, number of observations).
 
-    families: one for each column of values, or that of items.
+    families: one for each column of values, or that of items. context_dropout: the share of rows that others do not see
+    while it trains.
     """
 
-    def __init__(self, network: Any, families: Sequence[ExponentialFamily], shape: DataShape) -> None:
+    def __init__(
+        self,
+        network: Any,
+        families: Sequence[ExponentialFamily],
+        shape: DataShape,
+        *,
+        context_dropout: float = 0.0,
+    ) -> None:
         super().__init__()
+        self.context_dropout = context_dropout
         self.network = network
         self.shape = shape
         self.families: Any = nn.ModuleList(families)
@@ -67,12 +77,15 @@ class PartModel(nn.Module):
 
     def natural(self, batch: Batch) -> Tensor:
         """The natural parameters at each position, [B, I, columns]; for items, their logits, [B, I, D]."""
-        return self._read_natural(self.network(self._scale(batch)))
+        natural = self._read_natural(self.network(self._scale(self._drop_context(batch))))
+        positions = torch.arange(natural.shape[1], device=natural.device)
+        return self._exclude(natural, batch, positions)
 
     def read(self, batch: Batch) -> Tensor:
         """The vector of each position whose linear map gives its natural parameters, [B, I, n].
 
-        It is H(x) of items, K(y) of values (section 5.1). Raises UsageError for a factor model of values.
+        It is H(x) of items, K(y) of values (section 5.1); that items of the context may not occur again is not in it.
+        Raises UsageError for a factor model of values.
         """
         network = self.network
         if not isinstance(network, AttentionNetwork | ItemFactors):
@@ -87,7 +100,9 @@ class PartModel(nn.Module):
             return self.natural(batch)[:, position]
         steps = self.attention.step_copy(*self.embed(batch)[:3], position, causal=self.network.causal)
         *_, (copy, _) = steps
-        return self._read_natural(self.network.decode(copy[:, position]))
+        natural = self._read_natural(self.network.decode(copy[:, position]))
+        positions = torch.tensor([position], device=natural.device)
+        return self._exclude(natural[:, None], batch, positions)[:, 0]
 
     def mean(self, batch: Batch) -> Tensor:
         """The mean of each family at each position, [B, I, columns]; for items, their probabilities, [B, I, D]."""
@@ -142,6 +157,31 @@ class PartModel(nn.Module):
         total = -torch.stack([self.log_prob(group).sum() for group in split_lengths(batch)]).sum()
         return total, batch.known.sum().float()
 
+    def _drop_context(self, batch: Batch) -> Batch:
+        """While it trains, a batch with some known rows that others do not see; they are predicted as all are."""
+        if not self.training or not self.context_dropout:
+            return batch
+        kept = torch.rand(batch.known.shape) >= self.context_dropout  # one device draws as any other does
+        return replace(batch, known=batch.known & kept.to(batch.known.device))
+
+    def _exclude(self, natural: Tensor, batch: Batch, positions: Tensor) -> Tensor:
+        """Logits, [B, positions, D], −∞ for items of the context if none may occur again; other numbers as they are."""
+        if self.shape.repeats:
+            return natural
+        assert batch.items is not None
+        length = batch.known.shape[1]
+        position = torch.arange(length, device=natural.device).expand(batch.known.shape)
+        items = torch.where(batch.known, batch.items, 0)
+        # The first and the last known position of each item, [B, 1, D].
+        first = torch.full_like(natural[:, 0], length, dtype=torch.long)
+        first = first.scatter_reduce(1, items, position.where(batch.known, length), "amin").unsqueeze(1)
+        is_in_context = first < positions[:, None]
+        if not self.network.causal:
+            last = torch.full_like(natural[:, 0], -1, dtype=torch.long)
+            last = last.scatter_reduce(1, items, position.where(batch.known, -1), "amax").unsqueeze(1)
+            is_in_context = is_in_context | (last > positions[:, None])
+        return natural.masked_fill(is_in_context, -torch.inf)
+
     @property
     def attention(self) -> MaskedAttention:
         """The layers of attention. Raises UsageError for a factor model."""
@@ -192,21 +232,14 @@ class PartModel(nn.Module):
 
 
 class JointModel(nn.Module):
-    """Both parts of equation (2), which share nothing, fitted by one objective.
+    """Both parts of equation (2): log p(x, y) = Σ_i log p(x_i | …) + log p(y_i | x, …).
 
-    log p(x, y) = Σ_i log p(x_i | …) + log p(y_i | x, …)
+    They share no parameters, so each is trained by itself, and the best weights of both are the best ones of the sum.
     """
 
     def __init__(self, parts: Sequence[PartModel]) -> None:
         super().__init__()
         self.parts: Any = nn.ModuleList(parts)
-
-    def forward(self, *batches: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of −log p of all parts, and the number of observations. batches: one for each part."""
-        sums = [part(batch) for part, batch in zip(self.parts, batches, strict=True)]
-        losses = torch.stack([loss for loss, _ in sums])
-        _, count = sums[0]
-        return losses.sum(), count
 
 
 def split_lengths(batch: Batch) -> Iterator[Batch]:

@@ -181,7 +181,7 @@ class ValueShape:
     whole numbers from 0, the sum over columns; values lose their fractions, and others have the nearest vector) or
     "network" (of all columns, and of which a position has). positions: the longest sequence, or 0. join: units of a
     hidden layer through which each token goes first, to `size`; 0 for none. head: hidden units of λ2; None reads the
-    last d_y numbers of the vector.
+    last d_y numbers of the vector. bias: whether g has biases.
     """
 
     size: int = 32
@@ -197,6 +197,7 @@ class ValueShape:
     positions: int = 0
     join: int = 0
     head: tuple[int, ...] | None = ()
+    bias: bool = True
 
     @property
     def token(self) -> int:
@@ -230,7 +231,7 @@ class ValueAttention(AttentionNetwork):
             self.context = nn.Embedding(shape.items, shape.size)
             self.center = nn.Embedding(shape.items, shape.size) if shape.both else None
         if shape.coordinates:
-            self.place = make_network(shape.coordinates, (shape.hidden,), shape.size)
+            self.place = make_network(shape.coordinates, (shape.hidden,), shape.size, bias=shape.bias)
         self.covariates = Covariates(*shape.covariates, shape.size, shape.hidden) if any(shape.covariates) else None
         self.lag = nn.Embedding(shape.lags + 1, shape.size) if shape.lags else None
         self.level: nn.Module
@@ -306,13 +307,13 @@ class ValueAttention(AttentionNetwork):
         return _add_positions(self.position, tokens)
 
 
-def make_network(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
+def make_network(inputs: int, hidden: Sequence[int], outputs: int, *, bias: bool = True) -> nn.Sequential:
     """Layers with ReLU units between an input and a linear output."""
     layers: list[nn.Module] = []
     for units in hidden:
-        layers += [nn.Linear(inputs, units), nn.ReLU()]
+        layers += [nn.Linear(inputs, units, bias=bias), nn.ReLU()]
         inputs = units
-    return nn.Sequential(*layers, nn.Linear(inputs, outputs))
+    return nn.Sequential(*layers, nn.Linear(inputs, outputs, bias=bias))
 
 
 def _add_positions(position: nn.Embedding | None, tokens: Tensor) -> Tensor:

@@ -25,11 +25,13 @@ from attngeo.options import (
 from attngeo.training import Precision
 
 Part = Literal["auto", "items", "values", "both"]
-Kind = Literal["category", "number", "time"]
+Kind = Literal["category", "categories", "number", "time"]
 Model = Literal["efa", "fm"]
 Direction = Literal["bi", "uni"]
 Scale = Literal["width", "head"]
-Embedding = Literal["network", "truncated"]
+Weights = Literal["softmax", "linear", "relu"]
+Embedding = Literal["network", "truncated", "identity"]
+Readout = Literal["network", "last"]
 Pooling = Literal["mean", "sum", "seen"]
 Init = Literal["torch", "keras"]
 Short = Literal["error", "keep"]
@@ -83,6 +85,13 @@ class Architecture(Options):
         None, "Size of a head; numbers of a token / heads, rounded down", panel=MODEL, least=1
     )
     scale: Scale = option("width", "Products are divided by the width, or by √(head size)", panel=MODEL)
+    weights: Weights = option(
+        "softmax",
+        "What products of queries and keys become: their softmax; the products themselves (linear attention); or their "
+        "positive part, divided by the number of tokens",
+        panel=MODEL,
+    )
+    bias: bool = option(True, "Let layers and the network of coordinates add a learned vector", panel=MODEL)
     residual: bool = option(True, "Add the input of a layer to its output", panel=MODEL)
     norm: bool = option(False, "Normalise each layer", panel=MODEL)
     feed_forward: int = option(
@@ -91,12 +100,16 @@ class Architecture(Options):
     both: bool = option(True, "Give tokens of values two vectors of the item, or one", panel=MODEL)
     embedding: Embedding = option(
         "network",
-        "How values enter: through a network, or by a vector for each whole number from 0, without fractions",
+        "How values enter: through a network; by a vector for each whole number from 0, without fractions; or as they "
+        "are, 0 where they are masked",
         panel=MODEL,
     )
     join: int = option(0, "Hidden units through which each token goes first; 0 for none", panel=MODEL, least=0)
     head: Sequence[int] = option(
         (32,), "Hidden units before the parameter of the family", panel=MODEL, parse=_parse_units, repeated=True
+    )
+    readout: Readout = option(
+        "network", "How the parameter of the family is read: by a network, or as the last number", panel=MODEL
     )
     pooling: Pooling = option(
         "mean",
@@ -130,7 +143,8 @@ class EfaOptions(EstimatorOptions):
     )
     covariates: Sequence[str] = option(
         (),
-        "Column of what else is known of a row, and its kind: category, number or time; may be repeated",
+        "Column of what else is known of a row, and its kind: category, categories (Drama|War), number or time; may be "
+        "repeated",
         panel=INPUT,
         metavar="COLUMN[:KIND]",
         parse=_parse_pairs,
@@ -172,6 +186,13 @@ class EfaOptions(EstimatorOptions):
         panel=MODEL,
         shown_default="if a column orders the rows, or with direction uni",
     )
+    repeats: bool | None = option(
+        None,
+        "Let an item occur again in a sequence; without it, the items that a row sees have probability 0",
+        advanced=True,
+        panel=MODEL,
+        shown_default="if one does in training rows",
+    )
     width: int = option(32, "Numbers of an embedding", panel=MODEL, least=1)
     n_layers: int = option(2, "Layers of attention", panel=MODEL, flags=("--layers",), least=1, most=1000)
     n_heads: int = option(2, "Heads of attention", advanced=True, panel=MODEL, flags=("--heads",), least=1)
@@ -204,6 +225,15 @@ class EfaOptions(EstimatorOptions):
         "haversine", "Distance of places: of latitude and longitude, or straight", advanced=True, panel=MODEL
     )
     weight_decay: float = option(0.0, "Weight decay of AdamW; 0 is Adam", advanced=True, panel=OPTIMISATION, least=0)
+    context_dropout: float | None = option(
+        None,
+        "Fraction of the rows that others do not see while the attention trains, at random",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+        most=0.9,
+        shown_default="0.3 for items, 0 for values",
+    )
     batch_size: int = option(32, "Sequences in a batch", advanced=True, panel=OPTIMISATION, least=1)
     patience: int | None = option(
         10,

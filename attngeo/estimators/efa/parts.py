@@ -13,11 +13,12 @@ from attngeo.estimators.efa.options import EfaOptions
 
 ModelledPart = Literal["items", "values"]
 DEFAULT = EfaOptions()
-# Options that only attention, factor models, factor models of places, or models of values have.
-OF_ATTENTION = ("n_layers", "n_heads")
+# Options that only attention, factor models, factor models of places, models of values, or models of items have.
+OF_ATTENTION = ("n_layers", "n_heads", "context_dropout")
 OF_FACTORS = ("neighbours", "distance", "window")
 OF_PLACES = ("coordinates", "neighbours", "distance")
 OF_VALUES = ("value", "coordinates", "lags", "item_vectors")
+OF_ITEMS = ("repeats",)
 
 
 def choose_parts(options: EfaOptions, train: pd.DataFrame) -> tuple[tuple[ModelledPart, ...], bool]:
@@ -41,6 +42,8 @@ def choose_parts(options: EfaOptions, train: pd.DataFrame) -> tuple[tuple[Modell
     _refuse_predicted("position", options.position, [*items, *values])
     if values and (has_items or options.part == "both"):
         _refuse_predicted("item", options.item, values)
+    if "items" not in parts:
+        _refuse_given(options, "a model of values", OF_ITEMS)
     _refuse_without_effect(options, values, has_items=has_items)
     if values and not has_items and not options.coordinates:
         raise TableError(

@@ -26,6 +26,14 @@ from attngeo.estimators.efa.options import EfaOptions
 from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences
 from attngeo.estimators.shared.cells import show_value
 
+# What a model of values needs to predict places that no training row has.
+NEW_PLACES = (
+    "; to predict new places from their coordinates, fit without item_vectors (attngeo efa fit --no-item-vectors)"
+)
+REPEATED = (
+    " is in its sequence twice, but the model has items that occur once; leave the row out, or fit with repeats "
+    "(attngeo efa fit --repeats)"
+)
 # Coordinates of one place in two tables differ by less than this share of the largest one in their column.
 SAME_PLACE = 1e-6
 
@@ -94,7 +102,8 @@ class TableReader:
         tensors: dict[str, np.ndarray] = {"known": ~missing, "asked": predicted}
         if self.shape.items:
             has_item = ~lacks_item if self.has_values else ~missing
-            tensors["items"] = code_values(frame[options.item], self.items, source, has_item)
+            advice = NEW_PLACES if self.has_values and options.coordinates else ""
+            tensors["items"] = code_values(frame[options.item], self.items, source, has_item, advice=advice)
         if self.has_values:
             # A row of which each value is empty is read if it is not missing, and then refused.
             is_read = ~missing[:, None] & (~is_empty | lacks_all[:, None])
@@ -111,7 +120,16 @@ class TableReader:
         sequences = Sequences(names=np.asarray(names)[copied], starts=starts, rows=rows, **entries)
         if self.shape.places:
             check_places(sequences, self.shape.places)
+        self._refuse_repeats(sequences, frame, source)
         return sequences
+
+    def _refuse_repeats(self, sequences: Sequences, frame: pd.DataFrame, source: str) -> None:
+        """Raise TableError for an item that its sequence has before, if none may occur again."""
+        if self.shape.repeats:
+            return
+        repeats = np.zeros(len(frame), bool)
+        repeats[sequences.rows[sequences.find_repeats()]] = True
+        refuse_first(repeats, frame[self.options.item], source, REPEATED)
 
     def _read_values(self, frame: pd.DataFrame, is_read: np.ndarray, source: str) -> dict[str, np.ndarray]:
         """The values of rows, [rows, columns], and their coordinates and lags. Raises TableError.

@@ -95,10 +95,13 @@ class SavedEfa(SavedModel):
         shape = self.shape
         if not self.items and (shape.part == "items" or not shape.coordinates):
             raise ValueError("neither items nor coordinates, expected one of both")
+        if self.options.repeats not in (None, shape.repeats) and shape.part == "items":
+            raise ValueError(f"shape: repeats is {shape.repeats}, expected {self.options.repeats} as the options say")
         for (column, kind), covariate in zip(self.options.kinds.items(), shape.covariates, strict=True):
             if kind not in (None, covariate.kind):
                 raise ValueError(f"shape: the covariate {column!r} is a {covariate.kind}, expected a {kind}")
-            if len(set(covariate.categories)) < max(len(covariate.categories), covariate.kind == "category"):
+            has_categories = covariate.kind in ("category", "categories")
+            if len(set(covariate.categories)) < max(len(covariate.categories), has_categories):
                 raise ValueError(f"shape: the covariate {column!r} has a category twice or none, expected each once")
         if any(len(place) != shape.coordinates for place in shape.places):
             raise ValueError(f"shape: a place has not {shape.coordinates} coordinates")

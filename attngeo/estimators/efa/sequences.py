@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -48,7 +49,7 @@ class DataShape(Table):
     longest sequence that was read. coordinates, lags: how many. levels: values from 0, for one vector for each.
     values, covariates: their columns. place_scale: mean and deviation of each coordinate. places: coordinates of the
     positions, for the spatial factor model. position: the column of positions that training rows have, if their order
-    matters.
+    matters. repeats: whether an item may occur again in a sequence; otherwise items of the context have probability 0.
     """
 
     part: Literal["items", "values"]
@@ -63,11 +64,12 @@ class DataShape(Table):
     place_scale: tuple[MeanAndDeviation, ...] = ()
     places: tuple[tuple[Number, ...], ...] = ()
     position: str | None = None
+    repeats: bool = True
 
     @property
     def covariate_sizes(self) -> tuple[int, int]:
         """How many categories the covariates have, and how many numbers a row has of them."""
-        categories = sum(len(column.categories) for column in self.covariates)
+        categories = sum(column.codes for column in self.covariates)
         numbers = sum(column.numbers for column in self.covariates)
         return categories, numbers
 
@@ -121,6 +123,16 @@ class Sequences:
             tensor = getattr(self, field.name)
             if isinstance(tensor, Tensor):
                 yield field.name, tensor
+
+    def find_repeats(self) -> np.ndarray:
+        """Which entries have an item that a known entry before it in the sequence has, too, [P]."""
+        assert self.items is not None
+        sequence, _ = self.index
+        known = self.known.numpy()
+        pairs = pd.DataFrame({"sequence": sequence, "item": self.items})
+        repeats = np.zeros(len(known), bool)
+        repeats[known] = pairs[known].duplicated().to_numpy()
+        return repeats
 
     def take(self, numbers: np.ndarray) -> Self:
         """Some of the sequences."""

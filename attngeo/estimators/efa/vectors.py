@@ -41,7 +41,7 @@ def rank_similar(
     """The items that go with an item, best first: rank, item, score; the item itself is left out (table 3).
 
     The score of items a and b is δ_a·β_b + β_a·δ_b, for center embeddings δ and context embeddings β, of the part of
-    items if there are both.
+    items if there are both. Section 6.3 of the paper prints δ_a·β_b + β_b·δ_a, one product twice; its code has both.
 
     Args:
         model: a fitted model, such as `ExponentialFamilyAttention.model_`.

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import minimize
+from scipy.special import softmax
 
+from attngeo.bounds.machine import require_memory
 from attngeo.papers.wibisono2025.splits import Split
 
 if TYPE_CHECKING:
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
 # Penalties of ridge regression that validation data choose from.
 PENALTIES = tuple(10.0**power for power in range(-1, 7))
+# The same of softmax regression, the largest first, and how long each is optimised.
+SOFTMAX_PENALTIES = (3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
+CLIMB = {"maxiter": 100, "ftol": 1e-7}
 Metrics = dict[str, float]
 # Split, direction, setting → metrics.
 Measure = Callable[[Split, str, str], Metrics]
@@ -44,6 +50,65 @@ def _count_items(split: Split) -> pd.Series[float]:
     items = pd.concat(split)["item"].unique()
     counts: pd.Series[float] = split.train["item"].value_counts().reindex(np.sort(items), fill_value=0) + 1.0
     return counts / counts.sum()
+
+
+def measure_regression(split: Split, direction: str, _setting: str) -> Metrics:
+    """Softmax regression on the items of the context, none of which occurs again.
+
+    The logit of item d is b_d + Σ_j W_{x_j, d} over the context j; those of the context have probability 0. The penalty
+    of squares of W is chosen by validation rows.
+    """
+    items = np.sort(pd.concat(split)["item"].unique())
+    train, validation, test = (count_context(rows, items, direction) for rows in split)
+    shape = (len(items) + 1, len(items))  # b is the last row of W
+    weights = np.zeros(shape)
+    fits = []
+    for penalty in SOFTMAX_PENALTIES:
+
+        def measure(flat: np.ndarray, penalty: float = penalty) -> tuple[float, np.ndarray]:
+            weights = flat.reshape(shape)
+            loss, slope = train.measure(weights)
+            loss += penalty * float((weights[:-1] ** 2).sum())
+            slope[:-1] += 2 * penalty * weights[:-1]
+            return loss, slope.ravel()
+
+        # Each starts where the one before ended.
+        weights = minimize(measure, weights.ravel(), jac=True, method="L-BFGS-B", options=CLIMB).x.reshape(shape)
+        fits.append((validation.measure(weights)[0], test.measure(weights)[0]))
+    _, cross_entropy = min(fits)
+    return {"cross_entropy": cross_entropy}
+
+
+class ContextCounts(NamedTuple):
+    """What a regression reads of rows.
+
+    item: its number, [rows]. context: how often each item is in the context, and a 1, [rows, D + 1].
+    """
+
+    item: np.ndarray
+    context: np.ndarray
+
+    def measure(self, weights: np.ndarray) -> tuple[float, np.ndarray]:
+        """The cross-entropy, and its slope. weights, slope: [D + 1, D]."""
+        logits = self.context @ weights.astype(np.float32)
+        logits[self.context[:, :-1] > 0] = -np.inf
+        chances = softmax(logits, axis=1)
+        rows = np.arange(len(self.item))
+        loss = -np.log(chances[rows, self.item]).mean(dtype=np.float64)
+        chances[rows, self.item] -= 1
+        slope = (self.context.T @ chances / len(rows)).astype(np.float64)
+        return float(loss), slope
+
+
+def count_context(rows: pd.DataFrame, items: np.ndarray, direction: str) -> ContextCounts:
+    """The items in the context of each row. items: all of them, sorted. Raises NotEnoughMemoryError."""
+    require_memory(16 * len(rows) * len(items), f"counts of {len(items):,} items for {len(rows):,} rows")
+    item = np.searchsorted(items, rows["item"])
+    own = np.zeros((len(rows), len(items)), np.float32)
+    own[np.arange(len(rows)), item] = 1
+    sequences = pd.DataFrame(own).groupby(rows["sequence"].to_numpy())
+    sums = sequences.cumsum() if direction == "uni" else sequences.transform("sum")
+    return ContextCounts(item, np.column_stack([sums.to_numpy() - own, np.ones(len(rows), np.float32)]))
 
 
 def measure_means(split: Split, _direction: str, setting: str) -> Metrics:
@@ -126,6 +191,7 @@ def _square_errors(fit: Ridge, days: Days, city: int) -> np.ndarray:
 TRIVIAL: Mapping[str, Measure] = {
     "unigram": measure_unigram,
     "unigram-of-the-rest": measure_rest,
+    "softmax-regression": measure_regression,
     "mean-per-item": measure_means,
     "bayes": measure_truth,
     "ridge-per-city": measure_ridge,

@@ -7,6 +7,7 @@ leaves open.
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,11 @@ RATINGS = ("user", "item", "rating", "time")
 MOVIELENS_ARCHIVE = "ml-100k.zip"
 MEMBER = "ml-100k/u.data"
 TITLES = "ml-100k/u.item"
+# The genres in the order of their marks in u.item, the last fields of a movie.
+GENRES = (
+    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
+    "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
+)  # fmt: skip
 # The movies that are kept, the lowest rating of the second experiment, and what is subtracted from it.
 TOP_MOVIES = 50
 LOWEST_RATING = 3
@@ -45,23 +51,44 @@ def read_movie_titles(path: str | Path) -> dict[int, str]:
 
     path: as for `read_movielens`; u.item is in the archive, or beside u.data. Raises DataError for another table.
     """
+    return {number: fields[0].strip() for number, fields in _list_movies(path)}
+
+
+def read_movie_genres(path: str | Path) -> dict[int, str]:
+    """The genres of the movies by their numbers, such as Drama|War, from u.item of MovieLens-100K; none without it.
+
+    path: as for `read_movie_titles`. A movie without any is left out. Raises DataError for another table.
+    """
+    genres = {}
+    for number, fields in _list_movies(path):
+        marks = [field.strip() for field in fields[-len(GENRES) :]]
+        if len(fields) <= len(GENRES) or not set(marks) <= {"0", "1"}:
+            raise DataError(
+                f"{path}: movie {number} of u.item has no {len(GENRES)} marks of genres, expected 0 or 1 each"
+            )
+        named = [genre for genre, mark in zip(GENRES, marks, strict=True) if mark == "1"]
+        if named:
+            genres[number] = "|".join(named)
+    return genres
+
+
+def _list_movies(path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    """The number of each movie of u.item, and the fields after it, of which the first is its title."""
     folder = folder_of(path)
     archive = folder / MOVIELENS_ARCHIVE
     file = Path(path).expanduser()
     if not _has_titles(file):
         beside = look_for(folder, "u.item", TITLES)
         if beside is None and not _has_titles(archive):
-            return {}
+            return
         file = beside or archive
-    titles: dict[int, str] = {}
     for row, line in enumerate(read_content(file, member=TITLES).decode("latin-1").split("\n"), 1):
         if not line.strip():
             continue
-        number, title, *_ = f"{line}|".split("|")
-        if not (number.isascii() and number.isdecimal() and title.strip()):
+        number, *fields = f"{line}|".split("|")
+        if not (number.isascii() and number.isdecimal() and fields[0].strip()):
             raise DataError(f"{file}: row {row} is {line!r:.40}, expected a movie's number and its title: 1|Title|")
-        titles[int(number)] = title.strip()
-    return titles
+        yield int(number), fields[:-1]
 
 
 def _has_titles(path: Path) -> bool:

@@ -57,7 +57,7 @@ class RunOptions(Options):
     direction: Directions = option(
         "both", "What a position sees: all others, those before it, or both", panel=COMPARISON
     )
-    baselines: bool = option(True, "Compute the baselines that need no training", panel=COMPARISON)
+    baselines: bool = option(True, "Compute the baselines, which have no network", panel=COMPARISON)
     published: bool = option(False, "As the paper's numbers were made, not as its text says", panel=COMPUTATION)
     layers: int | None = option(
         None, "Layers of attention", panel=MODEL, least=1, shown_default="2; for temperature 1, 2 and 4"
@@ -119,7 +119,7 @@ class ExperimentSettings:
 
 
 SMALL = {"width": 32, "standardise": False, "learning_rate": 1e-4, "short": "keep", "order": True}
-ITEMS = SMALL | {"part": "items"}
+ITEMS = SMALL | {"part": "items", "repeats": True}
 OF_ITEMS = Architecture(init="keras", head_size=16)
 OF_RATINGS = OF_ITEMS.replace(both=False, embedding="truncated")
 OF_PLACES = OF_ITEMS.replace(norm=True, feed_forward=64, join=64, head=(128, 16))
@@ -134,7 +134,7 @@ SETTINGS: Mapping[str, ExperimentSettings] = {
     ),
     "movielens-sequence": ExperimentSettings(
         options=ITEMS | {"max_epochs": 2000, "batch_size": COPIES // 15}, architecture=OF_ITEMS,
-        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-of-the-rest"),
+        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-of-the-rest", "softmax-regression"),
     ),
     "movielens-ratings": ExperimentSettings(
         options=SMALL | {"max_epochs": 1000, "batch_size": COPIES // 14}, architecture=OF_RATINGS,
@@ -143,7 +143,7 @@ SETTINGS: Mapping[str, ExperimentSettings] = {
     ),
     "instacart": ExperimentSettings(
         options=ITEMS | {"max_epochs": 1000, "patience": 0, "batch_size": COPIES // 11}, architecture=OF_ITEMS,
-        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-of-the-rest"),
+        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-of-the-rest", "softmax-regression"),
     ),
     TEMPERATURE: ExperimentSettings(
         options=SMALL | {
@@ -204,6 +204,8 @@ def _list_models(
         architecture = architecture.replace(**experiment.published, start=start)
         if name == TEMPERATURE and model == "efa":  # it stopped early in no run
             common |= {"standardise": False, "patience": 0}
+    if model == "efa":
+        common["context_dropout"] = 0.0
     if options.epochs is not None:
         common["max_epochs"] = options.epochs
     if model == "efa" and options.layers is not None:

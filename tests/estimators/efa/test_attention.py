@@ -20,6 +20,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "published": {"heads": 2, "scale": "head", "bias": True},
     "temperature": {"heads": 2, "scale": "head", "bias": True, "norm": True, "feed_forward": 7},
     "linear": {"kind": "linear", "heads": 2, "bias": True, "residual": False},
+    "relu": {"kind": "relu", "heads": 2, "head_size": 12, "feed_forward": 7},
     "wide heads": {"heads": 3, "head_size": 5, "scale": "head"},
 }
 WIDTH, LENGTH = 12, 5
@@ -51,6 +52,8 @@ def run_copies(network: MaskedAttention, tokens: Tensor, masked: Tensor, known: 
                 )
                 if shape.kind == "softmax":
                     weights = torch.where(allowed, logits, -math.inf).softmax(-1).nan_to_num()  # of none that is known
+                elif shape.kind == "relu":
+                    weights = (logits.clamp(min=0) * allowed / allowed.sum(-1, keepdim=True)).nan_to_num()
                 else:
                     weights = logits * allowed
                 mixed = (weights @ value).transpose(0, 1).flatten(1)

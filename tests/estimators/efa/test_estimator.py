@@ -219,7 +219,8 @@ def test_it_is_an_estimator_of_scikit_learn() -> None:
 @pytest.mark.parametrize("direction", ["bi", "uni"])
 def test_a_row_is_predicted_from_the_rows_that_its_position_sees(part: str, direction: str) -> None:
     frame = draw_table([0.0, 1.0, 2.0])
-    model = randomise(fit(frame, part=part, direction=direction, short="keep", order=True))
+    repeats = True if part == "items" else None
+    model = randomise(fit(frame, part=part, direction=direction, short="keep", order=True, repeats=repeats))
     before = model.predict_proba(frame).to_numpy() if part == "items" else model.predict(frame).to_numpy()
     for row in (0, 4, len(frame) - 1):
         changed = frame.copy()
@@ -325,7 +326,7 @@ def test_weights_of_a_model_of_values_name_the_items_that_the_table_has() -> Non
 def test_weights_of_attention_give_the_prediction_of_one_linear_layer() -> None:
     """With values as they are and no residual, the read vector is Σ weight·value, which the last layer scores."""
     frame = draw_table()
-    model = randomise(fit(frame, n_layers=1, n_heads=1, residual=False, order=False))
+    model = randomise(fit(frame, n_layers=1, n_heads=1, residual=False, order=False, repeats=True))
     weights = model.attention_weights(frame)
     network = model.model_.network
     layer = network.attention.layers[0]
@@ -354,7 +355,7 @@ def test_vectors_of_items_are_those_of_the_first_layer() -> None:
 def test_drawn_sequences_have_the_distribution_of_the_model() -> None:
     """Pairs drawn in order, against the products of the model's own conditional probabilities: five standard errors."""
     frame = pd.DataFrame({"sequence": [1, 1, 2, 2], "item": ["a", "b", "b", "a"]})
-    model = randomise(fit(frame, direction="uni"), size=1.25)  # the second item depends on the first
+    model = randomise(fit(frame, direction="uni", repeats=True), size=1.25)  # the second item depends on the first
     drawn = model.sample(sequences=4000, length=2, seed=5)
     pairs = drawn.pivot(index="sequence", columns="position", values="item")
     for first in "ab":
@@ -378,7 +379,8 @@ def test_values_that_grow_without_limit_are_not_drawn() -> None:
 def test_gibbs_sampling_finds_items_that_go_together() -> None:
     """Each item of a pair has probability 1 given the other."""
     frame = pd.DataFrame({"sequence": np.repeat(range(60), 2), "item": ["a", "b", "c", "d"] * 30})
-    model = fit(frame, max_epochs=20, learning_rate=0.02, width=8, batch_size=20, order=True)
+    options = {"max_epochs": 20, "learning_rate": 0.02, "width": 8, "batch_size": 20, "order": True}
+    model = fit(frame, **options, repeats=True, context_dropout=0)
     assert model.log_prob(frame).min() > np.log(0.99)
     drawn = model.sample(sequences=50, length=2, seed=1).groupby("sequence")["item"].agg("".join)
     assert drawn.isin(["ab", "cd"]).mean() > 0.8
@@ -467,6 +469,18 @@ def test_held_out_sequences_stop_the_training_and_seeds_give_the_same_numbers() 
     first, second, other = (fit(frame, random_state=seed, **options) for seed in (1, 1, 2))
     assert len(first.history_.validation) < 100
     assert first.score(frame) == second.score(frame) != other.score(frame)
+
+
+def test_a_new_place_is_refused_with_the_option_that_reads_coordinates_only() -> None:
+    rows = draw_table([1.0, 2.0]).assign(x=range(len(draw_table([1.0, 2.0]))))
+    new = rows.assign(item="elsewhere")
+    model = fit(rows, coordinates=("x",), part="values")
+    with refuses(TableError, "'elsewhere'", "no training row", "--no-item-vectors"):
+        model.predict(new)
+    assert fit(rows, coordinates=("x",), part="values", item_vectors=False).predict(new)["mean"].notna().all()
+    with refuses(TableError, "'elsewhere'", "no training row") as caught:
+        fit(rows, part="values").predict(new)
+    assert "--no-item-vectors" not in str(caught.value)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], pd.DataFrame, str]] = {

@@ -16,12 +16,20 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 from support.messages import refuses
 from support.sequences import make_efa, measure_fit
 
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, OutputError, TableError, UsageError
+from attngeo.errors import (
+    AttnGeoError,
+    CorruptCheckpointError,
+    InterruptedTrainingError,
+    OutputError,
+    TableError,
+    UsageError,
+)
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.columns import TRAINING
 from attngeo.estimators.efa.covariates import Covariate, learn_covariates, read_covariates
 from attngeo.estimators.efa.vectors import rank_similar
 from attngeo.estimators.shared.paths import CONFIG
+from attngeo.progress import Progress
 
 SMALL: dict[str, Any] = {"width": 4, "max_epochs": 2, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}
 VALUES = ("rating:poisson", "minutes:gaussian")
@@ -34,6 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "covariates of values": {"value": VALUES, "covariates": COVARIATES},
     "covariates of items": {"part": "items", "covariates": COVARIATES},
     "both": {"part": "both", "value": VALUES},
+    "categories": {"value": VALUES, "covariates": ("genre:categories", "age:number", "when:time")},
     "both with covariates": {"part": "both", "value": VALUES, "covariates": COVARIATES},
 }  # fmt: skip
 DIRECTIONS, ITEMS = ("bi", "uni"), ["jam", "milk", "rice", "tea"]
@@ -208,6 +217,34 @@ def test_categories_and_times_are_read_as_they_are_written() -> None:
     assert shapes[0].categories == ("drama", "war")
 
 
+def test_several_categories_of_a_cell_are_marks_of_each() -> None:
+    genres = pd.Series(["war", "drama|war", " drama | crime"] * len(ROWS))[: len(ROWS)]
+    rows = ROWS.assign(genres=genres)
+    learned = learn_covariates({TRAINING: rows}, {"genres": "categories"})
+    assert learned[0].categories == ("crime", "drama", "war")
+    codes, numbers = read_covariates(rows, {"genres": learned[0]}, TRAINING)
+    assert codes.shape == (len(ROWS), 0)
+    assert numbers[:3].tolist() == [[0, 0, 1], [0, 1, 1], [1, 1, 0]]
+    model = fit(rows, value="rating:poisson", covariates="genres:categories")
+    expected = model.predict(rows)
+    pd.testing.assert_frame_equal(model.predict(rows.assign(genres=genres.replace("drama|war", "war|drama"))), expected)
+    other = model.predict(rows.assign(genres="war"))
+    assert (np.abs(other / expected - 1).max(axis=1) > 1e-4).all()
+    years = pd.Series(range(len(ROWS))) % 2
+    assert learn_covariates({TRAINING: rows.assign(year=years)}, {"year": "categories"})[0].categories == ("0", "1")
+    for cell, facts in (
+        ("noir", ["row 2", "'noir'", "no training row", "3 categories such as 'crime'"]),
+        ("war|noir", ["row 2", "'war|noir'", "no training row"]),
+        ("war|", ["row 2", "'war|'", "empty category"]),
+        (None, ["row 2", "the cell is empty"]),
+        (["war"], ["'genres'", "has a list"]),
+    ):
+        changed = genres.astype(object)
+        changed.iloc[1] = cell
+        with refuses(TableError, *facts):
+            model.predict(rows.assign(genres=changed))
+
+
 def test_a_time_is_how_late_it_is_and_where_in_a_day_a_week_and_a_year() -> None:
     """1970 began on a Thursday at midnight, where each angle is 0."""
     days = pd.Series([0, 0.25, 7, 10.5, 365.2425])
@@ -221,7 +258,39 @@ def test_a_time_is_how_late_it_is_and_where_in_a_day_a_week_and_a_year() -> None
         np.testing.assert_allclose(np.exp(1j * angles), np.exp(2j * np.pi * days / period), atol=1e-6)
 
 
-def test_both_parts_have_one_objective_whose_terms_are_theirs(tmp_path: Path) -> None:
+def test_both_parts_are_those_that_are_fitted_apart() -> None:
+    """Each keeps its own best epoch, and stops by itself."""
+    rows = draw_rows(20)
+    options: dict[str, Any] = SMALL | {"validation_fraction": 0.3, "patience": 3, "max_epochs": 40, "width": 8}
+    options |= {"learning_rate": 0.05}
+    both = make_efa(**options, part="both", value=VALUES).fit(rows)
+    items = make_efa(**options, part="items").fit(rows)
+    values = make_efa(**options, part="values", value=VALUES).fit(rows)
+    assert both.log_prob(rows).equals(items.log_prob(rows) + values.log_prob(rows))
+    assert items.history_.best_epoch != values.history_.best_epoch
+    np.testing.assert_array_equal(both.history_.best_epoch, [*items.history_.best_epoch, *values.history_.best_epoch])
+    for number, alone in enumerate((items.history_, values.history_)):
+        for name in ("train", "validation"):
+            losses = getattr(both.history_, name)[:, number]
+            np.testing.assert_array_equal(losses[~np.isnan(losses)], getattr(alone, name))
+
+
+def test_an_interrupted_fit_of_both_parts_resumes_and_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    options: dict[str, Any] = SMALL | {"part": "both", "value": VALUES, "max_epochs": 3}
+    whole = make_efa(**options).fit(ROWS)
+
+    def stop_in_values(step: Progress) -> None:
+        if step.what.startswith("values") and step.done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(InterruptedTrainingError):
+        make_efa(**options).fit(ROWS, folder=tmp_path, progress=stop_in_values)
+    assert {path.name for path in tmp_path.iterdir()} == {"items", "values"}
+    assert make_efa(**options).fit(ROWS, folder=tmp_path).log_prob(ROWS).equals(whole.log_prob(ROWS))
+    assert not list(tmp_path.iterdir())
+
+
+def test_log_p_of_both_parts_is_the_sum_of_theirs(tmp_path: Path) -> None:
     rows = pd.concat([ROWS, ROWS.assign(sequence=ROWS["sequence"] + 5)], ignore_index=True)
     options: dict[str, Any] = SMALL | {"part": "both", "value": VALUES, "max_epochs": 3}
     model = make_efa(**options | {"validation_fraction": 0.3, "patience": 1}).fit(rows)
@@ -231,7 +300,7 @@ def test_both_parts_have_one_objective_whose_terms_are_theirs(tmp_path: Path) ->
     together = parts[0].log_prob(rows) + parts[1].log_prob(rows)
     np.testing.assert_allclose(model.log_prob(rows), together, rtol=1e-6)
     held_out = measure_fit(model)["held-out"].log_prob
-    assert held_out == pytest.approx(-min(model.history_.validation), rel=1e-4)
+    assert held_out == pytest.approx(-np.nanmin(model.history_.validation, axis=0).sum(), rel=1e-4)
     measured = model.measure_columns()["held-out"]
     assert [*measured] == [("items", ""), ("values", "rating"), ("values", "minutes"), ("all", "")]
     assert held_out == pytest.approx(sum(found.log_prob for found in measured.values()) / 2, rel=1e-6)

@@ -515,7 +515,8 @@ def test_items_that_do_not_come_again_are_known_without_repeats(direction: str) 
     train = pd.DataFrame({"sequence": [1, 1, 1, 2, 2], "item": ["tea", "jam", "milk", "tea", "bread"]})
     shown = pd.DataFrame({"sequence": [1, 1, 2, 2, 2], "item": ["jam", "tea", "bread", "milk", "jam"]})
     repeated = shown.assign(item="tea")
-    model = make_efa(**SMALL | {"part": "items", "direction": direction}).fit(train, validation=shown, test=repeated)
+    model = make_efa(**SMALL | {"part": "items", "direction": direction}, repeats=True)
+    model.fit(train, validation=shown, test=repeated)
     counts = {item: 1 + int((train["item"] == item).sum()) for item in ITEMS}
     expected = []
     for _, part in shown.groupby("sequence"):

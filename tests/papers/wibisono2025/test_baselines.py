@@ -6,15 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from support.data import DATA, needs
 from support.sequences import measure_fit
 
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.papers.wibisono2025.baselines import (
+    count_context,
     measure_means,
     measure_persistence,
     measure_ratings,
+    measure_regression,
     measure_rest,
     measure_ridge,
     measure_truth,
@@ -39,6 +41,59 @@ def test_items_by_their_frequency_and_without_those_of_the_context() -> None:
     assert measure_rest(split, "bi", "")["cross_entropy"] == pytest.approx(-np.log(both).mean())
     before = [3 / 6, (2 / 6) / (3 / 6), 1 / 6]
     assert measure_rest(split, "uni", "")["cross_entropy"] == pytest.approx(-np.log(before).mean())
+
+
+def draw_baskets(count: int, seed: int) -> pd.DataFrame:
+    """Baskets of three of six items, of which a and b, c and d, e and f go together."""
+    draw = np.random.default_rng(seed)
+    rows = []
+    for basket in range(count):
+        pair = draw.choice(["ab", "cd", "ef"])
+        third = draw.choice([item for item in "abcdef" if item not in pair])
+        rows += [{"sequence": basket, "item": item} for item in draw.permutation([*pair, third])]
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize("direction", ["bi", "uni"])
+def test_the_slope_of_a_softmax_regression_is_that_of_its_loss(direction: str) -> None:
+    rows = count_context(draw_baskets(5, 1), np.array(list("abcdef")), direction)
+    weights = np.random.default_rng(0).normal(size=(7, 6))
+    _, slope = rows.measure(weights)
+    for place in ((0, 1), (6, 2), (3, 3)):
+        step = np.zeros_like(weights)
+        step[place] = 1e-2
+        rise = rows.measure(weights + step)[0] - rows.measure(weights - step)[0]
+        assert slope[place] == pytest.approx(rise / 2e-2, abs=1e-4)
+
+
+@pytest.mark.parametrize("direction", ["bi", "uni"])
+def test_a_softmax_regression_is_that_of_scikit_learn_among_items_that_the_context_lacks(direction: str) -> None:
+    """Of much data, where no penalty matters. With two items left, the logits are those of a logistic regression."""
+    split = Split(draw_baskets(800, 1), draw_baskets(200, 2), draw_baskets(200, 3))
+    found = measure_regression(split, direction, "")["cross_entropy"]
+    assert found < measure_rest(split, direction, "")["cross_entropy"] - (0.1 if direction == "bi" else 0.03)
+    items = np.array(list("abcdef"))
+    train, _, test = (count_context(rows, items, direction) for rows in split)
+    fit = LogisticRegression(C=1e3, max_iter=500).fit(train.context[:, :-1], train.item)
+    chances = fit.predict_proba(test.context[:, :-1]) * (test.context[:, :-1] == 0)
+    chances /= chances.sum(1, keepdims=True)
+    alike = -np.log(chances[range(len(test.item)), test.item]).mean()
+    assert found == pytest.approx(alike, abs=0.02)
+
+
+def test_a_context_is_counted_by_sequence_and_direction() -> None:
+    rows = pd.DataFrame({"sequence": [1, 1, 2, 1], "item": list("abba")})
+    both = count_context(rows, np.array(["a", "b"]), "bi")
+    assert both.context.tolist() == [[1, 1, 1], [2, 0, 1], [0, 0, 1], [1, 1, 1]]
+    before = count_context(rows, np.array(["a", "b"]), "uni")
+    assert before.context.tolist() == [[0, 0, 1], [1, 0, 1], [0, 0, 1], [1, 1, 1]]
+
+
+@needs("movielens")
+def test_the_regression_is_better_than_the_published_models_of_sequences() -> None:
+    about = EXPERIMENTS["movielens-sequence"]
+    split = about.split(load_dataset(about.dataset, DATA / "movielens"), published=True)
+    assert measure_regression(split, "bi", "")["cross_entropy"] == pytest.approx(3.072, abs=0.01)
 
 
 def test_means_and_their_truth_on_the_synthetic_ratings() -> None:

@@ -15,9 +15,12 @@ from support.data import DATA, needs
 from support.messages import refuses
 
 from attngeo.errors import DataError, DataUnavailableError
+from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.papers.wibisono2025.movielens import (
+    GENRES,
     movielens_ratings,
     movielens_sequences,
+    read_movie_genres,
     read_movielens,
     split_movielens_ratings,
     split_movielens_sequences,
@@ -137,3 +140,42 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         (tmp_path / "u.data").write_text(text)
         with refuses(DataError, "u.data"):
             read_movielens(tmp_path / "u.data")
+
+
+def write_movies(folder: Path, movies: dict[int, tuple[str, ...]]) -> Path:
+    """ml-100k.zip with ratings of these movies and a u.item of the form that MovieLens ships."""
+    lines = []
+    for number, genres in movies.items():
+        marks = "|".join("1" if genre in genres else "0" for genre in GENRES)
+        lines.append(
+            f"{number}|Movie {number}é (1995)|01-Jan-1995||http://us.imdb.com/M/title-exact?{number}|{marks}\n"
+        )
+    rows = [(user, number, 1 + (user + number) % 5, 60 * number) for user in range(1, 13) for number in movies]
+    with zipfile.ZipFile(folder / "ml-100k.zip", "w") as archive:
+        archive.writestr("ml-100k/u.item", "".join(lines).encode("latin-1"))
+        archive.write(write(folder, rows), "ml-100k/u.data")
+    (folder / "u.data").unlink()
+    return folder / "ml-100k.zip"
+
+
+def test_the_genres_of_the_archive_are_covariates_of_its_ratings(tmp_path: Path) -> None:
+    archive = write_movies(tmp_path, {1: ("Drama", "War"), 2: ("Children's",), 3: (), 4: ("War", "Sci-Fi")})
+    genres = read_movie_genres(archive)
+    assert genres == {1: "Drama|War", 2: "Children's", 4: "Sci-Fi|War"}
+    assert read_movie_genres(tmp_path) == genres
+    ratings = read_movielens(archive)
+    ratings = ratings.assign(genres=ratings["item"].map(genres).fillna("unknown"), rating=ratings["rating"] - 1)
+    model = ExponentialFamilyAttention(
+        sequence="user", value="rating:ordinal:5", covariates="genres:categories", width=4, max_epochs=1, device="cpu"
+    ).fit(ratings)
+    (covariate,) = model.model_.parts[0].shape.covariates
+    assert covariate.categories == ("Children's", "Drama", "Sci-Fi", "War", "unknown")
+    assert model.log_prob(ratings).notna().all()
+
+
+@pytest.mark.parametrize("line", ["1|Title|0|1", "1|Title|" + "2|" * 18 + "0", "1|Title"])
+def test_a_file_of_movies_without_marks_of_genres_is_refused(line: str, tmp_path: Path) -> None:
+    write(tmp_path, [(1, 1, 3, 1)])
+    (tmp_path / "u.item").write_text(line)
+    with refuses(DataError, "movie 1", "19 marks of genres"):
+        read_movie_genres(tmp_path)
