@@ -46,8 +46,6 @@ HALF_BAR = 5
 WIDTH_OF_BARS = 78
 # Places that a footnote names at most.
 MOST_PLACES = 6
-SCORE_COLUMNS = {spec.label: name for name, spec in SCORES.items()}
-
 
 Plots = Annotated[
     list[Path] | None,
@@ -318,7 +316,7 @@ def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) 
         rows,
         columns,
         title=" · ".join(map(str, filter(None, title))),
-        texts=["stack", *SCORE_COLUMNS],
+        texts=["stack", *(spec.label for spec in SCORES.values())],
         section=["section"],
         style=lambda row: "bold" if per_head and is_missing(row["head"]) else "",
         # The summary below shows the name of the stack, too.
@@ -361,7 +359,7 @@ def print_stacks(frame: pd.DataFrame) -> None:
             count = f"{scored} of {total}" if scored < total else f"{total}"
             over = f"{stack}, {count} {what}" if total == 1 else f"{stack}, {count} {what}s"
             lines.append({"over": over, **_summarise_scores(members, heads=what == "head")})
-    columns = {"median [quartiles] over": "over", **SCORE_COLUMNS}
+    columns = {"median [quartiles] over": "over", **_score_columns()}
     print_table(lines, columns, texts=columns, rule="none")
 
 
@@ -374,8 +372,13 @@ def _print_models(frames: Iterable[pd.DataFrame]) -> None:
             layers = int(members["head"].isna().sum())
             lines.append({"model": model, "stack": stack, "layers": layers, **_summarise_scores(members, digits=2)})
             model = ""
-    columns = {"model": "model", "stack": "stack", "layers": "layers", **SCORE_COLUMNS}
+    columns = {"model": "model", "stack": "stack", "layers": "layers", **_score_columns()}
     print_table(lines, columns, texts=columns.keys() - {"layers"}, rule="none")
+
+
+def _score_columns() -> dict[str, str]:
+    """Title → field of the columns of scores."""
+    return {spec.label: name for name, spec in SCORES.items()}
 
 
 def _summarise_scores(rows: pd.DataFrame, digits: int = 3, *, heads: bool = False) -> dict[str, str]:
