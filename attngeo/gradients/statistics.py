@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from attngeo.geometry import FormStatistics, form_statistics, half_gram, is_low_rank, rescale
+from attngeo.gradients.change import change_form
 from attngeo.gradients.recording import SiteGradients
-from attngeo.scores.computing import score_form
+from attngeo.scores.computing import score_form, score_site
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of
 from attngeo.scores.spec import score_names
@@ -24,13 +25,14 @@ class _Inputs(NamedTuple):
     """Inputs of one attention site, which the updates of all of its heads share.
 
     factor: X [S·N, d_model] divided by `divisor`. gram: `half_gram(factor)` if the Gram form is the cheaper one. inner:
-    products of all pairs of tokens of a sequence, [S, N, N]. notes: those of the site.
+    products of all pairs of tokens of a sequence, [S, N, N]. predicted: see `SiteGradients`. notes: those of the site.
     """
 
     factor: Tensor
     divisor: float
     gram: Tensor | None
     inner: Tensor
+    predicted: Tensor
     notes: list[str]
 
 
@@ -54,15 +56,26 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
                                          no tokens do, as under a causal mask
             context_share                share of Σ_t ‖C_t‖² of the first half of the positions, where C_t is the part
                                          of ΔM with the token t as context: Σ_i β_it·x_iᵀ·x_t
-            prediction_share             the same of the parts with the token t as predicted: Σ_j β_tj·x_tᵀ·x_j
+            prediction_share             the same of the parts with the token t as the one that attends, the predicted
+                                         one of Proposition 2.2: P_t = Σ_j β_tj·x_tᵀ·x_j
             symmetry_chance …            scores of ΔM if the entries of each row of β are shuffled among what it sees
+            change_symmetry …            scores of the change of W_qk by a step, see `attngeo.gradients.change`
+            change_symmetry_chance …     the same with the shuffled rows
+            beta_symmetry_predicted      beta_symmetry over the pairs that are predicted both
+            prediction_share_predicted   prediction_share among the positions that are predicted
+            predicted_share              share of the positions that are predicted in Σ_t ‖P_t‖²
 
-    Source: Saponati et al. 2025, Propositions 2.1 and 2.2, Theorems 2.3 and 2.4.
+    A position is predicted if the loss has a prediction there: with clm that of the next token.
+
+    Source: Saponati et al. 2025, Propositions 2.1 and 2.2, Theorems 2.3 and 2.4, Remark S1.6.
     """
-    site, x, beta, seen = gradients
+    site, x, beta, seen, predicted, projections = gradients
     factor, divisor = rescale(x.flatten(0, 1))
     gram = half_gram(factor) if is_low_rank(factor) else None
-    inputs = _Inputs(factor, float(divisor), gram, inner=x @ x.mT, notes=list(site.notes))
+    notes = list(site.notes)
+    if projections is None:
+        notes.append("change of W_qk missing: the logits are no known product of Wq and Wk")
+    inputs = _Inputs(factor, float(divisor), gram, inner=x @ x.mT, predicted=predicted, notes=notes)
     layer: dict[str, Any] = {
         "stack": site.stack,
         "layer": site.layer,
@@ -70,15 +83,27 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
         "head": None,
         "key_head": None,
     }
-    rows = []
-    shuffled_sum = torch.zeros_like(beta[:, 0])
+    heads = range(beta.shape[1])
+    shuffled = torch.stack([_shuffle_rows(beta[:, head], seen[:, head], generator) for head in heads], 1)
+    rows = [layer | _describe_update(inputs, beta.sum(1), shuffled.sum(1), seen.any(1))]
     for head, key_head in enumerate(key_heads_of(site, "corrected")):
-        shuffled = _shuffle_rows(beta[:, head], seen[:, head], generator)
-        shuffled_sum += shuffled
-        update = _describe_update(inputs, beta[:, head], shuffled, seen[:, head])
+        update = _describe_update(inputs, beta[:, head], shuffled[:, head], seen[:, head])
         rows.append(layer | {"head": head, "key_head": key_head} | update)
-    layer |= _describe_update(inputs, beta.sum(1), shuffled_sum, seen.any(1))
-    return [layer, *rows]
+    changes = _score_change(gradients, beta)
+    chances = _score_change(gradients, shuffled)
+    for row, change, chance in zip(rows, changes, chances, strict=True):
+        row |= {f"change_{name}": change[name] for name in score_names()}
+        row |= {f"change_{name}_chance": chance[name] for name in score_names()}
+    return rows
+
+
+def _score_change(gradients: SiteGradients, beta: Tensor) -> list[dict[str, Any]]:
+    """The scores of the change of W_qk by β [S, heads, N, N]: of the layer, then of each head."""
+    if gradients.projections is None:
+        missing: dict[str, Any] = dict.fromkeys(score_names(), math.nan)
+        return [missing] * (1 + beta.shape[1])
+    left, right, _ = change_form(gradients.projections, gradients.x, beta)
+    return list(score_site(gradients.site, left, right, [], ScoreOptions()))
 
 
 def _describe_update(inputs: _Inputs, beta: Tensor, shuffled: Tensor, seen: Tensor) -> dict[str, Any]:
@@ -91,8 +116,13 @@ def _describe_update(inputs: _Inputs, beta: Tensor, shuffled: Tensor, seen: Tens
     row["column_spread"] = _spread(form.column_norms)
     row["row_spread"] = _spread(form.row_norms)
     row["beta_symmetry"] = _correlate_pairs(beta, seen)
-    row["context_share"] = _early_share(beta.mT, inputs.inner)
-    row["prediction_share"] = _early_share(beta, inputs.inner)
+    row["beta_symmetry_predicted"] = _correlate_pairs(beta, seen & inputs.predicted[:, :, None])
+    row["context_share"] = _early_share(_part_norms(beta.mT, inputs.inner))
+    parts = _part_norms(beta, inputs.inner)
+    parts_of_predicted = parts * inputs.predicted
+    row["prediction_share"] = _early_share(parts)
+    row["prediction_share_predicted"] = _early_share(parts_of_predicted)
+    row["predicted_share"] = float(parts_of_predicted.sum() / parts.sum())
     row |= {f"{name}_chance": chance[name] for name in score_names()}
     row["note"] = scores["note"]
     return row
@@ -135,14 +165,18 @@ def _correlate_pairs(beta: Tensor, seen: Tensor) -> float:
     return float(((forward - mean) * (backward - mean)).mean() / forward.var(correction=0))
 
 
-def _early_share(weights: Tensor, inner: Tensor) -> float:
-    """The share of Σ_t ‖C_t‖² of the first half of the positions t; inner: products of all pairs of tokens, [S, N, N].
+def _part_norms(weights: Tensor, inner: Tensor) -> Tensor:
+    """‖C_t‖² of each position t, [S, N], in float64; inner: products of all pairs of tokens, [S, N, N].
 
-    weights: βᵀ for tokens as context, β for predicted ones, [S, N, N]. NaN if all are 0.
+    weights: βᵀ for tokens as context, β for predicted ones, [S, N, N].
     ‖C_t‖² = ‖x_t‖²·‖Σ_i β_it·x_i‖² = ‖x_t‖²·(βᵀ·XXᵀ·β)_tt.
     """
     squares = inner.diagonal(dim1=-2, dim2=-1)
-    norms = (squares * ((weights @ inner) * weights).sum(-1)).double().clamp(min=0)  # ‖C_t‖², [S, N]
+    return (squares * ((weights @ inner) * weights).sum(-1)).double().clamp(min=0)
+
+
+def _early_share(norms: Tensor) -> float:
+    """The share of the first half of the positions in the sum of numbers [S, N]; NaN if all are 0."""
     return float(norms[:, : norms.shape[1] // 2].sum() / norms.sum())
 
 

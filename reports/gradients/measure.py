@@ -8,21 +8,64 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pandas as pd
-from transformers import PrinterCallback, TrainingArguments
+import torch
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
+from attngeo import attention_sites, symmetry
 from attngeo.choices import Objective
 from attngeo.gradients import GradientCallback, measure, read_batches
 from attngeo.gradients.options import GradientOptions
 from attngeo.pretrain.options import TextPretrainOptions
 from attngeo.pretrain.text import prepare_text
+from attngeo.scores.weights import SiteWeights
 
 HERE = Path(__file__).parent
 DEMO_SEEDS, TRAINING_SEEDS = range(5), range(2)
 # Updates between two measurements of a training, and sequences of its length that are measured.
 EVERY, SEQUENCES = 100, 192
+
+
+class WeightCallback(TrainerCallback):
+    """Copies of Wq and Wk at each measurement of a training, and one update later: step → those of each site."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, list[SiteWeights]] = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Copy the first weights."""
+        self._copy(state.global_step, given["model"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Copy the weights of a measurement, and those after the next update."""
+        if state.global_step % EVERY in (0, 1):
+            self._copy(state.global_step, given["model"])
+
+    def _copy(self, step: int, model: Any) -> None:
+        sites = attention_sites(model, dtype=torch.float64)
+        self._copies[step] = [site._replace(wq=site.wq.clone(), wk=site.wk.clone()) for site in sites]
+
+    def tabulate(self) -> pd.DataFrame:
+        """Symmetry of W_qk of each head, and of its change by the next update and by the next 100 of the training."""
+        frames = []
+        for step in range(0, max(self._copies) + 1, EVERY):
+            for site in range(len(self._copies[step])):
+                columns = {"weight_symmetry": symmetry(*self._copies[step][site][1:]).tolist()}
+                for name, updates in (("next_symmetry", 1), ("next_100_symmetry", EVERY)):
+                    if step + updates in self._copies:
+                        columns[name] = self._score_change(step, step + updates, site)
+                frame = pd.DataFrame(columns).rename_axis("head").reset_index()
+                frames.append(frame.assign(step=step, layer=self._copies[step][site].site.layer))
+        return pd.concat(frames, ignore_index=True)
+
+    def _score_change(self, before: int, after: int, site: int) -> list[float]:
+        """The symmetry of W_qk of each head at a later step, less W_qk at an earlier one."""
+        _, wq, wk = self._copies[before][site]
+        _, later_wq, later_wk = self._copies[after][site]
+        scores: list[float] = symmetry(torch.cat([later_wq, wq], -1), torch.cat([later_wk, -wk], -1)).tolist()
+        return scores
 
 
 def measure_demos(wikitext: str) -> pd.DataFrame:
@@ -45,6 +88,7 @@ def measure_training(objective: Objective, seed: int, folder: Path) -> pd.DataFr
     task = prepare_text(options, processes=1)
     about = GradientOptions(objective=objective, sequences=SEQUENCES, seq_len=options.seq_len, seed=1)
     callback = GradientCallback(read_batches(task.processor, about), objective)
+    weights = WeightCallback()
     arguments = TrainingArguments(
         str(folder), max_steps=task.steps, warmup_steps=task.warmup, logging_steps=EVERY, learning_rate=options.lr,
         weight_decay=options.weight_decay, per_device_train_batch_size=options.batch_size, lr_scheduler_type="linear",
@@ -53,11 +97,12 @@ def measure_training(objective: Objective, seed: int, folder: Path) -> pd.DataFr
     )  # fmt: skip
     trainer = task.make_trainer(
         task.model, arguments, train_dataset=task.data, data_collator=task.collator, processing_class=task.processor,
-        callbacks=[callback],
+        callbacks=[callback, weights],
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    return callback.frame.assign(objective=objective, seed=seed)
+    frame = callback.frame.merge(weights.tabulate(), how="left", on=["step", "layer", "head"])
+    return frame.assign(objective=objective, seed=seed)
 
 
 if __name__ == "__main__":
