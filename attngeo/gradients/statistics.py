@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attngeo.geometry import FormStatistics, form_statistics, half_gram, is_low_rank, rescale
 from attngeo.gradients.change import change_form
+from attngeo.gradients.options import CHANGE
 from attngeo.gradients.recording import SiteGradients
 from attngeo.scores.computing import score_form, score_site
 from attngeo.scores.options import ScoreOptions
@@ -92,8 +93,8 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
     changes = _score_change(gradients, beta)
     chances = _score_change(gradients, shuffled)
     for row, change, chance in zip(rows, changes, chances, strict=True):
-        row |= {f"change_{name}": change[name] for name in score_names()}
-        row |= {f"change_{name}_chance": chance[name] for name in score_names()}
+        row |= {f"{CHANGE}{name}": change[name] for name in score_names()}
+        row |= {f"{CHANGE}{name}_chance": chance[name] for name in score_names()}
     return rows
 
 

@@ -103,7 +103,7 @@ def measure_updates(model: PreTrainedModel, rows: Rows, places: pd.DataFrame) ->
             totals.setdefault(layer, torch.zeros(len(counts), gradients.beta.shape[1], width, width))
             add_contributions(totals[layer], ids, gradients)
             inputs[layer].append(gradients.x.flatten(0, 1))
-    places = places[counts[places["token"].to_numpy()].numpy() >= LEAST]
+    places = places[counts[places["token"].tolist()].numpy() >= LEAST]
     for layer, total in totals.items():
         variances = torch.cat(inputs[layer]).var(0)
         small = variances < variances.mean()
@@ -113,7 +113,7 @@ def measure_updates(model: PreTrainedModel, rows: Rows, places: pd.DataFrame) ->
         ratio = (columns[..., small].sum(-1) / across[..., small].sum(-1)).log()
         wider = spread(columns.sqrt()) > spread(across.sqrt())
         for group, members in places.groupby("group"):
-            chosen = torch.from_numpy(members["token"].to_numpy())
+            chosen = members["token"].tolist()
             frame = pd.DataFrame(
                 {
                     "log_ratio": ratio[chosen].median(0).values,
