@@ -1,7 +1,8 @@
 """Numbers in the texts of reports are those of the tables that are committed beside them.
 
 A comment of Markdown names a table and computes numbers from it, as an expression of pandas in which `table` is the
-table, `heads` its rows that are of one head, and `read(file)` another table:
+table, `heads` its rows that are of one head, `read(file)` another table, and `written(name)` the numbers in the text
+`computed` of a statement:
 
     The first half has 57% to 61%<!-- training.csv: [table.share.min(), table.share.max()] --> of the norm.
 
@@ -40,11 +41,16 @@ class Statement(NamedTuple):
         path = self.folder / file
         return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
 
+    def list_written(self, name: str) -> list[float]:
+        """The numbers in the text of a statement of this name, in the column `computed` of the table."""
+        (text,) = self.read(self.file).query("statement == @name")["computed"]
+        return [parse_number(number)[0] for number in NUMBER.findall(text)]
+
     def compute(self) -> list[float]:
         """The numbers that the table gives."""
         table = self.read(self.file)
         heads = table[table["head"].notna()] if "head" in table else None
-        names = {"table": table, "heads": heads, "read": self.read, "np": np}
+        names = {"table": table, "heads": heads, "read": self.read, "written": self.list_written, "np": np}
         result = eval(f"({self.expression})", names)
         return [float(value) for value in np.ravel(np.asarray(result, dtype=float))]
 
