@@ -43,7 +43,7 @@ class Statement(NamedTuple):
 
     def list_written(self, name: str) -> list[float]:
         """The numbers in the text of a statement of this name, in the column `computed` of the table."""
-        (text,) = self.read(self.file).query("statement == @name")["computed"]
+        text = self.read(self.file).set_index("statement")["computed"][name]
         return [parse_number(number)[0] for number in NUMBER.findall(text)]
 
     def compute(self) -> list[float]:

@@ -67,7 +67,7 @@ class Projections(NamedTuple):
             rows = weight.flatten(0, 1)  # [heads · head_dim, …]
             bias = rows[:, -1] if rows.shape[-1] > width else None
             outputs = F.linear(x, rows[:, :width], bias)
-            projected.append(self.turn(outputs.unflatten(-1, weight.shape[:2]).transpose(1, 2)))
+            projected.append(self.turn(outputs.reshape(*x.shape[:2], *weight.shape[:2]).transpose(1, 2)))
         return projected[0], projected[1]
 
     def turn(self, x: Tensor, *, back: bool = False) -> Tensor:
@@ -166,5 +166,6 @@ def change_form(made_by: Projections, x: Tensor, beta: Tensor) -> Form:
 
 def _weight_gradient(outputs: Tensor, x: Tensor) -> Tensor:
     """(Xᵀ·A)ᵀ of each head [heads, head_dim, d_model]. outputs: A [S, heads, N, head_dim]. x: [S, N, d_model]."""
-    by_output = outputs.permute(1, 3, 0, 2).flatten(2).flatten(0, 1)  # [heads · head_dim, S·N]
-    return (by_output @ x.flatten(0, 1)).unflatten(0, outputs.shape[1::2])
+    by_output = outputs.permute(1, 3, 0, 2).flatten(2)  # [heads, head_dim, S·N]
+    gradient = by_output.flatten(0, 1) @ x.flatten(0, 1)
+    return gradient.reshape(*by_output.shape[:2], -1)

@@ -235,8 +235,7 @@ def require_gradients(model: nn.Module) -> None:
 
 
 def _labels(batch: Batch, objective: Objective) -> Tensor:
-    """The labels of the logits at each position, [S, N]: of its token, or with clm of the next one; the last has none.
-    """
+    """The labels of the logits at each position, [S, N]: of its token, or with clm of the next one, if there is one."""
     labels = batch["labels"]
     return F.pad(labels[:, 1:], (0, 1), value=NO_LABEL) if objective == "clm" else labels
 

@@ -44,11 +44,11 @@ class WeightCallback(TrainerCallback):
         self._copies: dict[int, list[SiteWeights]] = {}
         self._last = last
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         """Copy the first weights."""
         self._copy(state.global_step, given["model"])
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         """Copy the weights of a measurement, and those after the next update."""
         if state.global_step % EVERY in (0, 1):
             self._copy(state.global_step, given["model"])

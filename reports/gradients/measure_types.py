@@ -45,7 +45,7 @@ def read_rows(tokeniser: PreTrainedTokenizerBase) -> dict[str, Rows]:
     return {"sentences": [row for row in ids if 2 <= len(row) <= LONGEST], "packed": packed}
 
 
-def measure_places(tokeniser: PreTrainedTokenizerBase, rows: Rows) -> pd.DataFrame:
+def measure_places(rows: Rows) -> pd.DataFrame:
     """The types of some rows that occur often enough: token, z of `count_roles`, and group by |z| above 1.96."""
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "rows.txt"
@@ -129,14 +129,12 @@ if __name__ == "__main__":
     tokeniser = load_tokeniser(folder)
     trained = AutoModelForCausalLM.from_pretrained(folder)
     set_seed(0)
-    models = {"untrained": AutoModelForCausalLM.from_config(trained.config), "demo:decoder": trained}
+    models = {"untrained": type(trained)(trained.config), "demo:decoder": trained}
     roles, frames = [], []
     for arrangement, rows in read_rows(tokeniser).items():
-        places = measure_places(tokeniser, rows)
+        places = measure_places(rows)
         roles.append(places.assign(rows=arrangement))
         for name, model in models.items():
-            frames += [
-                frame.assign(rows=arrangement, model=name) for frame in measure_updates(model.eval(), rows, places)
-            ]
+            frames += [frame.assign(rows=arrangement, model=name) for frame in measure_updates(model, rows, places)]
     pd.concat(roles).to_csv(HERE / "places.csv", index=False, float_format="%.4g")
     pd.concat(frames).to_csv(HERE / "types.csv", index=False, float_format="%.4g")

@@ -89,7 +89,9 @@ def test_what_is_predicted_has_columns_of_its_own() -> None:
     gradients = draw_gradients(4, 7, 6)
     row = tabulate(gradients)[2]
     beta, x = gradients.beta[:, 1].double(), gradients.x.double()
-    parts = np.array([[float((torch.outer(x[s, t], beta[s, t] @ x[s]) ** 2).sum()) for t in range(7)] for s in range(4)])
+    parts = np.array(
+        [[float((torch.outer(x[s, t], beta[s, t] @ x[s]) ** 2).sum()) for t in range(7)] for s in range(4)]
+    )
     chosen = parts * gradients.predicted.numpy()
     assert row["predicted_share"] == pytest.approx(chosen.sum() / parts.sum(), rel=1e-5)
     assert row["prediction_share_predicted"] == pytest.approx(chosen[:, :3].sum() / chosen.sum(), rel=1e-5)

@@ -38,8 +38,8 @@ FAMILIES = (stats.norm, stats.uniform, stats.laplace, partial(stats.t, 5), stats
 WIDE = 2.0
 NARROW = 1.0
 PAIRS = 200
-# Of S1.13: shares of masked tokens, the length of the sequence whose pairs are counted, the printed share, and simulated
-# updates and their length.
+# Of S1.13: shares of masked tokens, the length of the sequence whose pairs are counted, the printed share, and the
+# number and the length of simulated sequences.
 MASKED = (0.15, 0.2, 0.25, 0.3)
 MANY = 400
 PRINTED_SHARE = 0.25
@@ -201,8 +201,9 @@ def check_lemma_s1_11(seed: int = 0, *, pairs: int = PAIRS) -> Residuals:
         printed.append(_exceed(a, b))
     wrong = sum(error > 0 for error in printed[1:])
     computed = (
-        f"{len(FAMILIES)} families; printed: for a = ±2 with 50% each, and b = ±10 with 0.5% each, else 0, Pr[X_b > 2.5] "
-        f"is {printed[0]:.1%} above Pr[X_a > 2.5], and wrong for {wrong} of {pairs} pairs of distributions of 3 points"
+        f"{len(FAMILIES)} families; printed: for a = ±2 with 50% each, and b = ±10 with 0.5% each, else 0, "
+        f"Pr[X_b > 2.5] is {printed[0]:.1%} above Pr[X_a > 2.5], and wrong for {wrong} of "
+        f"{pairs} pairs of distributions of 3 points"
     )
     return Residuals(computed, tuple(errors), tuple(printed))
 
