@@ -62,6 +62,7 @@ class Projections(NamedTuple):
     def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The queries and keys of inputs x [S, N, d_model]: [S, heads, N, head_dim], [S, key_heads, N, head_dim]."""
         projected = []
+        x = x.to(self.q.dtype)
         width = x.shape[-1]
         for weight in (self.q, self.k):
             rows = weight.flatten(0, 1)  # [heads · head_dim, …]
@@ -104,7 +105,7 @@ def read_projections(
     q, k, _ = projections(site, read(store, site), ScoreOptions(with_bias=True), dtype=dtype, device=x.device)
     # Copies, as training may change the weights before the gradients are looked at.
     found = Projections(q.clone(), k.clone(), key_heads_of(site, "corrected"), _find_rotation(site, x))
-    queries, keys = found.project(x.to(dtype))
+    queries, keys = found.project(x)
     logits = queries @ keys[:, found.key_heads].mT
     groups = query.shape[1] // key.shape[1]
     expected = (query @ key.repeat_interleave(groups, 1).mT).to(dtype)
@@ -133,7 +134,7 @@ def _find_rotation(site: AttentionSite, x: Tensor) -> Rotation | None:
     return Rotation(angles.cos().to(x.device, dtype), angles.sin().to(x.device, dtype), rotary.interleaved, start)
 
 
-def change_form(made_by: Projections, x: Tensor, beta: Tensor) -> Form:
+def change_form(made_by: Projections, x: Tensor, projected: tuple[Tensor, Tensor], beta: Tensor) -> Form:
     """C of each head up to a positive factor that all heads share: left factors [heads, 2·head_dim, d_model].
 
     The factor makes the gradients as large as the weights, so that both count in the same float32.
@@ -141,20 +142,22 @@ def change_form(made_by: Projections, x: Tensor, beta: Tensor) -> Form:
     Args:
         made_by: the projections of the site.
         x: its inputs, [S, N, d_model].
+        projected: the queries and keys that `made_by` makes of x.
         beta: the gradients by its logits, [S, heads, N, N].
     """
     width = x.shape[-1]
     q = made_by.q[..., :width]
     k = made_by.k[..., :width]
     x = x.to(q.dtype)
-    queries, keys = made_by.project(x)
+    queries, keys = projected
     flat, _ = rescale(beta.flatten(0, 2).to(q.dtype))
     weights = flat.reshape(beta.shape)
     by_query = made_by.turn(weights @ keys[:, made_by.key_heads], back=True)  # A, [S, heads, N, head_dim]
     by_key = made_by.turn(weights.mT @ queries, back=True)  # B
-    query_gradient = _weight_gradient(by_query, x)
     key_heads = torch.tensor(made_by.key_heads, device=k.device)
-    key_gradient = torch.zeros_like(k).index_add_(0, key_heads, _weight_gradient(by_key, x))
+    by_key_head = torch.zeros_like(keys).index_add_(1, key_heads, by_key)
+    query_gradient = _weight_gradient(by_query, x)
+    key_gradient = _weight_gradient(by_key_head, x)
     size = (query_gradient.norm() + key_gradient.norm()) / (q.norm() + k.norm())
     if size > 0:
         query_gradient = query_gradient / size

@@ -125,7 +125,8 @@ def _attend(
         x = recorder.inputs[site.module].detach()
         x = x.reshape(len(query), -1, x.shape[-1])
         seen = weights.detach() != 0
-        recorder.calls.append(SiteGradients(site, x, added, seen, recorder.predicted, projections=None))
+        predicted = recorder.predicted.to(x.device)
+        recorder.calls.append(SiteGradients(site, x, added, seen, predicted, projections=None))
         recorder.first.setdefault(site.module, (x[:1], query[:1].detach(), key[:1].detach()))
     return output, weights
 
@@ -183,7 +184,7 @@ def record_gradients(model: PreTrainedModel, batches: Sequence[Batch], objective
     loss = 0.0
     with torch.inference_mode(False), torch.enable_grad(), evaluate(model), _replace_attention(model):
         for batch in batches:
-            predicted = _find_predicted(batch, objective).to(model.device)
+            predicted = _find_predicted(batch, objective)
             with _follow(model, sites, objective, predicted) as recorder:
                 share = _compute_loss(model, batch, objective) / max(predictions, 1)
             loss += float(share.detach())

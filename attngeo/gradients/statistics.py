@@ -90,21 +90,25 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
     for head, key_head in enumerate(key_heads_of(site, "corrected")):
         update = _describe_update(inputs, beta[:, head], shuffled[:, head], seen[:, head])
         rows.append(layer | {"head": head, "key_head": key_head} | update)
-    changes = _score_change(gradients, beta)
-    chances = _score_change(gradients, shuffled)
+    changes, chances = _score_changes(gradients, [beta, shuffled])
     for row, change, chance in zip(rows, changes, chances, strict=True):
         row |= {f"{CHANGE}{name}": change[name] for name in score_names()}
         row |= {f"{CHANGE}{name}_chance": chance[name] for name in score_names()}
     return rows
 
 
-def _score_change(gradients: SiteGradients, beta: Tensor) -> list[dict[str, Any]]:
-    """The scores of the change of W_qk by β [S, heads, N, N]: of the layer, then of each head."""
-    if gradients.projections is None:
+def _score_changes(gradients: SiteGradients, betas: list[Tensor]) -> list[list[dict[str, Any]]]:
+    """The scores of the change of W_qk by each β [S, heads, N, N]: of the layer, then of each head."""
+    made_by = gradients.projections
+    if made_by is None:
         missing: dict[str, Any] = dict.fromkeys(score_names(), math.nan)
-        return [missing] * (1 + beta.shape[1])
-    left, right, _ = change_form(gradients.projections, gradients.x, beta)
-    return list(score_site(gradients.site, left, right, [], ScoreOptions()))
+        return [[missing] * (1 + beta.shape[1]) for beta in betas]
+    projected = made_by.project(gradients.x)
+    changes = []
+    for beta in betas:
+        left, right, _ = change_form(made_by, gradients.x, projected, beta)
+        changes.append(list(score_site(gradients.site, left, right, [], ScoreOptions())))
+    return changes
 
 
 def _describe_update(inputs: _Inputs, beta: Tensor, shuffled: Tensor, seen: Tensor) -> dict[str, Any]:

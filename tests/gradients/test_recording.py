@@ -182,7 +182,8 @@ def test_the_change_is_that_of_a_step_of_gradient_descent(name: str, built: Buil
     changes = []
     for gradients in recorded:
         assert gradients.projections is not None
-        left, right, key_heads = change_form(gradients.projections, gradients.x, gradients.beta)
+        projected = gradients.projections.project(gradients.x)
+        left, right, key_heads = change_form(gradients.projections, gradients.x, projected, gradients.beta)
         assert left.shape[1:] == (2 * gradients.site.head_dim, gradients.site.d_model)
         changes.append(left.mT @ right[key_heads])
     gradient_norm = max(float(p.grad.norm()) for p in model.parameters() if p.grad is not None)
