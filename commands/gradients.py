@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from attngeo.bounds.names import printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
-from attngeo.gradients.options import GradientOptions
+from attngeo.gradients.options import CHANGE, GradientOptions
 from attngeo.pretrain.sources import require_text_data
 from attngeo.scores.spec import SCORES
 from attngeo.tables.write import write_table
@@ -49,7 +49,8 @@ def gradients(
     attention, the update of W_qk is Xᵀ·β·X (Saponati et al. 2025, Proposition 2.1). It is scored as W_qk is. Chance is
     the score if each row of β is shuffled. Columns and rows: variance of their norms, over the mean square. Pairs:
     correlation of β of two tokens in both directions. Context and predicted: share of the first half of the positions.
-    Files, csv and json have the rows of heads, too.
+    A second table scores the change of W_qk by a step of gradient descent on Wq and Wk (Remark S1.6). Files, csv and
+    json have the rows of heads and more columns, too.
 
     Examples:
         attngeo gradients demo:encoder
@@ -73,23 +74,34 @@ def gradients(
 
 
 def _print_updates(frame: pd.DataFrame) -> None:
-    """Print a line for each layer, and the quartiles of each stack."""
+    """Print a line for each layer and the quartiles of each stack: of the updates, then of the change of W_qk."""
     about = frame.attrs
     size = f"{about['sequences']} × {about['seq_len']} tokens of {about['text']}"
     parts = [about["model"], about["model_type"], about["objective"], f"loss {about['loss']:.3f}", size]
-    columns: list[tuple[str, Cell]] = [("stack", "stack"), ("layer", "layer")]
-    for name, spec in SCORES.items():
-        form = score_format(name)
-        columns += [(spec.label, f"{name}:{form}"), ("chance", f"{name}_chance:{form}")]
-    columns += [(title, f"{name}:.2f") for name, title in TITLES.items()]
+    layers = frame[frame["head"].isna()]
+    tokens: list[tuple[str, Cell]] = [(title, f"{name}:.2f") for name, title in TITLES.items()]
     print_table(
-        frame[frame["head"].isna()],
-        columns,
+        layers,
+        [*_list_columns(), *tokens],
         title=printable(" · ".join(map(str, parts))),
         section=["stack"],
         expendable=["stack", "predicted", "context", "rows", "columns", "pairs"],
     )
     print_stacks(frame)
+    if frame[f"{CHANGE}symmetry"].isna().all():
+        return
+    title = "\nchange of W_qk by a step of gradient descent on Wq and Wk"
+    print_table(layers, _list_columns(CHANGE), title=title, section=["stack"], expendable=["stack"])
+    print_stacks(frame.assign(**{name: frame[f"{CHANGE}{name}"] for name in SCORES}))
+
+
+def _list_columns(prefix: str = "") -> list[tuple[str, Cell]]:
+    """Stack, layer, and each score beside its chance; prefix: of the scores' columns."""
+    columns: list[tuple[str, Cell]] = [("stack", "stack"), ("layer", "layer")]
+    for name, spec in SCORES.items():
+        form = score_format(name)
+        columns += [(spec.label, f"{prefix}{name}:{form}"), ("chance", f"{prefix}{name}_chance:{form}")]
+    return columns
 
 
 def _list_notes(frame: pd.DataFrame) -> list[str]:

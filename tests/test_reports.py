@@ -1,7 +1,8 @@
 """Numbers in the texts of reports are those of the tables that are committed beside them.
 
 A comment of Markdown names a table and computes numbers from it, as an expression of pandas in which `table` is the
-table, `heads` its rows that are of one head, `layers` those that are of a whole layer, and `read(file)` another table:
+table, `heads` its rows that are of one head, `layers` those that are of a whole layer, `read(file)` another table, and
+`written(name)` the numbers in the text `computed` of a statement:
 
     The first half has 57% to 61%<!-- training.csv: [table.share.min(), table.share.max()] --> of the norm.
 
@@ -83,10 +84,15 @@ class Statement(NamedTuple):
             return pd.json_normalize(json.loads(path.read_text("utf-8")))
         return pd.read_csv(path)
 
+    def list_written(self, name: str) -> list[float]:
+        """The numbers in the text of a statement of this name, in the column `computed` of the table."""
+        text = self.read(self.file).set_index("statement")["computed"][name]
+        return [parse_number(number)[0] for number in NUMBER.findall(text)]
+
     def compute(self) -> list[float]:
         """The numbers that the table gives."""
         table = self.read(self.file)
-        names = {"table": table, "read": self.read, "np": np}
+        names = {"table": table, "read": self.read, "written": self.list_written, "np": np}
         if "head" in table:
             names |= {"heads": table[table["head"].notna()], "layers": table[table["head"].isna()]}
         result = eval(f"({self.expression})", names)

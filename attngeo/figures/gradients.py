@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from attngeo.choices import one_of
 from attngeo.errors import DataError
@@ -35,6 +36,8 @@ TOKEN, MARGIN = 11, 220
 def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """A score of the updates against the layer: the median over heads in a band of quartiles; dotted, at chance.
 
+    A second panel has the score of the change of W_qk by a step, if the rows have it.
+
     Args:
         rows: rows of `attngeo gradients`: model, stack, layer, head, objective, and the score.
         options: `score` names the score.
@@ -49,44 +52,54 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     heads = rows[rows["head"].notna()]
     if heads.empty:
         raise DataError("the rows of heads are missing, expected those of attngeo gradients")
+    panels = {"update ΔM": score}
+    change = f"change_{score}"
+    if change in heads and heads[change].notna().any():
+        panels["change of W_qk by a step"] = change
+    titles = list(panels) if len(panels) > 1 else None
+    figure = make_subplots(cols=len(panels), shared_yaxes=True, x_title="layer", subplot_titles=titles)
     stacks = list(heads.groupby(["model", "stack"], sort=False).groups)
-    figure = go.Figure()
     for (model, stack, objective), updates in heads.groupby(["model", "stack", "objective"], sort=False):
         colour = OBJECTIVES.get(str(objective), OTHER)
         dash = DASHES[stacks.index((model, stack)) % len(DASHES)]
         name = escape_name(OBJECTIVE_NAMES.get(str(objective), objective))
         if len(stacks) > 1:
             name = f"{escape_name(model)} · {name}"
-        quartiles = quartiles_by(updates, "layer", score)
-        add_band(figure, quartiles["lower"], quartiles["upper"], colour, name)
-        figure.add_scatter(
-            x=quartiles.index,
-            y=quartiles["median"],
-            name=name,
-            legendgroup=name,
-            mode="lines+markers",
-            line={"color": colour, "width": 2.5, "dash": dash},
-            customdata=quartiles[["lower", "upper"]],
-            hovertemplate=f"{name}, layer %{{x}}<br>{hover_of(score)} "
-            "(%{customdata[0]:.3f} to %{customdata[1]:.3f})<extra></extra>",
-        )
-        if f"{score}_chance" not in updates:
-            continue
-        chance = updates.groupby("layer")[f"{score}_chance"].median()
-        figure.add_scatter(
-            x=chance.index,
-            y=chance,
-            mode="lines",
-            line={"color": colour, "width": 1, "dash": "dot"},
-            showlegend=False,
-            legendgroup=name,
-            hovertemplate=f"{name}, layer %{{x}}<br>shuffled %{{y:.3f}}<extra></extra>",
-        )
-    figure.update_layout(
-        xaxis={"title": "layer", **choose_ticks(pd.Index(heads["layer"]))}, yaxis={"title": axis_title_of(score)}
-    )
+        for panel, column in enumerate(panels.values(), 1):
+            quartiles = quartiles_by(updates, "layer", column)
+            add_band(figure, quartiles["lower"], quartiles["upper"], colour, name, panel)
+            figure.add_scatter(
+                x=quartiles.index,
+                y=quartiles["median"],
+                name=name,
+                legendgroup=name,
+                showlegend=panel == 1,
+                mode="lines+markers",
+                line={"color": colour, "width": 2.5, "dash": dash},
+                customdata=quartiles[["lower", "upper"]],
+                hovertemplate=f"{name}, layer %{{x}}<br>{hover_of(score)} "
+                "(%{customdata[0]:.3f} to %{customdata[1]:.3f})<extra></extra>",
+                row=1,
+                col=panel,
+            )
+            if f"{column}_chance" not in updates:
+                continue
+            chance = updates.groupby("layer")[f"{column}_chance"].median()
+            figure.add_scatter(
+                x=chance.index,
+                y=chance,
+                mode="lines",
+                line={"color": colour, "width": 1, "dash": "dot"},
+                showlegend=False,
+                legendgroup=name,
+                hovertemplate=f"{name}, layer %{{x}}<br>shuffled %{{y:.3f}}<extra></extra>",
+                row=1,
+                col=panel,
+            )
+    figure.update_xaxes(choose_ticks(pd.Index(heads["layer"])))
+    figure.update_yaxes(title=axis_title_of(score), col=1)
     details = "median and quartiles over heads; dotted: rows of β shuffled"
-    return finish_figure(figure, compose_title(rows, f"{label_of(score)} of updates of W_qk"), details)
+    return finish_figure(figure, compose_title(rows, f"{label_of(score)} of updates of W_qk"), details, top=90)
 
 
 def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:

@@ -61,7 +61,10 @@ class Gradients:
     def tabulate_pairs(self) -> pd.DataFrame:
         """β of each pair of tokens of the first sequence that see each other: a row with `PAIR_COLUMNS`."""
         frames = []
-        for site, _, beta, seen in self.first:
+        for gradients in self.first:
+            site = gradients.site
+            beta = gradients.beta
+            seen = gradients.seen
             heads, positions, others = (indices.tolist() for indices in seen[0].nonzero(as_tuple=True))
             frame = pd.DataFrame({"head": heads, "position": positions, "other_position": others})
             frame["token"] = [self.tokens[position] for position in positions]
@@ -153,7 +156,10 @@ def measure(  # noqa: D417 - the keywords are those of a session
     attrs: dict[Any, Any] = {"title": "Updates of attention", **software(), **machine(), **dict(options), **subject}
     frame.attrs = attrs | {"trained_on": usual, "skipped": recorded.left_out}
     tokens = tokeniser.convert_ids_to_tokens(batches[0]["input_ids"][0].tolist())
-    first = [site._replace(x=site.x[:1], beta=site.beta[:1], seen=site.seen[:1]) for site in recorded.sites]
+    first = [
+        site._replace(x=site.x[:1], beta=site.beta[:1], seen=site.seen[:1], predicted=site.predicted[:1])
+        for site in recorded.sites
+    ]
     return Gradients(frame, tokens, first)
 
 

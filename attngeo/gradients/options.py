@@ -8,7 +8,12 @@ from attngeo.scores.spec import score_names
 
 # Columns of an update besides its scores: of its columns and rows, and of the tokens that it comes from.
 SPREADS = ("column_spread", "row_spread")
-TOKENS = ("beta_symmetry", "context_share", "prediction_share")
+TOKENS = (
+    "beta_symmetry", "beta_symmetry_predicted", "context_share", "prediction_share", "prediction_share_predicted",
+    "predicted_share",
+)  # fmt: skip
+# Begins the columns of the scores of the change of W_qk by a step.
+CHANGE = "change_"
 # A row of the pairs of one sequence.
 PAIR_COLUMNS = (
     "model", "objective", "stack", "layer", "head", "position", "token", "other_position", "other_token", "beta",
@@ -17,10 +22,11 @@ PAIR_COLUMNS = (
 
 def gradient_columns() -> tuple[str, ...]:
     """The columns of the table of updates, in their order; `NAME_chance` is the score of shuffled gradients."""
+    changes = [f"{CHANGE}{name}" for name in score_names()]
     return (
         "model", "revision", "model_type", "objective", "stack", "layer", "head", "key_head", "d_model",
-        *score_names(), *(f"{name}_chance" for name in score_names()), "frobenius_norm", *SPREADS, *TOKENS, "loss",
-        "note",
+        *score_names(), *(f"{name}_chance" for name in score_names()), *changes,
+        *(f"{name}_chance" for name in changes), "frobenius_norm", *SPREADS, *TOKENS, "loss", "note",
     )  # fmt: skip
 
 

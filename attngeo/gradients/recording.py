@@ -38,8 +38,10 @@ from attngeo.choices import Objective
 from attngeo.devices import explain_memory
 from attngeo.embeddings.tokeniser import silence_transformers
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
+from attngeo.gradients.change import Projections, read_projections
 from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.text import NO_LABEL
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.weights import sites_of
 from attngeo.verification.loading import evaluate
 
@@ -60,12 +62,17 @@ class SiteGradients(NamedTuple):
         x: its input, [S, N, d_model].
         beta: the gradients by its logits, [S, heads, N, N]; a row is a token that attends.
         seen: whether a token attends to another one, [S, heads, N, N].
+        predicted: whether the loss has a prediction at a position, [S, N]: with mlm of the token there, with clm of the
+            next one.
+        projections: what makes queries and keys; None if the change of W_qk by a step is not known.
     """
 
     site: AttentionSite
     x: Tensor
     beta: Tensor
     seen: Tensor
+    predicted: Tensor
+    projections: Projections | None
 
 
 class Recorded(NamedTuple):
@@ -80,14 +87,17 @@ class Recorded(NamedTuple):
 class _CallRecorder:
     """Recorder of the calls of `_attend`.
 
-    objective: what labels mean. sites: of each module around a layer that reads the input of attention. inputs: what
-    these layers read last, by the module of the site. calls: β is still the zeros that were added to the logits.
+    objective: what labels mean. sites: of each module around a layer that reads the input of attention. predicted: as
+    for `SiteGradients`. inputs: what these layers read last, by the module of the site. calls: β is still the zeros
+    that were added to the logits. first: x, query and key of the first sequence, by the module of the site.
     """
 
     objective: Objective
     sites: Mapping[nn.Module, AttentionSite]
+    predicted: Tensor
     inputs: dict[str, Tensor] = field(default_factory=dict)
     calls: list[SiteGradients] = field(default_factory=list)
+    first: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
 
 
 _RECORDER: ContextVar[_CallRecorder] = ContextVar("_RECORDER")
@@ -114,7 +124,10 @@ def _attend(
     if site is not None and site.module in recorder.inputs:
         x = recorder.inputs[site.module].detach()
         x = x.reshape(len(query), -1, x.shape[-1])
-        recorder.calls.append(SiteGradients(site, x, beta=added, seen=weights.detach() != 0))
+        seen = weights.detach() != 0
+        predicted = recorder.predicted.to(x.device)
+        recorder.calls.append(SiteGradients(site, x, added, seen, predicted, projections=None))
+        recorder.first.setdefault(site.module, (x[:1], query[:1].detach(), key[:1].detach()))
     return output, weights
 
 
@@ -162,15 +175,18 @@ def record_gradients(model: PreTrainedModel, batches: Sequence[Batch], objective
     It also raises what `attngeo.attention_sites` raises.
     """
     require_gradients(model)
-    sites, left_out = sites_of(ModuleStore(model))
+    store = ModuleStore(model, on_device=True)
+    sites, left_out = sites_of(store, ScoreOptions(with_bias=True))
     sites = [site for site in sites if not site.is_cross]
-    predicted = sum(int((_labels(batch, objective) != NO_LABEL).sum()) for batch in batches)
+    predictions = sum(int(_find_predicted(batch, objective).sum()) for batch in batches)
     by_module: dict[str, list[SiteGradients]] = {site.module: [] for site in sites}
+    projections: dict[str, Projections | None] = {}
     loss = 0.0
     with torch.inference_mode(False), torch.enable_grad(), evaluate(model), _replace_attention(model):
         for batch in batches:
-            with _follow(model, sites, objective) as recorder:
-                share = _compute_loss(model, batch, objective) / max(predicted, 1)
+            predicted = _find_predicted(batch, objective)
+            with _follow(model, sites, objective, predicted) as recorder:
+                share = _compute_loss(model, batch, objective) / max(predictions, 1)
             loss += float(share.detach())
             if not recorder.calls or not share.requires_grad:
                 continue
@@ -179,22 +195,28 @@ def record_gradients(model: PreTrainedModel, batches: Sequence[Batch], objective
             for call, beta in zip(recorder.calls, gradients, strict=True):
                 if beta is not None:  # the loss depends on it
                     by_module[call.site.module].append(call._replace(beta=beta))
+                    if call.site.module not in projections:
+                        first = recorder.first[call.site.module]
+                        projections[call.site.module] = read_projections(store, call.site, *first)
     if not math.isfinite(loss):
         raise CorruptCheckpointError(f"the loss is {loss}, expected a number; check the weights")
     if not any(by_module.values()):
         raise _explain_no_attention(model)
     reason = f"no attention through transformers' functions in {type(model).__name__}"
     left_out |= {module: reason for module, calls in by_module.items() if not calls}
-    return Recorded(loss, [_join(calls) for calls in by_module.values() if calls], left_out)
+    recorded = [_join(calls, projections[module]) for module, calls in by_module.items() if calls]
+    return Recorded(loss, recorded, left_out)
 
 
-def _join(calls: list[SiteGradients]) -> SiteGradients:
+def _join(calls: list[SiteGradients], projections: Projections | None) -> SiteGradients:
     """The gradients of all calls of one site."""
     return SiteGradients(
         calls[0].site,
         x=torch.cat([call.x for call in calls]),
         beta=torch.cat([call.beta for call in calls]),
         seen=torch.cat([call.seen for call in calls]),
+        predicted=torch.cat([call.predicted for call in calls]),
+        projections=projections,
     )
 
 
@@ -214,8 +236,14 @@ def require_gradients(model: nn.Module) -> None:
 
 
 def _labels(batch: Batch, objective: Objective) -> Tensor:
-    """The labels of the logits that are used: of all tokens, or of each token for the one before it."""
-    return batch["labels"][:, 1:] if objective == "clm" else batch["labels"]
+    """The labels of the logits at each position, [S, N]: of its token, or with clm of the next one, if there is one."""
+    labels = batch["labels"]
+    return F.pad(labels[:, 1:], (0, 1), value=NO_LABEL) if objective == "clm" else labels
+
+
+def _find_predicted(batch: Batch, objective: Objective) -> Tensor:
+    """Whether the loss has a prediction at a position, [S, N]."""
+    return _labels(batch, objective) != NO_LABEL
 
 
 def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective) -> Tensor:
@@ -229,7 +257,6 @@ def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective) ->
             f"{type(model).__name__} does not run on {len(ids)} × {ids.shape[1]} tokens, expected logits of a language "
             f"model ({first_line(error)})"
         ) from error
-    logits = logits[:, :-1] if objective == "clm" else logits
     labels = _labels(batch, objective).to(model.device)
     chosen = labels != NO_LABEL
     wide = logits[chosen].to(torch.promote_types(logits.dtype, torch.float32))
@@ -237,14 +264,16 @@ def _compute_loss(model: PreTrainedModel, batch: Batch, objective: Objective) ->
 
 
 @contextmanager
-def _follow(model: nn.Module, sites: Sequence[AttentionSite], objective: Objective) -> Iterator[_CallRecorder]:
+def _follow(
+    model: nn.Module, sites: Sequence[AttentionSite], objective: Objective, predicted: Tensor
+) -> Iterator[_CallRecorder]:
     """Inside, `_attend` notes what the modules of these sites compute.
 
     Of the modules around a reader, only one calls the attention function, and it is around no other.
     """
     modules = dict(model.named_modules())
     owners: dict[nn.Module, AttentionSite] = {}
-    recorder = _CallRecorder(objective, owners)
+    recorder = _CallRecorder(objective, owners, predicted)
 
     def note(site: AttentionSite) -> Any:
         return lambda _, arguments: recorder.inputs.__setitem__(site.module, arguments[0])

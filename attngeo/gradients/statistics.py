@@ -13,24 +13,28 @@ import torch
 from torch import Tensor
 
 from attngeo.geometry import Form, FormStatistics, form_statistics, half_gram, is_low_rank, rescale
+from attngeo.gradients.change import change_form
+from attngeo.gradients.options import CHANGE
 from attngeo.gradients.recording import SiteGradients
-from attngeo.scores.computing import score_forms
+from attngeo.scores.computing import score_forms, score_site
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of
-from attngeo.scores.spec import score_names
+from attngeo.scores.spec import SPREADS, score_names
 
 
 class _Inputs(NamedTuple):
     """Inputs of one attention site, which the updates of all of its heads share.
 
     factor: X [S·N, d_model] divided by `divisor`. gram: `half_gram` of it as [1, S·N, d_model], if the Gram form is the
-    cheaper one. inner: products of all pairs of tokens of a sequence, [S, N, N]. notes: those of the site.
+    cheaper one. inner: products of all pairs of tokens of a sequence, [S, N, N]. predicted: see `SiteGradients`. notes:
+    those of the site.
     """
 
     factor: Tensor
     divisor: float
     gram: Tensor | None
     inner: Tensor
+    predicted: Tensor
     notes: list[str]
 
 
@@ -54,15 +58,26 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
                                          no tokens do, as under a causal mask
             context_share                share of Σ_t ‖C_t‖² of the first half of the positions, where C_t is the part
                                          of ΔM with the token t as context: Σ_i β_it·x_iᵀ·x_t
-            prediction_share             the same of the parts with the token t as predicted: Σ_j β_tj·x_tᵀ·x_j
+            prediction_share             the same of the parts with the token t as the one that attends, the predicted
+                                         one of Proposition 2.2: P_t = Σ_j β_tj·x_tᵀ·x_j
             symmetry_chance …            scores of ΔM if the entries of each row of β are shuffled among what it sees
+            change_symmetry …            scores of the change of W_qk by a step, see `attngeo.gradients.change`
+            change_symmetry_chance …     the same with the shuffled rows
+            beta_symmetry_predicted      beta_symmetry over the pairs that are predicted both
+            prediction_share_predicted   prediction_share among the positions that are predicted
+            predicted_share              share of the positions that are predicted in Σ_t ‖P_t‖²
 
-    Source: Saponati et al. 2025, Propositions 2.1 and 2.2, Theorems 2.3 and 2.4.
+    A position is predicted if the loss has a prediction there: with clm that of the next token.
+
+    Source: Saponati et al. 2025, Propositions 2.1 and 2.2, Theorems 2.3 and 2.4, Remark S1.6.
     """
-    site, x, beta, seen = gradients
+    site, x, beta, seen, predicted, projections = gradients
     factor, divisor = rescale(x.flatten(0, 1))
     gram = half_gram(factor[None]) if is_low_rank(factor) else None
-    inputs = _Inputs(factor, float(divisor), gram, inner=x @ x.mT, notes=list(site.notes))
+    notes = list(site.notes)
+    if projections is None:
+        notes.append("change of W_qk missing: the logits are no known product of Wq and Wk")
+    inputs = _Inputs(factor, float(divisor), gram, inner=x @ x.mT, predicted=predicted, notes=notes)
     layer: dict[str, Any] = {
         "stack": site.stack,
         "layer": site.layer,
@@ -70,15 +85,31 @@ def tabulate_site(gradients: SiteGradients, generator: torch.Generator) -> list[
         "head": None,
         "key_head": None,
     }
-    rows = []
-    shuffled_sum = torch.zeros_like(beta[:, 0])
+    heads = range(beta.shape[1])
+    shuffled = torch.stack([_shuffle_rows(beta[:, head], seen[:, head], generator) for head in heads], 1)
+    rows = [layer | _describe_update(inputs, beta.sum(1), shuffled.sum(1), seen.any(1))]
     for head, key_head in enumerate(key_heads_of(site, "corrected")):
-        shuffled = _shuffle_rows(beta[:, head], seen[:, head], generator)
-        shuffled_sum += shuffled
-        update = _describe_update(inputs, beta[:, head], shuffled, seen[:, head])
+        update = _describe_update(inputs, beta[:, head], shuffled[:, head], seen[:, head])
         rows.append(layer | {"head": head, "key_head": key_head} | update)
-    layer |= _describe_update(inputs, beta.sum(1), shuffled_sum, seen.any(1))
-    return [layer, *rows]
+    changes, chances = _score_changes(gradients, [beta, shuffled])
+    for row, change, chance in zip(rows, changes, chances, strict=True):
+        row |= {f"{CHANGE}{name}": change[name] for name in score_names()}
+        row |= {f"{CHANGE}{name}_chance": chance[name] for name in score_names()}
+    return rows
+
+
+def _score_changes(gradients: SiteGradients, betas: list[Tensor]) -> list[list[dict[str, Any]]]:
+    """The scores of the change of W_qk by each β [S, heads, N, N]: of the layer, then of each head."""
+    made_by = gradients.projections
+    if made_by is None:
+        missing: dict[str, Any] = dict.fromkeys(score_names(), math.nan)
+        return [[missing] * (1 + beta.shape[1]) for beta in betas]
+    projected = made_by.project(gradients.x)
+    changes = []
+    for beta in betas:
+        left, right, _ = change_form(made_by, gradients.x, projected, beta)
+        changes.append(list(score_site(gradients.site, left, right, [], ScoreOptions())))
+    return changes
 
 
 def _describe_update(inputs: _Inputs, beta: Tensor, shuffled: Tensor, seen: Tensor) -> dict[str, Any]:
@@ -87,12 +118,15 @@ def _describe_update(inputs: _Inputs, beta: Tensor, shuffled: Tensor, seen: Tens
     shuffled_form, _ = _form_update(inputs, shuffled)
     (scores,) = score_forms(form, [inputs.divisor**2 * size], inputs.notes, ScoreOptions())
     (chance,) = score_forms(shuffled_form, [1.0], [], ScoreOptions())
-    row = {name: scores[name] for name in (*score_names(), "frobenius_norm")}
-    row["column_spread"] = _spread(form.column_norms)
-    row["row_spread"] = _spread(form.row_norms)
+    row = {name: scores[name] for name in (*score_names(), "frobenius_norm", *SPREADS)}
     row["beta_symmetry"] = _correlate_pairs(beta, seen)
-    row["context_share"] = _early_share(beta.mT, inputs.inner)
-    row["prediction_share"] = _early_share(beta, inputs.inner)
+    row["beta_symmetry_predicted"] = _correlate_pairs(beta, seen & inputs.predicted[:, :, None])
+    row["context_share"] = _early_share(_part_norms(beta.mT, inputs.inner))
+    parts = _part_norms(beta, inputs.inner)
+    parts_of_predicted = parts * inputs.predicted
+    row["prediction_share"] = _early_share(parts)
+    row["prediction_share_predicted"] = _early_share(parts_of_predicted)
+    row["predicted_share"] = float(parts_of_predicted.sum() / parts.sum())
     row |= {f"{name}_chance": chance[name] for name in score_names()}
     row["note"] = scores["note"]
     return row
@@ -116,12 +150,6 @@ def _form_update(inputs: _Inputs, beta: Tensor) -> tuple[FormStatistics, float]:
     return form, float(size)
 
 
-def _spread(norms: Tensor) -> float:
-    """Variance of norms over their mean square, in [0, 1); NaN if all are 0."""
-    norms = norms.double()
-    return float(1 - norms.mean().square() / norms.square().mean())
-
-
 def _correlate_pairs(beta: Tensor, seen: Tensor) -> float:
     """Correlation of β_ij with β_ji over ordered pairs i ≠ j that see each other; beta, seen: [S, N, N]. Else NaN."""
     others = ~torch.eye(beta.shape[-1], dtype=torch.bool, device=beta.device)
@@ -134,14 +162,18 @@ def _correlate_pairs(beta: Tensor, seen: Tensor) -> float:
     return float(((forward - mean) * (backward - mean)).mean() / forward.var(correction=0))
 
 
-def _early_share(weights: Tensor, inner: Tensor) -> float:
-    """The share of Σ_t ‖C_t‖² of the first half of the positions t; inner: products of all pairs of tokens, [S, N, N].
+def _part_norms(weights: Tensor, inner: Tensor) -> Tensor:
+    """‖C_t‖² of each position t, [S, N], in float64; inner: products of all pairs of tokens, [S, N, N].
 
-    weights: βᵀ for tokens as context, β for predicted ones, [S, N, N]. NaN if all are 0.
+    weights: βᵀ for tokens as context, β for predicted ones, [S, N, N].
     ‖C_t‖² = ‖x_t‖²·‖Σ_i β_it·x_i‖² = ‖x_t‖²·(βᵀ·XXᵀ·β)_tt.
     """
     squares = inner.diagonal(dim1=-2, dim2=-1)
-    norms = (squares * ((weights @ inner) * weights).sum(-1)).double().clamp(min=0)  # ‖C_t‖², [S, N]
+    return (squares * ((weights @ inner) * weights).sum(-1)).double().clamp(min=0)
+
+
+def _early_share(norms: Tensor) -> float:
+    """The share of the first half of the positions in the sum of numbers [S, N]; NaN if all are 0."""
     return float(norms[:, : norms.shape[1] // 2].sum() / norms.sum())
 
 

@@ -45,8 +45,12 @@ def test_the_table_fits_80_columns_and_files_have_the_rows_of_heads(
     rows = pd.read_csv(files[0])
     assert list(rows.columns) == list(gradient_columns())
     assert len(rows) == 15
-    shown = [line.split() for line in run.stdout.splitlines() if line.strip()[:1] in ("0", "1", "2")]
-    assert [float(line[1]) for line in shown] == pytest.approx(rows[rows["head"].isna()]["symmetry"], abs=1e-3)
+    lines = [line.removeprefix(" encoder ").split() for line in run.stdout.splitlines()]
+    shown = [line for line in lines if line[:1] in (["0"], ["1"], ["2"])]
+    layers = rows[rows["head"].isna()]
+    scores = [*layers["symmetry"], *layers["change_symmetry"]]
+    assert [float(line[1]) for line in shown] == pytest.approx(scores, abs=1e-3)
+    assert "change of W_qk by a step" in run.stdout
     assert len(pd.read_parquet(files[1])) == 3 * 4 * 12 * 12
 
 
@@ -130,6 +134,10 @@ def test_figures_show_both_objectives_and_the_pairs_of_one_head(text: Path) -> N
     assert [trace.name for trace in named] == ["encoder (mlm)", "decoder (clm)"]
     heads = both[1].rows.dropna(subset="head")
     assert list(named[1].y) == pytest.approx(heads.groupby("layer")["symmetry"].median().tolist())
+    changes = [trace for trace in figure.data if trace.xaxis == "x2" and trace.mode == "lines+markers"]
+    assert list(changes[1].y) == pytest.approx(heads.groupby("layer")["change_symmetry"].median().tolist())
+    earlier = [gradients.rows.filter(regex="^(?!change_)") for gradients in both]
+    assert not [trace for trace in library.plot("updates", earlier).data if trace.xaxis == "x2"]
     pairs = both[1].tabulate_pairs()
     for head in (None, 3):
         drawn = library.plot("pairs", pairs, layer=2, head=head)

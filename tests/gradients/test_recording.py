@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,11 +18,14 @@ from attngeo.checkpoints.store import ModuleStore
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 from attngeo.geometry import rotate
 from attngeo.gradients import measure
+from attngeo.gradients.change import change_form
 from attngeo.gradients.recording import SiteGradients, record_gradients
+from attngeo.gradients.statistics import tabulate_site
+from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.rotary import rotary_frequencies
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, projections
-from attngeo.scores.weights import sites_of
+from attngeo.scores.weights import read, sites_of
 
 Build = Callable[[str], Any]
 SEQUENCES, TOKENS = 3, 9
@@ -103,7 +107,9 @@ def test_the_update_times_the_other_weight_is_the_gradient_of_a_weight(name: str
     model, sites = record_with_autograd(name, built)
     assert len(sites) == 2
     for gradients in sites:
-        site, x, beta, _ = gradients
+        site = gradients.site
+        x = gradients.x
+        beta = gradients.beta
         weights, expected = cut_heads(model, gradients)
         with_one = torch.cat([x, torch.ones_like(x[..., :1])], -1)
         updates = torch.einsum("shij,sid,sje->hde", beta, with_one, with_one) * scale_of(model, gradients)
@@ -122,7 +128,9 @@ def test_the_gradients_are_those_of_the_logits_of_each_pair(name: str, built: Bu
     """∂L/∂W = ∂/∂W Σ β_ij·s_ij with the model's own rotation of x·Wq and x·Wk at each position."""
     model, sites = record_with_autograd(name, built)
     for gradients in sites:
-        site, x, beta, _ = gradients
+        site = gradients.site
+        x = gradients.x
+        beta = gradients.beta
         weights, expected = cut_heads(model, gradients)
         q, k = (weights[letter].requires_grad_() for letter in "qk")
         file = sys.modules[type(model.get_submodule(site.module)).__module__]
@@ -144,7 +152,9 @@ def test_with_rotary_embeddings_each_offset_has_its_own_update(built: Build) -> 
     """∂L/∂Wq = scale·Σ_Δ ΔM_Δ·Wk·R_Δᵀ: to the digits of the model's own angles, which are of float32."""
     model, sites = record_with_autograd("llama", built)
     for gradients in sites:
-        site, x, beta, _ = gradients
+        site = gradients.site
+        x = gradients.x
+        beta = gradients.beta
         weights, expected = cut_heads(model, gradients)
         frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer)
         with_one = torch.cat([x, torch.ones_like(x[..., :1])], -1)
@@ -158,10 +168,70 @@ def test_with_rotary_embeddings_each_offset_has_its_own_update(built: Build) -> 
         assert close(total, expected["q"][..., :-1], 1e-5)
 
 
+def form_scored(model: Any, site: AttentionSite) -> Tensor:
+    """W_qk of each head, as `attngeo.score` reads it, [heads, d_model, d_model]."""
+    q, k, _ = projections(site, read(ModuleStore(model), site), dtype=torch.float64)
+    return q.mT @ k[key_heads_of(site, "corrected")]
+
+
+@pytest.mark.parametrize("name", [*BILINEAR, *ROTARY])
+def test_the_change_is_that_of_a_step_of_gradient_descent(name: str, built: Build) -> None:
+    """W_qk after a small step on all parameters, less W_qk before: with biases, grouped queries and rotations."""
+    model, recorded = record_with_autograd(name, built)
+    before = [form_scored(model, gradients.site) for gradients in recorded]
+    changes = []
+    for gradients in recorded:
+        assert gradients.projections is not None
+        projected = gradients.projections.project(gradients.x)
+        left, right, key_heads = change_form(gradients.projections, gradients.x, projected, gradients.beta)
+        assert left.shape[1:] == (2 * gradients.site.head_dim, gradients.site.d_model)
+        changes.append(left.mT @ right[key_heads])
+    gradient_norm = max(float(p.grad.norm()) for p in model.parameters() if p.grad is not None)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter -= 1e-6 / gradient_norm * parameter.grad
+    for gradients, form, change in zip(recorded, before, changes, strict=True):
+        difference = form_scored(model, gradients.site) - form
+        factor = float((change * difference).sum() / change.square().sum())
+        assert factor < 0  # a step goes down the gradient
+        assert close(factor * change, difference, 1e-4 if name in ROTARY else 1e-5), gradients.site.module
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"),
+    [("gemma3_text", False), ("cohere-qk-norm", False), ("olmo2", False), ("deepseek_v3", False), ("mixtral", True),
+     ("gpt_oss", True), ("phi3", True)],
+)  # fmt: skip
+def test_the_change_is_missing_if_logits_are_no_product_of_the_weights(name: str, is_known: bool, built: Build) -> None:
+    """A normalisation of queries and keys, and latent attention; not attention sinks or partial rotations."""
+    recorded = record_gradients(copy.deepcopy(built(name)), [draw_batch()], "clm")
+    for gradients in recorded.sites:
+        assert (gradients.projections is not None) == is_known
+        for row in tabulate_site(gradients, torch.Generator().manual_seed(0)):
+            assert math.isnan(row["change_symmetry"]) == (not is_known)
+            assert ("change of W_qk missing" in row["note"]) == (not is_known)
+            assert not math.isnan(row["symmetry"])
+
+
+def test_a_position_is_predicted_if_the_loss_has_a_prediction_there(built: Build) -> None:
+    """With clm that of the next token: the last one has none."""
+    batch = draw_batch()
+    labelled = batch["labels"] != -100
+    for objective, expected in (
+        ("mlm", labelled),
+        ("clm", torch.cat([labelled[:, 1:], torch.zeros_like(labelled[:, :1])], 1)),
+    ):
+        for gradients in record_gradients(build_wide("bert", built), [batch], objective).sites:
+            assert torch.equal(gradients.predicted, expected)
+
+
 def test_a_causal_mask_leaves_no_gradient_by_later_tokens_and_rows_sum_to_zero(built: Build) -> None:
     batch = draw_batch()
     for name, objective in (("bert", "clm"), ("bert-decoder", "clm"), ("llama", "clm"), ("bert-decoder", "mlm")):
-        for _, _, beta, seen in record_gradients(build_wide(name, built), [batch], objective).sites:
+        for gradients in record_gradients(build_wide(name, built), [batch], objective).sites:
+            beta = gradients.beta
+            seen = gradients.seen
             later = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
             assert bool((beta[..., later] == 0).all()) == (objective == "clm")
             assert bool(seen[..., later].any()) == (objective == "mlm")

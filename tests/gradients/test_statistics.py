@@ -11,10 +11,12 @@ import torch
 from support.dense import dense_directionality, dense_symmetry
 from torch import Tensor
 
+from attngeo.gradients.change import Projections
 from attngeo.gradients.recording import SiteGradients
 from attngeo.gradients.statistics import tabulate_site
 
-HEADS, KEY_HEADS = 4, 2
+HEADS, KEY_HEADS, HEAD_DIM = 4, 2, 3
+GROUPS = [0, 0, 1, 1]
 # Number of sequences, tokens and width: the Gram form, and the tiled form.
 SIZES = [(3, 5, 96), (6, 8, 24)]
 
@@ -27,8 +29,14 @@ def draw_gradients(sequences: int, tokens: int, width: int, *, causal: bool = Fa
     seen = torch.ones(tokens, tokens, dtype=torch.bool)
     seen = (seen.tril() if causal else seen).expand(beta.shape)
     beta = (beta - (beta * seen).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)) * seen
-    site: Any = SimpleNamespace(stack="decoder", layer=3, heads=HEADS, key_heads=KEY_HEADS, notes=("a caveat",))
-    return SiteGradients(site, x, beta, seen)
+    site: Any = SimpleNamespace(
+        stack="decoder", layer=3, heads=HEADS, key_heads=KEY_HEADS, d_model=width, head_dim=HEAD_DIM,
+        notes=("a caveat",),
+    )  # fmt: skip
+    predicted = torch.rand(sequences, tokens, generator=random) < 0.6
+    wq = torch.randn(HEADS, HEAD_DIM, width, generator=random)
+    wk = torch.randn(KEY_HEADS, HEAD_DIM, width, generator=random)
+    return SiteGradients(site, x, beta, seen, predicted, Projections(wq, wk, GROUPS, None))
 
 
 def tabulate(gradients: SiteGradients, seed: int = 0) -> list[dict[str, Any]]:
@@ -56,6 +64,59 @@ def test_scores_and_spreads_are_those_of_the_matrix(size: tuple[int, int, int], 
             norms = np.linalg.norm(update, axis=axis)
             assert row[name] == pytest.approx(norms.var() / (norms**2).mean(), rel=1e-3)
         assert row["note"] == "a caveat"
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_change_is_that_of_the_matrices_of_remark_s1_6(size: tuple[int, int, int], causal: bool) -> None:
+    """C = G·Wk·Wkᵀ + Wq·Wqᵀ·G; the key gradients of query heads that share a key head are added up."""
+    gradients = draw_gradients(*size, causal=causal)
+    assert gradients.projections is not None
+    wq, wk = (weight.double().mT.numpy() for weight in gradients.projections[:2])  # [heads, d_model, head_dim]
+    _, *updates = form_updates(gradients)
+    by_key = [sum(updates[head].T @ wq[head] for head in range(HEADS) if GROUPS[head] == key) for key in (0, 1)]
+    changes = [
+        update @ wk[key] @ wk[key].T + wq[head] @ by_key[key].T
+        for head, (key, update) in enumerate(zip(GROUPS, updates, strict=True))
+    ]
+    for row, change in zip(tabulate(gradients), [np.sum(changes, 0), *changes], strict=True):
+        assert row["change_symmetry"] == pytest.approx(dense_symmetry(change), abs=1e-5)
+        assert row["change_directionality"] == pytest.approx(dense_directionality(change), abs=1e-4)
+        assert row["change_symmetry"] != pytest.approx(row["symmetry"], abs=1e-3)
+
+
+def test_what_is_predicted_has_columns_of_its_own() -> None:
+    gradients = draw_gradients(4, 7, 6)
+    row = tabulate(gradients)[2]
+    beta, x = gradients.beta[:, 1].double(), gradients.x.double()
+    parts = np.array(
+        [[float((torch.outer(x[s, t], beta[s, t] @ x[s]) ** 2).sum()) for t in range(7)] for s in range(4)]
+    )
+    chosen = parts * gradients.predicted.numpy()
+    assert row["predicted_share"] == pytest.approx(chosen.sum() / parts.sum(), rel=1e-5)
+    assert row["prediction_share_predicted"] == pytest.approx(chosen[:, :3].sum() / chosen.sum(), rel=1e-5)
+    both = [
+        (s, i, j)
+        for s, i, j in np.ndindex(4, 7, 7)
+        if i != j and gradients.predicted[s, i] and gradients.predicted[s, j]
+    ]
+    forward = [float(beta[s, i, j]) for s, i, j in both]
+    backward = [float(beta[s, j, i]) for s, i, j in both]
+    assert row["beta_symmetry_predicted"] == pytest.approx(np.corrcoef(forward, backward)[0, 1], abs=1e-6)
+    all_predicted = gradients._replace(predicted=torch.ones_like(gradients.predicted))
+    for row in tabulate(all_predicted):
+        assert row["predicted_share"] == 1.0
+        assert row["prediction_share_predicted"] == row["prediction_share"]
+        assert row["beta_symmetry_predicted"] == row["beta_symmetry"]
+
+
+def test_the_change_is_missing_without_projections_and_nothing_else_is() -> None:
+    gradients = draw_gradients(2, 5, 12)
+    for row, usual in zip(tabulate(gradients._replace(projections=None)), tabulate(gradients), strict=True):
+        assert np.isnan(row["change_symmetry"])
+        assert np.isnan(row["change_directionality_chance"])
+        assert row["note"].startswith("a caveat; change of W_qk missing")
+        assert row["symmetry"] == usual["symmetry"]
 
 
 def test_shares_are_of_the_parts_of_each_token() -> None:
@@ -113,11 +174,13 @@ def test_a_shuffle_keeps_each_row_and_what_it_sees(causal: bool) -> None:
     fixed = gradients._replace(beta=gradients.beta.abs() * few, seen=few)
     for row in tabulate(fixed):
         assert row["symmetry_chance"] == pytest.approx(row["symmetry"], abs=1e-6)
+        assert row["change_symmetry_chance"] == pytest.approx(row["change_symmetry"], abs=1e-5)
     two = torch.zeros_like(gradients.seen)
     two[..., :2] = True
     equal = gradients._replace(beta=two * torch.ones(6)[:, None], seen=two)
     for row in tabulate(equal):
         assert row["symmetry_chance"] == pytest.approx(row["symmetry"], abs=1e-6)
+        assert row["change_symmetry_chance"] == pytest.approx(row["change_symmetry"], abs=1e-5)
 
 
 @pytest.mark.parametrize("factor", [1e-20, 1e20])
@@ -126,7 +189,7 @@ def test_the_size_of_gradients_changes_only_the_norm(factor: float) -> None:
     usual, scaled = tabulate(gradients), tabulate(gradients._replace(beta=gradients.beta * factor))
     for one, other in zip(usual, scaled, strict=True):
         assert other["frobenius_norm"] == pytest.approx(one["frobenius_norm"] * factor, rel=1e-5)
-        for name in ("symmetry", "directionality", "column_spread", "symmetry_chance"):
+        for name in ("symmetry", "directionality", "column_spread", "symmetry_chance", "change_symmetry"):
             assert other[name] == pytest.approx(one[name], abs=1e-5)
 
 
@@ -135,6 +198,9 @@ def test_a_head_without_gradients_has_no_scores_and_says_why() -> None:
     gradients.beta[:, 2] = 0
     row = tabulate(gradients)[3]
     assert np.isnan(row["symmetry"])
+    assert not np.isnan(row["change_symmetry"])  # the other query head changes the keys that it shares
+    gradients.beta[:, 3] = 0
+    assert np.isnan(tabulate(gradients)[3]["change_symmetry"])
     assert row["frobenius_norm"] == 0
     assert "zero" in row["note"]
 
