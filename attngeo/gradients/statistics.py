@@ -17,7 +17,7 @@ from attngeo.gradients.recording import SiteGradients
 from attngeo.scores.computing import score_forms
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of
-from attngeo.scores.spec import score_names
+from attngeo.scores.spec import SPREADS, score_names
 
 
 class _Inputs(NamedTuple):
@@ -87,9 +87,7 @@ def _describe_update(inputs: _Inputs, beta: Tensor, shuffled: Tensor, seen: Tens
     shuffled_form, _ = _form_update(inputs, shuffled)
     (scores,) = score_forms(form, [inputs.divisor**2 * size], inputs.notes, ScoreOptions())
     (chance,) = score_forms(shuffled_form, [1.0], [], ScoreOptions())
-    row = {name: scores[name] for name in (*score_names(), "frobenius_norm")}
-    row["column_spread"] = _spread(form.column_norms)
-    row["row_spread"] = _spread(form.row_norms)
+    row = {name: scores[name] for name in (*score_names(), "frobenius_norm", *SPREADS)}
     row["beta_symmetry"] = _correlate_pairs(beta, seen)
     row["context_share"] = _early_share(beta.mT, inputs.inner)
     row["prediction_share"] = _early_share(beta, inputs.inner)
@@ -114,12 +112,6 @@ def _form_update(inputs: _Inputs, beta: Tensor) -> tuple[FormStatistics, float]:
         column_norms=transposed.row_norms,
     )
     return form, float(size)
-
-
-def _spread(norms: Tensor) -> float:
-    """Variance of norms over their mean square, in [0, 1); NaN if all are 0."""
-    norms = norms.double()
-    return float(1 - norms.mean().square() / norms.square().mean())
 
 
 def _correlate_pairs(beta: Tensor, seen: Tensor) -> float:
