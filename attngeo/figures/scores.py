@@ -456,7 +456,7 @@ def draw_outliers(counts: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure.update_xaxes(title="row (query dimension), column (key dimension)", row=2, col=1)
     details = (
         f"norm above mean + {counts.attrs['gamma']:g}·std; "
-        f"marked: {' and '.join(marked)} in more {unit} than chance gives one of them"
+        f"marked: {' and '.join(marked)} in so many {unit} that chance gives less than one"
     )
     stack = escape_name(counts["stack"].iloc[0]) if len(counts) else ""
     title = f"{escape_name(counts.attrs['model'])}: outliers of W_qk in {total} {unit} ({stack})"
