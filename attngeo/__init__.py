@@ -10,6 +10,7 @@
     symmetry(wq, wk)                   the two scores of any pair of projections
     directionality(wq, wk)
     summarise(rows)                    medians and quartiles of scores, for each stack of each model
+    style(rows)                        scores as a notebook shows them, with bars
     query_key_matrix(model, layer)     |W_qk| made small enough to look at, and the norms of its rows and columns
     plot(kind, inputs)                 a plotly figure of results or models; save_figure(figure, path) to a file
     AttentionClassifier()              attention for tables of categories, as an estimator of scikit-learn
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from attngeo.reporting.plots import plot as plot
     from attngeo.scores.matrices import query_key_matrix as query_key_matrix
     from attngeo.scores.score import score as score, score_columns as score_columns
+    from attngeo.scores.styling import style as style
     from attngeo.scores.summary import summarise as summarise
     from attngeo.scores.weights import attention_sites as attention_sites
     from attngeo.verification.verify import verify as verify

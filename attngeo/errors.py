@@ -45,6 +45,8 @@ EXTRAS = {
     "gguf": "quantised", "kaleido": "images", "scipy": "estimators", "sentencepiece": "sentencepiece",
     "sklearn": "estimators",
 }  # fmt: skip
+# Extra → what its packages need that pip does not install.
+PROGRAMS = {"images": "install Chromium or Chrome if there is none, which draws them; .html and .json need neither"}
 # The most characters of a word in a message, and of a message. Longer ones lose their middle. A path of this length is
 # rare; a message of this length fills half a terminal.
 LONGEST_WORD = 300
@@ -203,7 +205,9 @@ def build_missing_package_error(error: Exception) -> MissingPackageError | None:
             f"{name} is not installed, and the package index has no wheel of it for {version}: use an older Python, or "
             f"build it with a compiler: pip install {name}"
         )
-    return MissingPackageError(f"{name} is not installed: pip install 'attngeo[{EXTRAS[name]}]'")
+    extra = EXTRAS[name]
+    program = f", and {PROGRAMS[extra]}" if extra in PROGRAMS else ""
+    return MissingPackageError(f"{name} is not installed: pip install 'attngeo[{extra}]'{program}")
 
 
 class ModelUnavailableError(AttnGeoError):

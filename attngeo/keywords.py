@@ -19,7 +19,7 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
-from itertools import zip_longest
+from itertools import chain
 from types import NoneType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args, get_origin
 
@@ -35,7 +35,10 @@ Keywords = ParamSpec("Keywords")
 Subject = TypeVar("Subject")
 Second = TypeVar("Second")
 Result = TypeVar("Result")
-Parts = dict[str, type[Options]]
+# Parameter of a function → its options class.
+OptionsClasses = dict[str, type[Options]]
+# The types of keywords that are checked, besides options and Literal.
+PLAIN = (int, float, str, bool, NoneType)
 # The keywords that a session is made of.
 SESSION = tuple(field.name for field in dataclasses.fields(Session))
 
@@ -66,57 +69,56 @@ def takes_after_two(
 def _decorator(keywords: Any) -> Any:
     fields = keywords.model_fields
     options = options_of(keywords)
-    parts = {name: kind for name, field in fields.items() if (kind := _options_class(field.annotation))}
-    checked_fields: Any = {
-        name: (field.annotation, field.default)
-        for name, field in fields.items()
-        if name not in options and _is_plain(field.annotation)
-    }
+    options_classes: OptionsClasses = {}
+    checked_fields: dict[str, Any] = {}
+    for name, field in fields.items():
+        types = get_args(field.annotation) or (field.annotation,)
+        classes = [part for part in types if isinstance(part, type) and issubclass(part, Options)]
+        is_plain = get_origin(field.annotation) is Literal or all(part in PLAIN for part in types)
+        if classes:
+            options_classes[name] = classes[0]
+        elif name not in options and is_plain:
+            checked_fields[name] = (field.annotation, field.default)
     plain = create_model("Plain", __base__=Options, **checked_fields)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = build_signature(function, keywords, parts)
-        positions = list(inspect.signature(function).parameters)
+        own_signature = inspect.signature(function)
+        signature = build_signature(function, keywords, options_classes)
         known = [name for name in signature.parameters if name != "self"]
 
         @wraps(function)
         def accept(*subjects: Any, **values: Any) -> Any:
             refuse_unknown(function.__qualname__.removesuffix(".__init__").rpartition(".")[2], values, known)
-            placed = list(zip_longest(positions[: len(subjects)], subjects))
             # Options may follow the subjects, as in score(model, ScoreOptions(per_head=True)).
-            following = {name: value for name, value in placed if name in parts}
-            if repeated := following.keys() & values.keys():
+            arguments = own_signature.bind_partial(*subjects).arguments
+            if repeated := arguments.keys() & values.keys():
                 raise TypeError(f"{function.__name__}() got multiple values for argument {min(repeated)!r}")
-            values |= following
-            placed = [(name, value) for name, value in placed if name not in parts]
-            stated = dict(placed) | values
-            checked = plain(**{name: stated[name] for name in plain.model_fields if name in stated}).given
-            subjects = tuple(checked.pop(name, value) for name, value in placed)
-            rest = {name: value for name, value in values.items() if name not in options} | checked
-            for name, kind in parts.items():
-                chosen = {option: values[option] for option in options_of(kind) if option in values}
-                rest[name] = choose_options(name, kind, rest.get(name), chosen)
-            if "session" in positions:
-                session = {name: rest.pop(name, None) for name in SESSION}
-                rest["session"] = Session(**{name: value for name, value in session.items() if value is not None})
+            arguments |= {name: value for name, value in values.items() if name not in options}
+            arguments |= plain(**{name: arguments[name] for name in checked_fields if name in arguments}).given
+            for name, options_class in options_classes.items():
+                chosen = {option: values[option] for option in options_of(options_class) if option in values}
+                arguments[name] = choose_options(name, options_class, arguments.get(name), chosen)
+            if "session" in own_signature.parameters:
+                session = {name: arguments.pop(name, None) for name in SESSION}
+                arguments["session"] = Session(**{name: value for name, value in session.items() if value is not None})
             with require_extra():
-                return function(*subjects, **rest)
+                return function(**arguments)
 
         accept.__signature__ = signature  # type: ignore[attr-defined]
         accept.__doc__ = inspect.cleandoc(function.__doc__ or "")  # Python does so itself since version 3.13
-        for name, kind in parts.items():
-            accept.__doc__ = fill_in(accept.__doc__, name, kind)
+        for name, options_class in options_classes.items():
+            accept.__doc__ = fill_in(accept.__doc__, name, options_class)
         return accept
 
     return decorate
 
 
-def choose_options(name: str, kind: type[Options], start: Any, chosen: dict[str, Any]) -> Options:
+def choose_options(name: str, options_class: type[Options], start: Any, chosen: dict[str, Any]) -> Options:
     """The options that are chosen, on top of those of an instance that is given. Raises UsageError if it is none."""
     if start is None:
-        return kind(**chosen)
-    if not isinstance(start, kind):
-        raise UsageError(f"${name} is {start!r:.60}, expected {kind.__name__}", name)
+        return options_class(**chosen)
+    if not isinstance(start, options_class):
+        raise UsageError(f"${name} is {start!r:.60}, expected {options_class.__name__}", name)
     return start.replace(**chosen)
 
 
@@ -127,21 +129,9 @@ def refuse_unknown(function: str, values: Iterable[str], known: Collection[str])
             raise UnknownOptionError(f"{function}() has no option {name!r}; {advise(name, known)}", name)
 
 
-def _is_plain(hint: Any) -> bool:
-    """Whether an annotation is of numbers, texts, true and false, choices and None."""
-    if get_origin(hint) is Literal:
-        return True
-    return all(part in (int, float, str, bool, NoneType) for part in get_args(hint) or (hint,))
-
-
-def _options_class(hint: Any) -> type[Options] | None:
-    """The options class of an annotation such as `ScoreOptions | None`."""
-    return next(
-        (part for part in (hint, *get_args(hint)) if isinstance(part, type) and issubclass(part, Options)), None
-    )
-
-
-def build_signature(function: Callable[..., Any], keywords: type[Options], parts: Parts) -> inspect.Signature:
+def build_signature(
+    function: Callable[..., Any], keywords: type[Options], options_classes: OptionsClasses
+) -> inspect.Signature:
     """The function's signature with the keywords in place of its options."""
     fields = keywords.model_fields
     kept = [
@@ -149,8 +139,8 @@ def build_signature(function: Callable[..., Any], keywords: type[Options], parts
         for name, parameter in inspect.signature(function).parameters.items()
         if name != "session" and name not in fields
     ]
-    options = [name for kind in parts.values() for name in options_of(kind)]
-    rest = sorted(fields, key=lambda name: name in parts)
+    options = chain.from_iterable(map(options_of, options_classes.values()))
+    rest = sorted(fields, key=lambda name: name in options_classes)
     named = [
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=fields[name].default, annotation=fields[name].annotation
@@ -160,14 +150,14 @@ def build_signature(function: Callable[..., Any], keywords: type[Options], parts
     return inspect.Signature([*kept, *named])
 
 
-def fill_in(docstring: str, name: str, kind: type[Options]) -> str:
+def fill_in(docstring: str, name: str, options_class: type[Options]) -> str:
     """The docstring with a line or more for each option, its name and its help, in place of a name in braces.
 
     All of the lines are indented as the name is.
     """
     lines = []
-    for option, declared in options_of(kind).items():
-        choices = choices_of(kind, option)
+    for option, declared in options_of(options_class).items():
+        choices = choices_of(options_class, option)
         among = f" ({', '.join(choices)})" if choices else ""
         lines.append(textwrap.fill(f"{option}: {declared.help}{among}.", WIDTH, subsequent_indent="    "))
     text = "\n".join(lines)

@@ -30,8 +30,11 @@ def import_when_used(package: str) -> tuple[Callable[[str], object], Callable[[]
     def find_homes() -> dict[str, str]:
         loader: Any = sys.modules[package].__loader__
         block = next(node for node in ast.parse(loader.get_source(package)).body if isinstance(node, ast.If))
-        imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-        return {alias.name: str(node.module) for node in imports for alias in node.names}
+        homes: dict[str, str] = {}
+        for node in block.body:
+            if isinstance(node, ast.ImportFrom):
+                homes |= {alias.name: str(node.module) for alias in node.names}
+        return homes
 
     def get(name: str) -> object:
         if name == "__all__":

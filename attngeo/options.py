@@ -191,8 +191,8 @@ class Options(_Base):
 
     def model_post_init(self, _context: Any) -> None:
         """Let each class check its options together, by its method `_check`, which raises UsageError."""
-        for kind in reversed(type(self).__mro__):
-            if (check := vars(kind).get("_check")) is not None:
+        for ancestor in reversed(type(self).__mro__):
+            if (check := vars(ancestor).get("_check")) is not None:
                 as_value_error(check, self)
 
     @property
@@ -205,23 +205,25 @@ class Options(_Base):
         return type(self)(**self.given | changes)
 
 
-def explain(kind: type[BaseModel], problem: ErrorDetails) -> UsageError:
+def explain(options_class: type[BaseModel], problem: ErrorDetails) -> UsageError:
     """The error about a field that pydantic refused: name, value and what is expected."""
     name = str(problem["loc"][0]) if problem["loc"] else "the table"
-    field, declared = kind.model_fields.get(name), options_of(kind).get(name)
+    field = options_class.model_fields.get(name)
+    declared = options_of(options_class).get(name)
     value = f"{problem['input']!r:.60}"
     match problem["type"]:
         case "value_error":
             cause = problem["ctx"]["error"].args[0]
             return cause if isinstance(cause, UsageError) else UsageError(str(cause), name)
         case "extra_forbidden":
-            return UsageError(f"{name:.60} is unknown; {advise(name, kind.model_fields)}", name)
+            return UsageError(f"{name:.60} is unknown; {advise(name, options_class.model_fields)}", name)
         case "missing":
             return UsageError(f"${name} is missing", name)
         case "literal_error" if field is not None:
-            return UsageError(f"${name} is {value}; {advise(problem['input'], choices_of(kind, name))}", name)
+            return UsageError(f"${name} is {value}; {advise(problem['input'], choices_of(options_class, name))}", name)
         case "greater_than_equal" | "less_than_equal" if declared is not None:
-            value, expected = f"{problem['input']:,}", describe_range(declared.least, declared.most)
+            value = f"{problem['input']:,}"
+            expected = describe_range(declared.least, declared.most)
         case _:
             expected = expected_of(problem)
     return UsageError(f"${name} is {value}, expected {expected}", name)
@@ -238,22 +240,22 @@ def describe_range(least: float | None, most: float | None) -> str:
     return f"at most {most:,}" if least is None else f"from {least:,} to {most:,}"
 
 
-def options_of(kind: type[BaseModel]) -> dict[str, Option]:
+def options_of(options_class: type[BaseModel]) -> dict[str, Option]:
     """The options of a class, by name, in the order in which they are declared."""
-    declared = {name: field.json_schema_extra for name, field in kind.model_fields.items()}
-    return {name: about for name, about in declared.items() if isinstance(about, Option)}
+    declared = {name: field.json_schema_extra for name, field in options_class.model_fields.items()}
+    return {name: option for name, option in declared.items() if isinstance(option, Option)}
 
 
-def default_of(kind: type[BaseModel], name: str) -> Any:
+def default_of(options_class: type[BaseModel], name: str) -> Any:
     """The default of an option."""
-    return kind.model_fields[name].default
+    return options_class.model_fields[name].default
 
 
-def choices_of(kind: type[BaseModel], name: str) -> tuple[str, ...]:
+def choices_of(options_class: type[BaseModel], name: str) -> tuple[str, ...]:
     """The texts that an option may be; empty if it is not a choice."""
-    declared = options_of(kind).get(name)
+    declared = options_of(options_class).get(name)
     if declared is not None and declared.choices is not None:
         return declared.choices()
-    hint = kind.model_fields[name].annotation
+    hint = options_class.model_fields[name].annotation
     literal = next((part for part in (hint, *get_args(hint)) if get_origin(part) is Literal), None)
     return get_args(literal)

@@ -26,9 +26,9 @@ Columns = Sequence[str] | Callable[[], Sequence[str]]
 class Question:
     """A question. Each field but the name is a value, or the name "module:name" of one.
 
-    name: as recipes have it. options: its options class. run: called as run(options, place, **subjects); the subjects,
-    such as the models, are keys of a recipe, with the types of the function's parameters. columns: of its table, or a
-    function that lists them; None if they are known only when it is read.
+    name: as recipes have it. options: its options class. run: called as run(options, workplace, **subjects); the
+    subjects, such as the models, are keys of a recipe, with the types of the function's parameters. columns: of its
+    table, or a function that lists them; None if they are known only when it is read.
     """
 
     name: str
@@ -132,23 +132,23 @@ QUESTIONS = {
     )
 }  # fmt: skip
 
-# The columns that scores have, and the curves of trainings.
-SCORES = ("model", "stack", "layer", "head")
-CURVES = ("objective", "init", "seed", "step", "stack", "layer", "head", "loss")
+# The columns by which rows of scores, and of the curves of trainings, are told apart.
+SCORE_KEYS = ("model", "stack", "layer", "head")
+CURVE_KEYS = ("objective", "init", "seed", "step", "stack", "layer", "head", "loss")
 SAPONATI, WIBISONO = "attngeo.papers.saponati2025.comparison", "attngeo.papers.wibisono2023.summaries"
 VIEWS = {
     "rows": View("all rows"),
     "summary": View(
-        "median and quartiles over layers", SCORES, "attngeo.scores.summary:summarise_briefly",
+        "median and quartiles over layers", SCORE_KEYS, "attngeo.scores.summary:summarise_briefly",
         "attngeo.scores.summary:brief_columns",
     ),
     "published": View(
-        "medians over layers, measured and published", SCORES, f"{SAPONATI}:compare_with_published",
+        "medians over layers, measured and published", SCORE_KEYS, f"{SAPONATI}:compare_with_published",
         f"{SAPONATI}:published_columns",
     ),
-    "runs": View("losses of each run, and the published ones", CURVES, f"{SAPONATI}:compare_trainings"),
+    "runs": View("losses of each run, and the published ones", CURVE_KEYS, f"{SAPONATI}:compare_trainings"),
     "layers": View(
-        "scores of each layer at the end, and the steps from which on they stay within 10% of that", CURVES,
+        "scores of each layer at the end, and the steps from which on they stay within 10% of that", CURVE_KEYS,
         "attngeo.pretrain.curves:summarise_layers", "attngeo.pretrain.curves:layer_columns",
     ),
     "methods": View(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import logging
 import os
@@ -163,6 +164,11 @@ def _leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
+# The name of the treatment of characters that a terminal lacks.
+PLAIN = "attngeo.plain"
+PLAIN_MARKS = {"—": "-", "−": "-", "·": "-", "…": ".", "×": "x"}
+
+
 def _explain(error: Exception) -> tuple[str, int]:
     """The line that describes an error, and its exit code."""
     if isinstance(error, AttnGeoError):
@@ -180,10 +186,19 @@ def _explain(error: Exception) -> tuple[str, int]:
 
 
 def _prepare_streams() -> None:
-    """Replace closed streams, and print "?" for characters that the terminal lacks, instead of a traceback."""
+    """Replace closed streams, and print plain marks for characters that the terminal lacks, instead of a traceback."""
+    codecs.register_error(PLAIN, _replace_by_plain)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors=PLAIN)
+
+
+def _replace_by_plain(error: UnicodeError) -> tuple[str, int]:
+    """What is printed for the characters of a text that an encoding lacks, and where the text goes on."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(PLAIN_MARKS.get(character, "?") for character in lacking), error.end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -92,7 +93,8 @@ def _is_of(entry: Entry, model: str) -> bool:
     content = entry.about.get("content")
     place = (content.get("name") or content.get("path")) if isinstance(content, dict) else None
     patterns = (model, str(Path(model).expanduser().absolute()))
-    return any(fnmatchcase(name, pattern) for name in (_text(entry, "model"), str(place or "")) for pattern in patterns)
+    names = (_text(entry, "model"), str(place or ""))
+    return any(fnmatchcase(name, pattern) for name, pattern in product(names, patterns))
 
 
 def _is_outdated(entry: Entry) -> bool:
@@ -115,7 +117,8 @@ def _count(entries: list[Entry]) -> str:
 
 
 def _describe(entry: Entry) -> dict[str, Any]:
-    about, options = entry.about, entry.about.get("options")
+    about = entry.about
+    options = entry.about.get("options")
     return {
         "model": _text(entry, "model") or None, "revision": _text(entry, "revision") or None,
         "layers": about.get("layers"), "finished_layers": about.get("layers") if entry.parts is None else entry.parts,
@@ -150,7 +153,8 @@ def _show_layers(row: dict[str, Any]) -> str:
 
 def _show_options(row: dict[str, Any]) -> str:
     """The options that tell a result from others of its name, as names and values; and whether it is outdated."""
-    kind, options = row["entry"].path.parent.name, row["options"]
+    kind = row["entry"].path.parent.name
+    options = row["options"]
     question = QUESTIONS.get(ANSWERED.get(kind, kind))
     fields = {} if question is None else question.make_options_class().model_fields
     shown = []

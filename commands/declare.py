@@ -24,16 +24,23 @@ def with_options(function: Command) -> Command:
     have is offered once, and given to both.
     """
     parameters = inspect.signature(function, eval_str=True).parameters
-    parts = {name: kinds for name, parameter in parameters.items() if (kinds := _classes(parameter.annotation))}
     merged: dict[str, inspect.Parameter] = {}
+    # Parameter → the options of its classes.
+    options: dict[str, dict[str, Option]] = {}
+    has_advanced = False
     for name, parameter in parameters.items():
-        if name not in parts:
+        classes = _list_classes(parameter.annotation)
+        if not classes:
             merged[name] = parameter
-        for kind in parts.get(name, ()):
-            for option, declared in options_of(kind).items():
-                merged.setdefault(option, _make_parameter(kind, option, declared))
+            continue
+        options[name] = {}
+        for options_class in classes:
+            for option, declared in options_of(options_class).items():
+                options[name][option] = declared
+                merged.setdefault(option, _make_parameter(options_class, option, declared))
+                has_advanced = has_advanced or declared.advanced
 
-    if any(about.advanced for kinds in parts.values() for kind in kinds for about in options_of(kind).values()):
+    if has_advanced:
         info = typer.Option(
             "--help-all",
             help="Show all options, and exit",
@@ -48,12 +55,12 @@ def with_options(function: Command) -> Command:
 
     @wraps(function)
     def command(**values: Any) -> None:
-        rest = {name: values[name] for name in parameters if name not in parts}
-        for name, kinds in parts.items():
-            known = dict.fromkeys(option for kind in kinds for option in options_of(kind))
-            written = {option: values[option] for option in known if values[option] not in (None, [])}
-            rest[name] = kinds[0](**written) if len(kinds) == 1 else written
-        function(**rest)
+        arguments = {name: values[name] for name in parameters if name not in options}
+        for name, of_parameter in options.items():
+            written = {option: values[option] for option in of_parameter if values[option] not in (None, [])}
+            classes = _list_classes(parameters[name].annotation)
+            arguments[name] = classes[0](**written) if len(classes) == 1 else written
+        function(**arguments)
 
     command.__signature__ = inspect.Signature(list(merged.values()))  # type: ignore[attr-defined]
     command.__annotations__ = {}
@@ -73,16 +80,17 @@ def _show_all(ctx: typer.Context, wanted: bool) -> None:
     raise typer.Exit
 
 
-def _classes(annotation: Any) -> list[type[Options]]:
+def _list_classes(annotation: Any) -> list[type[Options]]:
     """The options classes of an annotation."""
     parts = get_args(annotation)[1:] if get_origin(annotation) is Annotated else (annotation,)
     return [part for part in parts if isinstance(part, type) and issubclass(part, Options)]
 
 
-def _make_parameter(kind: type[Options], name: str, declared: Option) -> inspect.Parameter:
+def _make_parameter(options_class: type[Options], name: str, declared: Option) -> inspect.Parameter:
     """The parameter from which typer makes a command-line option; None is what the user did not write."""
-    field = kind.model_fields[name]
-    hint, default = field.annotation, field.default
+    field = options_class.model_fields[name]
+    hint = field.annotation
+    default = field.default
     flag = f"--{name.replace('_', '-')}"
     is_switch = bool in (hint, *get_args(hint))
     # A switch that is off by default has one flag; one that is on, or depends on something, has two.
@@ -94,7 +102,7 @@ def _make_parameter(kind: type[Options], name: str, declared: Option) -> inspect
     elif shown is None and isinstance(default, str | int | float) and not is_switch:
         shown = str(default)
     # The class itself refuses other texts than its choices, and has the nearest one.
-    choices = choices_of(kind, name)
+    choices = choices_of(options_class, name)
     info = typer.Option(
         *(declared.flags or usual),
         help=declared.help,

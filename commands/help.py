@@ -60,13 +60,10 @@ class Command(Helpful, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse an option whose value would be the next option, which the parser accepts."""
-        # Names of arguments are no flags.
-        flags = {
-            flag: param
-            for param in self.get_params(ctx)
-            for flag in (*param.opts, *param.secondary_opts)
-            if flag.startswith("-")
-        }
+        flags: dict[str, Any] = {}
+        for param in self.get_params(ctx):
+            if param.param_type_name == "option":
+                flags |= dict.fromkeys((*param.opts, *param.secondary_opts), param)
         for option, following in pairwise(takewhile(lambda argument: argument != "--", args)):
             takes_value = option in flags and not getattr(flags[option], "is_flag", True)
             if takes_value and (following in flags or following.startswith("--")):
@@ -125,7 +122,8 @@ def _nobody_reads() -> bool:
 
 
 def _list_parts(command: Any, ctx: Any) -> Iterator[RenderableType]:
-    yield Text.assemble(("Usage: ", "bold"), command.get_usage(ctx).removeprefix("Usage: ").strip())
+    usage = command.get_usage(ctx).removeprefix("Usage: ").strip()
+    yield Text.assemble(("Usage: ", "bold"), re.sub(r"\{([A-Z]+)\}", r"\1", usage))
     yield from _list_paragraphs(command.help or "")
     for title, records in _group_records(command, ctx).items():
         yield from _list_records(title, records)
@@ -158,7 +156,8 @@ def _group_records(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
         if (record := param.get_help_record(ctx)) is None:
             continue
         name, about = record
-        about = re.sub(r"\[default: \((.*?)\)\]", r"[default: \1]", about).removesuffix(".")
+        about = re.sub(r"\[default: \((.*?)\)(?=\]|; )", r"[default: \1", about).removesuffix(".")
+        about = re.sub(r"(\d+)<=x<=(\d+)", r"from \1 to \2", about)
         if param.param_type_name == "argument":
             groups["Arguments"].append((name.partition(" <")[0], about))
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -118,9 +119,10 @@ def _print_findings(survey: dict[str, Any], names: Iterable[str], *, verbose: bo
     for pattern, members in left_out.items():
         _print_wrapped(console, _describe(pattern, members), indent=2)
         _print_wrapped(console, survey["left_out"][pattern], indent=4)
-        for name in members if verbose else ():
-            _print_line(console, f"    {name}")
-    for text in dict.fromkeys(text for site in survey["sites"] for text in site["notes"]):
+        if verbose:
+            for name in members:
+                _print_line(console, f"    {name}")
+    for text in dict.fromkeys(chain.from_iterable(site["notes"] for site in survey["sites"])):
         _print_line(console, f"note: {text}")
     for source in dict.fromkeys(filter(None, (site["source"] for site in survey["sites"]))):
         _print_line(console, f"source: {source}")
@@ -148,7 +150,8 @@ def _sum_costs(surveys: list[dict[str, Any]]) -> dict[str, str | None]:
 
 def _print_modules(console: Console, sites: list[dict[str, Any]], *, verbose: bool) -> None:
     """The modules of one stack: their layers and heads, their tensors, and how they were found."""
-    first, heads = sites[0], _range(sites, "heads")
+    first = sites[0]
+    heads = _range(sites, "heads")
     what = _describe(pattern_of(first["module"]), [site["module"] for site in sites])
     _print_wrapped(console, f"{what} · {heads} {'head' if heads == '1' else 'heads'}", indent=2)
     tensors = (
@@ -156,7 +159,9 @@ def _print_modules(console: Console, sites: list[dict[str, Any]], *, verbose: bo
         for name, info in first["tensors"].items()
     )
     _print_line(console, f"    {', '.join(tensors)} · by {first['rule'].partition(':')[0]}", style="")
-    for site in sites if verbose else ():
+    if not verbose:
+        return
+    for site in sites:
         sizes = f"{site['heads']} heads, {site['key_heads']} key heads, head_dim {site['head_dim']}"
         _print_line(console, f"    {site['module']} · {sizes}")
 

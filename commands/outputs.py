@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -181,10 +181,16 @@ class Outputs(Options):
         """Refuse files as `check_outputs` does. more: further tables that are written; None is nothing."""
         check_outputs([*self.output, *(Path(path) for path in more if path)], figures, inputs, data)
 
-    def deliver(self, frame: pd.DataFrame, print_table: Callable[[pd.DataFrame], None]) -> None:
-        """Write the files, then print, so that a closed pipe loses nothing. print_table: prints rows for people."""
+    def deliver(
+        self, frame: pd.DataFrame, print_table: Callable[[pd.DataFrame], None], brief: Sequence[str] = ()
+    ) -> None:
+        """Write the files, then print, so that a closed pipe loses nothing.
+
+        print_table: prints rows for people. brief: the columns that fit on a page of LaTeX, by default all.
+        """
         for path in self.output:
-            write_table(frame, path)
+            is_page = path.suffix.lower() == ".tex" and brief
+            write_table(frame[[*brief]] if is_page else frame, path)
         if self.format == "table":
             print_table(frame)
         else:

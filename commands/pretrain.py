@@ -16,16 +16,15 @@ from attngeo.bounds.names import printable
 from attngeo.errors import UsageError
 from attngeo.options import RUNNING
 from attngeo.pretrain.options import (
-    PATHS,
     ComparisonOptions,
     ImagePretrainOptions,
     TextPretrainOptions,
     make_options,
-    read_settings,
-    resume_options,
     separate_comparison,
 )
+from attngeo.pretrain.presets import PATHS
 from attngeo.pretrain.references import require_sources
+from attngeo.pretrain.settings import read_settings, resume_options
 from attngeo.progress import is_first_process
 from attngeo.scores.spec import SCORES, Chance, ScoreSpec
 from attngeo.scores.summary import spread_of, statistic
@@ -135,7 +134,8 @@ def _print_run(run: Run) -> None:
     ]
     for score, spec in SCORES.items():
         columns += [(spec.label, score), (QUARTILES_TITLE, f"{score}_quartiles")]
-    summary, options = run.summary, run.options
+    summary = run.summary
+    options = run.options
     title = [
         options.model_name,
         options.objective_name,
@@ -153,7 +153,8 @@ def _print_run(run: Run) -> None:
 
 def _print_comparison(comparison: Comparison) -> None:
     """The gain of each objective and initialisation, and the scores at the end, over the seeds."""
-    rows, spread = comparison.rows, comparison.spread
+    rows = comparison.rows
+    spread = comparison.spread
     seeds = int(spread["seeds"].iloc[0])
     title = f"{rows['model'].iloc[0]} · {seeds} {'seed' if seeds == 1 else 'seeds'} · {comparison.folder}"
     gains: dict[str, Cell] = {
@@ -198,7 +199,9 @@ def _format_range(row: Mapping[Any, Any], name: str, form: str) -> str:
 
 def _format_steps(row: Mapping[Any, Any]) -> str:
     """The mean number of steps to the baseline's final loss, and how many runs reached it."""
-    mean, reached, seeds = row["steps_to_baseline_mean"], row["reached"], row["seeds"]
+    mean = row["steps_to_baseline_mean"]
+    reached = row["reached"]
+    seeds = row["seeds"]
     if not reached:
         return "never"
     return f"{mean:,.0f}" if reached == seeds else f"{mean:,.0f} ({reached} of {seeds})"
@@ -206,7 +209,9 @@ def _format_steps(row: Mapping[Any, Any]) -> str:
 
 def describe_run(run: Run) -> str:
     """How the loss went, and the median of each score over layers, compared with chance."""
-    start, end, layers = run.summary["start"], run.summary["end"], run.geometry["layer"].nunique()
+    start = run.summary["start"]
+    end = run.summary["end"]
+    layers = run.geometry["layer"].nunique()
     moves = []
     for name, spec in SCORES.items():
         mean, deviation = spec.chance(run.summary["d_model"])

@@ -79,7 +79,7 @@ def report(
         say(f"missing from the report: {failure}")
     failed = [check for check in finished.checks if check.failed]
     for check in failed:
-        say(check.complaint)
+        say(check.verdict)
     if finished.failures:
         raise typer.Exit(finished.failures[0].error.exit_code)
     if failed:

@@ -15,23 +15,25 @@ import typer
 import attngeo
 from attngeo.bounds.names import printable
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.reference import split_weight
+from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.errors import UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
-from attngeo.scores.conditions import Condition
+from attngeo.scores.conditions import OVER, Condition, describe_names
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.spec import SCORES, ScoreSpec, score_names
-from attngeo.scores.summary import spread_of, summarise
+from attngeo.scores.spec import SCORES, ScoreSpec, number_columns, score_names
+from attngeo.scores.summary import IDENTITY, spread_of
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
+from attngeo.tables.read import read_results
 
 from .declare import with_options
 from .messages import describe_error, say
 from .outputs import Outputs, Verbosity, file_option
 from .progress import Bar
+from .selection import Selection
 from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced, run_all
-from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_table, score_format
+from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_frame, print_table, score_format
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +60,19 @@ Conditions = Annotated[
     typer.Option(
         "--fail-if",
         metavar="CONDITION",
-        help="Exit with 1 if this condition is true, for example 'symmetry.median < 0.2'; may be repeated",
+        help=(
+            "Exit with 1 if this condition is true, for example 'symmetry.median < 0.2'; may be repeated; "
+            f"{describe_names()}"
+        ),
+        rich_help_panel=RESULTS,
+    ),
+]
+Baseline = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline",
+        metavar="FILE",
+        help="Scores of earlier, for conditions such as 'abs(symmetry.median - baseline.symmetry.median) > 0.05'",
         rich_help_panel=RESULTS,
     ),
 ]
@@ -79,8 +93,10 @@ def score(
     models: Models = None,
     models_file: ModelsFile = None,
     outputs: Outputs,
+    selection: Selection,
     plot: Plots = None,
     fail_if: Conditions = None,
+    baseline: Baseline = None,
     verify: Verify = False,
     hub: HubAccess,
     results: ResultOptions,
@@ -97,14 +113,18 @@ def score(
         attngeo score demo:minilm
         attngeo score google-bert/bert-base-uncased openai-community/gpt2 -o s.csv
         attngeo score ./checkpoint --plot heads.html --fail-if 'symmetry.median < 0.2'
+        attngeo score ./checkpoint --per-head --sort symmetry --top 10
         attngeo score ./checkpoint --verify
         attngeo score --models models.txt --jobs 4 -o study.parquet
         attngeo score 'EleutherAI/pythia-70m@step*' -o steps.parquet
     """
-    read = [models_file, options.config, *(split_weight(text)[0] for text in options.adapter)]
+    read = [models_file, baseline, options.config, *(split_adapter_weight(text)[0] for text in options.adapter)]
     figures = plot or []
     outputs.check(*read, figures=figures)
-    conditions = _check(options, fail_if or [], verify=verify)
+    conditions = _parse_conditions(fail_if or [], baseline, per_head=options.per_head)
+    earlier = None if baseline is None else read_results(baseline, IDENTITY, "attngeo score", numbers=number_columns())
+    selection.check(attngeo.score_columns())
+    _check(options, verify=verify)
     listed = list_all(models, models_file, hub, command="score")
     outputs.check(*listed, figures=figures)
     alone = len(listed) == 1
@@ -127,14 +147,12 @@ def score(
     complaints: list[str] = []
     if scored:
         frames = [*scored.values()]
-        _deliver(frames, outputs, options, verbosity, summary_only=models_file is not None)
+        _deliver(frames, outputs, options, selection, verbosity, summary_only=models_file is not None)
         if figures:
             figure = attngeo.plot("heatmap", frames)
             for path in figures:
                 attngeo.save_figure(figure, path)
-        summaries = [summarise(frame) for frame in frames if conditions]
-        for condition, summary in product(conditions, summaries):
-            complaints += [check.complaint for check in condition.outcomes(summary) if check.failed]
+        complaints += _check_conditions(conditions, frames, earlier, verbosity)
         complaints += disagreements
         for text in notes:
             verbosity.note(text)
@@ -147,13 +165,45 @@ def score(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _check(options: ScoreOptions, conditions: list[str], *, verify: bool) -> list[Condition]:
-    """Refuse what cannot work, before anything is read. Returns the parsed conditions."""
+def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool) -> list[Condition]:
+    """The conditions. Raises UsageError for a name that could mean layers or heads, and for a baseline without use."""
+    conditions = [Condition(text) for text in texts]
+    for condition in conditions:
+        if per_head and condition.unclear:
+            unclear = condition.unclear[0]
+            choices = " or ".join(unclear._replace(over=over).name for over in OVER)
+            raise UsageError(
+                f"with --per-head, {unclear.name} of {condition.expression!r} is ambiguous; write {choices}"
+            )
+        if condition.needs_baseline and baseline is None:
+            raise UsageError(f"the condition {condition.expression!r} compares with a baseline; add --baseline FILE")
+    if baseline is not None and not any(condition.needs_baseline for condition in conditions):
+        raise UsageError(
+            "--baseline is compared by no condition; add --fail-if with a name such as baseline.symmetry.median"
+        )
+    return conditions
+
+
+def _check_conditions(
+    conditions: list[Condition], frames: list[pd.DataFrame], baseline: pd.DataFrame | None, verbosity: Verbosity
+) -> list[str]:
+    """The checks that fail, one line each. Notes those that pass on stderr."""
+    complaints = []
+    for condition, frame in product(conditions, frames):
+        for check in condition.outcomes(frame, baseline):
+            if check.failed:
+                complaints.append(check.verdict)
+            else:
+                verbosity.note(check.verdict)
+    return complaints
+
+
+def _check(options: ScoreOptions, *, verify: bool) -> None:
+    """Refuse what cannot work, before anything is read."""
     if "device" in options.model_fields_set:  # a device is looked for by torch, which takes long to import
         from attngeo.devices import pick_device
 
         pick_device(options.device)
-    parsed = [Condition(condition) for condition in conditions]
     if verify and options.adapter:
         raise UsageError("$verify runs the model without adapters; leave out $verify or $adapter", "verify", "adapter")
     if verify and options.config is not None:
@@ -162,7 +212,6 @@ def _check(options: ScoreOptions, conditions: list[str], *, verify: bool) -> lis
             "verify",
             "config",
         )
-    return parsed
 
 
 def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, is_table: bool, alone: bool) -> None:
@@ -211,6 +260,7 @@ def _deliver(
     frames: list[pd.DataFrame],
     outputs: Outputs,
     options: ScoreOptions,
+    selection: Selection,
     verbosity: Verbosity,
     *,
     summary_only: bool,
@@ -225,14 +275,26 @@ def _deliver(
     if verified := {frame.attrs["model"]: frame.attrs["verified"] for frame in frames if "verified" in frame.attrs}:
         rows.attrs["verified"] = verified
 
-    def print_tables(_: pd.DataFrame) -> None:
+    brief = selection.columns or _columns_for_people(options, several=len(frames) > 1)
+
+    def print_tables(selected: pd.DataFrame) -> None:
+        if selection.is_given:
+            print_frame(selected[[*brief]])
+            return
         if not summary_only:
             for frame in frames:
                 _print_scores(frame, verbosity, per_head=options.per_head)
         if summary_only or len(frames) > 1:
             _print_models(frames)
 
-    outputs.deliver(rows, print_tables)
+    outputs.deliver(selection.select(rows), print_tables, brief)
+
+
+def _columns_for_people(options: ScoreOptions, *, several: bool) -> list[str]:
+    """The columns of a table of selected rows, without what all rows of one model have in common."""
+    place = ["model"] if several else []
+    place += ["stack", "layer", "head"] if options.per_head else ["stack", "layer"]
+    return [*place, *number_columns(), "frobenius_norm"]
 
 
 def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) -> None:
@@ -264,7 +326,9 @@ def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) 
     )
     print_stacks(frame)
     sys.stdout.write("\n")
-    for line in _list_footnotes(frame) if not verbosity.quiet else ():
+    if verbosity.quiet:
+        return
+    for line in _list_footnotes(frame):
         sys.stderr.write(f"{shorten(printable(line))}\n")
 
 
@@ -281,8 +345,9 @@ def _draw_bar(share: float) -> str:
     """A share in [−1, 1] as a bar to the left or right of a middle line."""
     if is_missing(share):
         return ""
-    filled = "█" * round(abs(share) * HALF_BAR)
-    return f"{filled if share < 0 else '':>{HALF_BAR}}│{filled if share >= 0 else '':<{HALF_BAR}}"
+    block, middle = ("#", "|") if Terminal().options.ascii_only else ("█", "│")
+    filled = block * round(abs(share) * HALF_BAR)
+    return f"{filled if share < 0 else '':>{HALF_BAR}}{middle}{filled if share >= 0 else '':<{HALF_BAR}}"
 
 
 def print_stacks(frame: pd.DataFrame) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -59,8 +60,12 @@ def print_table(
     for count in range(len(expendable) + 1):
         shown = [(name, cell) for name, cell in pairs if name not in expendable[:count]]
         table = _build_table(records, shown, texts, section, is_headed, style, rule)
-        if Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width:
+        needed = Measurement.get(console, console.options.update(width=10_000), table)
+        if needed.maximum <= console.width:
             break
+    if needed.minimum > console.width:
+        for column in table.columns:
+            column.min_width = None  # words of titles break, so that no value is cut
     console.print(table)
 
 
@@ -83,10 +88,12 @@ def _build_table(
     )
     for name, _ in columns:
         is_text = name in texts
+        title = printable(name)
         table.add_column(
-            printable(name),
+            title,
             justify="left" if is_text else "right",
             no_wrap=not is_text,
+            min_width=max(map(len, title.split()), default=0),
             overflow="fold" if is_text else "ellipsis",
         )
     previous: Any = None
@@ -157,6 +164,11 @@ class Terminal(Console):
 
     def __init__(self) -> None:
         super().__init__(markup=False, emoji=False, highlight=False)
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of stdout; in the C locale that of ASCII, which rich then draws lines in."""
+        return "ascii" if os.environ.get("LC_ALL") in ("C", "POSIX") else super().encoding
 
     def on_broken_pipe(self) -> None:
         """Let the command end with the code of a closed pipe; rich would exit with 1, which means a failed check."""

@@ -45,7 +45,7 @@ def fit(
     train: Annotated[
         list[str],
         typer.Argument(
-            metavar="TRAIN...",
+            metavar="TRAIN",
             help="Training rows: a .csv, .tsv or .parquet file, or several that have some columns in common",
         ),
     ],

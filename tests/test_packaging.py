@@ -200,7 +200,7 @@ def test_workflows_name_commits_and_keep_tokens_apart() -> None:
     for *where, job in jobs:
         for step in job["steps"]:
             action = step.get("uses", "")
-            assert re.fullmatch(r"([\w/.-]+@[0-9a-f]{40})?", action), (where, action)
+            assert re.fullmatch(r"(\./|[\w/.-]+@[0-9a-f]{40})?", action), (where, action)
             assert not action.startswith("actions/checkout@") or step["with"]["persist-credentials"] is False, where
         rights = set((job.get("permissions") or {"contents": "read"}).items()) - {("contents", "read")}
         assert not rights or not any("run" in step and "make" in step["run"] for step in job["steps"]), where

@@ -18,7 +18,7 @@ from attngeo.questions import QUESTIONS, VIEWS, Question
 from attngeo.reporting.answers import ResultsAnswer, Workplace
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
-from attngeo.studies.results import find_record
+from attngeo.studies.results import locate_record
 
 COLUMNS = ("method", "seed", "n_c", "noise", "corr", "accuracy")
 RECIPE = """
@@ -41,11 +41,11 @@ class ToyOptions(Options):
     wheels: int = option(4, "Number of wheels", panel=COMPUTATION, least=1)
 
 
-def play(options: ToyOptions, place: Workplace, *, animals: list[str]) -> ResultsAnswer:  # noqa: ARG001
+def play(options: ToyOptions, workplace: Workplace, *, animals: list[str]) -> ResultsAnswer:  # noqa: ARG001
     """Rows of toys, which are kept."""
     row = {"seed": 1, "n_c": 1, "noise": 0.0, "corr": 0.5, "accuracy": options.wheels / 10}
     rows = [{"method": animal, **row} for animal in animals]
-    record = find_record("toy", {"animals": animals})
+    record = locate_record("toy", {"animals": animals})
     if record is not None:
         about = {"model": "bear", "version": describe_code("torch"), "options": dict(options)}
         record.keep([{"method": "bear", "accuracy": 0.3}], about)

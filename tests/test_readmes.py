@@ -16,12 +16,16 @@ import torch
 import typer
 from attngeo.commands.app import app
 from conftest import Command
+from support.command_line import parse_command
 from support.readme import ROOT, generate, parts_of, readmes
 from support.vectors import sample_google
 
 from attngeo import errors
 from attngeo.analogies.options import COLUMNS as ANALOGY_COLUMNS
+from attngeo.analogies.questions import load_questions
+from attngeo.papers.statements import STATEMENTS
 from attngeo.scores.score import score_columns
+from attngeo.scores.spec import directionality_at_chance
 
 PARTS = [(path, name) for path in readmes() for name, _ in parts_of(path)]
 IDS = [f"{path.parent.name}-{name}" for path, name in PARTS]
@@ -91,14 +95,10 @@ def test_every_command_that_is_shown_is_accepted() -> None:
     shown = list(command_lines())
     assert {"README.md", "reports/figures.sh", "commands/plot.py"} <= {path for path, _ in shown}
     for path, (_, *words) in shown:
-        command: Any = typer.main.get_command(app)
-        context = command.make_context("attngeo", words, resilient_parsing=True)  # which installs no completion
-        while hasattr(command, "list_commands"):
-            name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
-            try:
-                context = command.make_context(name, words, parent=context)
-            except Exception as error:
-                raise AssertionError(f"{path}: {name} {' '.join(words)}: {error}") from error
+        try:
+            parse_command(words)
+        except Exception as error:
+            raise AssertionError(f"{path}: {' '.join(words)}: {error}") from error
 
 
 def every_readme() -> Iterator[Path]:
@@ -160,6 +160,24 @@ def test_the_readme_has_the_counts_of_the_census() -> None:
         r"Of the (\d+) model types[^;]*?, (\d+) agree[^;]*?and (\d+) in", (ROOT / "README.md").read_text("utf-8")
     )
     assert tuple(map(int, sentence)) == (attending, counts["right"], counts["rest listed"])
+
+
+def test_the_readme_has_the_numbers_of_the_places_that_it_is_about() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    (checks,) = re.findall(r"do the papers' theorems hold\? (\d+) checks", text)
+    assert int(checks) == len(STATEMENTS)
+    (asked,) = re.findall(r"king - man \+ woman, ([\d,]+) questions", text)
+    assert int(asked.replace(",", "")) == len(load_questions("google").questions)
+    (speed,) = re.findall(r"takes (\d+ s) on two CPU cores, in\s([\d.]+ GB of memory)", text)
+    (measured,) = re.findall(
+        r"score a 32-layer checkpoint of that shape with its heads \| (.*?) \|",
+        (ROOT / "reports/README.md").read_text("utf-8"),
+    )
+    assert ", ".join(speed) == measured
+    pairs = re.findall(r"([\d.]+) for d = (\d+)", text)
+    assert len(pairs) == 2
+    for written, width in pairs:
+        assert float(written) == pytest.approx(directionality_at_chance(int(width)).deviation, abs=0.005)
 
 
 def test_folders_that_users_read_about_have_a_readme() -> None:

@@ -120,4 +120,6 @@ def test_a_missing_package_is_named_in_one_line(
 ) -> None:
     (tmp_path / "text.txt").write_text("a b c d e f g\n" * 100)
     (tmp_path / "rows.csv").write_text("a,y\n" + "1,0\n2,1\n" * 20)
-    assert_fails(base(*command.split(), cwd=tmp_path), 2, package, f"pip install 'attngeo[{extra}]'")
+    done = base(*command.split(), cwd=tmp_path)
+    assert_fails(done, 2, package, f"pip install 'attngeo[{extra}]'")
+    assert ("Chromium" in done.stderr) == (extra == "images")

@@ -54,7 +54,7 @@ def read_questions(path: Path) -> object:
 
 
 def read_settings(folder: Path) -> object:
-    from attngeo.pretrain.options import read_settings
+    from attngeo.pretrain.settings import read_settings
 
     return read_settings(folder)
 
@@ -78,7 +78,7 @@ def same(folder: Path) -> Path:
 
 def write_finished_run(folder: Path) -> Path:
     """What a finished run leaves, but for its table."""
-    from attngeo.pretrain.options import write_settings
+    from attngeo.pretrain.settings import write_settings
 
     same(folder)
     write_settings(small_options(folder), folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,7 +165,7 @@ def _ask_one(
     taken: names of other models. A model in memory may have the name of its class only, and then gets a number.
     """
     questions = question_set.questions
-    words = (word for q in questions for word in (q.a, q.b, q.c, *q.answers))
+    words = chain.from_iterable((q.a, q.b, q.c, *q.answers) for q in questions)
     embedding = open_embedding(reference, table=options.table, hub=session.hub, progress=session.progress)
     names = (embedding.ref if number == 1 else f"{embedding.ref} ({number})" for number in count(1))
     embedding = replace(embedding, ref=next(name for name in names if name not in taken))

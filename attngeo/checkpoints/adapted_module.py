@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
+from attngeo.checkpoints.adapter_names import PREFIX
 from attngeo.checkpoints.adapter_settings import LoraSettings
-from attngeo.checkpoints.adapters import PREFIX, Adapter, AdapterStore
+from attngeo.checkpoints.adapters import Adapter, AdapterStore
 from attngeo.checkpoints.store import ModuleStore, TensorStore, read_state
 from attngeo.errors import UnsupportedModelError, about
 

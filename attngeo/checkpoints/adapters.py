@@ -7,60 +7,20 @@ m·(W + s·B·A) / ‖W + s·B·A‖, by outputs. Source: https://github.com/hug
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from attngeo.bounds.names import list_names
+from attngeo.checkpoints.adapter_names import PREFIX, UPDATE, WEIGHT, Role, match_names, read_name
 from attngeo.checkpoints.adapter_settings import MERGE, LoraSettings, show_name
 from attngeo.checkpoints.store import FLOATS, OuterStore, TensorInfo, TensorStore
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError, about
 
-# What PEFT puts before the names of all modules, and how the name of a weight ends.
-PREFIX = "base_model.model."
-WEIGHT = ".weight"
 # The ends of the names of the factors of an update: see `AdapterStore.read_all`.
 FACTORS = (".update_out", ".update_in")
-# What a tensor of an adapter is to the tensor of the base that it belongs to. "whole" and "base" take its place; "base"
-# is changed by the update of the same module. "other" changes it in a way that is not computed here.
-Role = Literal["A", "B", "magnitude", "whole", "base", "other"]
-UPDATE: tuple[Role, ...] = ("A", "B", "magnitude")
-# A parameter of an update, of any method; what comes after it, without the adapter's name, → its role.
-PARAMETER = re.compile(r"(.+?)\.lora_(.+)", re.DOTALL)
-PARAMETERS: dict[str, Role] = {
-    "A.weight": "A", "B.weight": "B", "magnitude_vector": "magnitude", "magnitude_vector.weight": "magnitude",
-}  # fmt: skip
-# PEFT's name of an adapter that has no other. A whole state_dict has it in the names of parameters.
-DEFAULT_ADAPTER = ".default"
-# The most parts of a name that are left out one after the other.
-MOST_PARTS = 50
-
-
-def _read_name(stored: str) -> tuple[str, Role] | None:
-    """The tensor of the base that a tensor of an adapter belongs to, and its role; None if it is not used.
-
-    >>> _read_name("base_model.model.layers.0.q_proj.lora_A.weight")
-    ('layers.0.q_proj.weight', 'A')
-    """
-    path = stored.removeprefix(PREFIX)
-    parameter = PARAMETER.fullmatch(path)
-    if parameter is not None:
-        module, ending = parameter.groups()
-        role = PARAMETERS.get(ending.replace(DEFAULT_ADAPTER, ""), "other")
-        if module.endswith(".base_layer"):  # two updates, one around the other
-            role = "other"
-        return module.removesuffix(".base_layer") + WEIGHT, role
-    if ".original_module." in path:  # what modules_to_save has taken the place of
-        return None
-    if ".token_adapter." in path:
-        return path.partition(".token_adapter.")[0] + WEIGHT, "other"
-    path = path.replace(f".modules_to_save{DEFAULT_ADAPTER}", "")
-    role = "base" if path.endswith(f".base_layer{WEIGHT}") else "whole"
-    return path.replace(".base_layer.", "."), role
 
 
 class Adapter:
@@ -71,20 +31,20 @@ class Adapter:
         base: the model that it was trained on.
         tensors: its own tensors.
         settings: its adapter_config.json.
-        weight: what its updates are multiplied by.
+        adapter_weight: what its updates are multiplied by.
 
     Raises:
         CorruptCheckpointError: Two of its tensors belong to one of the base.
     """
 
     def __init__(
-        self, ref: str, base: TensorStore, tensors: TensorStore, settings: LoraSettings, weight: float = 1.0
+        self, ref: str, base: TensorStore, tensors: TensorStore, settings: LoraSettings, adapter_weight: float = 1.0
     ) -> None:
         self.ref = ref
         self.tensors = tensors
         self.settings = settings
         self._base = base
-        self._weight = weight
+        self._adapter_weight = adapter_weight
         self._stored: dict[str, dict[Role, str]] = defaultdict(
             dict
         )  # tensor of the base → role → tensor of the adapter
@@ -104,7 +64,7 @@ class Adapter:
         used: dict[str, tuple[str, Role]] = {}
         may_be_renamed: dict[str, bool] = {}
         for stored in self.tensors.names:
-            target = _read_name(stored)
+            target = read_name(stored)
             if target is not None:
                 name, role = target
                 used[stored] = target
@@ -132,15 +92,15 @@ class Adapter:
                 )
             by_role[role] = stored
 
-    def has(self, name: str) -> bool:
+    def affects(self, name: str) -> bool:
         """Whether it changes or replaces a tensor of the base."""
         return name in self._stored
 
-    def changes(self, name: str) -> bool:
+    def has_update(self, name: str) -> bool:
         """Whether it adds an update to a tensor of the base."""
         return any(role in UPDATE for role in self._stored.get(name, ()))
 
-    def replaces(self, name: str) -> str | None:
+    def find_replacement(self, name: str) -> str | None:
         """The name of its tensor that takes the place of one of the base; None if there is none."""
         by_role = self._stored.get(name, {})
         return by_role.get("whole") or by_role.get("base")
@@ -180,15 +140,15 @@ class Adapter:
 
     def _require_sum(self, name: str, *, only_updates: bool) -> None:
         """Raise if what it does to a tensor is no sum, and a weight or its update alone is asked for."""
-        if self.replaces(name) is not None:
+        if self.find_replacement(name) is not None:
             reason = "it was trained whole"
-        elif self.changes(name) and self.settings.use_dora:
+        elif self.has_update(name) and self.settings.use_dora:
             reason = "DoRA scales every output of a weight"
         else:
             return
-        if self._weight != 1:
+        if self._adapter_weight != 1:
             raise UsageError(
-                f"{self.ref}: {show_name(name)} takes no weight, got {self._weight:g}: {reason}", "adapter"
+                f"{self.ref}: {show_name(name)} takes no weight, got {self._adapter_weight:g}: {reason}", "adapter"
             )
         if only_updates:
             raise UnsupportedModelError(
@@ -220,7 +180,7 @@ class Adapter:
                     f"{show_name(by_role[role])} is {list(infos[role].shape)}, and {show_name(name)} of "
                     f"{self._base.ref} is {list(shape)}; give its own base"
                 )
-        if self.changes(name):
+        if self.has_update(name):
             outputs, inputs = shape[::-1] if is_transposed else shape
             self._check_update(self._modules[name], infos, outputs, inputs)
 
@@ -248,7 +208,7 @@ class Adapter:
 
         Raises CorruptCheckpointError if it changes none at all.
         """
-        if any(map(self.has, names)):
+        if any(map(self.affects, names)):
             return
         others = {_last_part(name) for name in self._stored}
         with about(self.ref):
@@ -269,18 +229,18 @@ class Adapter:
         up = tensors[by_role["B"]].float()
         with about(self.ref):
             scale = self.settings.scale(self._modules[name], len(down))
-        return scale * self._weight * up, down
+        return scale * self._adapter_weight * up, down
 
-    def change(self, name: str, weight: Tensor | None, rows: slice, tensors: Mapping[str, Tensor]) -> Tensor:
+    def apply(self, name: str, weight: Tensor | None, rows: slice, tensors: Mapping[str, Tensor]) -> Tensor:
         """Rows of a tensor of the base as the adapter has them.
 
         weight: these rows of the base; None if the adapter replaces them. tensors: see `list_stored`.
         """
-        replaced = self.replaces(name)
-        if replaced is not None:
-            weight = tensors[replaced][rows]
+        replacement = self.find_replacement(name)
+        if replacement is not None:
+            weight = tensors[replacement][rows]
         assert weight is not None  # what is not replaced is read
-        if not self.changes(name):
+        if not self.has_update(name):
             return weight
         up, down = self.factors(name, tensors)
         update = up @ down
@@ -338,8 +298,8 @@ class AdapterStore(OuterStore):
         for adapter in self._adapters:
             adapter.require_fit(weights, only_updates=self._only_updates)
         for name in weights:
-            adapters = [adapter.ref for adapter in self._adapters if adapter.has(name)]
-            whole = next((adapter.ref for adapter in self._adapters if adapter.replaces(name)), None)
+            adapters = [adapter.ref for adapter in self._adapters if adapter.affects(name)]
+            whole = next((adapter.ref for adapter in self._adapters if adapter.find_replacement(name)), None)
             if whole is not None and len(adapters) > 1:
                 raise UsageError(
                     f"{whole} replaces {show_name(name)}, which {list_names(adapters)} change, expected one adapter "
@@ -360,28 +320,30 @@ class AdapterStore(OuterStore):
     def info(self, name: str) -> TensorInfo:
         """Shape and bytes in memory of one tensor."""
         info = self._inner.info(name)
-        adapters = [adapter for adapter in self._adapters if adapter.has(name)]
-        if any(adapter.changes(name) for adapter in adapters):
+        adapters = [adapter for adapter in self._adapters if adapter.affects(name)]
+        if any(adapter.has_update(name) for adapter in adapters):
             packed = f"{info.packed or info.dtype}+lora"
             dtype = "F32" if info.dtype in FLOATS else info.dtype
             return TensorInfo(name, dtype, info.shape, 4 * math.prod(info.shape), packed=packed)
         for adapter in reversed(adapters):
-            stored = adapter.replaces(name)
+            stored = adapter.find_replacement(name)
             if stored is not None:
                 return adapter.tensors.info(stored)
         return info
 
-    def fetched(self, reads: Mapping[str, slice]) -> int:
+    def count_nbytes(self, reads: Mapping[str, slice]) -> int:
         """Bytes that `read_all` reads of the files of all."""
-        count = self._inner.fetched(self._leave_out_replaced(reads))
+        count = self._inner.count_nbytes(self._leave_out_replaced(reads))
         for adapter in self._adapters:
-            count += adapter.tensors.fetched(adapter.list_stored(reads))
+            count += adapter.tensors.count_nbytes(adapter.list_stored(reads))
         return count
 
     def _leave_out_replaced(self, reads: Mapping[str, slice]) -> dict[str, slice]:
         """Those of the base's tensors that no adapter replaces."""
         return {
-            name: rows for name, rows in reads.items() if not any(adapter.replaces(name) for adapter in self._adapters)
+            name: rows
+            for name, rows in reads.items()
+            if not any(adapter.find_replacement(name) for adapter in self._adapters)
         }
 
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
@@ -399,11 +361,11 @@ class AdapterStore(OuterStore):
         for adapter in self._adapters:
             stored = adapter.tensors.read_all(adapter.list_stored(reads))
             for name, rows in reads.items():
-                if adapter.changes(name) and self._only_updates:
+                if adapter.has_update(name) and self._only_updates:
                     up, down = adapter.factors(name, stored)
                     factors[name].append((up.T if name in adapter.transposed else up[rows], down))
-                elif adapter.has(name):
-                    changed[name] = adapter.change(name, changed.get(name), rows, stored)
+                elif adapter.affects(name):
+                    changed[name] = adapter.apply(name, changed.get(name), rows, stored)
         tensors = {name: changed[name] for name in reads}
         for name, pairs in factors.items():
             ups, downs = zip(*pairs, strict=True)
@@ -422,61 +384,3 @@ class AdapterStore(OuterStore):
 def _last_part(name: str) -> str:
     """The last part of the name of the module of a tensor: "q_proj" of "layers.0.q_proj.weight"."""
     return name.rpartition(".")[0].rpartition(".")[2]
-
-
-def match_names(may_be_renamed: Mapping[str, bool], base: TensorStore) -> dict[str, str]:
-    """Names of tensors of the model that an adapter was trained on → the base's name of each one that it has.
-
-    The base's name is the same; or the only one that ends so, or that this one ends so, as a model without a head has
-    shorter names; or the one that transformers renames to it.
-
-    Args:
-        may_be_renamed: name → whether transformers is asked for its renaming, which takes seconds, if the base has no
-            such name.
-        base: the model whose names are searched.
-    """
-    matches: dict[str, str] = {}
-    candidates: dict[str, list[str]] = {}
-    for name in may_be_renamed:
-        if name in base.names:
-            matches[name] = name
-        else:
-            candidates[name] = [end for end in _list_ends(name) if end in base.names]
-    if not candidates:
-        return matches
-    for in_base in base.names:
-        for end in _list_ends(in_base):
-            if end in candidates:
-                candidates[end].append(in_base)
-    missing = []
-    for name, names in candidates.items():
-        if len(names) == 1:
-            matches[name] = names[0]
-        else:
-            missing.append(name)
-    if any(may_be_renamed[name] for name in missing):
-        matches |= _match_renamed(missing, base)
-    return matches
-
-
-def _match_renamed(names: Iterable[str], base: TensorStore) -> dict[str, str]:
-    """Names → the base's name of each one that transformers gives a tensor of the base."""
-    from attngeo.checkpoints.renaming import find_renaming  # loads transformers, which scoring needs for nothing else
-
-    rename = find_renaming(base.config, base.names)
-    if rename is None:
-        return {}
-    renamed = {rename(in_base): in_base for in_base in base.names}
-    matches = {name: renamed.get(name) or renamed.get(rename(name)) for name in names}
-    return {name: in_base for name, in_base in matches.items() if in_base is not None}
-
-
-def _list_ends(name: str) -> list[str]:
-    """What a name is without its first parts: "b.c" and "c" of "a.b.c"; nothing of one with more parts than names have.
-
-    The last part alone, such as "weight", is in most names, and never a name.
-    """
-    parts = name.split(".")
-    if len(parts) > MOST_PARTS:
-        return []
-    return [".".join(parts[first:]) for first in range(1, len(parts))]

@@ -31,7 +31,8 @@ from attngeo.checkpoints.files import (
     require_format,
 )
 from attngeo.checkpoints.gguf import GgufFile, open_splits
-from attngeo.checkpoints.store import ByteSource, RegularFile, TensorFile, TensorInfo, TensorStore, read_bytes
+from attngeo.checkpoints.store import TensorInfo, TensorStore
+from attngeo.checkpoints.tensor_file import ByteSource, RegularFile, TensorFile, read_bytes
 from attngeo.errors import CorruptCheckpointError, about
 
 if TYPE_CHECKING:

@@ -1,42 +1,30 @@
-"""One .gguf file: its header, which has the configuration, and reads of raw rows under the names of transformers.
+"""One .gguf file: its configuration, and reads of raw rows under the names of transformers.
 
 Tensors are listed with their own dtypes, such as Q4_K, and read as bytes; `quantised.ggml` decodes them. Two changes
 that llama.cpp makes when it converts a model are undone here: the order of the rows of queries and keys, whose rotary
-pairs it makes neighbours, and the one that it adds to some gains. The gguf package reads paths only, so the header is
-read here.
-
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+pairs it makes neighbours, and the one that it adds to some gains.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import struct
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from attngeo.checkpoints.extent import Extent
 from attngeo.checkpoints.files import GGUF
-from attngeo.checkpoints.store import ByteSource, TensorFile, TensorInfo, read_bytes
+from attngeo.checkpoints.gguf_families import ARCHITECTURES, BLOCK, LAYER, NAMES, OUTSIDE, ROTATE_ALL
+from attngeo.checkpoints.gguf_header import CHUNK, GgufEntry, HeaderReader, read_header
+from attngeo.checkpoints.store import TensorInfo
+from attngeo.checkpoints.tensor_file import ByteSource, TensorFile
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, about
 
-MAGIC = b"GGUF"
-VERSIONS = (2, 3)
-# Bytes that are read at a time, at first and at most: of the last part much may be no header.
-FIRST_CHUNK = 1 << 16
-CHUNK = 1 << 20
-# Limits that no real file reaches: bytes of a header and of a text, texts of a list, of all lists.
-LONGEST_HEADER = 1 << 29
-LONGEST_TEXT = 1 << 24
-MOST_TEXTS = 1 << 20
-MOST_SKIPPED = 1 << 22
 # The number of a dtype in a file → its name, and the numbers and bytes of a block.
-DTYPES: Mapping[int, tuple[str, int, int]] = {
+GGML_TYPES: Mapping[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 30: ("BF16", 1, 2), 28: ("F64", 1, 8),
     2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34),
     10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176),
@@ -47,91 +35,6 @@ DTYPES: Mapping[int, tuple[str, int, int]] = {
     40: ("NVFP4", 64, 36),
 }  # fmt: skip
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
-# The number of a type of value in the header → how `struct` reads it; 8 is a text, 9 a list.
-VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-TEXT = 8
-LIST = 9
-
-
-class GgufFamily(NamedTuple):
-    """How llama.cpp stores a family.
-
-    model_type: as transformers calls it. permuted: rotary pairs of queries and keys are neighbours. gain_offset: what
-    is added to the gains of norms. block: the name of a layer, of a stack if there are two. names: of tensors in a
-    layer, if they are unusual.
-    """
-
-    model_type: str
-    permuted: bool = False
-    gain_offset: float = 0.0
-    block: str = "model.layers.{}"
-    names: Mapping[str, str] = {}
-
-
-BERT = {
-    "attn_q": "attention.self.query", "attn_k": "attention.self.key", "attn_v": "attention.self.value",
-    "attn_output": "attention.output.dense",
-}  # fmt: skip
-LATENT = {
-    "attn_q_a": "self_attn.q_a_proj", "attn_q_b": "self_attn.q_b_proj", "attn_q_a_norm": "self_attn.q_a_layernorm",
-    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm",
-    "attn_kv_b": "self_attn.kv_b_proj", "attn_k_b": "self_attn.k_b_proj",
-}  # fmt: skip
-T5 = {
-    **{f"attn_{letter}": f"layer.0.SelfAttention.{letter}" for letter in "qkvo"},
-    **{f"cross_attn_{letter}": f"layer.1.EncDecAttention.{letter}" for letter in "qkvo"},
-    "attn_norm": "layer.0.layer_norm",
-    "cross_attn_norm": "layer.1.layer_norm",
-}
-
-
-def _fused(module: str, norm: str, **more: str) -> dict[str, str]:
-    """The names of a family whose queries, keys and values llama.cpp puts one after the other, heads unmixed."""
-    return {"attn_qkv": f"{module}.attn_qkv", "attn_norm": norm, **more}
-
-
-ARCHITECTURES: Mapping[str, GgufFamily] = {
-    "bert": GgufFamily("bert", block="encoder.layer.{}", names=BERT),
-    "bloom": GgufFamily("bloom", block="transformer.h.{}", names=_fused("self_attention", "input_layernorm")),
-    "command-r": GgufFamily("cohere"),
-    "deepseek2": GgufFamily("deepseek_v2", names=LATENT),
-    "falcon": GgufFamily(
-        "falcon", block="transformer.h.{}", names=_fused("self_attention", "input_layernorm", attn_norm_2="ln_attn")
-    ),
-    "gemma": GgufFamily("gemma", gain_offset=1.0),
-    "gemma2": GgufFamily("gemma2", gain_offset=1.0),
-    "gemma3": GgufFamily("gemma3_text", gain_offset=1.0),
-    "gpt2": GgufFamily("gpt2", block="transformer.h.{}", names=_fused("attn", "ln_1")),
-    "gptneox": GgufFamily("gpt_neox", block="gpt_neox.layers.{}", names=_fused("attention", "input_layernorm")),
-    "granite": GgufFamily("granite", permuted=True),
-    "llama": GgufFamily("llama", permuted=True),  # and Mistral and Mixtral
-    "mpt": GgufFamily(
-        "mpt",
-        block="transformer.blocks.{}",
-        names=_fused("attn", "norm_1", attn_q_norm="attn.q_ln", attn_k_norm="attn.k_ln"),
-    ),
-    "nomic-bert": GgufFamily("nomic_bert", block="encoder.layers.{}", names={"attn_qkv": "attn.Wqkv"}),
-    "olmo2": GgufFamily("olmo2"),
-    "phi3": GgufFamily("phi3"),
-    "qwen2": GgufFamily("qwen2"),
-    "qwen3": GgufFamily("qwen3"),
-    "qwen3moe": GgufFamily("qwen3_moe"),
-    "stablelm": GgufFamily("stablelm", names={f"attn_{x}_norm": f"self_attn.{x}_layernorm" for x in "qk"}),
-    "starcoder2": GgufFamily("starcoder2"),
-    "t5": GgufFamily("t5", block="{}.block.{}", names=T5),
-    "t5encoder": GgufFamily("t5", block="{}.block.{}", names=T5),
-}
-# Architectures whose heads rotate as a whole: llama.cpp refuses another number.
-ROTATE_ALL = ("falcon", "llama")
-NAMES = {
-    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-    "attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm", "attn_norm": "input_layernorm",
-}  # fmt: skip
-OUTSIDE = {"token_embd": "model.embed_tokens", "output": "lm_head", "output_norm": "model.norm"}
-BLOCK = re.compile(r"(?:(enc|dec)\.)?blk\.(0|[1-9][0-9]{0,5})\.(\w+)\.(weight|bias)")
-# A tensor of queries or keys, which every layer of the architectures below has.
-LAYER = re.compile(r"((?:enc|dec)\.)?blk\.(0|[1-9][0-9]{0,5})\.attn_(?:qkv|[qk]|q_[ab]|k_b|kv_b|kv_a_mqa)\.weight")
 # Field of config.json → key of the header, after the name of the architecture.
 FIELDS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -147,20 +50,7 @@ SCALING = (
     "yarn_beta_fast",
     "yarn_beta_slow",
 )
-FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
-# What the keys about the vocabulary begin with, and that of the list of tokens.
-GGML = "tokenizer.ggml"
-TOKENS = f"{GGML}.tokens"
-TYPES = f"{GGML}.token_type"
-
-
-class Unread(NamedTuple):
-    """A list that was read over. length: the number of its values."""
-
-    length: int
-
-    def __str__(self) -> str:
-        return f"a list of {self.length:,}"
+ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
 
 
 class GgufFile(TensorFile):
@@ -185,8 +75,8 @@ class GgufFile(TensorFile):
         super().__init__(source)
 
     def _load(self) -> None:
-        reader = _Reader(self.source)
-        self.own, entries = _read_header(reader)
+        reader = HeaderReader(self.source)
+        self.own, entries = read_header(reader)
         self.metadata = {**self._inherited, **self.own}
         architecture = str(self.metadata.get("general.architecture"))
         if architecture not in ARCHITECTURES:
@@ -204,7 +94,7 @@ class GgufFile(TensorFile):
         if self.metadata.get("split.count", 1) == 1:
             require_layers(self, [self])
         self.factors: list[float] | None = None
-        name = next((name for name in FACTORS if name in self.tensors), "")
+        name = next((name for name in ROPE_FACTORS if name in self.tensors), "")
         if name:
             info = self.tensors[name]
             is_known = info.dtype == "F32" and info.nbytes <= CHUNK
@@ -306,7 +196,7 @@ class GgufFile(TensorFile):
             return None
         return {"rope_type": f"{rope_type:.40} of GGUF"}
 
-    def _locate_tensors(self, entries: list[_Entry], reader: _Reader) -> dict[str, TensorInfo]:
+    def _locate_tensors(self, entries: list[GgufEntry], reader: HeaderReader) -> dict[str, TensorInfo]:
         """The table of tensors. Each begins where the one before it ends, at a multiple of the alignment.
 
         Raises CorruptCheckpointError if they do not, or do not fill the file.
@@ -335,21 +225,21 @@ class GgufFile(TensorFile):
                     f"tensor {entry.name!r:.80} ({info.dtype} {list(entry.shape)!s:.60}) at byte "
                     f"{entry.offset:,} does not fit into {max(room, 0):,} bytes of data; download it again"
                 )
-            expected = _pad(end, alignment) if entry.dtype in DTYPES else None  # of other types, sizes are unknown
+            expected = _pad(end, alignment) if entry.dtype in GGML_TYPES else None  # of other types, sizes are unknown
             tensors[info.name] = info
         if expected is not None and entries and room > expected:
             raise reader.broken(f"lists tensors of {expected:,} bytes, and {room:,} bytes of data follow")
         return tensors
 
-    def _describe(self, entry: _Entry, data_start: int) -> TensorInfo:
+    def _describe(self, entry: GgufEntry, data_start: int) -> TensorInfo:
         """The tensor of an entry. Raises CorruptCheckpointError if it has no whole blocks.
 
         data_start: the first byte of the data in the file.
         """
         name = self._rename(entry.name)
-        if entry.dtype not in DTYPES:
+        if entry.dtype not in GGML_TYPES:
             return TensorInfo(name, f"GGML type {entry.dtype}", entry.shape, 0, data_start + entry.offset)
-        dtype, numbers, nbytes = DTYPES[entry.dtype]
+        dtype, numbers, nbytes = GGML_TYPES[entry.dtype]
         shape = entry.shape
         columns = shape[-1] if shape else 1
         if columns % numbers:
@@ -385,7 +275,9 @@ class GgufFile(TensorFile):
         """
         info = self.tensors[name]
         heads = self._permuted_heads(name)
-        raw = self._read_rows(name, slice(None) if heads else rows)
+        wanted = slice(None) if heads else rows
+        count = len(range(info.shape[0])[wanted]) if info.shape else 1
+        raw = self.source.read(*info.locate(wanted), name).view(count, -1)
         if heads:
             if len(raw) % (2 * heads):
                 raise CorruptCheckpointError(f"{name} has {len(raw)} rows for {heads} heads")
@@ -397,12 +289,6 @@ class GgufFile(TensorFile):
         plain = raw.contiguous().view(PLAIN[info.dtype]).view(len(raw), *info.shape[1:])
         is_gain = name.endswith("norm.weight") and self.family.gain_offset != 0
         return plain - self.family.gain_offset if is_gain else plain
-
-    def _read_rows(self, name: str, rows: slice) -> Tensor:
-        """Rows as they are stored, uint8 [rows, bytes of a row]."""
-        info = self.tensors[name]
-        count = len(range(info.shape[0])[rows]) if info.shape else 1
-        return self.source.read(*info.locate(rows), name).view(count, -1)
 
     def _permuted_heads(self, name: str) -> int:
         """The heads whose rows llama.cpp has permuted; 0 for a tensor that it leaves as it is."""
@@ -418,132 +304,6 @@ class GgufFile(TensorFile):
             self.tensors[name].locate(slice(None) if self._permuted_heads(name) else rows)
             for name, rows in reads.items()
         ]
-
-
-class _Entry(NamedTuple):
-    """One tensor of a header. shape: the first dimension first, unlike in the file."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: int
-    offset: int
-
-
-class _Reader:
-    """The header's bytes, one value after the other. position: the next byte."""
-
-    def __init__(self, source: ByteSource) -> None:
-        self._source = source
-        self.position = 0
-        self._texts = 0  # texts of all lists so far
-        # The bytes that are in memory, and the position of the first one.
-        self._chunk = b""
-        self._start = 0
-
-    def broken(self, problem: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(f"the GGUF header {problem}; download it again")
-
-    def take(self, count: int) -> bytes:
-        """The next bytes."""
-        end = self.position + count
-        if not 0 <= count <= LONGEST_TEXT or end > min(self._source.size, LONGEST_HEADER):
-            raise self.broken(f"announces {count:,} bytes at {self.position:,}, and the file has {self._source.size:,}")
-        if end > self._start + len(self._chunk):
-            self._start = self.position
-            usual = min(max(self.position // 2, FIRST_CHUNK), CHUNK)
-            length = min(max(count, usual), self._source.size - self.position)
-            self._chunk = read_bytes(self._source, self.position, length, "header")
-        first = self.position - self._start
-        self.position = end
-        return self._chunk[first : first + count]
-
-    def number(self, form: str) -> Any:
-        return struct.unpack(f"<{form}", self.take(struct.calcsize(form)))[0]
-
-    def text(self) -> str:
-        try:
-            return self.take(self.number("Q")).decode("utf-8")
-        except UnicodeDecodeError:
-            raise self.broken("has a name that is no UTF-8") from None
-
-    def value(self, kind: int, *, is_wanted: bool = False) -> Any:
-        """A value; `Unread` for a list that is not asked for."""
-        if kind == TEXT:
-            return self.take(self.number("Q")).decode("utf-8", "replace")
-        if kind != LIST:
-            return self.number(self._form(kind))
-        kind = self.number("I")
-        count = self.number("Q")
-        if kind != TEXT:
-            form = self._form(kind)
-            if count > CHUNK:
-                raise self.broken(f"announces a list of {count:,} numbers")
-            raw = self.take(struct.calcsize(form) * count)
-            return np.frombuffer(raw, np.dtype(form).newbyteorder("<")) if is_wanted else Unread(count)
-        self._texts += count
-        most = MOST_TEXTS if is_wanted else self._source.size // 8
-        if count > most or self._texts > MOST_SKIPPED:
-            raise self.broken(f"announces a list of {count:,} texts")
-        if is_wanted:
-            return [self.value(TEXT) for _ in range(count)]
-        self._skip_texts(count)
-        return Unread(count)
-
-    def _skip_texts(self, count: int) -> None:
-        """Read over texts, all that are in memory at a time: a vocabulary has very many short ones."""
-        length = struct.Struct("<Q")
-        while count:
-            self.take(self.number("Q"))
-            count -= 1
-            offset = self.position - self._start
-            while count and offset + 8 <= len(self._chunk):
-                end = offset + 8 + length.unpack_from(self._chunk, offset)[0]
-                if end > len(self._chunk):
-                    break
-                offset = end
-                count -= 1
-            self.position = self._start + offset
-
-    def _form(self, kind: int) -> str:
-        if kind not in VALUES:
-            raise self.broken(f"has a value of the unknown type {kind}")
-        return VALUES[kind]
-
-
-def read_vocabulary(source: ByteSource) -> dict[str, Any]:
-    """The values of a header, as `GgufFile.metadata`, and the list of tokens and the one of their types."""
-    with about(source.where):
-        metadata, _ = _read_header(_Reader(source), (TOKENS, TYPES))
-    return metadata
-
-
-def _read_header(reader: _Reader, wanted: Collection[str] = ()) -> tuple[dict[str, Any], list[_Entry]]:
-    """The values and the tensors that a header lists. wanted: the keys of lists that are kept however long they are."""
-    magic = reader.take(4)
-    version = reader.number("I")
-    if magic != MAGIC or version not in VERSIONS:
-        raise reader.broken(f"begins with {magic!r} and version {version}, expected {MAGIC!r} and 2 or 3")
-    count = reader.number("Q")
-    keys = reader.number("Q")
-    metadata: dict[str, Any] = {}
-    for _ in range(keys):
-        key = reader.text()
-        if key in metadata:
-            raise reader.broken(f"states {key!r:.80} twice")
-        metadata[key] = reader.value(reader.number("I"), is_wanted=key in wanted)
-    entries = []
-    for _ in range(count):
-        name = reader.text()
-        dimensions = reader.number("I")
-        if dimensions > 4:
-            raise reader.broken(f"announces {dimensions} dimensions of a tensor")
-        shape = tuple(reader.number("Q") for _ in range(dimensions))[::-1]
-        if any(size >= 1 << 40 for size in shape):
-            raise reader.broken(f"announces a tensor of {list(shape)}")
-        dtype = reader.number("I")
-        offset = reader.number("Q")
-        entries.append(_Entry(name, shape, dtype, offset))
-    return metadata, entries
 
 
 def open_splits(first: GgufFile, name: str, open_source: Callable[[str], ByteSource]) -> dict[str, GgufFile]:

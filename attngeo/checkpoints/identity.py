@@ -50,12 +50,19 @@ def identify(model: Model, hub: HubAccess = HubAccess()) -> Identity | None:
         return None
     ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
     if ref.kind == "hub":
-        return _identify_remote(ref, hub)
+        from attngeo.checkpoints.hub import Repository  # loads the Hub's client, which files on disk do not need
+
+        repository = Repository(ref, hub)
+        if repository.pin().name == ADAPTER:
+            return None
+        pinned = dataclasses.replace(ref, revision=repository.revision)
+        content = {"hub": repository.endpoint, "name": ref.name, "commit": repository.revision, "file": ref.file}
+        return Identity(pinned, content, is_whole=not repository.offline)
     if ref.kind == "folder" and (Path(ref.name) / ADAPTER).is_file():  # the base may be elsewhere, and may change
         return None
     path = locate_demo(ref.name) if ref.kind == "demo" else Path(ref.name)
-    content = None if path is None else identify_path(path)
-    return None if content is None else Identity(ref, content)
+    of_files = None if path is None else identify_path(path)
+    return None if of_files is None else Identity(ref, of_files)
 
 
 def identify_path(path: Path) -> dict[str, Any] | None:
@@ -72,14 +79,3 @@ def identify_path(path: Path) -> dict[str, Any] | None:
         for name, state in states
     ]
     return {"path": str(path.resolve()), "files": files} if files else None
-
-
-def _identify_remote(ref: ModelRef, hub: HubAccess) -> Identity | None:
-    from attngeo.checkpoints.hub import Repository  # loads the Hub's client, which files on disk do not need
-
-    repository = Repository(ref, hub)
-    if repository.pin().name == ADAPTER:
-        return None
-    pinned = dataclasses.replace(ref, revision=repository.revision)
-    content = {"hub": repository.endpoint, "name": ref.name, "commit": repository.revision, "file": ref.file}
-    return Identity(pinned, content, is_whole=not repository.offline)

@@ -17,7 +17,7 @@ from attngeo.checkpoints.files import (
     stated_weights,
     usual_names,
 )
-from attngeo.checkpoints.reference import Model, ModelRef, local_path, split_weight
+from attngeo.checkpoints.reference import Model, ModelRef, local_path, split_adapter_weight
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UsageError, about
 
 
@@ -31,7 +31,7 @@ def find_adapter(folder: Path) -> Path:
     return folder / name
 
 
-def find_config(config: str | Path) -> Path | None:
+def find_local_config(config: str | Path) -> Path | None:
     """The config.json that a path names, in a folder or itself; None for a model on the Hub."""
     path = local_path(config)
     if not path.exists():
@@ -57,7 +57,7 @@ def require_model(model: Model, adapters: Sequence[str] = (), config: str | Path
         raise refuse_config()
     fields: dict[str, Any] | None = None
     if config is not None:
-        path = find_config(config)
+        path = find_local_config(config)
         if path is None:
             ModelRef.parse(config)  # of the Hub, which says later what is missing
             fields = {}
@@ -72,7 +72,7 @@ def require_model(model: Model, adapters: Sequence[str] = (), config: str | Path
         elif ref.kind != "hub":
             find_checkpoint(Path(ref.name), fields)
     for text in adapters:
-        name, _ = split_weight(text)
+        name, _ = split_adapter_weight(text)
         adapter = ModelRef.parse(name)
         if adapter.kind != "hub":
             with about(adapter.text):

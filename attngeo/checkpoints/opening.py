@@ -23,9 +23,9 @@ from attngeo.checkpoints.files import (
     read_object,
     stated_weights,
 )
-from attngeo.checkpoints.local_files import find_adapter, find_config, is_adapter, refuse_config
+from attngeo.checkpoints.local_files import find_adapter, find_local_config, is_adapter, refuse_config
 from attngeo.checkpoints.quantised.store import DecodingStore
-from attngeo.checkpoints.reference import Model, ModelRef, split_weight
+from attngeo.checkpoints.reference import Model, ModelRef, split_adapter_weight
 from attngeo.checkpoints.store import TensorStore, stated_quantisation
 from attngeo.errors import CorruptCheckpointError, UsageError, about
 
@@ -83,7 +83,7 @@ def open_adapted(
     if not adapters:
         return store
     opener = Opener(hub)
-    weighted = map(split_weight, adapters)
+    weighted = map(split_adapter_weight, adapters)
     opened = ((name, *opener.read_adapter(ModelRef.parse(name)), weight) for name, weight in weighted)
     return _adapt(store.ref, store, opened, only_updates=only_updates)
 
@@ -120,7 +120,7 @@ class Opener:
         """Open a model, or an adapter with its base. config: see `open_store`."""
         fields = None
         if config is not None:
-            path = find_config(config) or self._find_repository(ModelRef.parse(config)).pin("config.json")
+            path = find_local_config(config) or self._find_repository(ModelRef.parse(config)).pin("config.json")
             with about(str(config)):
                 fields = read_config(path)
         store = self._open_model(ref, fields)

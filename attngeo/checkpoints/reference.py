@@ -31,7 +31,7 @@ HUB_ADDRESS = re.compile(
     re.ASCII,
 )
 # The weight of an adapter.
-WEIGHT = re.compile(r"[+-]?\d{1,9}(?:\.\d{0,15})?(?:e[+-]?\d{1,2})?", re.ASCII)
+ADAPTER_WEIGHT = re.compile(r"[+-]?\d{1,9}(?:\.\d{0,15})?(?:e[+-]?\d{1,2})?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,10 @@ class ModelRef:
             return cls(text, "folder" if path.is_dir() else "file", str(path))
         address = HUB_ADDRESS.fullmatch(text)
         if address:
-            raise UsageError(f"{text:.200}: expected a model, not its address; give {_name_address(address)}")
+            name, revision, file = address.group("name", "revision", "file")
+            weights = f"/{file}" if file and is_weights(file) else ""
+            at_revision = "" if revision in (None, "main") else f"@{revision}"
+            raise UsageError(f"{text:.200}: expected a model, not its address; give {name}{weights}{at_revision}")
         name, at, revision = text.partition("@")
         file = None
         file_in_repository = HUB_FILE.fullmatch(name)
@@ -89,14 +92,6 @@ class ModelRef:
         return cls(text, "hub", name, revision or None, file)
 
 
-def _name_address(address: re.Match[str]) -> str:
-    """The reference to the model at an address of the Hub."""
-    name, revision, file = address.group("name", "revision", "file")
-    weights = f"/{file}" if file and is_weights(file) else ""
-    at_revision = "" if revision in (None, "main") else f"@{revision}"
-    return f"{name}{weights}{at_revision}"
-
-
 def local_path(text: str | Path) -> Path:
     """The path of `text`, with `~` expanded; it need not exist. Raises ModelNotFoundError if `text` is not a path."""
     try:
@@ -112,15 +107,15 @@ def is_path(text: str) -> bool:
     return text.startswith((".", "/", "~")) or text.endswith("/") or text.count("/") > 1 or is_weights(text)
 
 
-def split_weight(text: str) -> tuple[str, float]:
+def split_adapter_weight(text: str) -> tuple[str, float]:
     """The adapter that a text such as "org/name=0.5" names, and its weight, which is 1 if there is none.
 
-    >>> split_weight("./adapter=-0.5"), split_weight("org/name")
+    >>> split_adapter_weight("./adapter=-0.5"), split_adapter_weight("org/name")
     (('./adapter', -0.5), ('org/name', 1.0))
     """
     name, equals, weight = str(text).rpartition("=")
     if not equals or local_path(text).exists():
         return str(text), 1.0
-    if not WEIGHT.fullmatch(weight):
+    if not ADAPTER_WEIGHT.fullmatch(weight):
         raise UsageError(f"$adapter ends in ={weight:.20}, expected a number, as in org/name=0.5", "adapter")
     return name, float(weight)

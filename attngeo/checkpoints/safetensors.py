@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from attngeo.checkpoints.extent import Extent
-from attngeo.checkpoints.store import DTYPE_BITS, DTYPES, MOST_DIMENSIONS, TensorFile, TensorInfo, read_bytes
+from attngeo.checkpoints.store import DTYPE_BITS, DTYPES, MOST_DIMENSIONS, TensorInfo
+from attngeo.checkpoints.tensor_file import TensorFile, read_bytes
 from attngeo.errors import CorruptCheckpointError
 
 # The library's limit in bytes, so that a forged length cannot exhaust memory.

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from attngeo.checkpoints.extent import Extent
 from attngeo.checkpoints.pickles import Record, SavedStorage, SavedTensor, TorchUnpickler, broken, count_spanned
-from attngeo.checkpoints.store import DTYPE_NAMES, ByteSource, TensorFile, TensorInfo, read_bytes
+from attngeo.checkpoints.store import DTYPE_NAMES, TensorInfo
+from attngeo.checkpoints.tensor_file import ByteSource, TensorFile, read_bytes
 from attngeo.errors import (
     AttnGeoError,
     CorruptCheckpointError,
@@ -61,7 +62,7 @@ OLD_COUNT = 8
 WRAPPERS = ("state_dict", "model", "module")
 
 
-class _Part(NamedTuple):
+class _StoredRows(NamedTuple):
     """Rows of a tensor: the bytes of a record from `start` to the last one that the rows need."""
 
     record: str
@@ -93,29 +94,29 @@ class TorchFile(TensorFile):
             self.tensors[name] = TensorInfo(name, dtype, saved.shape, nbytes)
 
     def _read(self, name: str, rows: slice) -> Tensor:
-        part = self._find_part(name, rows)
-        if part.nbytes == 0:
-            return torch.empty(part.shape, dtype=part.dtype)
-        numbers = part.nbytes // part.dtype.itemsize
-        if math.prod(part.shape) > numbers:
+        stored_rows = self._find_rows(name, rows)
+        if stored_rows.nbytes == 0:
+            return torch.empty(stored_rows.shape, dtype=stored_rows.dtype)
+        numbers = stored_rows.nbytes // stored_rows.dtype.itemsize
+        if math.prod(stored_rows.shape) > numbers:
             raise CorruptCheckpointError(
-                f"{name} is {list(part.shape)}, but has only {numbers:,} numbers, which are repeated; save it "
+                f"{name} is {list(stored_rows.shape)}, but has only {numbers:,} numbers, which are repeated; save it "
                 "again after .contiguous()"
             )
-        start = self._records.find(part.record) + part.start
-        stored = self.source.read(start, part.nbytes, name).view(part.dtype)
-        return stored.as_strided(part.shape, part.strides).contiguous()
+        start = self._records.find_start(stored_rows.record) + stored_rows.start
+        stored = self.source.read(start, stored_rows.nbytes, name).view(stored_rows.dtype)
+        return stored.as_strided(stored_rows.shape, stored_rows.strides).contiguous()
 
     def extents(self, reads: Mapping[str, slice]) -> Iterable[Extent]:
         """The bytes of the file that `read` needs for these rows of these tensors."""
         extents: list[Extent] = []
         for name, rows in reads.items():
-            part = self._find_part(name, rows)
-            if part.nbytes:
-                extents += self._records.locate(part.record, part.start, part.nbytes)
+            stored_rows = self._find_rows(name, rows)
+            if stored_rows.nbytes:
+                extents += self._records.locate(stored_rows.record, stored_rows.start, stored_rows.nbytes)
         return extents
 
-    def _find_part(self, name: str, rows: slice) -> _Part:
+    def _find_rows(self, name: str, rows: slice) -> _StoredRows:
         storage, dtype, offset, shape, strides = self._saved[name]
         if storage is None:
             raise CorruptCheckpointError(
@@ -128,7 +129,7 @@ class TorchFile(TensorFile):
             offset += first * strides[0]
             shape = (max(last - first, 0), *shape[1:])
         count = 0 if 0 in shape else count_spanned(shape, strides)
-        return _Part(storage.record, dtype, offset * dtype.itemsize, count * dtype.itemsize, shape, strides)
+        return _StoredRows(storage.record, dtype, offset * dtype.itemsize, count * dtype.itemsize, shape, strides)
 
 
 def _find_tensors(state: Any) -> dict[str, SavedTensor]:
@@ -204,9 +205,9 @@ class _Records:
         size = self._records[name].file_size
         if size > LONGEST:
             raise broken(f"{name} has {size:,} bytes, expected at most {LONGEST:,}")
-        return read_bytes(self._source, self.find(name), size, name)
+        return read_bytes(self._source, self.find_start(name), size, name)
 
-    def find(self, name: str) -> int:
+    def find_start(self, name: str) -> int:
         """The byte of the file at which a record starts. Raises CorruptCheckpointError if its own header differs."""
         record = self._records[name]
         header = read_bytes(self._source, record.header_offset, LOCAL_HEADER.size, name)
@@ -260,7 +261,7 @@ class _OldRecords:
             raise broken(f"it has {self._source.size:,} bytes, expected {end:,}")
         return state
 
-    def find(self, name: str) -> int:
+    def find_start(self, name: str) -> int:
         """The byte of the file at which a storage starts. Raises CorruptCheckpointError if its own count differs."""
         start, storage = self._storages[name]
         count = int.from_bytes(read_bytes(self._source, start - OLD_COUNT, OLD_COUNT, name), "little")

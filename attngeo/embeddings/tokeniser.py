@@ -24,8 +24,9 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from attngeo.bounds.small_files import MOST_TOKENISER_BYTES, read_small_bytes, read_small_text, require_regular_file
-from attngeo.checkpoints.gguf import GGML, TOKENS, TYPES, read_vocabulary
-from attngeo.checkpoints.store import RegularFile, TensorStore
+from attngeo.checkpoints.gguf_header import TOKEN_TYPES, TOKENS, VOCABULARY, read_vocabulary
+from attngeo.checkpoints.store import TensorStore
+from attngeo.checkpoints.tensor_file import RegularFile
 from attngeo.embeddings.embedding import INSIDE_MARK, LEAST_CASED_SHARE, MARKS
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, about, first_line
 
@@ -132,15 +133,16 @@ def _read_gguf(path: Path) -> Tokeniser:
     """The vocabulary in the header of a GGUF file, whose limits were checked when it was opened."""
     if not path.is_file():
         raise UnsupportedModelError(
-            "the vocabulary in a GGUF file is read from this machine only; add --download, or give the checkpoint that "
-            "the file was made from"
+            "the vocabulary in a GGUF file is read from this machine only; set $download, or give the checkpoint that "
+            "the file was made from",
+            "download",
         )
     with closing(RegularFile(path)) as source:
         values = read_vocabulary(source)
     tokens = values.get(TOKENS)
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise UnsupportedModelError(f"it lacks {TOKENS}, a list of texts; {ADVICE}")
-    if values.get(f"{GGML}.model") == "bert":
+    if values.get(f"{VOCABULARY}.model") == "bert":
         return _build_word_piece(tokens, values)
     try:
         # AutoTokenizer would ask for an architecture that it knows.
@@ -162,11 +164,11 @@ def _build_word_piece(stored: list[str], values: Mapping[str, Any]) -> Tokeniser
     Source: `set_vocab` of BertModel, https://github.com/ggml-org/llama.cpp/blob/master/conversion/bert.py
     """
     special = set()
-    types = values.get(TYPES)
+    types = values.get(TOKEN_TYPES)
     if isinstance(types, np.ndarray):
         special.update(np.flatnonzero(types == CONTROL).tolist())
     for field in SPECIAL:
-        number = values.get(f"{GGML}.{field}_token_id")
+        number = values.get(f"{VOCABULARY}.{field}_token_id")
         if isinstance(number, int):
             special.add(number)
     tokens = {}
@@ -176,15 +178,15 @@ def _build_word_piece(stored: list[str], values: Mapping[str, Any]) -> Tokeniser
             token = text[1:] if text.startswith("▁") else f"{INSIDE_MARK}{text}"
         if token != f"[PAD{number}]":  # a row without a token
             tokens[number] = token
-    unknown = values.get(f"{GGML}.unknown_token_id")
+    unknown = values.get(f"{VOCABULARY}.unknown_token_id")
     name = tokens.get(unknown) if isinstance(unknown, int) else "[UNK]"
     vocabulary = {token: number for number, token in tokens.items()}
     if name not in vocabulary:
         raise UnsupportedModelError(
             f"no unknown token: none of {len(stored):,} tokens is {name or f'number {unknown}'}; {ADVICE}"
         )
-    lowercase = values.get(f"{GGML}.normalizer.lowercase")
-    strip_accents = values.get(f"{GGML}.normalizer.strip_accents")
+    lowercase = values.get(f"{VOCABULARY}.normalizer.lowercase")
+    strip_accents = values.get(f"{VOCABULARY}.normalizer.strip_accents")
     if not isinstance(lowercase, bool):
         lowercase = _changes_few(tokens.values(), lowercase=True, strip_accents=False)
     if not isinstance(strip_accents, bool):

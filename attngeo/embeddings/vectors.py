@@ -398,7 +398,11 @@ def _read_binary(buffer: bytes, chunks: Iterator[bytes], width: int, announced: 
             offset = end
             record += 1
         joined = b"".join(vectors)
-        _refuse_text(joined[:SAMPLE])
+        sample = joined[:SAMPLE]
+        if len(sample) >= LEAST_BYTES and len(NUMERALS.sub(b"", sample)) < (1 - MOST_NUMERALS) * len(sample):
+            raise CorruptCheckpointError(
+                "a text after its first line, but its second line is not a word and numbers; download it again"
+            )
         values = np.frombuffer(joined, "<f4").astype(np.float32, copy=False)
         rows.add(words, values.reshape(len(words), width), range(first, record + 1))
         if record == announced:
@@ -446,11 +450,3 @@ def _has_sound_numbers(content: bytes) -> bool:
     with np.errstate(invalid="ignore"):
         is_sound = (sizes == 0) | ((sizes > LEAST_NUMBER) & (sizes < MOST_NUMBER))
     return bool(len(sizes) and is_sound.all())
-
-
-def _refuse_text(vectors: bytes) -> None:
-    """Raise CorruptCheckpointError if the bytes of vectors are those of a text."""
-    if len(vectors) >= LEAST_BYTES and len(NUMERALS.sub(b"", vectors)) < (1 - MOST_NUMERALS) * len(vectors):
-        raise CorruptCheckpointError(
-            "a text after its first line, but its second line is not a word and numbers; download it again"
-        )

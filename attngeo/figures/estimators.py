@@ -322,16 +322,8 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         UsageError: there are several masked places; `where` chooses one.
         DataError: there is no other place.
     """
-    masked_places = list(rows["place"].unique())
-    layers = sorted(rows["layer"].unique())
-    if len(masked_places) > 1:
-        listed = "; ".join(map(str, masked_places[:MOST_LISTED]))
-        more = " …" if len(masked_places) > MOST_LISTED else ""
-        raise UsageError(
-            f"{len(masked_places):,} masked places, expected one; choose it by where, place = one of: {listed}{more}"
-        )
-    masked = masked_places[0]
-    sums = rows.groupby(["layer", "other", "latitude", "longitude"], sort=False)["weight"].sum().reset_index()
+    masked, sums = _sum_weights(rows)
+    layers = sorted(sums["layer"].unique())
     # The largest points are drawn first, so that none is hidden.
     others = sums[sums["other"] != masked].sort_values("weight", ascending=False)
     if others.empty:
@@ -389,6 +381,22 @@ def draw_place_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     if "lag" in rows and rows["lag"].nunique() > 1:
         details += "; earlier times are added"
     return finish_figure(figure, f"attention of {escape_name(masked)}, masked, on other places", details, top=100)
+
+
+def _sum_weights(rows: pd.DataFrame) -> tuple[Hashable, pd.DataFrame]:
+    """The one masked place, and the weights of each layer on each place, summed over times.
+
+    Raises UsageError if there are several masked places.
+    """
+    masked_places = list(rows["place"].unique())
+    if len(masked_places) > 1:
+        listed = "; ".join(map(str, masked_places[:MOST_LISTED]))
+        more = " …" if len(masked_places) > MOST_LISTED else ""
+        raise UsageError(
+            f"{len(masked_places):,} masked places, expected one; choose it by where, place = one of: {listed}{more}"
+        )
+    sums = rows.groupby(["layer", "other", "latitude", "longitude"], sort=False)["weight"].sum()
+    return masked_places[0], sums.reset_index()
 
 
 def _add_places(figure: go.Figure, places: pd.DataFrame, row: int, **style: Any) -> None:

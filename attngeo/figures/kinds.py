@@ -186,16 +186,16 @@ FIGURES: dict[str, FigureSpec] = {
             description="symmetry against directionality, one point for each head",
         ),
         FigureSpec(
-            name="size", draw="scores:draw_sizes", source="score", columns=SCORED,
+            name="size", draw="sizes:draw_sizes", source="score", columns=SCORED,
             description="median {score} against the number of parameters, with the published models (Fig. 2)",
             options=("score", "stack", "where", "published"), beside=("modality", "family", "role", "erratum"),
         ),
         FigureSpec(
-            name="matrix", draw="scores:draw_matrix", source="matrix", options=("layer", "head", "stack"),
+            name="matrix", draw="matrix:draw_matrix", source="matrix", options=("layer", "head", "stack"),
             description="entries of one W_qk, with the norms of its rows and columns",
         ),
         FigureSpec(
-            name="outliers", draw="scores:draw_outliers", source="matrix", options=("over", "stack"),
+            name="outliers", draw="matrix:draw_outliers", source="matrix", options=("over", "stack"),
             description="rows and columns of W_qk that are outliers of several layers, against chance",
         ),
         FigureSpec(
@@ -208,12 +208,12 @@ FIGURES: dict[str, FigureSpec] = {
             options=("score", "where", "over"),
         ),
         FigureSpec(
-            name="updates", draw="scores:draw_updates", source="gradients", columns=(*SCORED, "objective"),
+            name="updates", draw="gradients:draw_updates", source="gradients", columns=(*SCORED, "objective"),
             description="{score} of the updates that a text asks of each layer, with quartiles over heads and chance",
             options=("score", "where"),
         ),
         FigureSpec(
-            name="pairs", draw="scores:draw_pairs", source="pairs", options=("layer", "head", "where"),
+            name="pairs", draw="gradients:draw_pairs", source="pairs", options=("layer", "head", "where"),
             columns=("model", "stack", "layer", "head", "position", "token", "other_position", "other_token", "beta"),
             description="gradient of each pair of tokens of a sequence, by its attention logit, as a map",
         ),

@@ -207,19 +207,13 @@ def rotary_scaling(
 
 
 def _read_rotation(section: Fields, family: Family, layer: int) -> _Rotation:
+    """What a configuration of transformers 5 (`rope_parameters`) or earlier says about the rotation at a layer."""
     nested = section.get("attn_config")  # of DBRX
     if isinstance(nested, Mapping):
         section = {**nested, **section}
     stated = {name: value for name, value in section.items() if value is not None}
     fields = {**family.defaults, **stated}
-    return _Rotation(stated, fields, _read_parameters(stated, fields, _layer_type(fields, layer)))
-
-
-def _read_parameters(stated: Fields, fields: Fields, layer_type: str) -> dict[str, Any]:
-    """Base and scaling at a layer of this type, from a configuration of transformers 5 (`rope_parameters`) or earlier.
-
-    stated: the fields of the section that are not null. fields: the same with the family's defaults.
-    """
+    layer_type = _layer_type(fields, layer)
     bases = (*(LOCAL_BASES if layer_type == SLIDING else GLOBAL_BASES), *BASES)
     parameters = dict(stated.get("rope_parameters") or {})
     if not parameters:
@@ -236,7 +230,7 @@ def _read_parameters(stated: Fields, fields: Fields, layer_type: str) -> dict[st
         defaults = fields.get("rope_parameters") or {}
         values = _find_values(bases, stated, fields, defaults, defaults.get(layer_type) or {})
         parameters["rope_theta"] = values[0] if values else 10_000.0
-    return parameters
+    return _Rotation(stated, fields, parameters)
 
 
 def _read_earlier_parameters(stated: Fields, fields: Fields, layer_type: str, bases: tuple[str, ...]) -> dict[str, Any]:

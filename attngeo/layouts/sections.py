@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from attngeo.layouts.names import Fields
@@ -33,7 +34,9 @@ MAIN = ("text_config", "llm_config", "language_config", "thinker_config", "vlm_c
 DEEPEST = 4
 NUMBER_OF_HEADS = re.compile(r"(^|_)(n_?heads?|num_(attention_)?heads|attention_heads)$")
 LAYER_NUMBER = re.compile(r"\.(?:#|\d+)(?=\.|$)")
-_CANONICAL = {word: words[0] for words in SYNONYMS for word in words}
+_CANONICAL: dict[str, str] = {}
+for _words in SYNONYMS:
+    _CANONICAL |= dict.fromkeys(_words, _words[0])
 
 
 class ConfigSection(NamedTuple):
@@ -143,7 +146,7 @@ def _choose_section(sections: Iterable[ConfigSection], positions: Mapping[str, P
 def _rank(section: ConfigSection, positions: Mapping[str, Position]) -> tuple[int, int, int, Position, int]:
     """How well a section fits a module whose name has words at these positions; the lowest rank is the best."""
     words = set(split_words(section.key))
-    path_words = {word for key in section.keys for word in split_words(key)}
+    path_words = set(chain.from_iterable(map(split_words, section.keys)))
     foreign = len(path_words - positions.keys())
     first = min(positions[word] for word in words)
     return foreign, first[0], -len(words), first, -len(section.keys)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, count
@@ -17,14 +16,7 @@ from attngeo.layouts.modules import Module, conditions_hold, survey_modules
 from attngeo.layouts.names import MOST_LAYERS, Fields, Reasons, join
 from attngeo.layouts.rules import HEAD_NORMS
 from attngeo.layouts.sizes import ShapeOf, StoredModule, measure
-
-CROSS = re.compile(
-    r"(encoder_attn|encdecattention|cross_?att(entio)?n|encoder_decoder_attention|second_sub_layer)", re.IGNORECASE
-)
-DECODER = re.compile(r"(^|\.)\w*decoder\w*\.")
-ENCODER = re.compile(r"(^|\.)\w*encoder\w*\.")
-# The order of stacks in tables; others follow by their names.
-STACKS = ("encoder", "text", "vision", "audio", "decoder", "cross")
+from attngeo.layouts.stacks import CROSS, DECODER, ENCODER, group_by_stack, number_layers
 
 
 class _Candidate(NamedTuple):
@@ -113,8 +105,8 @@ def _list_candidates(modules: Iterable[Module], names: Collection[str]) -> tuple
     """The modules in the order of stack and layer, and those that are left out: name pattern → reason."""
     candidates: list[_Candidate] = []
     unread: Reasons = {}
-    for stack, members in _group_by_stack(modules).items():
-        for layer, module in _number_layers(members):
+    for stack, members in group_by_stack(modules).items():
+        for layer, module in number_layers(members):
             reason = _explain_unread(module, layer)
             if reason:
                 unread |= reason
@@ -183,60 +175,6 @@ def _stage(module: Module, section: Fields) -> int | None:
     if not isinstance(blocks, list) or not all(type(size) is int for size in blocks):
         return number
     return next((stage for stage, end in enumerate(accumulate(blocks)) if number < end), None)
-
-
-# Stacks and layers
-
-
-def _group_by_stack(modules: Iterable[Module]) -> dict[str, list[Module]]:
-    """The modules by stack. Each pattern of names is one stack; the pattern is added to names that are not unique."""
-    by_template: dict[str, list[Module]] = defaultdict(list)
-    for module in modules:
-        by_template[module.template].append(module)
-    by_name: dict[str, list[str]] = defaultdict(list)
-    for template, members in by_template.items():
-        by_name[_stack_name(members[0])].append(template)
-    stacks = {}
-    for name, templates in by_name.items():
-        for template in templates:
-            stack = name if len(templates) == 1 else f"{name}:{template}"
-            stacks[stack] = by_template[template]
-    listed = [stack for stack in STACKS if stack in stacks]
-    others = sorted(stacks.keys() - listed)
-    return {stack: stacks[stack] for stack in (*listed, *others)}
-
-
-def _stack_name(module: Module) -> str:
-    for pattern, stack in module.family.stacks.items():
-        if re.search(pattern, module.name):
-            return stack
-    if CROSS.search(module.name):
-        return "cross"
-    if module.tower:
-        return module.tower
-    if module.family.stack not in ("encoder", "decoder"):
-        return module.family.stack
-    # BERT and similar models become decoders by their configuration alone.
-    if DECODER.search(module.name) or module.section.get("is_decoder") is True:
-        return "decoder"
-    is_causal = module.family.stack == "decoder" and not module.family.source
-    if is_causal and not module.section.get("is_encoder_decoder"):
-        return "decoder"
-    return "encoder" if ENCODER.search(module.name) else module.family.stack
-
-
-def _number_layers(modules: list[Module]) -> list[tuple[int, Module]]:
-    """The modules of one stack with their layer numbers.
-
-    A layer's number is the number in its name that varies within the stack. If several vary, it is a running count.
-    """
-    modules = sorted(modules, key=lambda module: module.indices)
-    columns = zip(*(module.indices for module in modules), strict=True)
-    varying = [position for position, numbers in enumerate(columns) if len(set(numbers)) > 1]
-    if len(varying) > 1:
-        return list(enumerate(modules))
-    position = varying[0] if varying else 0
-    return [(module.indices[position] if module.indices else 0, module) for module in modules]
 
 
 # Tensors

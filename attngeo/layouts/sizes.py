@@ -195,8 +195,8 @@ def _check_description(stored: StoredModule, sizes: Sizes) -> None:
     tower = module.tower or ""
     bridges = [word for word in BRIDGES if word in module.name.lower() and word not in tower]
     if bridges:
-        fields = [name for name in module.section if "head" in name]
-        if not any(word in name for name in fields for word in bridges):
+        fields = " ".join(name for name in module.section if "head" in name)
+        if not any(word in fields for word in bridges):
             raise ShapeError(f"{module.name}: config.json states no number of heads for the {min(bridges)}")
     widths = []
     for name, value in module.section.items():

@@ -16,7 +16,7 @@ from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.session import Session
 from attngeo.studies.engine import run_study
-from attngeo.studies.results import KeptResult
+from attngeo.studies.results import ResultRecord
 from attngeo.studies.run import RunOutcome
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def perform(run: ExperimentRun, session: Session) -> Rows:
 
 def answer_cases(
     name: str,
-    records: Sequence[KeptResult | None],
+    records: Sequence[ResultRecord | None],
     compute: Callable[[list[int]], Sequence[Answer]],
     progress: ProgressCallback,
     *,

@@ -40,11 +40,11 @@ class AttentionGeometryCallback(TrainerCallback):
 
     Writes `geometry.parquet` in the Trainer's output folder: one row for each step, layer (`head` is missing) and head,
     with the columns `geometry_columns()`; loss is the mean over the steps since the last log, or since the checkpoint
-    if the training was resumed after that log; missing at step 0. The Trainer's trackers (`report_to`) get the medians
-    over layers, `symmetry_median`, and over heads, `heads_symmetry_median`, of every score. A resumed run keeps the
-    rows up to the step that it resumes from. If the same callback sees a further training from step 0, the rows of the
-    one before stay in `geometry-1.parquet`. Works for every family that `attngeo.score` reads, and raises the same
-    errors, when training begins.
+    if the training was resumed after that log; missing at step 0. The Trainer's trackers (`report_to`) and its
+    `state.log_history` get the medians over layers, `symmetry_median`, and over heads, `heads_symmetry_median`, of
+    every score. A resumed run keeps the rows up to the step that it resumes from. If the same callback sees a further
+    training from step 0, the rows of the one before stay in `geometry-1.parquet`. Works for every family that
+    `attngeo.score` reads, and raises the same errors, when training begins.
 
     Under DDP and FSDP all processes gather the weights, and the first one computes and writes.
 
@@ -142,6 +142,10 @@ class AttentionGeometryCallback(TrainerCallback):
         self.medians = {f"{self.PREFIX}{name}": spread[name] for name in statistics(["median"])}
         for tracker in self._trackers:
             tracker.on_log(args, state, control, model=model, logs=dict(self.medians))
+        newest = state.log_history[-1] if state.log_history else {}
+        if newest.get("step") == state.global_step:
+            # A Trainer saves its history as JSON, which has no NaN.
+            newest |= {name: median for name, median in self.medians.items() if not math.isnan(median)}
 
     def _list_columns(self) -> tuple[str, ...]:
         return geometry_columns()

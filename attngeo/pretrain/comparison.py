@@ -16,12 +16,7 @@ from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
 from attngeo.keywords import takes_after_two
 from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, summarise_layers, summarise_runs
 from attngeo.pretrain.initialisation import check_init
-from attngeo.pretrain.options import (
-    ComparisonOptions,
-    RunOptions,
-    TextPretrainOptions,
-    make_absolute,
-)
+from attngeo.pretrain.options import ComparisonOptions, RunOptions, TextPretrainOptions, make_absolute
 from attngeo.pretrain.runs import Run, refuse_other_runs, run, run_or_read
 from attngeo.progress import ProgressCallback
 from attngeo.scores.summary import statistics

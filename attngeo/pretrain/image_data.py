@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -227,7 +228,7 @@ class ImageSplit(Dataset[tuple[Tensor, int]]):
             pixels = self.processor(images, return_tensors="pt")["pixel_values"]
         except Exception as error:
             if len(numbers) > 1:  # raises for the broken one alone
-                return [image for number in numbers for image in self.__getitems__([number])]
+                return list(chain.from_iterable(self.__getitems__([number]) for number in numbers))
             encoded = self.rows.cast_column("image", datasets.Image(decode=False))[numbers[0]]["image"]
             name = (encoded and encoded["path"]) or f"{self.split} image {numbers[0]}"
             raise DataError(

@@ -16,7 +16,7 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import whole
 from attngeo.errors import ShapeError, UnsupportedModelError, UsageError, about
 from attngeo.layouts.layout import AttentionSite, Heads, LatentLayout, Letter, assemble, number_outputs, output_axis
-from attngeo.pretrain.options import INITS
+from attngeo.pretrain.presets import INITS
 from attngeo.pretrain.references import parse_init
 from attngeo.scores.projections import key_heads_of
 from attngeo.scores.weights import read, select, sites_of

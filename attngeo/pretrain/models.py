@@ -24,7 +24,8 @@ from transformers import (
 from attngeo.bounds.small_files import read_small_text
 from attngeo.choices import advise
 from attngeo.errors import UsageError, first_line
-from attngeo.pretrain.options import PRESETS, ImagePretrainOptions, TextPretrainOptions
+from attngeo.pretrain.options import ImagePretrainOptions, TextPretrainOptions
+from attngeo.pretrain.presets import PRESETS
 from attngeo.pretrain.references import find_config
 
 # Of each objective: the class that makes its models, and the configurations that this takes.

@@ -9,17 +9,14 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
-from attngeo.bounds.small_files import read_small_text
 from attngeo.choices import Objective, Task, Tracker, TrainingPrecision, one_of
-from attngeo.errors import DataUnavailableError, TrainingError, UsageError, first_line
+from attngeo.errors import UsageError
 from attngeo.options import (
     COMPARISON,
     COMPUTATION,
@@ -33,121 +30,13 @@ from attngeo.options import (
     option,
     options_of,
 )
-from attngeo.tables.files import atomic_write
+from attngeo.pretrain.presets import DEFAULT_MODELS, DEFAULTS, IMAGE_DATA, INITS, PATHS, PRESETS, show_presets
 
-
-@dataclass(frozen=True)
-class Preset:
-    """A model's configuration, as transformers' class of `model_type` takes it, and the options it is trained with."""
-
-    task: Task
-    model_type: str
-    config: Mapping[str, Any]
-    options: Mapping[str, Any]
-
-
-# S2.3: 200,000 updates of 32 × 8 sequences. The section gives no sequence length; 512 is the longest that the models
-# of Table S1 take.
-S2: dict[str, Any] = {
-    "data": "austen", "steps": 200_000, "batch_size": 32, "grad_accum": 8, "lr": 5e-5, "warmup": 200,
-    "weight_decay": 0.01, "seq_len": 512, "mlm_probability": 0.15, "vocab_size": 30_522, "log_every": 200,
-    "save_every": 5_000,
-}  # fmt: skip
-# Two minutes on a laptop.
-SMALL: dict[str, Any] = S2 | {
-    "steps": 1_200, "batch_size": 128, "grad_accum": 1, "lr": 2e-3, "warmup": 60, "seq_len": 16, "vocab_size": 1024,
-    "log_every": 50, "save_every": 200,
-}  # fmt: skip
-# S3. It does not give weight decay and gradient clipping. They are those of torchvision's ViT-B/16 recipe
-# (references/classification in github.com/pytorch/vision), whose other numbers are those of S3.
-S3: dict[str, Any] = {
-    "data": "cifar10", "epochs": 500, "batch_size": 128, "grad_accum": 1, "lr": 3e-3, "warmup_epochs": 30,
-    "weight_decay": 0.3, "label_smoothing": 0.01, "mixup": 0.2, "cutmix": 1.0, "ema_decay": 0.99998, "log_every": 200,
-    "save_every": 5_000,
-}  # fmt: skip
-
-
-def _bert(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
-    """Table S1; its other values are the defaults of transformers' BertConfig."""
-    return {
-        "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "intermediate_size": 4 * hidden, "max_position_embeddings": 512, "layer_norm_eps": 1e-12,
-        "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", **more,
-    }  # fmt: skip
-
-
-def _vit(hidden: int, layers: int, heads: int, patch: int, image: int, **more: Any) -> dict[str, Any]:
-    """Table S2; no dropout, biases in the projections."""
-    return {
-        "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "intermediate_size": 4 * hidden, "patch_size": patch, "image_size": image, "layer_norm_eps": 1e-6,
-        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "qkv_bias": True, "encoder_stride": 16, **more,
-    }  # fmt: skip
-
-
-PRESETS: Mapping[str, Preset] = {
-    # No dropout, weights of 1/√d_model, and short sequences: with 64 positions or more, a BERT of this width predicts
-    # from token frequencies alone for thousands of steps.
-    "tiny": Preset(
-        "text", "bert", _bert(128, 3, 4, max_position_embeddings=128, initializer_range=0.088, hidden_dropout_prob=0.0,
-                              attention_probs_dropout_prob=0.0), SMALL,
-    ),
-    "bert-mini": Preset("text", "bert", _bert(256, 4, 4), S2),
-    "bert": Preset("text", "bert", _bert(768, 12, 12), S2),
-    "bert-large": Preset("text", "bert", _bert(1024, 24, 16), S2),
-    "vit-tiny": Preset(
-        "image", "vit", _vit(64, 3, 4, patch=2, image=8),
-        S3 | {"data": "digits", "epochs": 40, "lr": 1e-3, "warmup_epochs": 4, "ema_decay": 0.998, "log_every": 20,
-                  "save_every": 200},
-    ),
-    "vit-6": Preset("image", "vit", _vit(512, 6, 8, patch=4, image=32), S3),
-    "vit-12": Preset(
-        "image", "vit", _vit(768, 12, 12, patch=16, image=224),
-        S3 | {"epochs": 200, "batch_size": 256, "grad_accum": 2, "label_smoothing": 0.11},
-    ),
-}  # fmt: skip
-
-# The options that a model of the user's own is trained with.
-DEFAULTS: Mapping[Task, Mapping[str, Any]] = {"text": S2, "image": S3}
-# The model that is trained if none is named.
-DEFAULT_MODELS: Mapping[Task, str] = {"text": "tiny", "image": "vit-tiny"}
-# The names of data sets of texts and of images.
-TEXT_DATA = ("austen", "wikipedia", "redpajama")
-IMAGE_DATA = ("digits", "cifar10")
 # The default of an option that each model has its own value for; `of` fills it in.
 BY_MODEL: Any = ...
-# Named initialisations; any other is a reference to a checkpoint.
-INITS = ("default", "symmetric", "identity")
-# Options that may be paths, and the names that they may be instead. A name wins over a path, which may begin with "./".
-PATHS: Mapping[str, tuple[str, ...]] = {
-    "model": tuple(PRESETS), "data": (*TEXT_DATA, *IMAGE_DATA), "tokenizer": ("", "train"), "init": INITS,
-}  # fmt: skip
 LARGEST_SEED = 2**32 - 1
-# The file in a run's folder that keeps its options, so that it can be resumed.
-SETTINGS = "settings.json"
-# Options that only say how a run is watched and kept: a resumed run may change them.
-FREE = ("save_every", "report_to")
-
 # A number of at least 0, as the options say.
 Share = Annotated[float, Field(lt=1)]
-
-
-def show_presets(name: str) -> str:
-    """The default of an option in each preset, as `--help` shows it.
-
-    >>> show_presets("data")
-    'austen for texts; digits for vit-tiny; cifar10 for vit-6, vit-12'
-    """
-    defaults = []
-    for task in DEFAULTS:
-        models_of_value: dict[Any, list[str]] = {}
-        for model, preset in PRESETS.items():
-            if preset.task == task and name in preset.options:
-                models_of_value.setdefault(preset.options[name], []).append(model)
-        for value, models in models_of_value.items():
-            models_or_task = ", ".join(models) if len(models_of_value) > 1 else f"{task}s"
-            defaults.append(f"{value} for {models_or_task}")
-    return "; ".join(defaults)
 
 
 def preset_option(name: str, help: str, *, panel: str, least: float, default: Any = BY_MODEL, **about: Any) -> Any:
@@ -488,51 +377,3 @@ def _fit_interval(steps: int, usual: int) -> int:
         if steps % interval == 0:
             return interval
     return longest
-
-
-def write_settings(options: PretrainOptions, folder: Path) -> None:
-    """Write the options into a run's folder."""
-    with atomic_write(folder / SETTINGS) as path:
-        path.write_text(json.dumps(dict(options), indent=2) + "\n", "utf-8")
-
-
-def read_settings(folder: Path) -> RunOptions:
-    """The options of the run in a folder.
-
-    Raises DataUnavailableError if there is no run, TrainingError if its file cannot be read.
-    """
-    path = folder / SETTINGS
-    try:
-        stored = json.loads(read_small_text(path))
-        kind = KINDS[stored["task"]]
-        return kind(**stored)
-    except FileNotFoundError:
-        advice = f"no run to resume: there is no {SETTINGS}; start the run without $resume"
-        if any(folder.glob(f"*/{SETTINGS}")):
-            advice = "several runs; give the folder of one, or repeat the whole command of the comparison with $resume"
-        raise DataUnavailableError(f"{folder} holds {advice}", "resume") from None
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, UsageError) as error:
-        raise TrainingError(
-            f"{path} cannot be read ({type(error).__name__}: {first_line(error)}); start the run again in another "
-            "folder"
-        ) from None
-
-
-def resume_options(stored: RunOptions, options: Mapping[str, Any], folder: Path) -> RunOptions:
-    """The options of a run in a folder, with those of `options` that a resumed run may change.
-
-    options: by name; None means not given. Raises UsageError for any other difference.
-    """
-    given = {name: value for name, value in options.items() if value is not None}
-    for name, value in given.items():
-        if name not in options_of(type(stored)):
-            raise UsageError(f"${name} is not an option of the {stored.TASK} run in {folder}; leave it out", name)
-        before = getattr(stored, name)
-        chosen = make_absolute(name, value) if name in PATHS else value
-        if chosen != before and name not in FREE:
-            raise UsageError(
-                f"${name} is {value}, expected {before}, with which {folder} was started; leave it out, or start "
-                "another run with -o",
-                name,
-            )
-    return stored.replace(**{name: given[name] for name in FREE if name in given})

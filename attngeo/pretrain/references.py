@@ -14,7 +14,8 @@ from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import ModelRef, is_path
 from attngeo.choices import advise
 from attngeo.errors import DataUnavailableError, ModelNotFoundError, UsageError
-from attngeo.pretrain.options import IMAGE_DATA, INITS, PATHS, PRESETS, RunOptions, TextPretrainOptions
+from attngeo.pretrain.options import RunOptions, TextPretrainOptions
+from attngeo.pretrain.presets import IMAGE_DATA, INITS, PATHS, PRESETS
 from attngeo.pretrain.sources import find_path, is_on_hub, require_text_data
 
 EXPECTED_IMAGES = "a folder with a sub-folder of images for each label, org/name of the Hub, digits or cifar10"

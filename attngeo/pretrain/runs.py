@@ -32,15 +32,8 @@ from attngeo.errors import (
     require_extra,
 )
 from attngeo.pretrain.callback import FILE as GEOMETRY, KEYS as GEOMETRY_KEYS, AttentionGeometryCallback
-from attngeo.pretrain.options import (
-    SETTINGS,
-    ImagePretrainOptions,
-    PretrainOptions,
-    RunOptions,
-    read_settings,
-    resume_options,
-    write_settings,
-)
+from attngeo.pretrain.options import ImagePretrainOptions, PretrainOptions, RunOptions
+from attngeo.pretrain.settings import SETTINGS, read_settings, resume_options, write_settings
 from attngeo.pretrain.trainer import (
     RunTrainer,
     StopOnSignal,
@@ -105,8 +98,9 @@ def run(
         FolderInUseError: another process trains in `folder`.
         InterruptedTrainingError: Ctrl-C or SIGTERM; a checkpoint is saved first.
     """
-    folder, report = Path(folder), progress or ignore_progress
-    stop = StopOnSignal(lambda: report(Progress("train", STOPPING)))
+    folder = Path(folder)
+    progress = progress or ignore_progress
+    stop = StopOnSignal(lambda: progress(Progress("train", STOPPING)))
     with lock_folder(folder), silence_transformers(), catch_signals(stop.request):
         refuse_other_runs(folder, resume=resume)
         if resume:
@@ -114,7 +108,7 @@ def run(
         arguments = build_arguments(options, folder)
         if arguments.process_index == 0:
             remove_broken(folder)
-        report(Progress("prepare", f"reading {options.data}, making {options.model_name}"))
+        progress(Progress("prepare", f"reading {options.data}, making {options.model_name}"))
         checkpoint = find_last_checkpoint(folder)  # a folder with checkpoints is one to resume
         task = prepare_task(options, arguments.world_size, checkpoint)
         _check_room(folder, task)
@@ -126,8 +120,8 @@ def run(
         if resume and checkpoint is None:
             start = f"no checkpoint to resume: {start}"
         log.info("%s: %d updates on %s, %s", folder, task.steps, arguments.device, dict(options))
-        report(Progress("train", f"training {start} of {task.steps:,}, to {folder}"))
-        return _train(options, folder, task, arguments, stop, checkpoint=checkpoint, report=report)
+        progress(Progress("train", f"training {start} of {task.steps:,}, to {folder}"))
+        return _train(options, folder, task, arguments, stop, checkpoint=checkpoint, progress=progress)
 
 
 def run_or_read(options: RunOptions, folder: Path, *, progress: ProgressCallback | None = None) -> Run:
@@ -243,7 +237,7 @@ def _train(
     stop: StopOnSignal,
     *,
     checkpoint: Path | None,
-    report: ProgressCallback,
+    progress: ProgressCallback,
 ) -> Run:
     geometry = AttentionGeometryCallback()
     if checkpoint is not None and not (folder / GEOMETRY).is_file():
@@ -256,7 +250,7 @@ def _train(
         train_dataset=task.data,
         data_collator=task.collator,
         processing_class=task.processor,
-        callbacks=[geometry, stop, _ReportLogs(report, geometry)],
+        callbacks=[geometry, stop, _ReportLogs(progress, geometry)],
     )
     trainer.remove_callback(PrinterCallback)  # which prints to stdout
     with explain_memory(SMALLER):
@@ -367,7 +361,7 @@ def _check_room(folder: Path, task: TrainingTask) -> None:
 class _ReportLogs(TrainerCallback):
     """Reports loss and median scores at every log."""
 
-    report: ProgressCallback
+    progress: ProgressCallback
     geometry: AttentionGeometryCallback
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:  # noqa: ARG002
@@ -376,4 +370,4 @@ class _ReportLogs(TrainerCallback):
             medians = self.geometry.medians
             scores = [f"{spec.label} {medians[statistic(name, 'median')]:.2f}" for name, spec in SCORES.items()]
             what = "  ".join([f"loss {logs['loss']:.3f}", *scores])
-            self.report(Progress("train", what, state.global_step, state.max_steps, "steps"))
+            self.progress(Progress("train", what, state.global_step, state.max_steps, "steps"))

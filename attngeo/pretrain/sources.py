@@ -27,7 +27,7 @@ from attngeo.bounds.names import list_names
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.choices import advise
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
-from attngeo.pretrain.options import IMAGE_DATA, TEXT_DATA
+from attngeo.pretrain.presets import IMAGE_DATA, TEXT_DATA
 from attngeo.pretrain.text_formats import READERS, TABLE_ROWS, Row, choose_text_column, get_ending, read_rows
 from attngeo.pretrain.text_source import HUB_REFERENCE, LARGEST_IN_MEMORY, PAPER_TOKENISER, TextSource
 

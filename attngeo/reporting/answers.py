@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, create_model
 
@@ -21,14 +21,13 @@ from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError
 from attngeo.gradients.options import GradientOptions
 from attngeo.options import Options, option, options_of
 from attngeo.pretrain.options import (
-    PATHS,
-    TEXT_DATA,
     ComparisonOptions,
     ImagePretrainOptions,
     TextPretrainOptions,
     make_options,
     separate_comparison,
 )
+from attngeo.pretrain.presets import PATHS, TEXT_DATA
 from attngeo.pretrain.references import require_sources
 from attngeo.pretrain.sources import require_text_data
 from attngeo.reporting.paths import RecipePaths
@@ -113,105 +112,110 @@ class _OfRuns(Options):
         make_options(**separate_comparison(self.given)[1])
 
 
-_RUN_OPTIONS: dict[str, Any] = {
-    name: (Optional[kind.model_fields[name].annotation], option(None, **vars(declared)))  # noqa: UP045 - a value
-    for kind in (TextPretrainOptions, ImagePretrainOptions, ComparisonOptions)
-    for name, declared in options_of(kind).items()
-}
-PretrainTable = create_model("PretrainTable", __base__=_OfRuns, **_RUN_OPTIONS)
+def _declare_run_options() -> dict[str, Any]:
+    """The options of training runs and of their comparison, none of which is required."""
+    fields: dict[str, Any] = {}
+    for kind in (TextPretrainOptions, ImagePretrainOptions, ComparisonOptions):
+        for name, declared in options_of(kind).items():
+            hint: Any = kind.model_fields[name].annotation
+            fields[name] = (hint | None, option(None, **vars(declared)))
+    return fields
 
 
-def score_all(options: ScoreOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
+PretrainTable = create_model("PretrainTable", __base__=_OfRuns, **_declare_run_options())
+
+
+def score_all(options: ScoreOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
     """Scores of every layer and head of some models. A model that fails costs only its rows."""
     references: dict[str, str] = {}
     failures: list[tuple[str, AttnGeoError]] = []
     for model in models:
         try:
-            references[place.paths.resolve(model)] = model
+            references[workplace.paths.resolve(model)] = model
         except AttnGeoError as error:
             failures.append((model, error))
     chosen = options.replace(
         per_head=options.given.get("per_head", True),
-        adapter=[place.paths.resolve_adapter(text) for text in options.adapter],
-        config=None if options.config is None else place.paths.resolve(options.config),
+        adapter=[workplace.paths.resolve_adapter(text) for text in options.adapter],
+        config=None if options.config is None else workplace.paths.resolve(options.config),
     )
-    outcomes = run_study(partial(score_model, options=chosen), list(references), place.session)
+    outcomes = run_study(partial(score_model, options=chosen), list(references), workplace.session)
     answer = ResultsAnswer.of(*(outcome.result for outcome in outcomes if outcome.result is not None))
     failures += [(references[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
     answer.failures = sorted(failures, key=lambda failure: models.index(failure[0]))
     return answer
 
 
-def ask_analogies(options: AnalogyOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
+def ask_analogies(options: AnalogyOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
     """Word analogies in the embeddings of some models, on the questions that all of them know."""
-    references = [place.paths.resolve(model) for model in models]
+    references = [workplace.paths.resolve(model) for model in models]
     if isinstance(options.questions, str) and options.questions != GOOGLE:
-        options = options.replace(questions=place.paths.locate(options.questions))
+        options = options.replace(questions=workplace.paths.locate(options.questions))
     require_questions(options.questions)
     for reference in references:
         require_embedding(reference)
 
     from attngeo.analogies.analogy import analogy
 
-    session = place.session
+    session = workplace.session
     result = analogy(references, options=options, hub=session.hub, progress=session.progress)
     return ResultsAnswer.of(result.scores)
 
 
-def measure_gradients(options: GradientOptions, place: Workplace, *, models: Models) -> ResultsAnswer:
+def measure_gradients(options: GradientOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
     """Updates of every layer and head that a text asks of some models."""
-    references = [place.paths.resolve(model) for model in models]
+    references = [workplace.paths.resolve(model) for model in models]
     if options.text not in TEXT_DATA:
-        options = options.replace(text=place.paths.resolve(options.text))
+        options = options.replace(text=workplace.paths.resolve(options.text))
     for reference in references:
         require_model(reference)
     require_text_data(options.text)
 
     from attngeo.gradients import measure
 
-    session = place.session
+    session = workplace.session
     measured = [
         measure(reference, options=options, hub=session.hub, progress=session.progress) for reference in references
     ]
     return ResultsAnswer.of(*(gradients.rows for gradients in measured))
 
 
-def read_file(options: Options, place: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> ResultsAnswer:  # noqa: ARG001 - a file has no options
+def read_file(options: Options, workplace: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> ResultsAnswer:  # noqa: ARG001 - a file has no options
     """Rows of a file that attngeo wrote. path: relative to the recipe."""
-    file = Path(place.paths.locate(path))
+    file = Path(workplace.paths.locate(path))
     rows = read_results(file, (), "attngeo … -o FILE", numbers=number_columns())
     digest = hashlib.sha256(read_small_bytes(file, MOST_RESULTS_BYTES)).hexdigest()
     rows.attrs = {"model": path, "sha256": digest}
     return ResultsAnswer.of(rows)
 
 
-def train(options: Options, place: Workplace) -> ResultsAnswer:
+def train(options: Options, workplace: Workplace) -> ResultsAnswer:
     """Scores and loss of a training run, or of a comparison of runs, at every log. Runs are kept beside the report."""
     resolved = dict(options.given)
     for name in PATHS:
         if name in resolved:
-            resolved[name] = _resolve_unless_name(name, resolved[name], place)
+            resolved[name] = _resolve_unless_name(name, resolved[name], workplace)
     if "compare" in resolved:
-        resolved["compare"] = [_resolve_unless_name("init", init, place) for init in resolved["compare"]]
-    folder = place.folder / RUNS / place.name
+        resolved["compare"] = [_resolve_unless_name("init", init, workplace) for init in resolved["compare"]]
+    folder = workplace.folder / RUNS / workplace.name
     if not folder.exists():  # a run that is there is read or resumed, and may need its sources no more
         comparison, rest = separate_comparison(resolved)
         require_sources(make_options(**rest), comparison.compare or ())
-    _check_inputs(folder, place.inputs)
+    _check_inputs(folder, workplace.inputs)
     try:
-        rows = _train_or_resume(resolved, folder, place)
+        rows = _train_or_resume(resolved, folder, workplace)
     except InterruptedTrainingError as error:
         raise InterruptedTrainingError(f"{folder.name}: {error.what}", "resume with the same command") from None
     rows.attrs.update(resolved)
     return ResultsAnswer.of(rows)
 
 
-def _resolve_unless_name(option: str, value: str, place: Workplace) -> str:
+def _resolve_unless_name(option: str, value: str, workplace: Workplace) -> str:
     """A path of an option of pretraining, such as a file of data; a name that the option may have wins over a path."""
-    return value if value in PATHS[option] else place.paths.resolve(value)
+    return value if value in PATHS[option] else workplace.paths.resolve(value)
 
 
-def _train_or_resume(options: Mapping[str, Any], folder: Path, place: Workplace) -> pd.DataFrame:
+def _train_or_resume(options: Mapping[str, Any], folder: Path, workplace: Workplace) -> pd.DataFrame:
     """Train, or resume, or read what is finished: the rows of the curves, with all options of the runs in `attrs`."""
     from attngeo.pretrain.comparison import build_curves, compare
     from attngeo.pretrain.runs import run_or_read
@@ -223,12 +227,12 @@ def _train_or_resume(options: Mapping[str, Any], folder: Path, place: Workplace)
             training,
             folder,
             comparison=comparison,
-            study=place.session.study,
+            study=workplace.session.study,
             resume=True,
-            progress=place.session.progress,
+            progress=workplace.session.progress,
         ).curves
     else:
-        curves = build_curves([run_or_read(training, folder, progress=place.session.progress)])
+        curves = build_curves([run_or_read(training, folder, progress=workplace.session.progress)])
     curves.attrs.update(dict(training) | dict(comparison))
     return curves
 

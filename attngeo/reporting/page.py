@@ -48,7 +48,10 @@ def render_page(content: ReportContent) -> str:
     environment.filters["cells"] = _fill_cells
     script = _read_file("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    figures = [figure for section in content.sections for block in section.figures for _, figure in block.variants]
+    figures: list[Figure] = []
+    for section in content.sections:
+        for block in section.figures:
+            figures += [figure for _, figure in block.variants]
     return environment.from_string(_read_file("page.html")).render(
         content=content,
         provenance=content.provenance,
@@ -183,7 +186,8 @@ def render_markdown(content: ReportContent) -> str:
         for figure in section.figures:
             blocks.append(f"*{escape_markdown(figure.caption or figure.label)}*: see the figure in index.html.")
         for table in section.tables:
-            count, shown = len(table.rows), table.rows.head(MOST_MARKDOWN_ROWS)
+            count = len(table.rows)
+            shown = table.rows.head(MOST_MARKDOWN_ROWS)
             more = f" (the first {len(shown)} of {count:,} rows)" if count > len(shown) else ""
             blocks.append(f"{escape_markdown(table.caption or table.name)}{more}:")
             blocks.append(to_markdown(shown, DIGITS).rstrip())

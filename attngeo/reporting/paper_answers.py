@@ -32,37 +32,37 @@ class EfaTable(RunOptions):
     save: None = None
 
 
-def check_all(options: TheoryOptions, place: Workplace, *, statements: Statements = ()) -> ResultsAnswer:
+def check_all(options: TheoryOptions, workplace: Workplace, *, statements: Statements = ()) -> ResultsAnswer:
     """Whether statements of the papers hold. statements: their names, as the command takes them; by default all."""
-    return ResultsAnswer.of(check_statements(statements, options=options, progress=place.session.progress))
+    return ResultsAnswer.of(check_statements(statements, options=options, progress=workplace.session.progress))
 
 
-def simulate(options: SimulateOptions, place: Workplace) -> ResultsAnswer:
+def simulate(options: SimulateOptions, workplace: Workplace) -> ResultsAnswer:
     """Scores of methods on simulated tables, whose test rows have another distribution."""
     from attngeo.papers.wibisono2023.tables import build_simulation_frame, plan_simulation
 
-    return ResultsAnswer.of(build_simulation_frame(options, _complete(plan_simulation(options), place)))
+    return ResultsAnswer.of(build_simulation_frame(options, _complete(plan_simulation(options), workplace)))
 
 
-def compare_on_cars(options: AutoMpgOptions, place: Workplace) -> ResultsAnswer:
+def compare_on_cars(options: AutoMpgOptions, workplace: Workplace) -> ResultsAnswer:
     """Scores of methods on the auto-mpg data."""
     if options.data is not None:
-        data_file = place.paths.locate(options.data)
+        data_file = workplace.paths.locate(options.data)
         require_cars(data_file)
         options = options.replace(data=data_file)
 
     from attngeo.papers.wibisono2023.data import load_auto_mpg
     from attngeo.papers.wibisono2023.tables import build_auto_mpg_frame, plan_auto_mpg
 
-    data = load_auto_mpg(options.data, place.session.progress)
-    return ResultsAnswer.of(build_auto_mpg_frame(data, _complete(plan_auto_mpg(options, data), place)))
+    data = load_auto_mpg(options.data, workplace.session.progress)
+    return ResultsAnswer.of(build_auto_mpg_frame(data, _complete(plan_auto_mpg(options, data), workplace)))
 
 
-def run_experiment(options: RunOptions, place: Workplace, *, experiment: Experiment) -> ResultsAnswer:
+def run_experiment(options: RunOptions, workplace: Workplace, *, experiment: Experiment) -> ResultsAnswer:
     """Errors of models in an experiment of exponential family attention, beside baselines."""
     chosen = RunOptions(**options.given)
     if chosen.data is not None:
-        data_files = place.paths.locate(chosen.data)
+        data_files = workplace.paths.locate(chosen.data)
         require_data(data_files)
         chosen = chosen.replace(data=data_files)
 
@@ -70,10 +70,11 @@ def run_experiment(options: RunOptions, place: Workplace, *, experiment: Experim
     from attngeo.papers.wibisono2025.experiments import build_frame, plan_runs
 
     runs = plan_runs(experiment, chosen)
-    load_dataset(EXPERIMENTS[experiment].dataset, chosen.data, place.session.progress)  # one error, not one of each run
-    return ResultsAnswer.of(build_frame(_complete(runs, place), chosen))
+    # If the data are missing, that is one error, not one of each run.
+    load_dataset(EXPERIMENTS[experiment].dataset, chosen.data, workplace.session.progress)
+    return ResultsAnswer.of(build_frame(_complete(runs, workplace), chosen))
 
 
-def _complete(runs: Sequence[Any], place: Workplace) -> list[Any]:
+def _complete(runs: Sequence[Any], workplace: Workplace) -> list[Any]:
     """The outcomes of all runs of an experiment. Raises the error of the first one that fails, at the end."""
-    return require_all(perform_runs(runs, place.session))
+    return require_all(perform_runs(runs, workplace.session))

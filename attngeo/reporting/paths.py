@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attngeo.checkpoints.reference import is_path, local_path, split_weight
+from attngeo.checkpoints.reference import is_path, local_path, split_adapter_weight
 from attngeo.embeddings.reference import split_prefix
 from attngeo.errors import AttnGeoError, ModelNotFoundError
 
@@ -37,7 +37,7 @@ class RecipePaths:
 
     def resolve_adapter(self, text: str) -> str:
         """The reference to an adapter with its weight, such as "./adapter=0.5"."""
-        reference, _ = split_weight(text)
+        reference, _ = split_adapter_weight(text)
         return self.resolve(reference) + text.removeprefix(reference)
 
     def locate(self, path: str) -> str:
@@ -89,7 +89,7 @@ def list_texts(content: Any) -> Iterator[str]:
 def name_path(text: str, base: Path) -> Path:
     """The path that a text in a request may name, relative to the recipe. Raises ModelNotFoundError if it is none."""
     _, text = split_prefix(text)
-    return base / local_path(split_weight(text)[0])
+    return base / local_path(split_adapter_weight(text)[0])
 
 
 def describe_inputs(content: Any, base: Path) -> str:

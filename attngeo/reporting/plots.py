@@ -87,7 +87,8 @@ def plot(  # noqa: D417 - the keywords are those of a session
     if not sources:
         raise UsageError("there is nothing to plot, expected a model or a file of results")
     tables = read_tables(spec, sources, options, session)
-    name, expected = name_input(sources[0]), SOURCES[spec.source]
+    name = name_input(sources[0])
+    expected = SOURCES[spec.source]
     try:
         return spec.make(*tables, options=options)
     except DataError as error:
@@ -125,25 +126,7 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
             )
         return _read_matrices(spec, others[0], options, session)
     _require_sources(spec, tables, others, is_single=len(sources) == 1)
-    frames = [_read_rows(source, spec, options) for source in tables]
-    if tables and others and spec.source == "analogy":
-        raise UsageError(
-            "files and models cannot be mixed: models are compared on common questions; give only one kind"
-        )
-    if others and spec.source == "score":
-        frames += [score_model(model, session, options=ScoreOptions(per_head=True)) for model in others]
-    elif others and spec.source == "analogy":
-        from attngeo.analogies.analogy import analogy
-
-        frames = [analogy(others, hub=session.hub, progress=session.progress).scores]
-    else:
-        frames += [
-            _read_rows(_find_curves(place, spec), spec, options)
-            if spec.source == "pretrain"
-            else _read_saved(place, spec)
-            for place in others
-        ]
-    rows = frames[0] if len(frames) == 1 else _concatenate(frames)
+    rows = _read_inputs(spec, tables, others, options, session)
     where, of_published = spec.split_where(options)
     rows = filter_rows(rows, where, THE_TABLE)
     if spec.source == "score":
@@ -177,24 +160,45 @@ def _require_sources(spec: FigureSpec, tables: Sequence[Any], others: Sequence[A
     for source in tables:
         if not is_frame(source):
             require_results(source, SOURCES[spec.source])
-    for place in others:
+    for source in others:
         if spec.source == "score":
-            require_model(place)
+            require_model(source)
         elif spec.source == "analogy":
-            require_embedding(place)
+            require_embedding(source)
         elif spec.source == "pretrain":
-            require_results(_find_curves(place, spec), SOURCES[spec.source])
-        elif is_single and spec.from_saved and Path(str(place)).is_dir():
+            require_results(_find_curves(source, spec), SOURCES[spec.source])
+        elif is_single and spec.from_saved and Path(str(source)).is_dir():
             if spec.source == "encodings":
-                require_saved(place, TABULAR)
+                require_saved(source, TABULAR)
             else:
-                require_saved(place, EFA, ("", *PARTS))
+                require_saved(source, EFA, ("", *PARTS))
         else:
             expected = f"expected a file of {SOURCES[spec.source]}"
-            raise UsageError(f"{spec.name} cannot be drawn from {place!r:.80}, {expected}")
+            raise UsageError(f"{spec.name} cannot be drawn from {source!r:.80}, {expected}")
 
 
-def _concatenate(frames: list[pd.DataFrame]) -> pd.DataFrame:
+def _read_inputs(
+    spec: FigureSpec, tables: Sequence[Any], others: Sequence[Any], options: PlotOptions, session: Session
+) -> pd.DataFrame:
+    """The rows of tables, and then those of models or folders, which are computed or read."""
+    frames = [_read_rows(source, spec, options) for source in tables]
+    if tables and others and spec.source == "analogy":
+        raise UsageError(
+            "files and models cannot be mixed: models are compared on common questions; give only one kind"
+        )
+    if others and spec.source == "score":
+        frames += [score_model(model, session, options=ScoreOptions(per_head=True)) for model in others]
+    elif others and spec.source == "analogy":
+        from attngeo.analogies.analogy import analogy
+
+        frames = [analogy(others, hub=session.hub, progress=session.progress).scores]
+    else:
+        for source in others:
+            is_training = spec.source == "pretrain"
+            read = _read_rows(_find_curves(source, spec), spec, options) if is_training else _read_saved(source, spec)
+            frames.append(read)
+    if len(frames) == 1:
+        return frames[0]
     import pandas as pd
 
     return pd.concat(frames, ignore_index=True)
@@ -202,7 +206,8 @@ def _concatenate(frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _read_rows(source: Any, spec: FigureSpec, options: PlotOptions) -> pd.DataFrame:
     """The rows of a file or a DataFrame, with the columns that the kind requires."""
-    made_by, columns = SOURCES[spec.source], spec.required_columns(options)
+    made_by = SOURCES[spec.source]
+    columns = spec.required_columns(options)
     if is_frame(source):
         rows = require_columns(source, columns, THE_TABLE, made_by.removesuffix(" -o FILE"))
     else:
@@ -210,13 +215,13 @@ def _read_rows(source: Any, spec: FigureSpec, options: PlotOptions) -> pd.DataFr
     return _name_run(rows, source) if spec.source == "pretrain" else rows
 
 
-def _find_curves(place: Any, spec: FigureSpec) -> Path:
+def _find_curves(source: Any, spec: FigureSpec) -> Path:
     """The file of curves in a folder of pretrain."""
-    if not isinstance(place, str | Path):
+    if not isinstance(source, str | Path):
         raise UsageError(
-            f"{spec.name} cannot be drawn from a {type(place).__name__}, expected files or folders of attngeo pretrain"
+            f"{spec.name} cannot be drawn from a {type(source).__name__}, expected files or folders of attngeo pretrain"
         )
-    path = Path(place).expanduser()
+    path = Path(source).expanduser()
     if not path.is_dir():
         return path  # reading it raises that it is no file of results
     curves = [path / name for name in CURVE_FILES if (path / name).is_file()]
@@ -236,13 +241,13 @@ def _name_run(rows: pd.DataFrame, source: Any) -> pd.DataFrame:
     return rows.assign(**{name: value for name, value in about.items() if name not in rows})
 
 
-def _read_saved(place: Any, spec: FigureSpec) -> pd.DataFrame:
+def _read_saved(source: Any, spec: FigureSpec) -> pd.DataFrame:
     """The rows of a saved model, the only input of its figure."""
     if spec.source == "encodings":
         from attngeo.estimators.tabular.classifier import TableModel
         from attngeo.estimators.tabular.views import tabulate_encodings
 
-        return tabulate_encodings(TableModel.load(place))
+        return tabulate_encodings(TableModel.load(source))
     from attngeo.estimators.efa.views import tabulate_vectors
 
-    return tabulate_vectors(estimators.ExponentialFamilyAttention.load(place))
+    return tabulate_vectors(estimators.ExponentialFamilyAttention.load(source))

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union
+from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, field_validator
 
@@ -22,16 +22,13 @@ from attngeo.choices import advise, one_of
 from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
 from attngeo.options import Options, explain, first_problem
-from attngeo.questions import QUESTIONS, SCORES, VIEWS, Question
+from attngeo.questions import QUESTIONS, SCORE_KEYS, VIEWS, Question
 from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error
 from attngeo.scores.conditions import Condition
 from attngeo.tables.read import explain_unknown_column
 
-if TYPE_CHECKING:
-    pass
-
-Place = tuple[str | int, ...]
+RecipeLocation = tuple[str | int, ...]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$")]
 
 
@@ -71,12 +68,13 @@ class Request(Table):
 @cache
 def make_request_class(question: Question) -> type[Request]:
     """The class of the results of a question."""
-    function, options = question.find_function(), question.make_options_class()
+    function = question.find_function()
+    options = question.make_options_class()
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     keys: dict[str, Any] = {
         parameter.name: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
         for parameter in parameters
-        if parameter.name not in ("options", "place")
+        if parameter.name not in ("options", "workplace")
     }
     tag: Any = Literal[question.name]
     return create_model(
@@ -139,7 +137,8 @@ class Check(Table):
     @field_validator("fail_if")
     @classmethod
     def _parse(cls, text: str) -> str:
-        as_value_error(Condition, text)
+        if as_value_error(Condition, text).needs_baseline:
+            raise ValueError("compares with a baseline, which only attngeo score --baseline has; name no baseline")
         return text
 
 
@@ -183,29 +182,24 @@ class RecipeFile(NamedTuple):
 def read_recipe(path: str | Path) -> RecipeFile:
     """Read and check a recipe.
 
-    Raises DataUnavailableError if there is no such file, and UsageError, which names the file, the place in it and what
-    was expected, if the recipe cannot be used.
+    Raises DataUnavailableError if there is no such file, and UsageError, which names the file, the location in it and
+    what was expected, if the recipe cannot be used.
     """
     path = Path(path).expanduser()
     content, fields = _read_toml(path)
     # Only what is asked is imported: a recipe of scores loads no papers.
-    recipe_class = make_recipe_class({*ALWAYS_KNOWN, *_list_commands(fields)})
+    results = fields.get("results")
+    requests = results if isinstance(results, list) else []
+    commands = [str(request.get("command")) for request in requests if isinstance(request, Mapping)]
+    recipe_class = make_recipe_class({*ALWAYS_KNOWN, *commands})
     try:
         recipe = recipe_class.model_validate(fields)
         problems = _find_contradictions(recipe)
     except ValidationError as error:
         problems = iter([_describe_problem(error, recipe_class)])
-    for place, problem in problems:
-        raise UsageError(f"{path}: {name_place(place, fields)}: {problem}")
+    for location, problem in problems:
+        raise UsageError(f"{path}: {name_location(location, fields)}: {problem}")
     return RecipeFile(path, recipe, hashlib.sha256(content).hexdigest())
-
-
-def _list_commands(fields: Mapping[str, Any]) -> list[str]:
-    """The questions of a recipe that is not checked yet."""
-    results = fields.get("results")
-    if not isinstance(results, list):
-        return []
-    return [str(request.get("command")) for request in results if isinstance(request, Mapping)]
 
 
 def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
@@ -222,17 +216,18 @@ def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
         raise UsageError(f"{path} cannot be read as TOML ({first_line(error)})") from None
 
 
-def name_place(place: Place, fields: Mapping[str, Any]) -> str:
-    """A place as messages write it: tables of a list by their name or title, else counted from 1.
+def name_location(location: RecipeLocation, fields: Mapping[str, Any]) -> str:
+    """A location as messages write it: tables of a list by their name or title, else counted from 1.
 
-    >>> name_place(("section", 0, "figures", 1, "kind"), {"section": [{"title": "Layers"}]})
+    >>> name_location(("section", 0, "figures", 1, "kind"), {"section": [{"title": "Layers"}]})
     'section "Layers".figures[2].kind'
     """
-    text, table = "", fields
-    for part in place:
+    text = ""
+    table = fields
+    for part in location:
         try:
             table = table[part]  # type: ignore[index]
-        except (KeyError, IndexError, TypeError):  # what is missing has a place, too
+        except (KeyError, IndexError, TypeError):  # what is missing has a location, too
             table = {}
         label = (table.get("name") or table.get("title")) if isinstance(table, Mapping) else None
         if not isinstance(part, int):
@@ -242,7 +237,7 @@ def name_place(place: Place, fields: Mapping[str, Any]) -> str:
     return text.lstrip(".") or "recipe"
 
 
-def _find_contradictions(recipe: Recipe) -> Iterator[tuple[Place, str]]:
+def _find_contradictions(recipe: Recipe) -> Iterator[tuple[RecipeLocation, str]]:
     """Problems that only show when parts are put together: where each is, and what is wrong."""
     names = [request.name for request in recipe.results]
     for i, name in enumerate(names):
@@ -254,93 +249,101 @@ def _find_contradictions(recipe: Recipe) -> Iterator[tuple[Place, str]]:
         for j, table in enumerate(section.tables):
             yield from _check_table(recipe, ("section", i, "tables", j), table)
     for i, check in enumerate(recipe.check):
-        yield from _check_reference(recipe, ("check", i), check.of, SCORES, check.models)
+        yield from _check_reference(recipe, ("check", i), check.of, SCORE_KEYS, check.models)
 
 
-def _check_figure(recipe: Recipe, place: Place, figure: FigureBlock) -> Iterator[tuple[Place, str]]:
-    spec, options = figure.spec, figure.shown
+def _check_figure(
+    recipe: Recipe, location: RecipeLocation, figure: FigureBlock
+) -> Iterator[tuple[RecipeLocation, str]]:
+    spec = figure.spec
+    options = figure.shown
     keys = (("of",) if spec.columns else ("model",)) + (("models",) if "model" in spec.columns else ())
     settings = (*spec.options, *keys, *(("model",) if spec.from_saved else ()))
     for name in type(figure).model_fields:
         if name in figure.model_fields_set and name not in ("kind", "caption", *settings):
-            yield (*place, name), f"{figure.kind} has no {name}; {advise(name, settings)}"
+            yield (*location, name), f"{figure.kind} has no {name}; {advise(name, settings)}"
     if "score" in figure.model_fields_set and options.score not in spec.scores:
-        yield (*place, "score"), f"score is {options.score!r:.60}; {advise(options.score, spec.scores)}"
+        yield (*location, "score"), f"score is {options.score!r:.60}; {advise(options.score, spec.scores)}"
     if figure.model is not None and figure.of is not None:
-        yield (*place, "model"), f"{figure.kind} has of, too; expected results or a model"
+        yield (*location, "model"), f"{figure.kind} has of, too; expected results or a model"
     elif figure.model is None and not spec.columns:
-        yield (*place, "model"), f'{figure.kind} requires one model, expected model = "org/name"'
+        yield (*location, "model"), f'{figure.kind} requires one model, expected model = "org/name"'
     elif figure.model is None and figure.of is None:
         other = "; or model, the folder of one" if spec.from_saved else ""
-        yield (*place, "of"), f"is missing, expected the name of a [[results]] table{other}"
+        yield (*location, "of"), f"is missing, expected the name of a [[results]] table{other}"
     elif figure.of is not None:
         try:
             where, _ = spec.split_where(options)
         except UsageError as error:
-            yield (*place, "where"), str(error)
+            yield (*location, "where"), str(error)
             return
-        yield from _check_reference(recipe, place, figure.of, spec.required_columns(options), figure.models, where)
+        yield from _check_reference(recipe, location, figure.of, spec.required_columns(options), figure.models, where)
 
 
-def _check_table(recipe: Recipe, place: Place, table: TableBlock) -> Iterator[tuple[Place, str]]:
-    view, request = VIEWS[table.show], recipe.find_request(table.of)
-    yield from _check_reference(recipe, place, table.of, view.needs, where=table.where)
+def _check_table(recipe: Recipe, location: RecipeLocation, table: TableBlock) -> Iterator[tuple[RecipeLocation, str]]:
+    view = VIEWS[table.show]
+    request = recipe.find_request(table.of)
+    yield from _check_reference(recipe, location, table.of, view.needs, where=table.where)
     columns = view.list_columns(None if request is None else request.question.list_columns())
     for column in table.columns or ():
         if columns is not None and column not in columns:
-            yield (*place, "columns"), explain_unknown_column(column, columns)
+            yield (*location, "columns"), explain_unknown_column(column, columns)
 
 
 def _check_reference(
     recipe: Recipe,
-    place: Place,
+    location: RecipeLocation,
     name: str,
     columns: Collection[str],
     models: Iterable[str] | None = None,
     where: Iterable[str] = (),
-) -> Iterator[tuple[Place, str]]:
+) -> Iterator[tuple[RecipeLocation, str]]:
     """Whether there are results of that name, with these columns and these models, and with the columns of `where`."""
     request = recipe.find_request(name)
     if request is None:
         names = [request.name for request in recipe.results] or ["(none)"]
-        yield (*place, "of"), f"there are no results {name!r:.60}; {advise(name, names)}"
+        yield (*location, "of"), f"there are no results {name!r:.60}; {advise(name, names)}"
         return
     known_columns = request.question.list_columns()
     missing = [column for column in columns if known_columns is not None and column not in known_columns]
     if missing:
         fit = [name for name, question in QUESTIONS.items() if {*(question.list_columns() or columns)} >= {*columns}]
         problem = f"are results of {request.command}, which have no column {missing[0]!r:.60}"
-        yield (*place, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}"
+        yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}"
     for model in models or ():
         if request.model_names and model not in request.model_names:
             advice = advise(model, request.model_names, f"expected one of: {list_names(request.model_names)}")
-            yield (*place, "models"), f"{name!r} has no model {model!r:.60}; {advice}"
+            yield (*location, "models"), f"{name!r} has no model {model!r:.60}; {advice}"
     for column in where:
         if known_columns is not None and column not in known_columns:
-            yield (*place, "where", column), explain_unknown_column(column, known_columns)
+            yield (*location, "where", column), explain_unknown_column(column, known_columns)
 
 
-def _describe_problem(error: ValidationError, recipe_class: type[Recipe]) -> tuple[Place, str]:
-    """The place and the description of what pydantic found first."""
+def _describe_problem(error: ValidationError, recipe_class: type[Recipe]) -> tuple[RecipeLocation, str]:
+    """The location and the description of what pydantic found first."""
     problem = first_problem(error)
-    place, within = problem["loc"], problem["loc"]
-    kind: type[BaseModel] = recipe_class
-    if place[0] == "results" and len(place) > 2:  # pydantic names the member of a union
-        kind, within = make_request_class(QUESTIONS[str(place[2])]), place[3:]
-        place = (*place[:2], *within)
+    location = problem["loc"]
+    within = problem["loc"]
+    table_class: type[BaseModel] = recipe_class
+    if location[0] == "results" and len(location) > 2:  # pydantic names the member of a union
+        table_class = make_request_class(QUESTIONS[str(location[2])])
+        within = location[3:]
+        location = (*location[:2], *within)
         if within[:1] == ("options",) and len(within) > 1:
-            kind, within = kind.model_fields["options"].annotation, within[1:]  # type: ignore[assignment]
-    for at, part in enumerate(place):
-        if part in TABLES and len(place) > at + 2:
-            kind, within = TABLES[str(part)], place[at + 2 :]
+            table_class = table_class.model_fields["options"].annotation  # type: ignore[assignment]
+            within = within[1:]
+    for depth, key in enumerate(location, 1):
+        if key in TABLES and len(location) > depth + 1:  # the number in the list follows
+            table_class = TABLES[str(key)]
+            within = location[depth + 1 :]
     match problem["type"]:
         case "union_tag_not_found" | "union_tag_invalid":
             if "tag" not in problem["ctx"]:
-                return (*place, "command"), f"is missing, expected one of: {', '.join(QUESTIONS)}"
+                return (*location, "command"), f"is missing, expected one of: {', '.join(QUESTIONS)}"
             tag = problem["ctx"]["tag"]
-            return (*place, "command"), f"command is {tag!r:.60}; {advise(tag, QUESTIONS)}"
+            return (*location, "command"), f"command is {tag!r:.60}; {advise(tag, QUESTIONS)}"
         case "missing":
-            return place, "is missing"
+            return location, "is missing"
         case "string_pattern_mismatch":
-            return place, f"expected letters, digits, - and _, starting with a letter, got {problem['input']!r:.60}"
-    return place, str(explain(kind, problem | {"loc": within}))
+            return location, f"expected letters, digits, - and _, starting with a letter, got {problem['input']!r:.60}"
+    return location, str(explain(table_class, problem | {"loc": within}))

@@ -25,7 +25,7 @@ from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.reporting.answers import Workplace
 from attngeo.reporting.paths import RecipePaths, list_texts, name_path
-from attngeo.reporting.recipe import Place, RecipeFile, name_place, read_recipe
+from attngeo.reporting.recipe import RecipeFile, RecipeLocation, name_location, read_recipe
 from attngeo.reporting.results import (
     FILE_NAME,
     CollectedResults,
@@ -94,12 +94,14 @@ def build_report(
     overwrite; OutputError if `folder` cannot be written, and the first failure if all results fail, or with `fail_fast`
     if one does. Raises FolderInUseError if another process makes a report in `folder`.
     """
-    file, folder, date = read_recipe(recipe), Path(folder), _read_date()
-    place = Workplace(paths=RecipePaths(file.path.parent), folder=folder, session=session)
+    file = read_recipe(recipe)
+    folder = Path(folder)
+    date = _read_date()
+    workplace = Workplace(paths=RecipePaths(file.path.parent), folder=folder, session=session)
     _refuse_inputs(file, folder)
     with lock_folder(folder):
-        results = collect_results(file, place)
-        content, tables = _build_content(file, results, place, date)
+        results = collect_results(file, workplace)
+        content, tables = _build_content(file, results, workplace, date)
         _write(folder, content, tables)
         if not results.failures:
             remove_parts(folder)
@@ -118,22 +120,24 @@ def _refuse_inputs(file: RecipeFile, folder: Path) -> None:
     for path in inputs:
         if "\0" in str(path):  # no file has such a name
             continue
-        place = Path(os.path.realpath(path))
-        if (place in written or tables in place.parents) and place.is_file():
+        real_path = Path(os.path.realpath(path))
+        if (real_path in written or tables in real_path.parents) and real_path.is_file():
             raise UsageError(f"{path} is an input, and the report would overwrite it; choose another folder")
 
 
 def _build_content(
-    file: RecipeFile, results: CollectedResults, place: Workplace, date: str
+    file: RecipeFile, results: CollectedResults, workplace: Workplace, date: str
 ) -> tuple[ReportContent, dict[str, pd.DataFrame]]:
     """What the report shows, and its tables by the names of their files: all results, and those of the sections."""
-    recipe, tables = file.recipe, dict(results.rows)
+    recipe = file.recipe
+    tables = dict(results.rows)
     sections = []
     for i, section in enumerate(recipe.section):
-        figures, shown = [], []
+        figures = []
+        shown = []
         for j, figure in enumerate(section.figures):
             with _list_failure(file, ("section", i, "figures", j), results):
-                figures.append(build_figure(figure, results, place))
+                figures.append(build_figure(figure, results, workplace))
         for j, table in enumerate(section.tables):
             with _list_failure(file, ("section", i, "tables", j), results):
                 shown.append(build_table(table, results, tables))
@@ -156,12 +160,12 @@ def _build_content(
 
 
 @contextmanager
-def _list_failure(file: RecipeFile, place: Place, results: CollectedResults) -> Iterator[None]:
-    """List a figure, table or check that fails, with its place in the recipe; the report continues with the next."""
+def _list_failure(file: RecipeFile, location: RecipeLocation, results: CollectedResults) -> Iterator[None]:
+    """List a figure, table or check that fails, with its location in the recipe; the report continues with the next."""
     try:
         yield
     except Exception as error:
-        what = name_place(place, file.recipe.model_dump(include={"section": {"__all__": {"title"}}}))
+        what = name_location(location, file.recipe.model_dump(include={"section": {"__all__": {"title"}}}))
         results.failures.append(ReportFailure.of(file.path.name, what, error))
 
 
@@ -179,7 +183,8 @@ def _write(folder: Path, content: ReportContent, tables: dict[str, pd.DataFrame]
     """Write all files in full, then put them in place, the page last: until then a former report stays as it was."""
     from attngeo.reporting.page import render_markdown, render_page
 
-    new, former = folder / NEW, _list_former(folder)
+    new = folder / NEW
+    former = _list_former(folder)
     try:
         shutil.rmtree(new, ignore_errors=True)  # of a process that was killed
         (new / TABLES).mkdir(parents=True)

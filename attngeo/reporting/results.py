@@ -11,7 +11,7 @@ import logging
 import re
 import shutil
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ from attngeo.reporting.plots import plot, read_tables
 from attngeo.reporting.recipe import Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock
 from attngeo.scores.conditions import Condition, Outcome
 from attngeo.scores.spec import SCORES
-from attngeo.scores.summary import summarise
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, read_parquet, require_columns
 
@@ -78,7 +77,7 @@ class CollectedResults:
         return self.rows[name]
 
 
-def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
+def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
     """Answer the questions of a recipe, or take the answers that an unfinished report in the same folder has kept.
 
     A model that fails is left out and listed. Raises the first failure if everything fails, and with `fail_fast` if
@@ -88,7 +87,13 @@ def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
     for request in file.recipe.results:
         where = f'{file.path.name}: results "{request.name}"'
         try:
-            answer = _load_or_ask(request, place)
+            of_answer, path = _prepare(request, workplace)
+            answer = _load_kept(path)
+            if answer is None:
+                ask = request.question.find_function()
+                answer = ask(request.options, of_answer, **request.subjects)
+                answer.restore_names(of_answer.paths)
+                _keep(answer, path)
         except (OutputError, InterruptedTrainingError):
             raise
         except Exception as error:
@@ -100,40 +105,47 @@ def collect_results(file: RecipeFile, place: Workplace) -> CollectedResults:
                 collected.rows[request.name] = answer.rows
             about = {"results": request.name, "command": request.command}
             collected.origins += [about | origin for origin in answer.origins]
-        if collected.failures and place.session.study.fail_fast:
+        if collected.failures and workplace.session.study.fail_fast:
             break
-    if collected.failures and (not collected.rows or place.session.study.fail_fast):
+    if collected.failures and (not collected.rows or workplace.session.study.fail_fast):
         first = collected.failures[0]
         raise type(first.error)(str(first)) from first.error
     return collected
 
 
-def _load_or_ask(request: Request, place: Workplace) -> ResultsAnswer:
-    """The answer that is kept; if there is none, the question is asked, and an answer that lacks nothing is kept."""
+def _prepare(request: Request, workplace: Workplace) -> tuple[Workplace, Path]:
+    """The workplace of one answer, and the file that keeps the answer until the report is finished."""
     content = request.model_dump(exclude_unset=True)
-    paths = RecipePaths(place.paths.base)
+    paths = RecipePaths(workplace.paths.base)
     inputs = describe_inputs(content, paths.base)
     depends_on = json.dumps([content, inputs, digest_code(), software()], sort_keys=True, default=str)
-    path = place.folder / PARTS / f"{request.name}-{hashlib.sha256(depends_on.encode()).hexdigest()[:16]}.parquet"
-    if path.is_file():
-        try:
-            rows = read_parquet(path)
-            log.info("%s: kept from the report that was interrupted", path.stem)
-            origins = rows.attrs.pop("origins")
-            rows.attrs = dict(origins[0]) if len(origins) == 1 else {}
-            return ResultsAnswer(rows, origins)
-        except (OSError, ValueError, KeyError):
-            pass  # a broken file: the question is asked again
-    answer = request.question.find_function()(
-        request.options, replace(place, name=request.name, paths=paths, inputs=inputs), **request.subjects
-    )
-    answer.restore_names(paths)
-    if answer.rows is not None and not answer.failures:
-        kept = answer.rows.copy(deep=False)
-        kept.attrs = {"origins": answer.origins}
-        with atomic_write(path) as partial_path:
-            kept.to_parquet(partial_path, index=False)
-    return answer
+    digest = hashlib.sha256(depends_on.encode()).hexdigest()[:16]
+    path = workplace.folder / PARTS / f"{request.name}-{digest}.parquet"
+    return replace(workplace, name=request.name, paths=paths, inputs=inputs), path
+
+
+def _load_kept(path: Path) -> ResultsAnswer | None:
+    """The answer in a file that an unfinished report has kept; None if it is missing or broken."""
+    if not path.is_file():
+        return None
+    try:
+        rows = read_parquet(path)
+        origins = rows.attrs.pop("origins")
+    except (OSError, ValueError, KeyError):
+        return None
+    rows.attrs = dict(origins[0]) if len(origins) == 1 else {}
+    log.info("%s: kept from the report that was interrupted", path.stem)
+    return ResultsAnswer(rows, origins)
+
+
+def _keep(answer: ResultsAnswer, path: Path) -> None:
+    """Keep an answer that lacks nothing until the report is finished."""
+    if answer.rows is None or answer.failures:
+        return
+    kept = answer.rows.copy(deep=False)
+    kept.attrs = {"origins": answer.origins}
+    with atomic_write(path) as partial_path:
+        kept.to_parquet(partial_path, index=False)
 
 
 def remove_parts(folder: Path) -> None:
@@ -188,14 +200,15 @@ class ReportContent:
     @property
     def verdict(self) -> str:
         """How many checks passed, and how much is missing; empty if there are no checks and nothing is missing."""
-        passed, missing = sum(not check.failed for check in self.checks), len(self.failures)
+        passed = sum(not check.failed for check in self.checks)
+        missing = len(self.failures)
         counts = [f"{passed} of {len(self.checks)} checks passed"] if self.checks else []
         if missing:
             counts.append(f"{missing} {'part' if missing == 1 else 'parts'} missing")
         return ", ".join(counts)
 
 
-def build_figure(block: FigureBlock, results: CollectedResults, place: Workplace) -> ReportFigure:
+def build_figure(block: FigureBlock, results: CollectedResults, workplace: Workplace) -> ReportFigure:
     """The figure of a block.
 
     Raises what reading a model raises, and DataError or UsageError if the results lack what is shown.
@@ -206,8 +219,8 @@ def build_figure(block: FigureBlock, results: CollectedResults, place: Workplace
     if block.model is None:
         return ReportFigure(label, block.caption, block.of, _draw_variants(block, _select_rows(block, results)))
     # The model is named as in the recipe instead of by its path on this machine.
-    source = resolve_reference(block.model, place.paths.base)
-    tables = read_tables(block.spec, [source], block.shown, place.session)
+    source = resolve_reference(block.model, workplace.paths.base)
+    tables = read_tables(block.spec, [source], block.shown, workplace.session)
     for table in tables:
         table.attrs = {**table.attrs, "model": block.model}
     figure = block.spec.make(*tables, options=block.shown)
@@ -216,8 +229,9 @@ def build_figure(block: FigureBlock, results: CollectedResults, place: Workplace
 
 def _draw_variants(block: FigureBlock, rows: pd.DataFrame) -> list[tuple[str, Figure]]:
     """One figure of all models, or one for each if its kind shows no more at once."""
+    most = block.spec.most_models
     # `rows` are selected already.
-    most, options = block.spec.most_models, block.shown.replace(where=block.spec.split_where(block.shown)[1] or None)
+    options = block.shown.replace(where=block.spec.split_where(block.shown)[1] or None)
     models = list(rows["model"].unique()) if "model" in rows else []
     if most is None or len(models) <= most:
         return [("", plot(block.kind, rows, options=options))]
@@ -248,7 +262,7 @@ def build_table(block: TableBlock, results: CollectedResults, taken: dict[str, p
         if missing:
             raise UsageError(f"{block.of}: {explain_unknown_column(missing[0], list(rows.columns))}")
         rows = rows[block.columns]
-    values = [value for wanted in block.where.values() for value in list_values(wanted)]
+    values = chain.from_iterable(map(list_values, block.where.values()))
     kinds = [block.of, *([] if block.show == "rows" else [block.show]), *values]
     name = "-".join(re.sub(r"[^\w.-]+", "-", kind, flags=re.ASCII).strip("-.") for kind in kinds)[:LONGEST_NAME]
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))
@@ -269,4 +283,4 @@ def run_check(check: Check, recipe: Recipe, results: CollectedResults) -> list[O
         rows = rows[rows["model"].isin(check.models)]
     if rows is None or rows.empty:
         return missing
-    return [*missing, *Condition(check.fail_if).outcomes(summarise(rows))]
+    return [*missing, *Condition(check.fail_if).outcomes(rows)]

@@ -41,7 +41,7 @@ from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.spec import SCORES, SPREADS, number_columns
 from attngeo.scores.weights import require_updates, select, sites_of
 from attngeo.session import Session
-from attngeo.studies.results import Kept, KeptResult
+from attngeo.studies.results import Kept, ResultRecord
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": tor
 Row = dict[str, Any]
 
 
-def compute(model: Model, options: ScoreOptions, session: Session, record: KeptResult | None = None) -> Kept:
+def compute(model: Model, options: ScoreOptions, session: Session, record: ResultRecord | None = None) -> Kept:
     """The rows of the table of scores, and how they were made; see `attngeo.score`.
 
     record: keeps each layer when it is finished, and all of them at the end. Layers that it has are taken from it; if
@@ -92,7 +92,7 @@ def compute(model: Model, options: ScoreOptions, session: Session, record: KeptR
     return result
 
 
-def _take_finished(record: KeptResult, sites: int, device: torch.device, session: Session) -> dict[int, list[Row]]:
+def _take_finished(record: ResultRecord, sites: int, device: torch.device, session: Session) -> dict[int, list[Row]]:
     """The rows of the sites that were finished before on the same device, by the number of the site."""
     if session.results.fresh:
         record.forget_parts()
@@ -125,7 +125,7 @@ def _score_sites(
     """The rows of each site, without what all rows of the model have in common."""
     dtype = DTYPES[options.precision]
     rules = ", ".join(dict.fromkeys(site.rule for site in sites))
-    size = sum(store.fetched(site.reads) for site in sites) / 1e6
+    size = sum(store.count_nbytes(site.reads) for site in sites) / 1e6
     what = f"{len(sites)} layers found by {rules}, {size:,.1f} MB to read"
     log.info("%s: %s, on %s in %s", store.ref, what, device, options.precision)
     memory = options.memory

@@ -13,11 +13,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.choices import advise
 from attngeo.errors import UsageError
-from attngeo.scores.summary import statistics
+from attngeo.scores.spec import number_columns
+from attngeo.scores.summary import QUANTILES, count_scored, split_stacks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,14 +35,76 @@ LookUp = Callable[[str], float]
 # The most characters of a condition.
 LONGEST = 500
 COUNTS = ("layers", "heads", "parameters")
+STATISTICS = (*QUANTILES, "mean")
+# What a statistic is over.
+OVER = ("layers", "heads")
+# In front of a name: its value in the baseline.
+BASELINE = "baseline"
 # Characters that no condition needs. Reports show conditions between backticks, which some of these would end.
 FORBIDDEN = re.compile(r"[^\w\s.,()<>=!+*/'\"\[\]{}:;-]|[\n\r]", re.ASCII)
 
 
-def condition_names() -> dict[str, str]:
-    """Name in a condition → the column of the summary that has its value."""
-    columns = {written: column for column, written in statistics().items()}
-    return columns | {count: count for count in COUNTS}
+def checked_columns() -> tuple[str, ...]:
+    """The columns of numbers in a table of scores, which conditions may name."""
+    return (*number_columns(), "frobenius_norm", "d_model", "head_dim")
+
+
+def describe_names() -> str:
+    """All names that conditions know, as a sentence."""
+    columns = ", ".join(checked_columns())
+    return (
+        f"names are COLUMN.STATISTIC over layers, or heads.COLUMN.STATISTIC; columns: {columns}; "
+        f"statistics: {', '.join(STATISTICS)}; and {', '.join(COUNTS)}"
+    )
+
+
+class Quantity(NamedTuple):
+    """What a name in a condition stands for: a statistic of a column, or a count.
+
+    over: "layers" or "heads"; empty if the name does not say it, which means layers. statistic: empty for a count.
+    """
+
+    column: str
+    statistic: str = ""
+    over: str = ""
+    of_baseline: bool = False
+
+    @classmethod
+    def parse(cls, name: str) -> Quantity:
+        """The quantity of a name such as heads.symmetry.max or baseline.layers. Raises UsageError for another name.
+
+        >>> Quantity.parse("heads.symmetry.max")
+        Quantity(column='symmetry', statistic='max', over='heads', of_baseline=False)
+        """
+        first, _, rest = name.partition(".")
+        if first == BASELINE:
+            return cls.parse(rest)._replace(of_baseline=True)
+        if name in COUNTS:
+            return cls(name)
+        over, _, rest = name.partition(".") if first in OVER else ("", "", name)
+        column, _, statistic = rest.partition(".")
+        if column not in checked_columns():
+            raise UsageError(advise(column, (*COUNTS, *checked_columns()), describe_names()))
+        if statistic not in STATISTICS:
+            expected = [f"{column}.{known}" for known in STATISTICS]
+            raise UsageError(f"expected one of: {', '.join(expected)}")
+        return cls(column, statistic, over)
+
+    @property
+    def name(self) -> str:
+        """How a condition writes it."""
+        parts = (BASELINE if self.of_baseline else "", self.over, self.column, self.statistic)
+        return ".".join(filter(None, parts))
+
+    def measure(self, rows: pd.DataFrame) -> float:
+        """The value for the rows of one stack of one model; NaN if they do not have it."""
+        if not self.statistic:
+            return float(count_scored(rows)[self.column])
+        if self.column not in rows:
+            return math.nan  # a file older than the column
+        is_head = rows["head"].notna()
+        values = rows.loc[is_head if self.over == "heads" else ~is_head, self.column].astype("float64")
+        return float(values.mean() if self.statistic == "mean" else values.quantile(QUANTILES[self.statistic]))
 
 
 @dataclass(frozen=True)
@@ -49,7 +112,7 @@ class Outcome:
     """The value of a condition for one stack of one model.
 
     holds: whether the condition is true; None if that is unknown, for example after a division by zero. values: the
-    value of each name in the condition.
+    value of each name in the condition. note: why values are missing.
     """
 
     expression: str
@@ -57,6 +120,7 @@ class Outcome:
     stack: str
     holds: bool | None
     values: Mapping[str, float]
+    note: str = ""
 
     @property
     def failed(self) -> bool:
@@ -71,13 +135,13 @@ class Outcome:
         values = ", ".join(f"{name} is {_format(value)}" for name, value in self.values.items())
         if self.holds is None and not self._lacks_values:
             return f"{values}, so the condition cannot be evaluated"
-        return values
+        return f"{values}; {self.note}" if self.note else values
 
     @property
-    def complaint(self) -> str:
-        """The line that reports a failed check."""
+    def verdict(self) -> str:
+        """The line that reports the check, with the values that decided."""
         name = f"{self.model} ({self.stack})" if self.stack else self.model
-        return f"check failed: {name}: {self.reason}; fails if {self.expression}"
+        return f"check {'failed' if self.failed else 'passed'}: {name}: {self.reason}; fails if {self.expression}"
 
     @property
     def _lacks_values(self) -> bool:
@@ -85,18 +149,20 @@ class Outcome:
 
 
 class Condition:
-    """A condition on a row of `attngeo.summarise`.
+    """A condition on the scores of one stack of one model.
 
-    It compares (< <= > >= == !=) numbers and names such as symmetry.median, directionality.lower or
-    heads.symmetry.max, joined by and, or, not; with + - * / and abs(). Raises UsageError for anything else.
+    It compares (< <= > >= == !=) numbers and names such as symmetry.median, frobenius_norm.mean, heads.symmetry.max or
+    baseline.symmetry.median, joined by and, or, not; with + - * / and abs(). Raises UsageError for anything else.
 
-    >>> Condition("symmetry.median < 0.2 and abs(directionality.median) > 0.1").names
+    quantities: what each name in it stands for, in their order.
+
+    >>> [*Condition("symmetry.median < 0.2 and abs(directionality.median) > 0.1").quantities]
     ['symmetry.median', 'directionality.median']
     """
 
     def __init__(self, expression: str) -> None:
         self.expression = expression
-        self.names: list[str] = []
+        self.quantities: dict[str, Quantity] = {}
         if len(expression) > LONGEST:
             raise UsageError(f"the condition has {len(expression)} characters, expected at most {LONGEST}")
         forbidden = FORBIDDEN.search(expression)
@@ -109,7 +175,7 @@ class Condition:
             raise self._error("divides by zero, or is too large") from None
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise self._error("cannot be parsed") from None
-        if not self.names:
+        if not self.quantities:
             raise self._error("names no score")
 
     def holds(self, values: Mapping[str, float]) -> bool | None:
@@ -119,13 +185,33 @@ class Condition:
         except ArithmeticError:
             return None
 
-    def outcomes(self, summary: pd.DataFrame) -> Iterator[Outcome]:
-        """Evaluate the condition for each row of a summary."""
-        names = {column: name for name, column in condition_names().items()}
-        numbers = summary.rename(columns=names)[self.names].astype("float64")
-        for row, values_of_row in zip(summary.to_dict("records"), numbers.to_numpy().tolist(), strict=True):
-            values = dict(zip(self.names, values_of_row, strict=True))
-            yield Outcome(self.expression, str(row["model"]), str(row["stack"]), self.holds(values), values)
+    @property
+    def unclear(self) -> list[Quantity]:
+        """The statistics whose names do not say whether they are over layers or over heads."""
+        return [quantity for quantity in self.quantities.values() if quantity.statistic and not quantity.over]
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether it compares with a baseline."""
+        return any(quantity.of_baseline for quantity in self.quantities.values())
+
+    def outcomes(self, rows: pd.DataFrame, baseline: pd.DataFrame | None = None) -> Iterator[Outcome]:
+        """Evaluate the condition for each stack of each model.
+
+        rows, baseline: tables of `attngeo.score`. A stack is compared with that of the same name of the same model.
+        Raises DataError if a table lacks a column, or has a layer or head twice.
+        """
+        earlier_rows = {}
+        if baseline is not None:
+            earlier_rows = {(model, stack): members for model, stack, members in split_stacks(baseline)}
+        for model, stack, members in split_stacks(rows):
+            earlier = earlier_rows.get((model, stack))
+            values = {}
+            for name, quantity in self.quantities.items():
+                measured = earlier if quantity.of_baseline else members
+                values[name] = math.nan if measured is None else quantity.measure(measured)
+            note = "the baseline has no such model and stack" if self.needs_baseline and earlier is None else ""
+            yield Outcome(self.expression, model, stack, self.holds(values), values, note)
 
     def _truth(self, node: ast.AST, look_up: LookUp) -> bool:
         """Whether a comparison holds, or what joins some. All of it is evaluated, so that all of it is checked.
@@ -162,14 +248,12 @@ class Condition:
 
     def _note_name(self, name: str) -> float:
         """A number that no other name has, to check the condition with. Raises UsageError for an unknown name."""
-        names = condition_names()
-        if name not in names:
-            median = f"{name}.median"  # of a score without a statistic
-            hint = advise(median if median in names else name, names, "expected a name such as symmetry.median")
-            raise UsageError(f"the condition {self.expression!r} names {name!r}, which is not in the summary; {hint}")
-        if name not in self.names:
-            self.names.append(name)
-        return math.e + self.names.index(name)
+        if name not in self.quantities:
+            try:
+                self.quantities[name] = Quantity.parse(name)
+            except UsageError as error:
+                raise UsageError(f"the condition {self.expression!r} has the unknown name {name!r}; {error}") from None
+        return math.e + [*self.quantities].index(name)
 
     def _error(self, problem: str) -> UsageError:
         return UsageError(

@@ -62,13 +62,17 @@ class ScoreOptions(Options):
     adapter: Sequence[str] = _adapter_option()
     adapter_only: bool = option(False, "Score what the adapters add to W_qk alone", panel=INPUT, advanced=True)
     config: str | None = _config_option()
-    gamma: float = option(2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION, least=0)
+    gamma: float = option(
+        2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION, least=0, advanced=True
+    )
     convention: Convention = option(
         "corrected",
         "Formulas: corrected follows the paper's definitions, published reproduces its tables S4 and S5",
         panel=COMPUTATION,
     )
-    with_bias: bool = option(False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION)
+    with_bias: bool = option(
+        False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION, advanced=True
+    )
     fold_norm: bool = option(False, "Include the gain of the normalisation before attention", panel=COMPUTATION)
     rope_offset: int = option(
         0,
@@ -79,7 +83,10 @@ class ScoreOptions(Options):
         most=LARGEST_OFFSET,
     )
     precision: Precision = option(
-        "float32", "Number type of the matrix products; fast uses bfloat16 (error about 1e-3)", panel=COMPUTATION
+        "float32",
+        "Number type of the matrix products; fast uses bfloat16 (error about 1e-3)",
+        panel=COMPUTATION,
+        advanced=True,
     )
     device: str = device_option()
     memory: int | None = option(
@@ -90,6 +97,7 @@ class ScoreOptions(Options):
         shown_default="a quarter of what is free",
         least=1,
         parse=parse_bytes,
+        advanced=True,
     )
 
     def _check(self) -> None:

@@ -24,7 +24,7 @@ from attngeo.scores.spec import SPREADS, score_names, z_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.models import list_models
-from attngeo.studies.results import Kept, find_record
+from attngeo.studies.results import Kept, locate_record
 from attngeo.studies.run import require_all
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.
     if identity is not None:
         content = {"content": identity.content, "version": VERSION}
         chosen = dict(options.replace(memory=None))  # no number depends on it
-        record = find_record("scores", content | {"options": chosen}, is_current=identity.is_current, about=content)
+        record = locate_record("scores", content | {"options": chosen}, is_current=identity.is_current, about=content)
     kept = None if record is None or session.results.fresh else record.load()
     if kept is None:
         from attngeo.scores.computing import compute

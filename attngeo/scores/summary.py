@@ -1,12 +1,12 @@
 """Statistics of the scores: from a row for each layer and head to a row for each stack.
 
-Each statistic has one name everywhere: `symmetry_median` is over whole layers, `heads_symmetry_median` over heads;
-conditions write them `symmetry.median` and `heads.symmetry.median`.
+Each statistic has one name: `symmetry_median` is over whole layers, `heads_symmetry_median` over heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -36,20 +36,16 @@ def statistic(score: str, quantile: str, *, heads: bool = False) -> str:
     return f"{prefix}{score}_{quantile}"
 
 
-def statistics(quantiles: Iterable[str] = tuple(QUANTILES)) -> dict[str, str]:
-    """Name of each statistic, of every score over layers and then over heads, → how conditions write it.
+def statistics(quantiles: Iterable[str] = tuple(QUANTILES)) -> list[str]:
+    """The names of the statistics of every score over layers, then over heads. quantiles: keys of `QUANTILES`.
 
-    quantiles: keys of `QUANTILES`.
-
-    >>> statistics(["median"])["heads_symmetry_median"]
-    'heads.symmetry.median'
+    >>> statistics(["median"])[0]
+    'symmetry_median'
     """
-    over_layers = {}
-    over_heads = {}
-    for score, quantile in product(score_names(), quantiles):
-        over_layers[statistic(score, quantile)] = f"{score}.{quantile}"
-        over_heads[statistic(score, quantile, heads=True)] = f"heads.{score}.{quantile}"
-    return over_layers | over_heads
+    named = [*product(score_names(), quantiles)]
+    over_layers = [statistic(score, quantile) for score, quantile in named]
+    over_heads = [statistic(score, quantile, heads=True) for score, quantile in named]
+    return over_layers + over_heads
 
 
 def summary_columns() -> tuple[str, ...]:
@@ -103,6 +99,29 @@ def refuse_repeated(rows: pd.DataFrame) -> None:
         )
 
 
+def split_stacks(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """The model, the stack and the rows of each stack of each model, in the order of a table of scores.
+
+    Raises DataError if the table lacks a column, or has a layer or head twice.
+    """
+    require_columns(rows, (*IDENTITY, score_names()[0]), "the table", "attngeo.score")
+    refuse_repeated(rows)
+    for (model, stack), members in rows.groupby(["model", "stack"], sort=False):
+        yield str(model), str(stack), members
+
+
+def count_scored(rows: pd.DataFrame) -> dict[str, Any]:
+    """The parameters of a model (NaN if unknown), and how many layers and heads of a stack have the first score."""
+    sizes = list(rows["parameters"].dropna()) if "parameters" in rows else []
+    is_scored = rows[score_names()[0]].notna()
+    is_head = rows["head"].notna()
+    return {
+        "parameters": sizes[0] if sizes else math.nan,
+        "layers": int((is_scored & ~is_head).sum()),
+        "heads": int((is_scored & is_head).sum()),
+    }
+
+
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     """Statistics of the scores of each stack of each model: one row each, in the order of `rows`.
 
@@ -118,21 +137,9 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    first_score = score_names()[0]
-    require_columns(rows, (*IDENTITY, first_score), "the table", "attngeo.score")
-    refuse_repeated(rows)
     summaries = []
-    for (model, stack), members in rows.groupby(["model", "stack"], sort=False):
-        sizes = list(members["parameters"].dropna()) if "parameters" in members else []
-        heads = members["head"].notna()
-        counts = {
-            "model": model,
-            "stack": stack,
-            "parameters": sizes[0] if sizes else pd.NA,
-            "layers": int(members.loc[~heads, first_score].count()),
-            "heads": int(members.loc[heads, first_score].count()),
-        }
-        summaries.append(counts | spread_of(members))
+    for model, stack, members in split_stacks(rows):
+        summaries.append({"model": model, "stack": stack} | count_scored(members) | spread_of(members))
     dtypes = {"parameters": "Int64"} | dict.fromkeys(statistics(), "float64")
     frame = pd.DataFrame(summaries, columns=list(summary_columns())).astype(dtypes)
     frame.attrs = {"title": "Attention scores, summarised"}

@@ -28,7 +28,7 @@ def survey(model: str, session: Session = Session(), *, source: SourceOptions = 
     """
     with closing(open_adapted(model, source.adapter, session.hub, config=source.config)) as store:
         sites, skipped = sites_of(store, progress=lambda file: session.progress(Progress("download", file)))
-        to_read = sum(store.fetched(site.reads) for site in sites)
+        to_read = sum(store.count_nbytes(site.reads) for site in sites)
         total = store.total_nbytes
         share = None
         if total and to_read <= total:  # an index may state too little
@@ -62,7 +62,7 @@ def _describe_site(store: TensorStore, site: AttentionSite) -> dict[str, Any]:
         "d_model": site.d_model,
         "rule": site.rule,
         "source": site.family.source or None,
-        "bytes": store.fetched(site.reads),
+        "bytes": store.count_nbytes(site.reads),
         "notes": list(site.notes),
         "tensors": tensors,
     }

@@ -9,16 +9,16 @@ cluster may do so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import InterruptedTrainingError
 from attngeo.progress import Progress
 from attngeo.session import Session
 from attngeo.studies.processes import run_in_processes
-from attngeo.studies.run import Function, Outcomes, Result, RunOutcome, Setting, StudyTask, run_task
+from attngeo.studies.run import Function, Result, RunOutcome, Setting, StudyTask, run_task
 
 
 def run_study(
@@ -47,7 +47,8 @@ def run_study(
     if names is None:
         names = [str(setting) for setting in settings]
     tasks = [StudyTask(i, name, setting) for i, (name, setting) in enumerate(zip(names, settings, strict=True))]
-    options, progress = session.study, session.progress
+    options = session.study
+    progress = session.progress
     jobs = min(options.jobs, len(tasks))
     is_elsewhere = jobs > 1 or options.cluster is not None
     arrived: dict[int, RunOutcome[Result]] = {}
@@ -63,12 +64,13 @@ def run_study(
     if options.cluster is not None:
         from attngeo.studies.cluster import run_on_cluster
 
-        running = run_on_cluster(function, tasks, session, options.cluster)
+        running: AbstractContextManager[Iterable[RunOutcome[Result]]]
+        running = closing(run_on_cluster(function, tasks, session, options.cluster))
     elif is_elsewhere:
-        running = run_in_processes(function, tasks, session, jobs, saves=saves)
+        running = closing(run_in_processes(function, tasks, session, jobs, saves=saves))
     else:
-        running = _run_here(function, tasks, session)
-    with closing(running) as outcomes:
+        running = nullcontext(map(partial(run_task, function, session=session, total=len(tasks)), tasks))
+    with running as outcomes:
         for outcome in outcomes:
             arrived[outcome.number] = outcome
             if is_elsewhere:
@@ -79,10 +81,3 @@ def run_study(
             if outcome.failure is not None and options.fail_fast:
                 break
     return [arrived[number] for number in sorted(arrived)]
-
-
-def _run_here(function: Function[Any, Any], tasks: Sequence[StudyTask], session: Session) -> Outcomes:
-    """One run after the other in this process. Its progress is that of the run, named by the run's position."""
-    for task in tasks:
-        label = f"{task.number + 1}/{len(tasks)} {task.name}  " if len(tasks) > 1 else ""
-        yield run_task(function, task, session, label)

@@ -34,7 +34,9 @@ def list_models(
     cannot be read, ModelNotFoundError for a glob that matches nothing or a repository that does not exist, and other
     errors of the Hub. Whether each model exists is not checked.
     """
-    models = [model for reference in references for model in _expand(reference, hub)]
+    models: list[str] = []
+    for reference in references:
+        models += _expand(reference, hub)
     if file is None:
         return models
     listed: list[str] = []
@@ -61,12 +63,22 @@ def _read_text(file: str | Path) -> str:
 
 
 def _expand(text: str, hub: HubAccess) -> list[str]:
-    """The models that one reference names."""
-    if is_glob(text):
-        return _match_revisions(text, hub)
-    with suppress(ModelNotFoundError):  # a path that is missing is a failure of its run alone
-        ModelRef.parse(text)
-    return [text]
+    """The models that one reference names: of a glob, the revisions that match, in natural order.
+
+    Raises ModelNotFoundError if no revision matches.
+    """
+    if not is_glob(text):
+        with suppress(ModelNotFoundError):  # a path that is missing is a failure of its run alone
+            ModelRef.parse(text)
+        return [text]
+    from attngeo.checkpoints.hub import Repository
+
+    name, _, glob = text.partition("@")
+    revisions = sorted(Repository(ModelRef(text, "hub", name), hub).list_revisions(), key=natural_order)
+    matching = [f"{name}@{revision}" for revision in revisions if fnmatchcase(revision, glob)]
+    if not matching:
+        raise ModelNotFoundError(f"{text}: no revision matches; {name} has {list_names(revisions)}")
+    return matching
 
 
 def is_glob(text: str) -> bool:
@@ -77,18 +89,6 @@ def is_glob(text: str) -> bool:
     """
     name, _, revision = text.partition("@")
     return bool(HUB_ID.fullmatch(name) and GLOB.search(revision)) and not local_path(text).exists()
-
-
-def _match_revisions(text: str, hub: HubAccess) -> list[str]:
-    """The references of the revisions that match, in natural order. Raises ModelNotFoundError if none does."""
-    from attngeo.checkpoints.hub import Repository
-
-    name, _, glob = text.partition("@")
-    revisions = sorted(Repository(ModelRef(text, "hub", name), hub).list_revisions(), key=natural_order)
-    matching = [f"{name}@{revision}" for revision in revisions if fnmatchcase(revision, glob)]
-    if not matching:
-        raise ModelNotFoundError(f"{text}: no revision matches; {name} has {list_names(revisions)}")
-    return matching
 
 
 def natural_order(text: str) -> list[tuple[int, str]]:

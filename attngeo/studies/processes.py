@@ -40,7 +40,8 @@ def catch_signals(handle: Callable[[], bool]) -> Iterator[None]:
     arrived: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        again, handler = bool(arrived), before[number]
+        again = bool(arrived)
+        handler = before[number]
         arrived.append(number)
         if (again and handler is signal.SIG_IGN) or (not again and handle()):
             return

@@ -1,4 +1,4 @@
-"""Results and downloads that are kept on this machine, so that nothing is computed or downloaded twice.
+"""The result store: results that are kept on this machine, so that nothing is computed twice.
 
 A result is a Parquet file under a key, the hash of all that it depends on. While it is computed, its finished parts
 are kept in a folder beside it. Each file is written whole or not at all, and equal keys have equal contents, so that
@@ -17,20 +17,19 @@ import logging
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from platformdirs import user_cache_path
 
 from attngeo.bounds.small_files import read_small_bytes
-from attngeo.errors import DataError, DataUnavailableError, OutputError, UsageError, first_line
-from attngeo.progress import Progress, ProgressCallback
+from attngeo.errors import OutputError, UsageError, first_line
 from attngeo.tables.files import atomic_write
 
 log = logging.getLogger(__name__)
@@ -45,10 +44,7 @@ VARIABLE = "ATTNGEO_CACHE"
 # Nothing else is removed from the folder, which is one that the user names.
 KEPT = re.compile(r"[0-9a-f]{64}\.(parquet|parts)")
 UNFINISHED = re.compile(r"\.[0-9a-f]{64}\.parquet\.[0-9a-f]+\.partial")
-# Seconds that a server of downloads may take for an answer.
-TIMEOUT = 30
 Row = Mapping[str, Any]
-Content = TypeVar("Content")
 
 
 class Kept(NamedTuple):
@@ -75,14 +71,14 @@ def cache_folder() -> Path | None:
         return None
 
 
-def find_record(
+def locate_record(
     kind: str,
     depends_on: Mapping[str, Any],
     *,
     is_current: Callable[[], bool] = lambda: True,
     about: Mapping[str, Any] = MappingProxyType({}),
-) -> KeptResult | None:
-    """The result of a kind that depends on these names, texts and numbers, whether it is there or not.
+) -> ResultRecord | None:
+    """The record of the result of a kind that depends on these names, texts and numbers; the result may be missing.
 
     is_current: whether they are true when a part is finished. If not, nothing is kept. about: is kept with each part
     and with the result, beside what is said about them. Returns None if nothing is to be kept.
@@ -92,12 +88,12 @@ def find_record(
         return None
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
     path = folder / kind / key
-    return KeptResult(path.with_suffix(RESULT), path.with_suffix(PARTS), is_current, about)
+    return ResultRecord(path.with_suffix(RESULT), path.with_suffix(PARTS), is_current, about)
 
 
 @dataclass(eq=False)
-class KeptResult:
-    """One result. A file of it that cannot be read, or that has changed since it was written, counts as missing.
+class ResultRecord:
+    """The place of one result in the store. A file that cannot be read, or that has changed, counts as missing.
 
     If its folder cannot be written, that is a warning in the log, and nothing is kept.
     folder: of the finished parts; it is removed when the result is kept.
@@ -155,7 +151,7 @@ def _write_file(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> No
     import pyarrow  # type: ignore[import-untyped]
     from pyarrow import parquet
 
-    names = dict.fromkeys(name for row in rows for name in row)
+    names = dict.fromkeys(chain.from_iterable(rows))
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     text = json.dumps(about)
     table = table.replace_schema_metadata({ABOUT: text, CHECKSUM: _hash(table.to_pylist(), text)})
@@ -171,7 +167,8 @@ def _read(path: Path) -> Kept | None:
         if file.metadata.num_rows > MOST_ROWS:
             raise ValueError("it has too many rows")
         table = file.read(use_threads=False)  # a thread that starts while Python ends makes Arrow abort
-        rows, text = table.to_pylist(), table.schema.metadata[ABOUT].decode()
+        rows = table.to_pylist()
+        text = table.schema.metadata[ABOUT].decode()
         if table.schema.metadata[CHECKSUM].decode() != _hash(rows, text):
             raise ValueError("it has changed since it was written")
         return Kept(rows, json.loads(text))
@@ -263,72 +260,3 @@ def _read_metadata(file: Path) -> tuple[int, dict[str, Any]] | None:
         return (metadata.num_rows, about) if isinstance(about, dict) else None
     except Exception:  # a damaged file makes Arrow raise errors of many kinds
         return None
-
-
-@contextmanager
-def downloads_folder() -> Iterator[Path]:
-    """The folder of downloads in the cache; or, if nothing is to be kept, one that is removed after the block."""
-    cache = cache_folder()
-    if cache is not None:
-        yield cache / "downloads"
-        return
-    with tempfile.TemporaryDirectory(prefix="attngeo-") as folder:
-        yield Path(folder)
-
-
-def fetch(
-    address: str,
-    path: Path,
-    read: Callable[[Path], Content],
-    *,
-    what: str,
-    advice: str,
-    most_bytes: int,
-    progress: ProgressCallback,
-) -> Content:
-    """What `read` makes of the file at an address, which is downloaded unless it is kept.
-
-    path: where it is kept. read: raises DataError if it is another file; one that is kept is then downloaded again, and
-    a new one is not kept. what, advice: the data set, and what to do if it cannot be reached, for messages. most_bytes:
-    limit of the download.
-    Raises DataUnavailableError if offline or unreachable, DataError if it is too large, OutputError if it cannot be
-    kept, and as `read`.
-    """
-    if path.is_file():
-        try:
-            return read(path)
-        except (DataError, DataUnavailableError):
-            pass  # damaged: it is replaced
-    from huggingface_hub import constants
-
-    if constants.is_offline_mode():
-        raise DataUnavailableError(f"{what}: offline mode is on (HF_HUB_OFFLINE); {advice}")
-    progress(Progress("prepare", f"download {address}"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or error
-        raise OutputError(f"{path.parent} cannot be made ({reason}); name another folder in {VARIABLE}") from None
-    with atomic_write(path) as partial:
-        _download(address, partial, advice, most_bytes)
-        return read(partial)
-
-
-def _download(address: str, path: Path, advice: str, most_bytes: int) -> None:
-    """Write the file in parts, so that one without an end does not fill memory or the disk."""
-    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # re-exported
-
-    # Nothing is compressed on the way: few bytes could then become many.
-    headers = {"Accept-Encoding": "identity"}
-    try:
-        with (
-            httpx.stream("GET", address, timeout=TIMEOUT, follow_redirects=True, headers=headers) as answer,
-            path.open("wb") as file,
-        ):
-            answer.raise_for_status()
-            for part in answer.iter_bytes():
-                file.write(part)
-                if file.tell() > most_bytes:
-                    raise DataError(f"{address} has more than {most_bytes:,} bytes, expected at most that; {advice}")
-    except httpx.HTTPError as error:
-        raise DataUnavailableError(f"{address} cannot be read ({first_line(error)}); {advice}") from None

@@ -71,11 +71,12 @@ def require_all(outcomes: list[RunOutcome[Result]]) -> list[RunOutcome[Result]]:
     return outcomes
 
 
-def run_task(function: Function[Any, Any], task: StudyTask, session: Session, label: str = "") -> RunOutcome[Any]:
+def run_task(function: Function[Any, Any], task: StudyTask, session: Session, total: int = 1) -> RunOutcome[Any]:
     """The outcome of one run in this process. Only Ctrl-C and the end of the process are not outcomes.
 
-    label: put before the progress of the run.
+    total: how many runs this process does one after the other; of several, progress begins with the run's position.
     """
+    label = f"{task.number + 1}/{total} {task.name}  " if total > 1 else ""
     notes: list[str] = []
 
     def report(step: Progress) -> None:

@@ -27,6 +27,9 @@ STYLE = (
     "dl{display:grid;grid-template-columns:max-content auto;gap:.1rem 1rem;color:#5a626d}dd{margin:0}"
 )
 
+# Rows of a LaTeX table that fit on one page.
+LONGEST_TABULAR = 40
+
 
 def to_csv(frame: pd.DataFrame, as_written: Collection[Any] = ()) -> str:
     """Comma-separated values; missing scores are empty. Texts are made printable, but those of columns `as_written`."""
@@ -75,8 +78,9 @@ def to_markdown(frame: pd.DataFrame, digits: int = DIGITS) -> str:
 
 
 def to_latex(frame: pd.DataFrame) -> str:
-    """A LaTeX tabular for booktabs; scores have six digits."""
-    return format_for_people(frame).rename(columns=printable).to_latex(index=False, escape=True) + "\n"
+    """A LaTeX table for booktabs, a longtable if one page may be too short; scores have six digits."""
+    shown = format_for_people(frame).rename(columns=printable)
+    return shown.to_latex(index=False, escape=True, longtable=len(frame) > LONGEST_TABULAR) + "\n"
 
 
 def to_html(frame: pd.DataFrame) -> str:

@@ -160,8 +160,8 @@ def train(
                 training.run_epoch(batches, validation)
                 training.save_if_due()
                 text = f"loss {float(training.train_losses[-1].mean()):.4f}"
-                if training.held_out_losses:
-                    text += f"  validation {float(training.held_out_losses[-1].mean()):.4f}"
+                if training.validation_losses:
+                    text += f"  validation {float(training.validation_losses[-1].mean()):.4f}"
                 progress(Progress("fit", text, training.epoch, options.epochs, "steps"))
         return training.finish()
     except KeyboardInterrupt:
@@ -188,7 +188,7 @@ class _Training:
     identity: str
     epoch: int = 0
     train_losses: list[Tensor] = field(default_factory=list)
-    held_out_losses: list[Tensor] = field(default_factory=list)
+    validation_losses: list[Tensor] = field(default_factory=list)
     best: BestWeights | None = None
     next_save: float = 0.0
 
@@ -231,9 +231,9 @@ class _Training:
             if validation is not None:
                 self.model.eval()
                 with torch.no_grad():
-                    held_out = torch.stack([self._measure(batch) for batch in validation.epoch(0)]).cpu().double()
-                loss = _average(held_out)
-                self.held_out_losses.append(loss)
+                    measured = torch.stack([self._measure(batch) for batch in validation.epoch(0)]).cpu().double()
+                loss = _average(measured)
+                self.validation_losses.append(loss)
                 self.best = self.best or BestWeights(self.model, loss, self.options.patience)
                 self.best.update(self.epoch, loss)
         self.epoch += 1
@@ -259,7 +259,7 @@ class _Training:
             "optimizer": self.optimizer.state_dict(),
             "best": None if self.best is None else self.best.state(),
             "train": self.train_losses,
-            "validation": self.held_out_losses,
+            "validation": self.validation_losses,
         }
         with atomic_write(self.folder / FILE) as path, path.open("wb") as file:
             torch.save(state, file)
@@ -287,24 +287,24 @@ class _Training:
                 )
         self.epoch = state["epoch"]
         self.train_losses = state["train"]
-        self.held_out_losses = state["validation"]
+        self.validation_losses = state["validation"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if state["best"] is not None:
-            self.best = BestWeights(self.model, self.held_out_losses[-1], self.options.patience)
+            self.best = BestWeights(self.model, self.validation_losses[-1], self.options.patience)
             self.best.load(state["best"])
 
     def finish(self) -> History:
         """Give the model its best weights. Raises TrainingError if they, or all validation losses, are not finite."""
         train = np.array([losses.numpy() for losses in self.train_losses])
-        validation = np.array([losses.numpy() for losses in self.held_out_losses])
+        validation = np.array([losses.numpy() for losses in self.validation_losses])
         best_epoch = np.full(train.shape[1:], len(train) - 1)
         if self.best is not None:
             has_none = self.best.epochs < 0
             if has_none.any():
                 self._refuse(
                     f"no validation loss of {len(validation)} epochs is finite (the last one is "
-                    f"{self.held_out_losses[-1][has_none][0]})",
+                    f"{self.validation_losses[-1][has_none][0]})",
                     ", or leave extreme values out of the validation data",
                 )
             self.model.load_state_dict(self.best.weights)

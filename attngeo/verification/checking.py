@@ -18,7 +18,7 @@ from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, projections
 from attngeo.scores.weights import read
 from attngeo.verification.comparing import TOLERANCE, Prediction, compare
-from attngeo.verification.probing import Report, Run, products_of_runs, vectors_of_runs
+from attngeo.verification.probing import OnRun, RunModel, products_of_runs, vectors_of_runs
 from attngeo.verification.recording import record_products
 
 # What is compared: queries and keys with their biases.
@@ -101,23 +101,23 @@ def _apply_weight(weight: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 def check_expectations(
     model: Any,
-    run: Run,
+    run_model: RunModel,
     expected: Sequence[Expectation],
     skipped: Mapping[str, str],
-    report: Report,
+    on_run: OnRun,
 ) -> Findings:
     """Check what sites should multiply against what the model multiplies.
 
     Args:
         model: the model in memory.
-        run: runs the model, or parts of it one after the other, on inputs that reach every attention module; it must do
-            the same each time.
+        run_model: runs the model, or parts of it one after the other, on inputs that reach every attention module; it
+            must do the same each time.
         expected: what each site should multiply.
         skipped: what is left out: name pattern → reason.
-        report: is called with the number of runs that are done, and that of all.
+        on_run: is called with the number of runs that are done, and that of all.
     """
     with record_products(model) as recording:
-        run()
+        run_model()
     containers = [_nearest(expectation.module, recording.ran) for expectation in expected]
     contained: dict[str, list[int]] = defaultdict(list)
     widths: dict[str, set[int]] = defaultdict(set)
@@ -129,7 +129,7 @@ def check_expectations(
     best: dict[int, tuple[float, bool]] = {}
     explained: set[int] = set()
     attending: set[tuple[int, tuple[str, ...]]] = set()
-    for product in products_of_runs(model, run, widths, recording.products, report):
+    for product in products_of_runs(model, run_model, widths, recording.products, on_run):
         attending.add((product.softmax, product.running))
         owner = next((name for name in reversed(product.running) if name in widths), None)
         if owner is None:

@@ -352,7 +352,9 @@ _MAKERS: dict[str, Maker] = {
     "size spatial_shape hw input_dimensions image_size": lambda _: [(4, 4)],
 }
 # The same by single name.
-MAKERS = {name: make for names, make in _MAKERS.items() for name in names.split()}
+MAKERS: dict[str, Maker] = {}
+for _names, _make in _MAKERS.items():
+    MAKERS |= dict.fromkeys(_names.split(), _make)
 
 
 def combine_inputs(module: nn.Module, configs: list[Any], known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -56,7 +56,7 @@ class LoadArguments(NamedTuple):
 
 @contextmanager
 def open_running(
-    model: Any, store: TensorStore, report: ProgressCallback
+    model: Any, store: TensorStore, progress: ProgressCallback
 ) -> Iterator[tuple[nn.Module, frozenset[str]]]:
     """Inside, a model that runs: in evaluation mode, float32 and on the CPU.
 
@@ -66,7 +66,7 @@ def open_running(
     Args:
         model: a reference, or a model in memory.
         store: the same model, opened.
-        report: is called before each file.
+        progress: is called before each file.
 
     Raises:
         UnsupportedModelError: transformers has no class for it, does not load the file, or its weights are quantised.
@@ -76,7 +76,18 @@ def open_running(
     """
     with about(store.ref):
         if store.folder is not None:
-            yield _load_model(model, store, report)
+            # What can be refused is refused before a file of weights is downloaded.
+            arguments = _find_arguments(model if isinstance(model, ModelRef) else ModelRef.parse(model), store)
+            _refuse_foreign(store, arguments)
+            with _reach_hub(store):
+                config = _read_config(arguments)
+                model_class = _choose_class(config)
+                _require_room(_float32_nbytes(model_class, config, store))
+                store.download(lambda file: progress(Progress("download", file)))
+                store.open(store.names)  # raises for a broken file, with its name
+                progress(Progress("load", f"{model_class.__name__} in float32"))
+                loaded = _load(model_class, config, arguments)
+            yield loaded
             return
         tensors = [*model.parameters(), *model.buffers()]
         if any(t.is_meta for t in tensors):
@@ -86,23 +97,6 @@ def open_running(
             model = copy.deepcopy(model).to("cpu", torch.float32)
         with evaluate(model):
             yield model, frozenset()
-
-
-def _load_model(
-    model: str | Path | ModelRef, store: TensorStore, report: ProgressCallback
-) -> tuple[nn.Module, frozenset[str]]:
-    """The model of a reference. What can be refused is refused before a file of weights is downloaded."""
-    ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
-    arguments = _find_arguments(ref, store)
-    _refuse_foreign(store, arguments)
-    with _reach_hub(store):
-        config = _read_config(arguments)
-        model_class = _choose_class(config)
-        _require_room(_float32_nbytes(model_class, config, store))
-        store.download(lambda file: report(Progress("download", file)))
-        store.open(store.names)  # raises for a broken file, with its name
-        report(Progress("load", f"{model_class.__name__} in float32"))
-        return _load(model_class, config, arguments)
 
 
 def _find_arguments(ref: ModelRef, store: TensorStore) -> LoadArguments:

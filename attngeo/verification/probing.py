@@ -133,21 +133,22 @@ def _linear_hook(vectors: Vectors) -> Any:
 
 # The first run is what the others are compared with.
 RUNS = 4
-Run = Callable[[], None]
-Report = Callable[[int, int], None]
+RunModel = Callable[[], None]
+# Is called with the number of runs that are done, and that of all.
+OnRun = Callable[[int, int], None]
 
 
 def products_of_runs(
-    model: Any, run: Run, widths: Mapping[str, set[int]], first: Iterable[Product], report: Report
+    model: Any, run_model: RunModel, widths: Mapping[str, set[int]], first: Iterable[Product], on_run: OnRun
 ) -> Iterator[Product]:
     """Run the model RUNS times on known inputs and yield each product once, with its factors in all runs.
 
     Args:
         model: the model in memory.
-        run: runs it.
+        run_model: runs it.
         widths: module to check → the widths of its inputs.
         first: the products of a run without known inputs.
-        report: is called with the number of runs that are done, and that of all.
+        on_run: is called with the number of runs that are done, and that of all.
 
     Raises:
         NotEnoughMemoryError: all factors do not fit in memory.
@@ -164,13 +165,13 @@ def products_of_runs(
     others: Arguments = {}
     by_run: list[list[Product]] = []
     for number, vectors in enumerate(vectors_of_runs()):
-        report(number, RUNS)
+        on_run(number, RUNS)
         with (
             linear_norms(model, widths, vectors),
             probe_inputs(model, widths, vectors, others),
             record_products(model, widths) as recording,
         ):
-            run()
+            run_model()
         by_run.append(recording.products)
     yield from _align(by_run)
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -92,24 +93,24 @@ def verify(model: Model, *, session: Session) -> pd.DataFrame:  # noqa: D417 - t
 
 def verify_model(model: Model, session: Session) -> pd.DataFrame:
     """The verdicts of one model: `verify` with a session."""
-    report = session.progress
+    progress = session.progress
     with closing(open_store(model, session.hub)) as store, about(store.ref), silence_libraries():
         saved, skipped = sites_of(store, COMPARED)
         if isinstance(model, nn.Module) and not model.state_dict().keys() >= set(store.names):
             raise UnsupportedModelError(
                 "its modules have the names that PEFT gives them; verify it after merge_and_unload"
             )
-        with open_running(model, store, report) as (running, random):
+        with open_running(model, store, progress) as (running, random):
             loaded, skipped_in_memory = _sites_in_memory(running)
             _require_values(loaded, random, type(running).__name__)
-            expected, only_saved = _expect(store, saved, ModuleStore(running), loaded, report)
+            expected, only_saved = _expect(store, saved, ModuleStore(running), loaded, progress)
             drives = find_drives(running)
             findings = check_expectations(
                 running,
                 lambda: run_drives(running, drives.drives),
                 expected,
                 {**skipped_in_memory, **skipped},
-                lambda done, total: report(Progress("verify", "run the model", done, total, "steps")),
+                lambda done, total: progress(Progress("verify", "run the model", done, total, "steps")),
             )
     matched = {expectation.module for expectation in expected}
     only_loaded = [site for site in loaded if site.module not in matched]
@@ -137,7 +138,8 @@ def _sites_in_memory(model: nn.Module) -> tuple[list[AttentionSite], dict[str, s
 
 def _require_values(sites: Iterable[AttentionSite], random: Collection[str], class_name: str) -> None:
     """Raise CorruptCheckpointError if tensors of sites have random values, because the file lacks them."""
-    missing = [name for site in sites for name in site.tensors.values() if name in random]
+    names = chain.from_iterable(site.tensors.values() for site in sites)
+    missing = [name for name in names if name in random]
     if missing:
         raise CorruptCheckpointError(
             f"the file lacks {len(missing)} tensors that attend in {class_name}, for example {missing[0]}; the class "
@@ -150,7 +152,7 @@ def _expect(
     saved: Sequence[AttentionSite],
     in_memory: ModuleStore,
     loaded: Sequence[AttentionSite],
-    report: ProgressCallback,
+    progress: ProgressCallback,
 ) -> tuple[list[Expectation], list[AttentionSite]]:
     """What each site of the file, and each module in memory that shares its weights, should multiply.
 
@@ -160,7 +162,7 @@ def _expect(
     loaded_sites = dict(zip(places_of(loaded), loaded, strict=True))
     predicted: dict[SitePlace, Prediction] = {}
     for place, site in saved_sites.items():
-        report(Progress("verify", f"{site.stack} {site.layer}", len(predicted), len(saved), "steps"))
+        progress(Progress("verify", f"{site.stack} {site.layer}", len(predicted), len(saved), "steps"))
         predicted[place] = predict(store, site)
     sources = match_places(predicted, {place: predict(in_memory, site) for place, site in loaded_sites.items()})
     partners: dict[SitePlace, AttentionSite] = {}

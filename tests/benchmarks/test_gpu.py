@@ -70,7 +70,7 @@ def device_seconds(run: Callable[[], object]) -> float:
     """Seconds that the kernels and copies of one call take on the device. Prints the longest of them."""
     run()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as recorded:
         run()
         torch.cuda.synchronize()
     events = [event for event in recorded.key_averages() if event.device_type.name == "CUDA"]

@@ -23,7 +23,8 @@ import attngeo
 from attngeo.checkpoints import files
 from attngeo.checkpoints.files import FORMATS, Format
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.store import LARGE, TensorFile, TensorInfo
+from attngeo.checkpoints.store import TensorInfo
+from attngeo.checkpoints.tensor_file import LARGE, TensorFile
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError, UsageError
 
 Q0 = "model.layers.0.self_attn.q_proj.weight"

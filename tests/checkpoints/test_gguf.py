@@ -27,9 +27,10 @@ from torch import Tensor
 
 import attngeo
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.gguf import GgufFile, Unread, _Reader, read_vocabulary
+from attngeo.checkpoints.gguf import GgufFile
+from attngeo.checkpoints.gguf_header import HeaderReader, Unread, read_vocabulary
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.store import RegularFile
+from attngeo.checkpoints.tensor_file import RegularFile
 from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, ShapeError, UnsupportedModelError
 
@@ -377,7 +378,7 @@ def test_lists_of_too_many_texts_are_not_read(tmp_path: Path) -> None:
     values = [(f"t{number}", 9, struct.pack("<IQ", 8, 4) + bytes(32)) for number in range(5)]
     path = write_header(tmp_path / "m.gguf", values)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attngeo.checkpoints.gguf.MOST_SKIPPED", 19)
+        patch.setattr("attngeo.checkpoints.gguf_header.MOST_SKIPPED", 19)
         with pytest.raises(CorruptCheckpointError, match="a list of 4 texts"):
             GgufFile(RegularFile(path))
 
@@ -385,8 +386,8 @@ def test_lists_of_too_many_texts_are_not_read(tmp_path: Path) -> None:
 def test_short_texts_are_read_over_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [("t", 9, struct.pack("<IQ", 8, 100_000) + (struct.pack("<Q", 2) + b"of") * 100_000)]
     taken: list[int] = []
-    take = _Reader.take
-    monkeypatch.setattr(_Reader, "take", lambda self, count: (taken.append(count), take(self, count))[1])
+    take = HeaderReader.take
+    monkeypatch.setattr(HeaderReader, "take", lambda self, count: (taken.append(count), take(self, count))[1])
     with closing(RegularFile(write_header(tmp_path / "m.gguf", values))) as source:
         assert GgufFile(source).metadata["t"] == Unread(100_000)
     assert len(taken) < 1000

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from support.checkpoints import write_header
 
 from attngeo.checkpoints.safetensors import SafetensorsFile
-from attngeo.checkpoints.store import RegularFile
+from attngeo.checkpoints.tensor_file import RegularFile
 from attngeo.errors import CorruptCheckpointError
 
 ENTRY = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}

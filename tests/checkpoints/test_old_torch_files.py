@@ -24,7 +24,7 @@ from support.mutate import mutate_bytes
 
 import attngeo
 from attngeo.checkpoints import torch_file
-from attngeo.checkpoints.store import RegularFile
+from attngeo.checkpoints.tensor_file import RegularFile
 from attngeo.checkpoints.torch_file import OLD_MARKS, TorchFile
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsafeCheckpointError
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.quantised.fields import SCHEME, TABLES, WEIGHTS
+from attngeo.checkpoints.quantised.fields import SCHEME, WEIGHTS
 from attngeo.checkpoints.quantised.store import METHODS, DecodingStore
 from attngeo.checkpoints.store import DTYPE_NAMES, TensorInfo
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError
@@ -94,7 +94,7 @@ def test_rows_are_those_of_the_whole_weight(case: str, tmp_path: Path) -> None:
     whole = store.read(f"{Q0}.weight")
     for rows in (slice(0, 1), slice(7, 50), slice(96, None)):
         assert torch.equal(store.read(f"{Q0}.weight", rows), whole[rows])
-        assert store.fetched({f"{Q0}.weight": rows}) <= store.fetched({f"{Q0}.weight": slice(None)})
+        assert store.count_nbytes({f"{Q0}.weight": rows}) <= store.count_nbytes({f"{Q0}.weight": slice(None)})
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gpt_neox", "deepseek_v3"])
@@ -565,13 +565,15 @@ VALUES: list[Any] = [
     None, 0, -1, 2, 4, 8, 31, 32, 40, 64, 128, 10**400, 1.5, True, False, "x", "group", "channel", "tensor", "float",
     "int", "e5m2", "fp4", "gemm", "naive-quantized", "FP8", [], {}, [64, 64], [1, 32],
 ]  # fmt: skip
+# The tables of fields of all methods, and those of tables in them.
+ALL_FIELDS = (*(method.fields for method in METHODS.values()), SCHEME, WEIGHTS)
 # What is changed → packings for which another number is right, as GPTQModel computes it.
 FREE = {"checkpoint_format": ("gptq-v2",), "format": ("gptq-v2",), "sym": ("gptq-v2-stated-as-v1",)}
 
 
 def list_fields(table: Mapping[str, Any], *place: str) -> Iterator[tuple[str, ...]]:
     """The places of all fields of a table, and of the tables in it, but those that are without effect."""
-    without_effect = {name for fields in (*TABLES.values(), SCHEME, WEIGHTS) for name in fields.idle}
+    without_effect = {name for fields in ALL_FIELDS for name in fields.idle}
     for name, value in table.items():
         if name not in {"quant_method", *without_effect}:
             yield (*place, name)
@@ -651,17 +653,19 @@ def test_every_field_of_transformers_and_compressed_tensors_is_in_a_table() -> N
     }  # fmt: skip
     methods = {method.value for method in own.QuantizationMethod}
     assert methods & METHODS.keys() <= classes.keys()
-    assert TABLES.keys() == METHODS.keys()
-    pairs = [(TABLES[method], set(inspect.signature(made).parameters) - {"kwargs"}) for method, made in classes.items()]
+    pairs = [
+        (METHODS[method].fields, set(inspect.signature(made).parameters) - {"kwargs"})
+        for method, made in classes.items()
+    ]
     pairs += [
-        (TABLES["compressed-tensors"], QuantizationConfig.model_fields.keys()),
+        (METHODS["compressed-tensors"].fields, QuantizationConfig.model_fields.keys()),
         (SCHEME, QuantizationScheme.model_fields.keys()), (WEIGHTS, QuantizationArgs.model_fields.keys()),
     ]  # fmt: skip
     for method in ("awq", "gptq"):  # what they save
-        pairs.append((TABLES[method], classes[method](bits=4).to_dict().keys()))
+        pairs.append((METHODS[method].fields, classes[method](bits=4).to_dict().keys()))
     for table, fields in pairs:
         assert not set(fields) - {*table.applied, *table.idle, *table.fixed}
-    for table in (*TABLES.values(), SCHEME, WEIGHTS):
+    for table in ALL_FIELDS:
         assert not set(table.applied) & set(table.idle)
         assert not {*table.applied, *table.idle} & table.fixed.keys()
 

@@ -19,7 +19,7 @@ from support.messages import refuses
 import attngeo
 from attngeo.checkpoints import torch_file
 from attngeo.checkpoints.opening import open_store
-from attngeo.checkpoints.store import RegularFile
+from attngeo.checkpoints.tensor_file import RegularFile
 from attngeo.checkpoints.torch_file import TorchFile
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
 

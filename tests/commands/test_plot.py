@@ -110,8 +110,52 @@ def test_conditions_decide_the_exit_code(inside: Run) -> None:
     failed = inside("score", "demo:minilm", "demo:decoder", *options)
     assert failed.returncode == 1
     assert failed.stdout.count("\n") == 1 + 6 + 3  # the results all the same
-    lines = failed.stderr.splitlines()
-    assert len(lines) == 2
-    assert_states(lines[0], "demo:decoder", "decoder", "symmetry.median", "symmetry.median < 0.2")
-    assert re.search(r"\b0\.0\d+", lines[0])
-    assert_states(lines[1], "demo:minilm", "encoder", "layers", 6)
+    *passed, first, second = failed.stderr.splitlines()
+    assert len(passed) == 2
+    assert_states(passed[0], "passed", "demo:minilm", "encoder", "symmetry.median < 0.2")
+    assert re.search(r"symmetry.median is 0\.[45]", passed[0])
+    assert_states(passed[1], "passed", "demo:decoder", "decoder", "layers is 3")
+    assert_states(first, "failed", "demo:decoder", "decoder", "symmetry.median", "symmetry.median < 0.2")
+    assert re.search(r"\b0\.0\d+", first)
+    assert_states(second, "failed", "demo:minilm", "encoder", "layers", 6)
+
+
+def test_a_condition_says_with_heads_what_it_is_over(inside: Run) -> None:
+    unclear = inside("score", "demo:minilm", "--per-head", "--fail-if", "symmetry.min < -0.2")
+    assert unclear.returncode == 2
+    assert_states(unclear.stderr, "--per-head", "layers.symmetry.min", "heads.symmetry.min")
+    checks = ["--fail-if", "heads.symmetry.min < -0.2", "--fail-if", "layers.symmetry.min < -0.2"]
+    clear = inside("score", "demo:minilm", "--per-head", *checks, "--format", "csv")
+    assert clear.returncode == 1
+    assert [line.split(":")[1].strip() for line in clear.stderr.splitlines()] == ["check passed", "check failed"]
+
+
+def test_scores_are_compared_with_a_baseline(inside: Run, tmp_path: Path) -> None:
+    table = tmp_path / "earlier.json"
+    assert inside("score", "demo:encoder", "--per-head", "-o", table, "-q").returncode == 0
+    condition = "symmetry.median != baseline.symmetry.median or heads.symmetry.max > baseline.heads.symmetry.max"
+    same = inside("score", "demo:encoder", "--baseline", table, "--fail-if", condition)
+    assert same.returncode == 0, same.stderr
+    other = inside("score", "demo:decoder", "--baseline", table, "--fail-if", condition, "-q")
+    assert other.returncode == 1
+    assert_states(other.stderr, "demo:decoder", "baseline", "missing")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fact"),
+    [
+        (["--baseline", "none.csv", "--fail-if", "baseline.layers > 1"], 3, "none.csv"),
+        (["--baseline", "{table}"], 2, "--baseline"),
+        (["--fail-if", "baseline.layers > 1"], 2, "--baseline"),
+        (["--baseline", "{table}", "--fail-if", "baseline.layers > 1", "-o", "{table}"], 2, "input"),
+        (["--baseline", "model.safetensors", "--fail-if", "baseline.layers > 1"], 4, "results file"),
+    ],
+)
+def test_a_baseline_that_cannot_be_compared(
+    arguments: list[str], code: int, fact: str, inside: Run, tmp_path: Path
+) -> None:
+    table = tmp_path / "earlier.csv"
+    table.write_text("model,stack,layer,head,symmetry\ndemo:encoder,encoder,0,,0.5\n")
+    done = inside("score", "demo:encoder", *(argument.format(table=table) for argument in arguments), cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert_states(done.stderr, fact)

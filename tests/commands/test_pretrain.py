@@ -16,7 +16,7 @@ from support.runs import write_config, write_text
 
 from attngeo.options import options_of
 from attngeo.pretrain import ImagePretrainOptions, TextPretrainOptions
-from attngeo.pretrain.options import write_settings
+from attngeo.pretrain.settings import write_settings
 from attngeo.scores.spec import SCORES
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -361,6 +361,12 @@ def test_a_message_is_short_however_long_its_names_and_values_are(arguments: lis
 
 
 @pytest.mark.parametrize("name", [*NAMES, "efa fit", "efa run", "tabular fit", "tabular simulate"])
+def test_help_is_for_people_not_for_parsers(name: str, inside: Command) -> None:
+    text = inside(*name.split(), "--help-all" if name != "inspect" else "--help", COLUMNS="100").stdout
+    assert not re.search(r"[{}]|<=x|x>=|\.\.\.\]?\.\.\.|\[default: \(", text)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "efa fit", "efa run", "tabular fit", "tabular simulate"])
 def test_help_shows_at_most_25_options_and_help_all_every_one(name: str, inside: Command) -> None:
     def list_options(flag: str) -> list[str]:
         shown = inside(*name.split(), flag, COLUMNS="200")

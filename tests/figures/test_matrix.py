@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.scores import MARGIN_POINTS, draw_matrix, draw_outliers
+from attngeo.figures.matrix import MARGIN_POINTS, draw_matrix, draw_outliers
 from attngeo.figures.style import MARKED
 from attngeo.scores.matrices import count_outliers, query_key_matrix
 

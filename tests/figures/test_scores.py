@@ -12,7 +12,8 @@ from support.frames import one_model
 
 from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.scores import MANY_POINTS, draw_heads, draw_heatmap, draw_layers, draw_sizes
+from attngeo.figures.scores import MANY_POINTS, draw_heads, draw_heatmap, draw_layers
+from attngeo.figures.sizes import draw_sizes
 from attngeo.figures.style import DASHES, ROLES
 from attngeo.papers.saponati2025.published import published_scores
 

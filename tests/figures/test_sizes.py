@@ -10,7 +10,7 @@ from support.messages import refuses
 import attngeo
 from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.scores import MOST_NAMED, draw_sizes
+from attngeo.figures.sizes import MOST_NAMED, draw_sizes
 from attngeo.papers.saponati2025.published import published_scores
 
 SYMMETRY, ALONE = PlotOptions(), PlotOptions(published=False)

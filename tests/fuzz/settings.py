@@ -15,7 +15,7 @@ from support.mutate import choose_junk, mutate_bytes, mutate_json, mutate_value
 
 from attngeo.options import Options
 from attngeo.pretrain import make_options
-from attngeo.pretrain.options import SETTINGS
+from attngeo.pretrain.settings import SETTINGS
 
 
 def write_settings(rng: Random, folder: Path) -> None:

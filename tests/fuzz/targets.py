@@ -11,7 +11,7 @@ from fuzz import adapters, checkpoints, embeddings, estimators, lists, packed, r
 from fuzz.outcome import check_error
 
 from attngeo.errors import AttnGeoError
-from attngeo.pretrain.options import read_settings
+from attngeo.pretrain.settings import read_settings
 
 
 class Target(NamedTuple):

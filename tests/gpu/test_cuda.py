@@ -75,7 +75,7 @@ def test_tensors_arrive_whole_while_the_device_is_busy(layers_in_memory: int, tm
     busy = torch.randn(2048, 2048, device=CUDA)
     with closing(open_store(folder)) as store:
         sites, _ = sites_of(store)
-        memory = max(layers_in_memory * store.fetched(sites[0].reads), 1)
+        memory = max(layers_in_memory * store.count_nbytes(sites[0].reads), 1)
         found = []
         for site, tensors in read_ahead(store, sites, device=CUDA, memory=memory):
             for _ in range(5):

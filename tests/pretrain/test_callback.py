@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,18 @@ def test_rows_are_the_scores_of_the_live_model(name: str, built: Build, tmp_path
     assert frame.dropna(subset=["loss"]).groupby("step")["loss"].unique().map(list).to_dict() == {
         step: [loss] for step, loss in logged.items()
     }
+
+
+def test_the_history_of_the_trainer_has_the_medians(built: Build, tmp_path: Path) -> None:
+    trainer = train(built("bert"), tmp_path, AttentionGeometryCallback(), save_strategy="steps", save_steps=4)
+    logged = {each["step"]: each for each in trainer.state.log_history if "loss" in each}
+    assert [*logged] == [2, 4]
+    summary = attngeo.summarise(attngeo.score(trainer.model, per_head=True)).iloc[0]
+    for score in SCORES:
+        for name in (f"{score}_median", f"heads_{score}_median"):
+            assert logged[4][name] == pytest.approx(summary[name], abs=1e-5)
+    saved = json.loads((tmp_path / "checkpoint-4/trainer_state.json").read_text("utf-8"))["log_history"]
+    assert "symmetry_median" in saved[-1]
 
 
 def test_the_first_loss_of_a_resumed_run_is_a_mean_since_its_checkpoint(built: Build, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from attngeo.errors import (
 )
 from attngeo.pretrain import Comparison, TextPretrainOptions, compare, make_options
 from attngeo.pretrain.curves import EVALUATION, find_speed_up
-from attngeo.pretrain.options import write_settings
+from attngeo.pretrain.settings import write_settings
 from attngeo.progress import Progress
 from attngeo.scores.spec import SCORES
 

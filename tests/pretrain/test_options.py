@@ -15,14 +15,9 @@ from support.runs import small_options
 from attngeo.errors import DataUnavailableError, TrainingError, UsageError
 from attngeo.options import options_of
 from attngeo.pretrain import ComparisonOptions, ImagePretrainOptions, TextPretrainOptions, make_options
-from attngeo.pretrain.options import (
-    PRESETS,
-    SETTINGS,
-    read_settings,
-    resume_options,
-    separate_comparison,
-    write_settings,
-)
+from attngeo.pretrain.options import separate_comparison
+from attngeo.pretrain.presets import PRESETS
+from attngeo.pretrain.settings import SETTINGS, read_settings, resume_options, write_settings
 
 
 def test_the_module_imports_nothing_heavy() -> None:

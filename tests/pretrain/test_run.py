@@ -32,8 +32,8 @@ from attngeo.errors import (
     UsageError,
 )
 from attngeo.pretrain import TextPretrainOptions
-from attngeo.pretrain.options import read_settings
 from attngeo.pretrain.runs import Run, load_run, run
+from attngeo.pretrain.settings import read_settings
 from attngeo.progress import Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:datasets")

@@ -14,7 +14,7 @@ from support.runs import write_text
 
 from attngeo.papers.saponati2025.published import published_training
 from attngeo.pretrain import image_training, text
-from attngeo.pretrain.options import PRESETS
+from attngeo.pretrain.presets import PRESETS
 from attngeo.pretrain.text_source import TextSource
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report

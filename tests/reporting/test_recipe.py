@@ -13,7 +13,7 @@ import pytest
 
 from attngeo.errors import AttnGeoError, DataUnavailableError, UsageError
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.scores import draw_sizes
+from attngeo.figures.sizes import draw_sizes
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
 
@@ -165,7 +165,7 @@ def test_columns_of_the_published_models_select_them_in_one_kind_only(
         shown.append((rows["model"].unique().tolist(), published))
         return draw_sizes(rows, published, options)
 
-    monkeypatch.setattr("attngeo.figures.scores.draw_sizes", note)
+    monkeypatch.setattr("attngeo.figures.sizes.draw_sizes", note)
     text, where = recipe.read_text(), 'where = { modality = "vision" }'
     recipe.write_text(text.replace('kind = "layers"', f'kind = "size", {where}'))
     report = build_report(recipe, recipe.parent / "out")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import re
 
+import numpy as np
 import pytest
 
 import attngeo
 from attngeo.errors import UsageError
-from attngeo.scores.conditions import Condition, Outcome, condition_names
-from attngeo.scores.summary import summarise
+from attngeo.scores.conditions import Condition, Outcome
+from attngeo.scores.summary import QUANTILES
 
-VALUES = dict.fromkeys(condition_names(), 0.25) | {
+VALUES = {
     "symmetry.median": 0.5,
+    "symmetry.lower": 0.25,
     "layers": 6.0,
     "heads.directionality.min": -0.75,
 }
@@ -48,6 +50,11 @@ def test_what_conditions_mean(expression: str, holds: bool) -> None:
         ("1", "'1'"),
         ("symmetry.medain < 1", "symmetry.median"),
         ("symmetry < 0.3", "symmetry.median"),
+        ("symmetry.foo < 0.3", "one of: symmetry.min, symmetry.lower, symmetry.median"),
+        ("heads.symetry.mean < 0.3", "did you mean symmetry?"),
+        ("layers.heads < 3", "'layers.heads'"),
+        ("baseline.symmetry < 0.3", "symmetry.median"),
+        ("beauty.median < 0.3", "frobenius_norm"),
         ("model < 1", "'model'"),
         ("__import__('os').system('true') < 1", "__import__"),
         ("symmetry.median.__class__ < 1", "symmetry.median.__class__"),
@@ -87,10 +94,10 @@ def test_anything_else_is_refused_in_one_line_that_names_it(expression: str, fac
 
 def test_missing_values_hold_nothing_and_fail() -> None:
     frame = attngeo.score("demo:minilm", layers=[0])  # no heads
-    outcome = next(Condition("heads.symmetry.median > -2").outcomes(summarise(frame)))
+    outcome = next(Condition("heads.symmetry.median > -2").outcomes(frame))
     assert (outcome.holds, outcome.failed) == (None, True)
     assert "heads.symmetry.median" in outcome.reason
-    half = next(Condition("symmetry.median > 2 or heads.symmetry.median != 1").outcomes(summarise(frame)))
+    half = next(Condition("symmetry.median > 2 or heads.symmetry.median != 1").outcomes(frame))
     assert (half.holds, half.failed) == (None, True)
 
 
@@ -115,13 +122,43 @@ def test_infinities_are_compared() -> None:
 
 
 def test_names_are_listed_once() -> None:
-    assert Condition("layers > 1 and layers < heads and layers < 9").names == ["layers", "heads"]
+    assert [*Condition("layers > 1 and layers < heads and layers < 9").quantities] == ["layers", "heads"]
 
 
 def test_outcomes_are_of_each_stack_of_each_model() -> None:
-    summary = summarise(attngeo.score("demo:minilm", per_head=True))
-    outcome = next(Condition("symmetry.median > 0.4 and layers == 6 and heads == 72").outcomes(summary))
+    rows = attngeo.score("demo:minilm", per_head=True)
+    outcome = next(Condition("symmetry.median > 0.4 and layers == 6 and heads == 72").outcomes(rows))
     assert (outcome.model, outcome.stack, outcome.failed) == ("demo:minilm", "encoder", True)
-    assert outcome.values["symmetry.median"] == pytest.approx(summary["symmetry_median"].item())
+    assert outcome.values["symmetry.median"] == pytest.approx(rows[rows["head"].isna()]["symmetry"].median())
     assert list(outcome.values) == ["symmetry.median", "layers", "heads"]
     assert not any(map(math.isnan, outcome.values.values()))
+
+
+@pytest.mark.parametrize("column", ["symmetry", "symmetry_z", "directionality", "frobenius_norm", "d_model"])
+def test_every_column_of_numbers_can_be_checked_by_every_statistic(column: str) -> None:
+    rows = attngeo.score("demo:encoder", per_head=True)
+    is_head = rows["head"].notna()
+    for over, values in (("layers", rows[~is_head][column]), ("heads", rows[is_head][column])):
+        numbers = values.to_numpy(float)
+        expected = {name: np.quantile(numbers, share) for name, share in QUANTILES.items()} | {"mean": numbers.mean()}
+        condition = Condition(" or ".join(f"{over}.{column}.{name} < 0" for name in expected))
+        (outcome,) = condition.outcomes(rows)
+        assert [*outcome.values.values()] == pytest.approx([*expected.values()])
+
+
+def test_a_baseline_is_that_of_the_same_model_and_stack() -> None:
+    rows = attngeo.score(["demo:encoder", "demo:decoder"], per_head=True)
+    baseline = rows[rows["model"] == "demo:encoder"].assign(symmetry=lambda frame: frame["symmetry"] - 0.1)
+    condition = Condition("abs(symmetry.median - baseline.symmetry.median) > 0.05")
+    encoder, decoder = condition.outcomes(rows, baseline)
+    difference = encoder.values["symmetry.median"] - encoder.values["baseline.symmetry.median"]
+    assert difference == pytest.approx(0.1)
+    assert (encoder.holds, encoder.failed, encoder.note) == (True, True, "")
+    assert (decoder.holds, decoder.failed) == (None, True)
+    assert "baseline" in decoder.note
+
+
+def test_a_column_that_an_older_file_lacks_is_missing() -> None:
+    rows = attngeo.score("demo:encoder").drop(columns="symmetry_z")
+    (outcome,) = Condition("symmetry_z.mean > 0").outcomes(rows)
+    assert (outcome.holds, outcome.failed) == (None, True)

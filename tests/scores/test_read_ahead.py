@@ -95,7 +95,7 @@ def test_scores_do_not_depend_on_what_is_in_flight(folder: Path, memory: Any) ->
 def test_memory_bounds_the_layers_in_flight(store: TensorStore, lanes: int, layers: float) -> None:
     """As many as fit, at least one, and at most those that are worked on: one for each lane, and the caller's."""
     watched = Watched(store, lanes=lanes)
-    memory = int(layers * store.fetched(watched.sites[0].reads))
+    memory = int(layers * store.count_nbytes(watched.sites[0].reads))
     allowed = min(max(int(layers), 1), lanes + 1)
     for done, (site, _) in enumerate(read_ahead(watched, watched.sites, device=CPU, memory=memory)):
         assert site.layer == done

@@ -31,7 +31,7 @@ def test_a_new_score_is_in_the_frame_the_summary_and_conditions(toy: ScoreSpec) 
     heads = frame.loc[frame["head"].notna(), toy.name]
     assert summary["toy_median"].item() == layers.median()
     assert summary["heads_toy_max"].item() == heads.max()
-    outcome = next(Condition("toy.median > 0 and heads.toy.max < 1").outcomes(summary))
+    outcome = next(Condition("toy.median > 0 and heads.toy.max < 1").outcomes(frame))
     assert outcome.holds
     assert outcome.values["toy.median"] == layers.median()
 

@@ -36,7 +36,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("score demo:encoder --gamma -1", 2, ("--gamma", "at least 0")),
     ("score demo:encoder --precision flot32", 2, ("--precision", "did you mean float32?")),
     ("score demo:encoder --device gpu", 2, ("--device", "cuda")),
-    ("score demo:encoder --fail-if 'symetry.median < 0'", 2, ("did you mean symmetry.median?",)),
+    ("score demo:encoder --fail-if 'symetry.median < 0'", 2, ("'symetry.median'", "did you mean symmetry?")),
     ("score demo:encoder -o rows.xyz", 2, ("rows.xyz",)),
     ("score ./none", 3, ("./none",)),
     ("score none.safetensors", 3, ("none.safetensors",)),

@@ -17,7 +17,8 @@ from support.runs import small_options
 
 from attngeo.errors import FolderInUseError, OutputError
 from attngeo.pretrain import compare, run
-from attngeo.pretrain.options import ComparisonOptions, write_settings
+from attngeo.pretrain.options import ComparisonOptions
+from attngeo.pretrain.settings import write_settings
 from attngeo.reporting.report import build_report
 from attngeo.tables.files import HOLDER, LOCK, atomic_write, lock_folder, remove_unfinished
 

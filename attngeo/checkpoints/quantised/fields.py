@@ -124,20 +124,7 @@ MODELOPT = Fields(
     {"has_zero_point": (False,), "pre_quant_scale": (False,)},
 )  # fmt: skip
 MLX = Fields(("bits", "group_size", "mode"))
-
-TABLES: Mapping[str, Fields] = {
-    "awq": EVERY | SKIPPED | AWQ,
-    "bitsandbytes": EVERY | BITSANDBYTES,
-    "compressed-tensors": EVERY | COMPRESSED,
-    "fbgemm_fp8": EVERY | SKIPPED | FLOAT8,
-    "fp8": EVERY | SKIPPED | FLOAT8,
-    "gguf": EVERY | Fields(idle=("gguf_file",)),
-    "gptq": EVERY | SKIPPED | GPTQ,
-    "mlx": EVERY | MLX,
-    "modelopt": EVERY | MODELOPT,
-    "mxfp4": EVERY | SKIPPED,
-    "mxfp8": EVERY | SKIPPED | FLOAT8,
-}
+GGUF = Fields(idle=("gguf_file",))
 
 
 def require_known(stated: Mapping[str, Any], fields: Fields, table: str) -> None:

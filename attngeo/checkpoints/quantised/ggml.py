@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attngeo.checkpoints.gguf import DTYPES
+from attngeo.checkpoints.gguf import GGML_TYPES
 from attngeo.checkpoints.quantised.scheme import Packed, Stated
 from attngeo.checkpoints.store import TensorInfo
 from attngeo.errors import require_extra
@@ -22,7 +22,7 @@ class Ggml(Packed):
     parts: ClassVar = {"codes": (".weight",)}
     numbers: ClassVar = {}
     by_rows = True
-    dtypes = tuple(name for name, numbers, _ in DTYPES.values() if numbers > 1)
+    dtypes = tuple(name for name, numbers, _ in GGML_TYPES.values() if numbers > 1)
 
     def _state(self) -> Stated:
         return Stated()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from attngeo.checkpoints.patterns import PatternError, matches_start
-from attngeo.checkpoints.quantised.fields import MLX, SCHEME, TABLES, WEIGHTS, Fields, require_known
+from attngeo.checkpoints.quantised.fields import EVERY, GPTQ, MLX, SCHEME, SKIPPED, WEIGHTS, Fields, require_known
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError
 
 # A name of a module, or a part of one.
@@ -24,20 +24,21 @@ LINEAR = ("Linear", "Module")
 # Mode of MLX → the inputs of a group and the bits, if an entry does not state them.
 MLX_MODES = {"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)}
 # The lists of modules that are not quantised, which transformers matches as parts of names.
-SKIPPED = ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
+FIELDS_OF_SKIPPED = ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
 # What an entry of `dynamic` may change of a weight.
 DYNAMIC = Fields(
     ("bits", "group_size", "desc_act", "sym"),
-    TABLES["gptq"].idle,
-    {name: TABLES["gptq"].fixed[name] for name in ("pack_dtype", "adapter")},
+    (EVERY | SKIPPED | GPTQ).idle,
+    {name: GPTQ.fixed[name] for name in ("pack_dtype", "adapter")},
 )
 
 
-def resolve_settings(method: str, stated: Mapping[str, Any], module: str) -> list[Mapping[str, Any]]:
+def resolve_settings(method: str, fields: Fields, stated: Mapping[str, Any], module: str) -> list[Mapping[str, Any]]:
     """The settings of one weight: more than one if several groups may be its own.
 
     Args:
         method: the quantisation of the model.
+        fields: those that its configuration may have.
         stated: its settings, as config.json states them.
         module: the name of the weight without its ending.
 
@@ -48,8 +49,8 @@ def resolve_settings(method: str, stated: Mapping[str, Any], module: str) -> lis
     of_model = stated
     if method == "mlx":  # modules have entries of their own
         of_model = {name: value for name, value in stated.items() if not isinstance(value, Mapping | bool)}
-    require_known(of_model, TABLES[method], f"the configuration of {method}")
-    for name in SKIPPED:
+    require_known(of_model, fields, f"the configuration of {method}")
+    for name in FIELDS_OF_SKIPPED:
         if is_listed(module, stated.get(name)):
             raise _refuse_skipped(module, name)
     match method:

@@ -5,12 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
+from typing import NamedTuple
 
 from torch import Tensor
 
 from attngeo.bounds.machine import require_memory
 from attngeo.checkpoints.file_store import FileStore
 from attngeo.checkpoints.quantised.bitsandbytes import Blocks, Int8Rows
+from attngeo.checkpoints.quantised.fields import (
+    AWQ,
+    BITSANDBYTES,
+    COMPRESSED,
+    EVERY,
+    FLOAT8,
+    GGUF,
+    GPTQ,
+    MLX,
+    MODELOPT,
+    SKIPPED,
+    Fields,
+)
 from attngeo.checkpoints.quantised.floats import ModeloptFp4, PackedFp4, Scaled
 from attngeo.checkpoints.quantised.ggml import Ggml
 from attngeo.checkpoints.quantised.integers import Awq, CompressedIntegers, Gptq, Mlx
@@ -19,19 +33,30 @@ from attngeo.checkpoints.quantised.settings import estimate_settings, resolve_se
 from attngeo.checkpoints.store import FLOATS, OuterStore, TensorInfo, quantisation_settings, stated_quantisation
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError, about
 
-# Method, as config.json states it → the forms that its weights may have; the first one that fits is taken.
-METHODS: Mapping[str, tuple[type[Packed], ...]] = {
-    "awq": (Awq,),
-    "bitsandbytes": (Blocks, Int8Rows),
-    "compressed-tensors": (PackedFp4, CompressedIntegers, Scaled),
-    "fbgemm_fp8": (Scaled,),
-    "fp8": (Scaled,),
-    "gguf": (Ggml,),
-    "gptq": (Gptq,),
-    "mlx": (Mlx,),
-    "modelopt": (ModeloptFp4, Scaled),
-    "mxfp4": (),  # its attention is plain
-    "mxfp8": (Scaled,),
+
+class Quantisation(NamedTuple):
+    """A quantisation.
+
+    fields: of its configuration. forms: that its weights may have; the first one that fits is taken.
+    """
+
+    fields: Fields
+    forms: tuple[type[Packed], ...]
+
+
+# Name of a method, as config.json states it → the method.
+METHODS: Mapping[str, Quantisation] = {
+    "awq": Quantisation(EVERY | SKIPPED | AWQ, (Awq,)),
+    "bitsandbytes": Quantisation(EVERY | BITSANDBYTES, (Blocks, Int8Rows)),
+    "compressed-tensors": Quantisation(EVERY | COMPRESSED, (PackedFp4, CompressedIntegers, Scaled)),
+    "fbgemm_fp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
+    "fp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
+    "gguf": Quantisation(EVERY | GGUF, (Ggml,)),
+    "gptq": Quantisation(EVERY | SKIPPED | GPTQ, (Gptq,)),
+    "mlx": Quantisation(EVERY | MLX, (Mlx,)),
+    "modelopt": Quantisation(EVERY | MODELOPT, (ModeloptFp4, Scaled)),
+    "mxfp4": Quantisation(EVERY | SKIPPED, ()),  # its attention is plain
+    "mxfp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
 }
 # How the names of codes end under methods that are not decoded, so that errors name the weight that is wanted.
 OTHER_CODES = (
@@ -59,7 +84,7 @@ class DecodingStore(OuterStore):
         self._files = inner
         self.method = stated_quantisation(inner.config)
         self._settings = quantisation_settings(inner.config)
-        self._forms = METHODS.get(self.method, ())
+        self._forms = METHODS[self.method].forms if self.method in METHODS else ()
         self._packed: dict[str, Packed | None] = {}
         self._small: dict[str, Tensor] = {}
 
@@ -147,7 +172,8 @@ class DecodingStore(OuterStore):
     def _decide(self, name: str, form: type[Packed], infos: Mapping[str, TensorInfo]) -> Packed:
         """A weight in the form of the settings that its tensors agree with; the first error if there are none."""
         first: CheckpointError | None = None
-        for settings in resolve_settings(self.method, self._settings, name.removesuffix(WEIGHT)):
+        fields = METHODS[self.method].fields
+        for settings in resolve_settings(self.method, fields, self._settings, name.removesuffix(WEIGHT)):
             try:
                 return form(name, settings, infos, self._read_small, self.method)
             except CheckpointError as error:
@@ -184,9 +210,9 @@ class DecodingStore(OuterStore):
                     needs[packed.infos[role].name] = stored_rows
         return needs
 
-    def fetched(self, reads: Mapping[str, slice]) -> int:
+    def count_nbytes(self, reads: Mapping[str, slice]) -> int:
         """Bytes that `read_all` reads of the files."""
-        return self._inner.fetched(self._list_needs(reads))
+        return self._inner.count_nbytes(self._list_needs(reads))
 
     def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
         """Open the files that hold these tensors, and read what tells the shapes of packed ones, all at once."""

@@ -19,7 +19,7 @@ from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import DataError, about, first_line
 from attngeo.papers.wibisono2023.options import ADDRESS, ShiftConvention, ShiftSetting, require_cars
 from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.studies.results import downloads_folder, fetch
+from attngeo.studies.downloads import downloads_folder, fetch
 
 # Standard deviations: of the response's noise, and of the features' noise at `noise` 1, for features that the response
 # depends on and for others.

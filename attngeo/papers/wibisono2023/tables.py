@@ -31,7 +31,7 @@ from attngeo.papers.wibisono2023.summaries import (
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import describe_code
 from attngeo.session import Session
-from attngeo.studies.results import KeptResult, find_record
+from attngeo.studies.results import ResultRecord, locate_record
 
 SOURCE = "Wibisono and Wang 2023 (arXiv 2307.04057), tables 1 and 2"
 # The folder of the result store.
@@ -135,7 +135,7 @@ class MethodRun:
         of its packages.
         """
         problems = [Problem(self.make_table(seed), seed) for seed in self.seeds]
-        records = [self._find_record(problem) for problem in problems]
+        records = [self._locate_record(problem) for problem in problems]
 
         def compute(missing: list[int]) -> list[Answer]:
             return self._measure([problems[number] for number in missing], session.progress)
@@ -155,14 +155,14 @@ class MethodRun:
             answers.append(([scores], {**self.about, **predicted.about, "seed": seed}))
         return answers
 
-    def _find_record(self, problem: Problem) -> KeptResult | None:
+    def _locate_record(self, problem: Problem) -> ResultRecord | None:
         """What is kept of a data set, under its cells and all else that the scores depend on."""
         digest = hashlib.sha256()
         for values in (*problem.table.train, *problem.table.test):
             digest.update(f"{values.shape}".encode() + np.ascontiguousarray(values, dtype="<i8").tobytes())
         version = describe_code(METHODS[self.method].package)
         depends_on = {"rows": digest.hexdigest(), "seed": problem.seed, "method": self.method, "version": version}
-        return find_record(KIND, depends_on, about={"version": version, "method": self.method})
+        return locate_record(KIND, depends_on, about={"version": version, "method": self.method})
 
 
 def _score(rows: Rows, predicted: np.ndarray, prefix: str = "") -> dict[str, float]:

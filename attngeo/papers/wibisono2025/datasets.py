@@ -40,7 +40,7 @@ from attngeo.papers.wibisono2025.temperature import (
     split_temperatures,
 )
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.studies.results import downloads_folder, fetch
+from attngeo.studies.downloads import downloads_folder, fetch
 
 # The largest file has 5 MB.
 MOST_BYTES = 20_000_000

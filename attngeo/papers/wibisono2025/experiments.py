@@ -40,7 +40,7 @@ from attngeo.papers.wibisono2025.splits import Split
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import describe_code
 from attngeo.session import Session
-from attngeo.studies.results import KeptResult, find_record
+from attngeo.studies.results import ResultRecord, locate_record
 
 if TYPE_CHECKING:
     from attngeo.estimators import ExponentialFamilyAttention
@@ -87,7 +87,7 @@ class EfaRun:
         interrupted resumes. A run whose model is to be saved and is missing is computed again.
         """
         split = load_split(self.experiment, self.choices.data, self.choices.published)
-        record = self._find_record(split)
+        record = self._locate_record(split)
 
         def compute(_: list[int]) -> list[runs.Answer]:
             state = None if record is None else record.folder
@@ -132,7 +132,7 @@ class EfaRun:
             named.save(self.folder)
         return _measure(model, split.test, self.setting) | {"epochs": float(len(model.history_.train))}
 
-    def _find_record(self, split: Split) -> KeptResult | None:
+    def _locate_record(self, split: Split) -> ResultRecord | None:
         """What is kept of the run, under all that its numbers depend on."""
         digest = hashlib.sha256()
         for frame in split:
@@ -149,7 +149,7 @@ class EfaRun:
             "options": options,
             "version": version,
         }
-        return find_record(KIND, depends_on, about={"version": version})
+        return locate_record(KIND, depends_on, about={"version": version})
 
 
 def rename_items(items: Sequence[Any], names: Mapping[Any, str]) -> list[Any]:

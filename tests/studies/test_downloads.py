@@ -12,7 +12,7 @@ from support.messages import refuses
 
 from attngeo.errors import DataError, DataUnavailableError, OutputError
 from attngeo.progress import Progress, ignore_progress
-from attngeo.studies.results import downloads_folder, fetch
+from attngeo.studies.downloads import downloads_folder, fetch
 
 CONTENT = b"the file"
 

@@ -1,0 +1,146 @@
+"""The updates that a text asks of attention, layer by layer and by pairs of tokens: rows of `attngeo gradients`."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from attngeo.choices import one_of
+from attngeo.errors import DataError
+from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.style import (
+    DASHES,
+    OBJECTIVE_NAMES,
+    OBJECTIVES,
+    OTHER,
+    SIGNED,
+    add_band,
+    axis_title_of,
+    choose_ticks,
+    compose_title,
+    escape_name,
+    escape_names,
+    finish_figure,
+    hover_of,
+    label_of,
+    quartiles_by,
+)
+
+# Tokens of a sequence that axes have room to name, and the fewest that a map is made for.
+MOST_TOKENS, FEWEST_TOKENS = 64, 24
+# Pixels of a token on both axes, and around their map.
+TOKEN, MARGIN = 11, 220
+
+
+def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
+    """A score of the updates against the layer: the median over heads in a band of quartiles; dotted, at chance.
+
+    Args:
+        rows: rows of `attngeo gradients`: model, stack, layer, head, objective, and the score.
+        options: `score` names the score.
+
+    Returns:
+        A figure of one colour for each objective, one dash for each model and stack.
+
+    Raises:
+        DataError: there are no heads.
+    """
+    score = options.score
+    heads = rows[rows["head"].notna()]
+    if heads.empty:
+        raise DataError("the rows of heads are missing, expected those of attngeo gradients")
+    stacks = list(heads.groupby(["model", "stack"], sort=False).groups)
+    figure = go.Figure()
+    for (model, stack, objective), updates in heads.groupby(["model", "stack", "objective"], sort=False):
+        colour = OBJECTIVES.get(str(objective), OTHER)
+        dash = DASHES[stacks.index((model, stack)) % len(DASHES)]
+        name = escape_name(OBJECTIVE_NAMES.get(str(objective), objective))
+        if len(stacks) > 1:
+            name = f"{escape_name(model)} · {name}"
+        quartiles = quartiles_by(updates, "layer", score)
+        add_band(figure, quartiles["lower"], quartiles["upper"], colour, name)
+        figure.add_scatter(
+            x=quartiles.index,
+            y=quartiles["median"],
+            name=name,
+            legendgroup=name,
+            mode="lines+markers",
+            line={"color": colour, "width": 2.5, "dash": dash},
+            customdata=quartiles[["lower", "upper"]],
+            hovertemplate=f"{name}, layer %{{x}}<br>{hover_of(score)} "
+            "(%{customdata[0]:.3f} to %{customdata[1]:.3f})<extra></extra>",
+        )
+        if f"{score}_chance" not in updates:
+            continue
+        chance = updates.groupby("layer")[f"{score}_chance"].median()
+        figure.add_scatter(
+            x=chance.index,
+            y=chance,
+            mode="lines",
+            line={"color": colour, "width": 1, "dash": "dot"},
+            showlegend=False,
+            legendgroup=name,
+            hovertemplate=f"{name}, layer %{{x}}<br>shuffled %{{y:.3f}}<extra></extra>",
+        )
+    figure.update_layout(
+        xaxis={"title": "layer", **choose_ticks(pd.Index(heads["layer"]))}, yaxis={"title": axis_title_of(score)}
+    )
+    details = "median and quartiles over heads; dotted: rows of β shuffled"
+    return finish_figure(figure, compose_title(rows, f"{label_of(score)} of updates of W_qk"), details)
+
+
+def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
+    """β of each pair of tokens as a map, of one head or summed over the heads of a layer; blank if not seen.
+
+    Args:
+        rows: rows of `attngeo gradients --pairs-output`: model, stack, layer, head, position, token, other_position,
+            other_token, beta.
+        options: `layer` and `head` choose the pairs; all heads if `head` is None.
+
+    Returns:
+        A figure of one map, with the names of the tokens if axes have room for them.
+
+    Raises:
+        UsageError: the rows lack the layer or the head.
+        DataError: the pairs are of several models or stacks.
+    """
+    for name in ("model", "stack"):
+        if rows[name].nunique() > 1:
+            raise DataError(f"pairs of several values of {name}, expected one; select it with where")
+    pairs = _choose(rows, "layer", options.layer)
+    details = f"layer {options.layer}, sum over heads"
+    if options.head is not None:
+        pairs = _choose(pairs, "head", options.head)
+        details = f"layer {options.layer}, head {options.head}"
+    table = pairs.groupby(["position", "other_position"])["beta"].sum().unstack()
+    tokens = pairs.drop_duplicates("position").set_index("position")["token"]
+    names = escape_names(tokens[table.index])
+    reach = float(table.abs().max().max()) or 1.0
+    heatmap = go.Heatmap(
+        z=table.to_numpy(),
+        colorscale=SIGNED,
+        zmin=-reach,
+        zmax=reach,
+        hoverongaps=False,
+        customdata=[[(name, other) for other in names] for name in names],
+        colorbar={"title": "∂loss/∂logit", "exponentformat": "power"},
+        hovertemplate="%{customdata[0]} attends to %{customdata[1]}<br>%{z:.3g}<extra></extra>",
+    )
+    figure = go.Figure(heatmap)
+    if len(names) <= MOST_TOKENS:  # a token may occur twice, so that axes have numbers
+        ticks = list(range(len(names)))
+        figure.update_xaxes(tickvals=ticks, ticktext=names, tickangle=-90)
+        figure.update_yaxes(tickvals=ticks, ticktext=names)
+    figure.update_xaxes(title="attended to", showgrid=False, zeroline=False, automargin=True)
+    figure.update_yaxes(
+        title="token that attends", showgrid=False, zeroline=False, automargin=True, autorange="reversed"
+    )
+    size = max(len(names), FEWEST_TOKENS) * TOKEN + MARGIN
+    figure.update_layout(height=size, width=size + 120)
+    return finish_figure(figure, compose_title(rows, "gradients by attention logits"), details)
+
+
+def _choose(rows: pd.DataFrame, column: str, number: int) -> pd.DataFrame:
+    """The rows with this number of a layer or head. Raises UsageError if there is none."""
+    one_of(column, str(number), [str(known) for known in sorted(rows[column].unique())])
+    return rows[rows[column] == number]

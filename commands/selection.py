@@ -1,0 +1,55 @@
+"""Which rows and columns of a table a command writes and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from attngeo.errors import UsageError
+from attngeo.options import RESULTS, Options, option
+from attngeo.tables.read import explain_unknown_column
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Selection(Options):
+    """The rows and columns of a table that are written and printed: by default all of them."""
+
+    columns: Sequence[str] = option(
+        (),
+        "Write and print only these columns, for example model,layer,symmetry",
+        panel=RESULTS,
+        metavar="LIST",
+        parse=lambda names: tuple(filter(None, (name.strip() for name in names.split(",")))),
+    )
+    sort: str | None = option(
+        None, "Sort by this column, the largest value first; -COLUMN for the smallest", panel=RESULTS, metavar="COLUMN"
+    )
+    top: int | None = option(None, "Only the first so many rows", panel=RESULTS, metavar="N", least=1)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether something else than the whole table is wanted."""
+        return bool(self.model_fields_set)
+
+    def check(self, known: Collection[str]) -> None:
+        """Raise UsageError for a column that is none of the known ones, and for an empty list of columns."""
+        if "columns" in self.model_fields_set and not self.columns:
+            raise UsageError("$columns names no column, expected names such as model,layer,symmetry", "columns")
+        named = {"columns": self.columns, "sort": [] if self.sort is None else [self.sort.removeprefix("-")]}
+        for name, columns in named.items():
+            for column in columns:
+                if column not in known:
+                    raise UsageError(f"${name}: {explain_unknown_column(column, known)}", name)
+
+    def select(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The selected rows and columns; missing values are sorted to the end."""
+        if self.sort is not None:
+            ascending = self.sort.startswith("-")
+            rows = rows.sort_values(self.sort.removeprefix("-"), ascending=ascending, kind="stable")
+        if self.top is not None:
+            rows = rows.head(self.top)
+        if self.columns:
+            rows = rows[[*self.columns]]
+        return rows.reset_index(drop=True)

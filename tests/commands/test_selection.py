@@ -1,0 +1,82 @@
+"""Rows and columns that `attngeo score` selects, tables for LaTeX, and narrow or plain terminals."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pandas as pd
+import pytest
+from support.messages import assert_states
+
+from attngeo import score
+
+Run = Callable[..., CompletedProcess[str]]
+
+
+def test_the_largest_rows_of_all_models(inside: Run, tmp_path: Path) -> None:
+    options = ["--per-head", "--sort", "symmetry", "--top", "5", "--columns", "model,layer,head,symmetry"]
+    done = inside("score", "demo:encoder", "demo:decoder", *options, "-o", "s.csv", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = score(["demo:encoder", "demo:decoder"], per_head=True)
+    expected = rows.nlargest(5, "symmetry")[["model", "layer", "head", "symmetry"]].reset_index(drop=True)
+    written = pd.read_csv(tmp_path / "s.csv", dtype={"layer": "Int64", "head": "Int64"})
+    pd.testing.assert_frame_equal(written, expected, check_dtype=False)
+    assert [line.split()[0] for line in done.stdout.splitlines() if "demo:" in line] == [*expected["model"]]
+
+
+def test_the_smallest_rows_come_first_by_a_minus(inside: Run) -> None:
+    done = inside("score", "demo:decoder", "--sort", "-directionality", "--format", "csv", "-q")
+    directionality = score("demo:decoder")["directionality"]
+    printed = pd.read_csv(io.StringIO(done.stdout))
+    assert printed["directionality"].tolist() == pytest.approx(sorted(directionality))
+
+
+def test_checks_see_the_rows_that_are_not_selected(inside: Run) -> None:
+    done = inside("score", "demo:minilm", "--top", "1", "--columns", "layer", "--fail-if", "layers == 6", "-q")
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "facts"),
+    [
+        (["--sort", "symetry"], ("--sort", "symmetry")),
+        (["--columns", "layer,beauty"], ("--columns", "beauty")),
+        (["--columns", ","], ("--columns",)),
+        (["--top", "0"], ("--top", 1)),
+    ],
+)
+def test_a_selection_of_nothing_known_is_refused_before_anything_is_read(
+    arguments: list[str], facts: tuple[object, ...], inside: Run
+) -> None:
+    done = inside("score", "demo:none", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert_states(done.stderr, *facts)
+
+
+def test_long_tables_for_latex_go_over_pages_and_have_the_columns_of_the_terminal(inside: Run, tmp_path: Path) -> None:
+    for model, environment in (("demo:minilm", "longtable"), ("demo:decoder", "tabular")):
+        assert inside("score", model, "--per-head", "-o", "t.tex", "-q", cwd=tmp_path).returncode == 0
+        text = (tmp_path / "t.tex").read_text("utf-8")
+        assert text.startswith(f"\\begin{{{environment}}}{{lllllll}}")
+        assert "stack & layer & head & symmetry & directionality & symmetry\\_z & frobenius\\_norm" in text
+
+
+def test_words_of_titles_break_only_where_nothing_else_fits(inside: Run) -> None:
+    narrow = inside("score", "demo:minilm", "demo:decoder", "-q", COLUMNS="60")
+    assert "symmetry       directionality" in narrow.stdout
+    narrower = inside("score", "demo:minilm", "demo:decoder", "-q", COLUMNS="34")
+    assert max(map(len, narrower.stdout.splitlines())) <= 34
+    # No value is cut.
+    assert "…" not in narrower.stdout
+
+
+@pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
+def test_a_plain_terminal_gets_bars_and_lines_of_ascii(environment: dict[str, str], attngeo: Run) -> None:
+    done = attngeo("score", "demo:encoder", "-q", COLUMNS="80", **environment)
+    bars = [line for line in done.stdout.splitlines() if "|" in line and "##" in line]
+    assert len(bars) >= 2
+    assert all(line.isascii() for line in bars)
+    assert "?" not in done.stdout
