@@ -270,6 +270,14 @@ def rescale(w: Tensor) -> tuple[Tensor, Tensor]:
     return w / divisor[..., None, None].to(w.device), divisor.where(usable, largest)
 
 
+def rescale_form(form: Form) -> tuple[Form, Tensor]:
+    """The form with factors as `rescale` returns them, and what M was divided by, [heads], float64 on the CPU."""
+    left, left_divisors = rescale(form.left)
+    right, right_divisors = rescale(form.right)
+    divisors = left_divisors.double() * right_divisors[form.key_heads].double()
+    return Form(left, right, form.key_heads), divisors
+
+
 def append_bias(w: Tensor, bias: Tensor | None) -> Tensor:
     """Append the bias to w as the weights of one more input that is always 1.
 
@@ -404,16 +412,9 @@ def directionality(wq: Tensor, wk: Tensor, *, gamma: float = 2.0, convention: Co
 def directionality_of(statistics: FormStatistics, *, gamma: float, convention: Convention) -> Tensor:
     """The directionality of each head, [heads], float64; see `directionality`.
 
-    The definition jumps when a norm crosses the threshold, so rounding could move a norm across. If one that was
-    computed in float32 is near it, the norms are therefore computed again in float64, from the factors.
+    The definition jumps when a norm crosses the threshold, see `norms_and_thresholds`.
     """
-    norms = _exact(torch.stack([statistics.row_norms, statistics.column_norms]))  # [2, heads, n]
-    thresholds = outlier_threshold(norms, gamma, convention)
-    if statistics.form.left.dtype == torch.float32:
-        is_near = ((norms - thresholds).abs() < NEAR * thresholds.abs()).any(-1).cpu()
-        if is_near.any():
-            _make_exact(norms, is_near, statistics.form)
-            thresholds = outlier_threshold(norms, gamma, convention)
+    norms, thresholds = norms_and_thresholds(statistics, gamma, convention)
     amounts = norms - thresholds if convention == "published" else norms
     rows, columns = amounts.where(is_outlier(norms, thresholds), 0).sum(-1).unbind()
     total = rows + columns
@@ -421,6 +422,27 @@ def directionality_of(statistics: FormStatistics, *, gamma: float, convention: C
     # An infinite norm does not exceed a mean that is infinite too: the sums alone would give 0.
     defined = norms.isfinite().all(-1).all(0) & total.isfinite() & (norms[0] > 0).any(-1)
     return scores.where(defined, float("nan"))
+
+
+def norms_and_thresholds(
+    statistics: FormStatistics, gamma: float, convention: Convention = "corrected"
+) -> tuple[Tensor, Tensor]:
+    """The norms of rows and of columns, and what they must exceed to be outliers.
+
+    Rounding could move a norm across the threshold. If one that was computed in float32 is near it, the norms are
+    therefore computed again in float64, from the factors.
+
+    Returns:
+        [2, heads, n] and [2, heads, 1], float64: rows first.
+    """
+    norms = _exact(torch.stack([statistics.row_norms, statistics.column_norms]))
+    thresholds = outlier_threshold(norms, gamma, convention)
+    if statistics.form.left.dtype == torch.float32:
+        is_near = ((norms - thresholds).abs() < NEAR * thresholds.abs()).any(-1).cpu()
+        if is_near.any():
+            _make_exact(norms, is_near, statistics.form)
+            thresholds = outlier_threshold(norms, gamma, convention)
+    return norms, thresholds
 
 
 def _make_exact(norms: Tensor, wanted: Tensor, form: Form) -> None:
@@ -453,6 +475,12 @@ def is_outlier(norms: Tensor, threshold: Tensor) -> Tensor:
     return norms > threshold * (1 + EQUAL)
 
 
+def measure_spread(norms: Tensor) -> Tensor:
+    """Variance of norms [*lead, n] over their mean square, [*lead], float64; in [0, 1), NaN if all of them are 0."""
+    norms = _exact(norms)
+    return (1 - norms.mean(-1).square() / norms.square().mean(-1)).clamp(min=0)
+
+
 def score_pairs(wq: Tensor, wk: Tensor, score: Callable[[FormStatistics], Tensor]) -> Tensor:
     """Apply `score` to the form of each pair of factors.
 
@@ -474,8 +502,8 @@ def score_pairs(wq: Tensor, wk: Tensor, score: Callable[[FormStatistics], Tensor
     with torch.no_grad():
         scores = [wq.new_zeros(0, dtype=dtype)]
         for pairs in _batches(range(len(queries)), queries, dtype):
-            left, right = (rescale(_take(w, pairs).to(dtype).contiguous())[0] for w in (queries, keys))
-            form = Form(left, right, list(range(len(pairs))))
+            left, right = (_take(w, pairs).to(dtype).contiguous() for w in (queries, keys))
+            form, _ = rescale_form(Form(left, right, list(range(len(pairs)))))
             scores.append(score(form_statistics(form)).to(wq.device, dtype))
         return torch.cat(scores).reshape(lead)
 

@@ -73,7 +73,8 @@ class PlotOptions(Options):
     )
     over: Literal["layers", "heads"] = option(
         "layers",
-        "Draw the score of each whole layer, or median and quartiles over its heads (training-layers)",
+        "Draw the score of each whole layer, or median and quartiles over its heads (training-layers); count outliers "
+        "of layers, or of heads (outliers)",
         panel=DRAWING,
     )
     published: bool = option(
@@ -192,6 +193,10 @@ FIGURES: dict[str, FigureSpec] = {
         FigureSpec(
             name="matrix", draw="matrix:draw_matrix", source="matrix", options=("layer", "head", "stack"),
             description="entries of one W_qk, with the norms of its rows and columns",
+        ),
+        FigureSpec(
+            name="outliers", draw="matrix:draw_outliers", source="matrix", options=("over", "stack"),
+            description="rows and columns of W_qk that are outliers of several layers, against chance",
         ),
         FigureSpec(
             name="training", draw="training:draw_training", source="pretrain", columns=TRAINED, draws_loss=True,

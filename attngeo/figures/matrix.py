@@ -1,4 +1,4 @@
-"""The entries of one query-key matrix, with the norms of its rows and columns."""
+"""The entries of one query-key matrix with the norms of its rows and columns, and the outliers of many."""
 
 from __future__ import annotations
 
@@ -100,3 +100,47 @@ def _add_margin(figure: go.Figure, norms: pd.DataFrame, axis: str, subplot: dict
         else:
             points = {"x": values, "y": positions, "hovertemplate": "row %{y}<br>norm %{x:.4g}<extra></extra>"}
         figure.add_scatter(showlegend=False, **points, **style, **subplot)
+
+
+def draw_outliers(counts: pd.DataFrame, options: PlotOptions) -> go.Figure:
+    """In how many layers or heads each row and column of W_qk is an outlier; marked if chance gives less than one.
+
+    Args:
+        counts: table of `attngeo.scores.matrices.count_outliers`, whose `attrs` name the model.
+        options: `over` chooses layers or heads.
+
+    Returns:
+        A figure of two panels: rows, and columns.
+    """
+    unit = options.over
+    total = counts.attrs[f"of_{unit}"]
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+    marked = []
+    for panel, axis in enumerate(("row", "column"), 1):
+        outliers = counts[(counts["axis"] == axis) & (counts[unit] > 0)]
+        is_marked = outliers[f"{unit}_by_chance"] < 1
+        marked.append(f"{int(is_marked.sum())} {axis}s")
+        for rows, colour in ((outliers[~is_marked], GUIDE), (outliers[is_marked], MARKED)):
+            figure.add_scatter(
+                x=rows["index"],
+                y=rows[unit],
+                mode="markers",
+                marker={"color": colour, "size": 5},
+                showlegend=False,
+                customdata=rows[["layers", "heads", f"{unit}_by_chance"]],
+                hovertemplate=f"{axis} %{{x}}<br>outlier of %{{customdata[0]}} of {counts.attrs['of_layers']} layers, "
+                f"%{{customdata[1]}} of {counts.attrs['of_heads']} heads<br>"
+                f"by chance %{{customdata[2]:.2g}} {axis}s of as many {unit}<extra></extra>",
+                row=panel,
+                col=1,
+            )
+        figure.update_yaxes(title=f"{unit} ({axis}s)", range=[0, total * 1.05], row=panel, col=1)
+        figure.update_xaxes(range=[-0.5, counts.attrs["d_model"] - 0.5], row=panel, col=1)
+    figure.update_xaxes(title="row (query dimension), column (key dimension)", row=2, col=1)
+    details = (
+        f"norm above mean + {counts.attrs['gamma']:g}·std; "
+        f"marked: {' and '.join(marked)} in so many {unit} that chance gives less than one"
+    )
+    stack = escape_name(counts["stack"].iloc[0]) if len(counts) else ""
+    title = f"{escape_name(counts.attrs['model'])}: outliers of W_qk in {total} {unit} ({stack})"
+    return finish_figure(figure, title, details)

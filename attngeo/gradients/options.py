@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from attngeo.choices import Objective
 from attngeo.options import COMPUTATION, INPUT, MODEL, Options, option
-from attngeo.scores.spec import score_names
+from attngeo.scores.spec import SPREADS, score_names
 
-# Columns of an update besides its scores: of its columns and rows, and of the tokens that it comes from.
-SPREADS = ("column_spread", "row_spread")
+# Columns of the tokens that an update comes from.
 TOKENS = (
     "beta_symmetry", "beta_symmetry_predicted", "context_share", "prediction_share", "prediction_share_predicted",
     "predicted_share",

@@ -124,13 +124,7 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
             raise UsageError(
                 f"{spec.name} requires one model, expected a reference such as org/name, a folder or demo:minilm"
             )
-        require_model(others[0])
-        from attngeo.scores.computing import query_key_matrix
-
-        matrix = query_key_matrix(
-            others[0], layer=options.layer, head=options.head, stack=options.stack, hub=session.hub
-        )
-        return list(matrix)
+        return _read_matrices(spec, others[0], options, session)
     _require_sources(spec, tables, others, is_single=len(sources) == 1)
     rows = _read_inputs(spec, tables, others, options, session)
     where, of_published = spec.split_where(options)
@@ -148,6 +142,17 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
     if spec.source == "simulate" and "data" not in rows:
         require_columns(rows, METHOD_SETTING, name_input(sources[0]), "attngeo tabular simulate")
     return [rows]
+
+
+def _read_matrices(spec: FigureSpec, model: Any, options: PlotOptions, session: Session) -> list[pd.DataFrame]:
+    """The tables of a kind that is drawn from the matrices of a model."""
+    require_model(model)
+    from attngeo.scores.matrices import count_outliers, query_key_matrix
+
+    if spec.name == "outliers":
+        return [count_outliers(model, session, stack=options.stack)]
+    matrix = query_key_matrix(model, layer=options.layer, head=options.head, stack=options.stack, hub=session.hub)
+    return list(matrix)
 
 
 def _require_sources(spec: FigureSpec, tables: Sequence[Any], others: Sequence[Any], *, is_single: bool) -> None:

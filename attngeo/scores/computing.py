@@ -1,4 +1,4 @@
-"""The scores of every site of a model, few sites in memory at a time; and one W_qk as a whole, for a picture."""
+"""The scores of every site of a model, few sites in memory at a time."""
 
 from __future__ import annotations
 
@@ -10,48 +10,41 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 
 from attngeo.bounds.machine import available_memory
 from attngeo.bounds.names import in_utf8
-from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.adapters import AdapterStore
-from attngeo.checkpoints.opening import open_adapted, open_store
+from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
-from attngeo.choices import Precision, real, whole
+from attngeo.choices import Precision
 from attngeo.devices import pick_device
-from attngeo.errors import CheckpointError, UsageError, about
+from attngeo.errors import UsageError, about
 from attngeo.geometry import (
     Form,
     FormStatistics,
     form_statistics,
-    is_outlier,
-    largest_entries,
     layer_form,
-    outlier_threshold,
-    rescale,
+    measure_spread,
+    rescale_form,
 )
-from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress
 from attngeo.provenance import machine, software
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, projections, update_factors
 from attngeo.scores.read_ahead import read_ahead
-from attngeo.scores.spec import SCORES, score_names, z_columns
-from attngeo.scores.weights import read, require_updates, select, sites_of
+from attngeo.scores.spec import SCORES, SPREADS, number_columns
+from attngeo.scores.weights import require_updates, select, sites_of
 from attngeo.session import Session
 from attngeo.studies.results import Kept, ResultRecord
 
 log = logging.getLogger(__name__)
 
-# Squares along an edge; a screen cannot show more.
-MOST_CELLS = 384
 DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "fast": torch.bfloat16}
 
 
@@ -191,10 +184,8 @@ def _score_rows(
     """The rows of a site, from the forms of its heads and that of their sum."""
     beginnings = iter(_begin_rows(site, options))
     for form in (layer, heads):
-        left, left_divisors = rescale(form.left)
-        right, right_divisors = rescale(form.right)
-        divisors = left_divisors.double() * right_divisors[form.key_heads].double()
-        statistics = form_statistics(Form(left, right, form.key_heads))
+        rescaled, divisors = rescale_form(form)
+        statistics = form_statistics(rescaled)
         for row in score_forms(statistics, divisors.tolist(), notes, options):
             yield next(beginnings) | row
 
@@ -203,8 +194,10 @@ def score_forms(
     statistics: FormStatistics, divisors: Sequence[float], notes: list[str], options: ScoreOptions
 ) -> list[Row]:
     """The scores of each head of a form. divisors: what the product of the factors of each head was divided by."""
-    scores = [spec.compute(statistics, options) for spec in SCORES.values()]
-    numbers = torch.stack([statistics.squared_norm.to(scores[0]), *scores], 1).tolist()
+    measures = [spec.compute(statistics, options) for spec in SCORES.values()]
+    measures += [measure_spread(statistics.column_norms), measure_spread(statistics.row_norms)]
+    names = (*SCORES, *SPREADS)
+    numbers = torch.stack([statistics.squared_norm.to(measures[0]), *measures], 1).tolist()
     d_model = statistics.row_norms.shape[1]
     note = "; ".join(notes)
     rows = []
@@ -215,7 +208,7 @@ def score_forms(
         if divisor == 0 or squared_norm <= 0:
             rows.append(_empty([*notes, "the form is zero"], frobenius_norm=0.0))
             continue
-        row: Row = dict(zip(SCORES, values, strict=True))
+        row: Row = dict(zip(names, values, strict=True))
         for name, spec in SCORES.items():
             if spec.chance_is_exact:
                 row[f"{name}_z"] = spec.z(row[name], d_model)
@@ -224,7 +217,7 @@ def score_forms(
 
 
 def _empty(notes: list[str], frobenius_norm: float = math.nan) -> Row:
-    scores = dict.fromkeys((*score_names(), *z_columns()), math.nan)
+    scores = dict.fromkeys(number_columns(), math.nan)
     return scores | {"frobenius_norm": frobenius_norm, "note": "; ".join(notes)}
 
 
@@ -237,116 +230,3 @@ def _describe_making(
         "layers": len(sites), "options": dict(options),
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }  # fmt: skip
-
-
-class QueryKeyMatrix(NamedTuple):
-    """A reduced W_qk.
-
-    cells: the largest |entry| of each square of W_qk; rows and columns are named after the first of the square. norms:
-    one row for each row and column of W_qk, with the columns axis ("row" or "column"), index, norm and outlier.
-    """
-
-    cells: pd.DataFrame
-    norms: pd.DataFrame
-
-
-class MatrixKeywords(HubAccess):
-    """The keywords of `query_key_matrix`."""
-
-    hub: HubAccess | None = None
-    layer: int = 0
-    head: int | None = None
-    stack: str | None = None
-    gamma: float = 2.0
-    cells: int = MOST_CELLS
-
-
-@takes(MatrixKeywords)
-def query_key_matrix(
-    model: Model,
-    layer: int = 0,
-    *,
-    head: int | None = None,
-    stack: str | None = None,
-    gamma: float = 2.0,
-    cells: int = MOST_CELLS,
-    hub: HubAccess,
-) -> QueryKeyMatrix:
-    """W_qk of one layer, or of one of its heads, small enough to be drawn.
-
-    Args:
-        model: as for `attngeo.score`.
-        layer: number of the layer in its stack.
-        head: number of a query head; by default the sum over all heads.
-        stack: name of the stack; by default the first one.
-        gamma: a row or column is an outlier if its norm exceeds mean + gamma·std of the norms; directionality sums the
-            outliers.
-        cells: the largest number of squares along an edge.
-        hub: access to the Hub; its fields are keywords, too:
-            {hub}
-
-    Returns:
-        The squares, and the norms of rows and columns. The `attrs` of both tables say which matrix it is.
-
-    Raises:
-        ModelUnavailableError: the model cannot be found or reached.
-        CheckpointError: the model cannot be read or scored.
-        UsageError: there is no such layer or head, or a number is outside its limits.
-
-    >>> cells, norms = query_key_matrix("demo:minilm", layer=2, cells=100)
-    >>> cells.shape, int(norms.outlier.sum())
-    ((96, 96), 57)
-    """
-    gamma = real("gamma", gamma, 0)
-    cells = whole("cells", cells, 1)
-    with closing(open_store(model, hub)) as store, about(store.ref), torch.inference_mode():
-        sites, _ = sites_of(store)
-        site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
-        if head is not None and not 0 <= head < site.heads:
-            raise UsageError(f"{store.ref} has no head {head} in layer {layer}, expected from 0 to {site.heads - 1}")
-        form = _read_form(store, site, head)
-    d_model = form.left.shape[2]
-    edge = -(-d_model // cells)
-    attrs: dict[Any, Any] = {
-        "model": store.ref,
-        "stack": site.stack,
-        "layer": layer,
-        "head": head,
-        "gamma": gamma,
-        "edge": edge,
-    }
-    firsts = range(0, d_model, edge)
-    largest = largest_entries(form.left[0], form.right[0], edge)
-    shown = pd.DataFrame(largest.float().numpy(), index=firsts, columns=firsts)
-    norms = _measure_norms(form, gamma)
-    shown.attrs = norms.attrs = attrs
-    return QueryKeyMatrix(shown, norms)
-
-
-def _read_form(store: TensorStore, site: AttentionSite, head: int | None) -> Form:
-    """The form of one head, or of the whole layer. Raises CheckpointError."""
-    q, k, _ = projections(site, read(store, site), dtype=torch.float64)
-    if q.shape[-1] != k.shape[-1]:
-        raise CheckpointError(f"{site.module}: W_qk is not square, expected queries and keys of the same input width")
-    key_head = key_heads_of(site, "corrected")
-    form = layer_form(Form(q, k, key_head)) if head is None else Form(q[[head]], k[[key_head[head]]], [0])
-    if not (form.left.isfinite().all() and form.right.isfinite().all()):
-        raise CheckpointError(f"{site.module} has NaN or Inf in its query or key weights")
-    return form
-
-
-def _measure_norms(form: Form, gamma: float) -> pd.DataFrame:
-    """The norm of each row and each column of a form of one head."""
-    statistics = form_statistics(form)
-    parts = [
-        pd.DataFrame(
-            {
-                "axis": axis,
-                "index": range(len(norms)),
-                "norm": norms,
-                "outlier": is_outlier(norms, outlier_threshold(norms, gamma)).numpy(),
-            }
-        )
-        for axis, norms in (("row", statistics.row_norms[0]), ("column", statistics.column_norms[0]))
-    ]
-    return pd.concat(parts, ignore_index=True)

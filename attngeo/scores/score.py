@@ -20,7 +20,7 @@ from attngeo.keywords import takes
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import describe_code, merge_origins
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.spec import score_names, z_columns
+from attngeo.scores.spec import SPREADS, score_names, z_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.models import list_models
@@ -41,7 +41,7 @@ def score_columns() -> tuple[str, ...]:
     """The columns of the table of scores, in their order."""
     return (
         "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim", "parameters",
-        "format", *score_names(), "frobenius_norm", *z_columns(), "note",
+        "format", *score_names(), "frobenius_norm", *SPREADS, *z_columns(), "note",
     )  # fmt: skip
 
 

@@ -119,6 +119,11 @@ SCORES: dict[str, ScoreSpec] = {
 }
 
 
+# Columns beside the scores: variance of the norms of the columns, and of the rows, over their mean square. They are no
+# scores, because chance gives (1/rank + 1/d_model)/2, which d_model alone does not tell.
+SPREADS = ("column_spread", "row_spread")
+
+
 def score_names() -> tuple[str, ...]:
     """The names of all scores, in the order of the table."""
     return tuple(SCORES)
@@ -130,5 +135,5 @@ def z_columns() -> tuple[str, ...]:
 
 
 def number_columns() -> tuple[str, ...]:
-    """The columns of scores and of their z; a reader of results files needs their names."""
-    return (*score_names(), *z_columns())
+    """The columns of scores, of their z and of spreads; a reader of results files needs their names."""
+    return (*score_names(), *z_columns(), *SPREADS)

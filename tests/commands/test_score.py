@@ -30,7 +30,7 @@ from attngeo.errors import AttnGeoError, CorruptCheckpointError, OutputError, Us
 
 COLUMNS = [
     "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim", "parameters",
-    "format", "symmetry", "directionality", "frobenius_norm", "symmetry_z", "note",
+    "format", "symmetry", "directionality", "frobenius_norm", "column_spread", "row_spread", "symmetry_z", "note",
 ]  # fmt: skip
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 

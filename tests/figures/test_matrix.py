@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.matrix import MARGIN_POINTS, draw_matrix
-from attngeo.scores.computing import query_key_matrix
+from attngeo.figures.matrix import MARGIN_POINTS, draw_matrix, draw_outliers
+from attngeo.figures.style import MARKED
+from attngeo.scores.matrices import count_outliers, query_key_matrix
 
 Build = Callable[[str], Any]
 
@@ -40,6 +41,29 @@ def test_margins_show_the_norms_and_mark_the_outliers() -> None:
     assert list(row_marks.y) == of_rows.loc[of_rows["outlier"], "index"].tolist()
     assert list(column_marks.x) == norms.query("axis == 'column' and outlier")["index"].tolist()
     assert re.search(r"29 rows and 28 columns .* 2·std", figure.layout.title.text)
+
+
+@pytest.mark.parametrize(("over", "total"), [("layers", 6), ("heads", 72)])
+def test_outliers_that_are_shared_more_often_than_by_chance_are_marked(over: Any, total: int) -> None:
+    counts = count_outliers("demo:minilm")
+    figure = draw_outliers(counts, PlotOptions(over=over))
+    for number, axis in enumerate(("row", "column")):
+        of_axis = counts[(counts["axis"] == axis) & (counts[over] > 0)]
+        marked = of_axis[of_axis[f"{over}_by_chance"] < 1]
+        usual, points = figure.data[2 * number : 2 * number + 2]
+        assert list(points.x) == marked["index"].tolist()
+        assert list(points.y) == marked[over].tolist()
+        assert len(usual.x) == len(of_axis) - len(marked)
+        assert f"{len(marked)} {axis}s" in figure.layout.title.text
+        assert points.marker.color == MARKED != usual.marker.color
+    assert figure.layout.yaxis.range[1] > total
+    assert f"in {total} {over}" in figure.layout.title.text
+
+
+def test_a_model_without_outliers_has_an_empty_figure() -> None:
+    counts = count_outliers("demo:encoder", gamma=100.0)
+    assert counts.empty
+    assert "0 rows and 0 columns" in draw_outliers(counts, PlotOptions()).layout.title.text
 
 
 def test_margins_of_a_wide_matrix_keep_the_largest_norms() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attngeo import directionality, geometry as forms, symmetry
 from attngeo.errors import ShapeError, UsageError
-from attngeo.geometry import Form, form_statistics, layer_form
+from attngeo.geometry import Form, form_statistics, layer_form, measure_spread
 from attngeo.scores.spec import directionality_at_chance, symmetry_at_chance
 
 # (d_model, rank): the Gram form with one block and with several, the tiled form below and above one tile, a vector.
@@ -337,3 +337,19 @@ def test_chance_level_of_directionality_is_that_of_random_factors(rank: int) -> 
     scores, (mean, deviation) = directionality(wq, wk), directionality_at_chance(n)
     assert scores.mean().item() == pytest.approx(mean, abs=4 * deviation / math.sqrt(count))
     assert scores.std().item() == pytest.approx(deviation, rel=0.2)
+
+
+@pytest.mark.parametrize(("n", "rank"), [(512, 8), (512, 64), (128, 128)])
+def test_chance_level_of_spreads_is_that_of_random_factors(n: int, rank: int) -> None:
+    count = 40
+    generator = torch.Generator().manual_seed(rank)
+    q, k = (torch.randn(count, rank, n, generator=generator) for _ in range(2))
+    statistics = form_statistics(Form(q, k, list(range(count))))
+    for norms in (statistics.row_norms, statistics.column_norms):
+        spreads = measure_spread(norms)
+        assert spreads.mean().item() == pytest.approx((1 / rank + 1 / n) / 2, rel=0.1)
+
+
+def test_spreads_are_between_those_of_equal_norms_and_of_one() -> None:
+    norms = torch.tensor([[3.0, 3.0, 3.0, 3.0], [0.0, 5.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    assert measure_spread(norms).tolist() == pytest.approx([0, 0.75, math.nan], nan_ok=True)

@@ -17,6 +17,7 @@ import attngeo
 from attngeo.checkpoints.opening import open_store
 from attngeo.geometry import directionality, symmetry
 from attngeo.scores.read_ahead import read_ahead
+from attngeo.scores.spec import SPREADS, number_columns, score_names
 from attngeo.scores.weights import read, sites_of
 
 pytestmark = pytest.mark.gpu
@@ -28,9 +29,10 @@ CUDA = torch.device("cuda")
 def assert_agrees(model: Any, **options: Any) -> None:
     """The same rows, and the same numbers to 1e-5, on both devices."""
     cpu, cuda = (attngeo.score(model, device=device, per_head=True, **options) for device in ("cpu", "cuda"))
-    scores = ["symmetry", "directionality", "frobenius_norm", "symmetry_z"]
-    pd.testing.assert_frame_equal(cuda.drop(columns=scores), cpu.drop(columns=scores))
-    pd.testing.assert_frame_equal(cuda[scores[:2]], cpu[scores[:2]], check_exact=False, atol=1e-5, rtol=0)
+    numbers = [*number_columns(), "frobenius_norm"]
+    scores = [*score_names(), *SPREADS]
+    pd.testing.assert_frame_equal(cuda.drop(columns=numbers), cpu.drop(columns=numbers))
+    pd.testing.assert_frame_equal(cuda[scores], cpu[scores], check_exact=False, atol=1e-5, rtol=0)
     pd.testing.assert_frame_equal(cuda[["frobenius_norm"]], cpu[["frobenius_norm"]], check_exact=False, rtol=1e-5)
 
 

@@ -114,6 +114,8 @@ def test_the_published_models_can_be_left_out(folder: Path) -> None:
         ("heatmap", "demo:minilm", {"where": "layer=1"}, UsageError, "layer=1"),
         ("layers", "demo:minilm", {"stack": "cross"}, UsageError, "'cross'.*encoder"),
         ("matrix", "text.csv", {}, UsageError, "one model"),
+        ("outliers", "text.csv", {}, UsageError, "outliers requires one model"),
+        ("outliers", "demo:minilm", {"stack": "cross"}, UsageError, "'cross'"),
         ("matrix", ["demo:minilm", "demo:encoder"], {}, UsageError, "one model"),
         ("training", ".", {}, DataError, r"curves\.parquet.*geometry\.parquet"),
         ("training", "text.csv", {}, DataError, "'step'"),

@@ -14,7 +14,7 @@ from support.messages import refuses
 import attngeo
 from attngeo.errors import CheckpointError, UsageError
 from attngeo.geometry import largest_entries
-from attngeo.scores.computing import query_key_matrix
+from attngeo.scores.matrices import query_key_matrix
 
 Build = Callable[[str], Any]
 

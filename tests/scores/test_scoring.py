@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -51,6 +52,9 @@ def test_layers_and_heads_of_grouped_queries_against_formed_matrices(
             assert row["symmetry"] == pytest.approx(dense_symmetry(m), abs=1e-5)
             assert row["directionality"] == pytest.approx(dense_directionality(m, 2.0, convention), abs=1e-5)
             assert row["frobenius_norm"] == pytest.approx(float((m**2).sum() ** 0.5), rel=1e-5)
+            for axis, name in enumerate(("column_spread", "row_spread")):
+                norms = np.linalg.norm(m, axis=axis)
+                assert row[name] == pytest.approx(norms.var() / (norms**2).mean(), abs=1e-6)
 
 
 @pytest.mark.parametrize("precision", ["float64", "fast"])

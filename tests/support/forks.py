@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 LIBRARIES = (
     "attngeo.commands.app",
     "attngeo.scores.computing",
+    "attngeo.scores.matrices",
     "pandas",
     "scipy.sparse",
     "torch",

@@ -1,0 +1,257 @@
+"""W_qk as matrices: one of them small enough to be drawn, and the rows and columns that are outliers of many.
+
+A row of W_qk belongs to an input dimension of the queries, a column to one of the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.reference import Model
+from attngeo.checkpoints.store import TensorStore
+from attngeo.choices import real, whole
+from attngeo.errors import CheckpointError, UnsupportedModelError, UsageError, about
+from attngeo.geometry import (
+    Form,
+    form_statistics,
+    is_outlier,
+    largest_entries,
+    layer_form,
+    norms_and_thresholds,
+    rescale_form,
+)
+from attngeo.keywords import takes
+from attngeo.layouts.layout import AttentionSite
+from attngeo.scores.projections import key_heads_of, projections
+from attngeo.scores.read_ahead import read_ahead
+from attngeo.scores.weights import read, select, sites_of
+from attngeo.session import Session
+
+# Squares along an edge; a screen cannot show more.
+MOST_CELLS = 384
+AXES = ("row", "column")
+
+
+class QueryKeyMatrix(NamedTuple):
+    """A reduced W_qk.
+
+    cells: the largest |entry| of each square of W_qk; rows and columns are named after the first of the square. norms:
+    one row for each row and column of W_qk, with the columns axis ("row" or "column"), index, norm and outlier.
+    """
+
+    cells: pd.DataFrame
+    norms: pd.DataFrame
+
+
+class MatrixKeywords(HubAccess):
+    """The keywords of `query_key_matrix`."""
+
+    hub: HubAccess | None = None
+    layer: int = 0
+    head: int | None = None
+    stack: str | None = None
+    gamma: float = 2.0
+    cells: int = MOST_CELLS
+
+
+@takes(MatrixKeywords)
+def query_key_matrix(
+    model: Model,
+    layer: int = 0,
+    *,
+    head: int | None = None,
+    stack: str | None = None,
+    gamma: float = 2.0,
+    cells: int = MOST_CELLS,
+    hub: HubAccess,
+) -> QueryKeyMatrix:
+    """W_qk of one layer, or of one of its heads, small enough to be drawn.
+
+    Args:
+        model: as for `attngeo.score`.
+        layer: number of the layer in its stack.
+        head: number of a query head; by default the sum over all heads.
+        stack: name of the stack; by default the first one.
+        gamma: a row or column is an outlier if its norm exceeds mean + gamma·std of the norms; directionality sums the
+            outliers.
+        cells: the largest number of squares along an edge.
+        hub: access to the Hub; its fields are keywords, too:
+            {hub}
+
+    Returns:
+        The squares, and the norms of rows and columns. The `attrs` of both tables say which matrix it is.
+
+    Raises:
+        ModelUnavailableError: the model cannot be found or reached.
+        CheckpointError: the model cannot be read or scored.
+        UsageError: there is no such layer or head, or a number is outside its limits.
+
+    >>> cells, norms = query_key_matrix("demo:minilm", layer=2, cells=100)
+    >>> cells.shape, int(norms.outlier.sum())
+    ((96, 96), 57)
+    """
+    gamma = real("gamma", gamma, 0)
+    cells = whole("cells", cells, 1)
+    with closing(open_store(model, hub)) as store, about(store.ref), torch.inference_mode():
+        sites, _ = sites_of(store)
+        site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
+        if head is not None and not 0 <= head < site.heads:
+            raise UsageError(f"{store.ref} has no head {head} in layer {layer}, expected from 0 to {site.heads - 1}")
+        form = _read_form(store, site, head)
+    d_model = form.left.shape[2]
+    edge = -(-d_model // cells)
+    attrs: dict[Any, Any] = {
+        "model": store.ref,
+        "stack": site.stack,
+        "layer": layer,
+        "head": head,
+        "gamma": gamma,
+        "edge": edge,
+    }
+    firsts = range(0, d_model, edge)
+    largest = largest_entries(form.left[0], form.right[0], edge)
+    shown = pd.DataFrame(largest.float().numpy(), index=firsts, columns=firsts)
+    norms = _measure_norms(form, gamma)
+    shown.attrs = norms.attrs = attrs
+    return QueryKeyMatrix(shown, norms)
+
+
+def _read_form(store: TensorStore, site: AttentionSite, head: int | None) -> Form:
+    """The form of one head, or of the whole layer. Raises CheckpointError."""
+    q, k, _ = projections(site, read(store, site), dtype=torch.float64)
+    if q.shape[-1] != k.shape[-1]:
+        raise CheckpointError(f"{site.module}: W_qk is not square, expected queries and keys of the same input width")
+    key_head = key_heads_of(site, "corrected")
+    form = layer_form(Form(q, k, key_head)) if head is None else Form(q[[head]], k[[key_head[head]]], [0])
+    if not (form.left.isfinite().all() and form.right.isfinite().all()):
+        raise CheckpointError(f"{site.module} has NaN or Inf in its query or key weights")
+    return form
+
+
+def _measure_norms(form: Form, gamma: float) -> pd.DataFrame:
+    """The norm of each row and each column of a form of one head."""
+    norms, thresholds = norms_and_thresholds(form_statistics(form), gamma)
+    outliers = is_outlier(norms, thresholds)
+    d_model = norms.shape[-1]
+    return pd.DataFrame(
+        {
+            "axis": ["row"] * d_model + ["column"] * d_model,
+            "index": [*range(d_model), *range(d_model)],
+            "norm": norms.flatten().numpy(),
+            "outlier": outliers.flatten().numpy(),
+        }
+    )
+
+
+def count_outliers(
+    model: Model, session: Session = Session(), *, stack: str | None = None, gamma: float = 2.0
+) -> pd.DataFrame:
+    """In how many layers and heads of a stack each row and each column of W_qk is an outlier.
+
+    Zero and non-finite matrices have no outliers.
+
+    Args:
+        model: as for `attngeo.score`.
+        session: access to the Hub and progress.
+        stack: name of the stack; by default the first one.
+        gamma: a row or column is an outlier if its norm exceeds mean + gamma·std of the norms.
+
+    Returns:
+        One row for each row and column that is an outlier of a layer or head, the most frequent first:
+
+            model, stack
+            axis                "row" or "column"
+            index               its number, from 0
+            layers, heads       of how many it is an outlier
+            layers_by_chance    how many rows (columns) would be outliers of as many layers or more if each layer had
+                                its own outliers at random places
+            heads_by_chance     the same of heads
+
+        Its `attrs` have the numbers of all layers, heads and dimensions: of_layers, of_heads, d_model; and gamma.
+
+    Raises:
+        ModelUnavailableError: the model cannot be found or reached.
+        CheckpointError: it cannot be read or scored.
+        UnsupportedModelError: its layers have no dimensions in common, or a matrix is not square.
+        UsageError: there is no such stack, or gamma is outside its limits.
+
+    >>> counts = count_outliers("demo:minilm")
+    >>> print(counts[["axis", "index", "layers"]].head(2).to_string(index=False))
+      axis  index  layers
+       row    245       6
+    column     94       6
+    """
+    gamma = real("gamma", gamma, 0)
+    of_layers: list[NDArray[np.bool_]] = []  # [2, 1, d_model] each, rows first
+    of_heads: list[NDArray[np.bool_]] = []  # [2, heads, d_model]
+    with closing(open_store(model, session.hub)) as store, about(store.ref), torch.inference_mode():
+        sites, _ = sites_of(store)
+        sites = select(sites, stack or sites[0].stack, None, store.ref)
+        widths = sorted({width for site in sites for width in (site.d_model, site.key_width)})
+        if len(widths) > 1:
+            raise UnsupportedModelError(
+                f"stack {sites[0].stack} has queries and keys of {', '.join(map(str, widths))} inputs, expected one "
+                "number, so that layers have rows and columns in common; choose another stack with $stack",
+                "stack",
+            )
+        for site, tensors in read_ahead(store, sites, device=torch.device("cpu"), report=session.progress):
+            q, k, _ = projections(site, tensors, dtype=torch.float32)
+            tensors.clear()
+            heads = Form(q, k, key_heads_of(site, "corrected"))
+            of_layers.append(_find_outliers(layer_form(heads), gamma))
+            of_heads.append(_find_outliers(heads, gamma))
+    counts = []
+    for axis, name in enumerate(AXES):
+        found = {"layers": np.concatenate(of_layers, 1)[axis], "heads": np.concatenate(of_heads, 1)[axis]}
+        frame = pd.DataFrame({"model": store.ref, "stack": sites[0].stack, "axis": name, "index": range(widths[0])})
+        for unit, outliers in found.items():
+            frame[unit] = outliers.sum(0)
+            frame[f"{unit}_by_chance"] = expect_shared(outliers.sum(1), widths[0])[frame[unit]]
+        counts.append(frame[(frame["layers"] > 0) | (frame["heads"] > 0)])
+    table = pd.concat(counts).sort_values(["layers", "heads"], ascending=False, kind="stable", ignore_index=True)
+    table.attrs = {
+        "title": "Outliers that layers and heads share",
+        "model": str(store.ref),
+        "gamma": gamma,
+        "d_model": widths[0],
+        "of_layers": len(of_layers),
+        "of_heads": sum(heads.shape[1] for heads in of_heads),
+    }
+    return table
+
+
+def _find_outliers(form: Form, gamma: float) -> NDArray[np.bool_]:
+    """Which rows and which columns of each head are outliers, [2, heads, d_model]."""
+    rescaled, _ = rescale_form(form)
+    outliers: NDArray[np.bool_] = is_outlier(*norms_and_thresholds(form_statistics(rescaled), gamma)).numpy()
+    return outliers
+
+
+def expect_shared(outliers: Sequence[int] | NDArray[np.int_], d_model: int) -> NDArray[np.float64]:
+    """How many dimensions are expected to be outliers of 0, 1, 2 … or more matrices, whose outliers are anywhere.
+
+    Args:
+        outliers: the number of outliers of each matrix.
+        d_model: the number of dimensions.
+
+    Returns:
+        [matrices + 1]; the first one is `d_model`.
+
+    >>> expect_shared([2, 2], 4).tolist()
+    [4.0, 3.0, 1.0]
+    """
+    chances = np.ones(1)  # of one dimension, by the number of matrices that it is an outlier of
+    for count in outliers:
+        share = count / d_model
+        chances = np.convolve(chances, [1 - share, share])
+    expected: NDArray[np.float64] = d_model * chances[::-1].cumsum()[::-1]
+    return expected
