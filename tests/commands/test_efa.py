@@ -106,7 +106,7 @@ def test_a_fit_says_how_the_training_of_each_part_ended(inside: Command, baskets
     assert [(row["epochs"], row["stopped_early"]) for row in whole[:3]] == [(2, False), (2, False), (None, None)]
     alone = inside("efa", "fit", baskets, "--part", "items", *SMALL, "--validation-fraction", "0").stdout
     assert_shows(
-        " ".join(alone.split()), "Items: all 2 epochs, with the weights of the last one; no rows were held out."
+        " ".join(alone.split()), "Items: all 2 epochs, with the weights of the last one", "no rows were held out"
     )
 
 
