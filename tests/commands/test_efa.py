@@ -97,8 +97,8 @@ def test_a_model_of_items_draws_ranks_and_attends(inside: Command, baskets: Path
 def test_a_fit_says_how_the_training_of_each_part_ended(inside: Command, baskets: Path) -> None:
     both = ["efa", "fit", baskets, "--part", "both", "--value", "value:poisson", "--width", "4"]
     shown = inside(*both, "--epochs", "60", "--lr", "0.05", "--patience", "2").stdout
-    ended = re.findall(r"(Items|Values): patience ended the training after epoch (\d+), with the weights of epoch (\d+)",
-                       " ".join(shown.split()))  # fmt: skip
+    line = r"(Items|Values): patience ended the training after epoch (\d+), with the weights of epoch (\d+)"
+    ended = re.findall(line, " ".join(shown.split()))
     assert [part for part, _, _ in ended] == ["Items", "Values"]
     assert all(int(last) == int(best) + 2 < 60 for _, last, best in ended)
     assert_shows(shown, "accuracy", "popularity", "rmse", "item mean")
