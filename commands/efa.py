@@ -128,7 +128,8 @@ def _describe_training(row: Mapping[Any, Any], *, has_held_out: bool) -> str:
     weights = f"with the weights of epoch {row['best_epoch']}, which has the lowest held-out loss"
     if row["stopped_early"]:
         return f"{part}: patience ended the training after epoch {row['epochs']}, {weights}."
-    return f"{part}: all {row['epochs']} epochs, {weights}; more may lower it."
+    is_last = row["best_epoch"] == row["epochs"]
+    return f"{part}: all {row['epochs']} epochs, {weights}{'; more may lower it' if is_last else ''}."
 
 
 @with_options

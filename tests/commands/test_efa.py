@@ -94,6 +94,22 @@ def test_a_model_of_items_draws_ranks_and_attends(inside: Command, baskets: Path
     assert_shows(inside("efa", "predict", model, baskets).stdout, "predicted item", "probability")
 
 
+def test_a_fit_says_how_the_training_of_each_part_ended(inside: Command, baskets: Path) -> None:
+    both = ["efa", "fit", baskets, "--part", "both", "--value", "value:poisson", "--width", "4"]
+    shown = inside(*both, "--epochs", "60", "--lr", "0.05", "--patience", "2").stdout
+    line = r"(Items|Values): patience ended the training after epoch (\d+), with the weights of epoch (\d+)"
+    ended = re.findall(line, " ".join(shown.split()))
+    assert [part for part, _, _ in ended] == ["Items", "Values"]
+    assert all(int(last) == int(best) + 2 < 60 for _, last, best in ended)
+    assert_shows(shown, "accuracy", "popularity", "rmse", "item mean")
+    whole = json.loads(inside(*both, "--epochs", "2", "--format", "json").stdout)
+    assert [(row["epochs"], row["stopped_early"]) for row in whole[:3]] == [(2, False), (2, False), (None, None)]
+    alone = inside("efa", "fit", baskets, "--part", "items", *SMALL, "--validation-fraction", "0").stdout
+    assert_shows(
+        " ".join(alone.split()), "Items: all 2 epochs, with the weights of the last one", "no rows were held out"
+    )
+
+
 def test_several_values_covariates_and_both_parts_are_fitted_and_used(
     inside: Command, baskets: Path, tmp_path: Path
 ) -> None:
