@@ -21,7 +21,7 @@ from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
 from attngeo.scores.conditions import OVER, Condition, describe_names
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.spec import SCORES, ScoreSpec, number_columns, score_names
+from attngeo.scores.spec import SCORES, ScoreSpec, number_columns, score_names, z_columns
 from attngeo.scores.summary import IDENTITY, spread_of
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
@@ -292,7 +292,7 @@ def _columns_for_people(options: ScoreOptions, *, several: bool) -> list[str]:
     """The columns of a table of selected rows, without what all rows of one model have in common."""
     place = ["model"] if several else []
     place += ["stack", "layer", "head"] if options.per_head else ["stack", "layer"]
-    return [*place, *number_columns(), "frobenius_norm"]
+    return [*place, *score_names(), *z_columns(), "frobenius_norm"]
 
 
 def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) -> None:
