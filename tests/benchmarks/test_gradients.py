@@ -16,7 +16,7 @@ MOST = 3.0
 
 
 def test_a_layer_of_the_shape_of_mistral(benchmark: BenchmarkFixture) -> None:
-    """Statistics of 32 heads and the layer, and of their change, take less than 3 times as long as the backward pass."""
+    """Statistics of 32 heads and the layer, and their changes, take less than 3 times as long as the backward pass."""
     benchmark.pedantic(lambda: None)
     config = transformers.MistralConfig(
         vocab_size=64, hidden_size=4096, intermediate_size=14336, num_hidden_layers=1, num_attention_heads=32,
