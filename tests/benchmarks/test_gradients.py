@@ -12,11 +12,11 @@ from attngeo.gradients.recording import record_gradients
 from attngeo.gradients.statistics import tabulate_site
 
 SEQUENCES, TOKENS = 8, 64
-MOST = 1.5
+MOST = 3.0
 
 
 def test_a_layer_of_the_shape_of_mistral(benchmark: BenchmarkFixture) -> None:
-    """Statistics of 32 heads and the layer, with chance, take less than 1.5 times as long as the backward pass."""
+    """Statistics of 32 heads and the layer, and their changes, take less than 3 times as long as the backward pass."""
     benchmark.pedantic(lambda: None)
     config = transformers.MistralConfig(
         vocab_size=64, hidden_size=4096, intermediate_size=14336, num_hidden_layers=1, num_attention_heads=32,
