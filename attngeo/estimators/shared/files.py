@@ -247,6 +247,13 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
     """Notes about columns of a text file whose cells are categories because of a few texts among numbers."""
     if Path(path).suffix.lower() == ".parquet":
         return
+    for name, texts in find_few_texts(frame):
+        advice = "--missing makes missing cells of such texts"
+        yield f"column {name!r:.60}: all cells are categories, because {texts}; {advice}"
+
+
+def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """The columns of numbers among which are a few texts, and how many there are in words, with the first one."""
     for name in list_texts(frame):
         numbers = read_numbers(frame[name])
         is_text = frame[name].notna().to_numpy() & np.isnan(numbers)
@@ -254,8 +261,8 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
         if has_few_texts and np.isfinite(numbers).sum() > len(frame) / 2:
             row = int(is_text.argmax())
             yield (
-                f"column {name!r:.60}: all cells are categories, because {is_text.sum():,} are no numbers, such as "
-                f"{show_value(frame[name].iloc[row])} in row {row + 1}; --missing makes missing cells of such texts"
+                name,
+                f"{is_text.sum():,} are no numbers, such as {show_value(frame[name].iloc[row])} in row {row + 1}",
             )
 
 
