@@ -54,14 +54,16 @@ def fit(
 ) -> None:
     """Classify the rows of a table by attention, beside the methods of the paper.
 
-    Each method is fitted to the training rows and measured on the test rows. Numbers with fractions are cut into bins.
-    A row without a label trains attention, too. The error of calibration is 0 if a confidence of 0.8 is right 8 times
+    Each method is fitted to the training rows and measured on the test rows, beside the frequencies of the classes.
+    Numbers are cut into bins, dates into parts, and columns that name rows are left out. A row without a label trains
+    attention, too. The error of calibration is 0 if a confidence of 0.8 is right 8 times
     in 10. Without --target, attention predicts each column from the others, beside the frequencies of its values.
 
     Examples:
         attngeo tabular fit cars.csv --target mpg_class
         attngeo tabular fit train.csv --target y --test test.csv --methods atn,lr
         attngeo tabular fit train.csv --target y --methods atn --save model
+        attngeo tabular fit visits.csv --target y --drop notes --column-type shop:category
         attngeo tabular fit patients.csv controls.csv --save model
     """
     tables = [*train, *([options.test] if options.test else [])]
@@ -101,7 +103,7 @@ def predict(
 
     Examples:
         attngeo tabular predict model rows.csv
-        attngeo tabular predict model rows.csv -o predicted.csv --unseen mask
+        attngeo tabular predict model rows.csv -o predicted.csv --unseen error
         attngeo tabular predict model rows.csv --attention-output cells.csv
     """
     outputs.check(model, rows, more=[options.attention_output])
