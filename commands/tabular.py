@@ -95,6 +95,7 @@ def predict(
     model: SavedModel,
     rows: Annotated[str, typer.Argument(metavar="ROWS", help="Rows to predict: a .csv, .tsv or .parquet file")],
     outputs: Outputs,
+    verbosity: Verbosity,
 ) -> None:
     """Predict the labels of the rows of a table by a saved model.
 
@@ -109,7 +110,8 @@ def predict(
     outputs.check(model, rows, more=[options.attention_output])
     require_saved(model, MADE_BY)
     require_table(rows)
-    predicted = models.predict_own_table(model, rows, options)
+    with Bar("predict", verbosity):
+        predicted = models.predict_own_table(model, rows, options)
     outputs.deliver(predicted, lambda frame: print_frame(frame[["row", "prediction", "probability"]]))
 
 
@@ -120,6 +122,7 @@ def impute(
     model: SavedModel,
     rows: Annotated[str, typer.Argument(metavar="ROWS", help="Rows with empty cells: a .csv, .tsv or .parquet file")],
     outputs: Outputs,
+    verbosity: Verbosity,
 ) -> None:
     """Fill the empty cells of a table by a saved model.
 
@@ -134,7 +137,9 @@ def impute(
     outputs.check(model, rows)
     require_saved(model, MADE_BY)
     require_table(rows)
-    outputs.deliver(models.impute_own_table(model, rows, options), _print_cells)
+    with Bar("impute", verbosity):
+        filled = models.impute_own_table(model, rows, options)
+    outputs.deliver(filled, _print_cells)
 
 
 def _print_cells(filled: pd.DataFrame) -> None:

@@ -154,6 +154,19 @@ def test_fit_save_predict(inside: Command, table: Path, tmp_path: Path) -> None:
     assert_states(shown.splitlines()[3], "1", rows["prediction"][0], f"{rows['probability'][0]:.3f}")
 
 
+def test_what_is_read_is_printed_by_each_command_that_is_verbose(inside: Command, table: Path, tmp_path: Path) -> None:
+    inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", "model", "-q", cwd=tmp_path)
+    for command in ("predict", "impute"):
+        run = inside("tabular", command, "model", table, "-v", cwd=tmp_path)
+        assert run.returncode == 0, run.stderr
+        folder, *tables = run.stderr.splitlines()
+        assert_states(folder, "config.json", "attngeo_tabular", "format 2")
+        assert_states(tables[0], table, "120 rows of 3 columns")
+        quiet = inside("tabular", command, "model", table, "-q", cwd=tmp_path)
+        assert (quiet.stdout, quiet.stderr) == (run.stdout, "")
+        assert_fails(inside("tabular", command, "model", table, "-q", "-v", cwd=tmp_path), 2, "--quiet", "--verbose")
+
+
 def test_what_a_model_has_learned_is_drawn(inside: Command, table: Path, tmp_path: Path) -> None:
     """From files and from the saved model."""
     run = inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", "model", "-q", cwd=tmp_path)

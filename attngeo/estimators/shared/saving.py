@@ -6,6 +6,7 @@ Nothing in them can run code, and no memory is taken for sizes that the file of 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -32,6 +33,8 @@ from attngeo.options import first_problem
 from attngeo.schemas import Table, describe_error
 from attngeo.tables.files import atomic_write
 from attngeo.version import __version__
+
+log = logging.getLogger(__name__)
 
 WEIGHTS = "model.safetensors"
 ADVICE = "fit and save the model again"
@@ -114,6 +117,7 @@ def read_config(folder: Path, schema: type[Schema]) -> Schema:
             f"{path}: format {config.get('format')!r:.20} of attngeo {config.get('attngeo_version')!r:.20}, expected "
             f"{schema.FORMAT}; fit it again, or install that version"
         )
+    log.info("%s: %s, format %s, of attngeo %s", path, schema.TYPE, config["format"], config.get("attngeo_version"))
     try:
         return schema.model_validate_json(text)
     except ValidationError as error:
