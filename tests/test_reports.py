@@ -44,7 +44,7 @@ class Statement(NamedTuple):
         """The numbers that the table gives."""
         table = self.read(self.file)
         heads = table[table["head"].notna()] if "head" in table else None
-        names = {"table": table, "heads": heads, "read": self.read, "np": np}
+        names = {"table": table, "heads": heads, "read": self.read, "np": np, "pd": pd}
         result = eval(f"({self.expression})", names)
         return [float(value) for value in np.ravel(np.asarray(result, dtype=float))]
 

@@ -65,6 +65,18 @@ def epoch_option(default: int | None) -> Any:
     )
 
 
+def hidden_option(default: float, shown: str | None = None) -> Any:
+    """The option `hidden_share`."""
+    return option(
+        default,
+        "Largest share of the other cells that are masked, too; each masked copy of a row draws its share",
+        panel=OPTIMISATION,
+        least=0,
+        most=1,
+        shown_default=shown,
+    )
+
+
 def validation_option(default: float) -> Any:
     """The option `validation_fraction`."""
     return option(
@@ -108,13 +120,7 @@ class ClassifierOptions(EstimatorOptions):
     unseen: Unseen = option("error", UNSEEN, panel=COMPUTATION)
     batch_size: int | None = batch_option(128)
     epoch_cells: int | None = epoch_option(None)
-    hidden_share: float = option(
-        0.0,
-        "Largest share of the other cells that are masked, too; each masked copy of a row draws its share",
-        panel=OPTIMISATION,
-        least=0,
-        most=1,
-    )
+    hidden_share: float = hidden_option(0.0)
     validation_fraction: float = validation_option(0.0)
     patience: int | None = patience_option(None)
     random_state: int | None = option(
@@ -237,6 +243,7 @@ class FitOptions(ClassifierOptions):
     learning_rate: float = option(5e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
     batch_size: int | None = batch_option(None, "128 to 1024, by the rows")
     epoch_cells: int | None = epoch_option(50_000)
+    hidden_share: float = hidden_option(0.25, "0.25; 0 with --target")
     validation_fraction: float = validation_option(0.1)
     patience: int | None = patience_option(3)
     random_state: int = option(
@@ -252,6 +259,9 @@ class FitOptions(ClassifierOptions):
         if self.methods:
             methods = check_methods(self.methods)
         object.__setattr__(self, "methods", methods)
+        # Rows with hidden cells cost some of the accuracy of labels.
+        if self.target is not None and "hidden_share" not in self.model_fields_set:
+            object.__setattr__(self, "hidden_share", 0.0)
         if self.target is None and methods != (OURS,):
             raise UsageError(
                 f"$methods requires $target: without one, {OURS} predicts each column",

@@ -308,3 +308,9 @@ def test_encodings_of_one_number_lie_on_a_line() -> None:
     assert rows["value"].tolist()[:3] == ["l", "m", "s"]
     assert rows["x"].std() > 0
     np.testing.assert_allclose(rows["y"], 0, atol=1e-6 * rows["x"].abs().max())
+
+
+def test_cells_are_hidden_without_a_target_only_unless_the_user_says_so() -> None:
+    assert FitOptions().hidden_share == 0.25
+    assert FitOptions(target="y").hidden_share == 0
+    assert FitOptions(target="y", hidden_share=0.5).hidden_share == 0.5
