@@ -215,14 +215,17 @@ def _describe_reading(path: str, frame: pd.DataFrame, missing: Sequence[str] | N
     """Notes of what may be read otherwise than the user expects: an index, and missing cells."""
     for name in find_index(frame):
         yield f"{name!r}, a column without a name that numbers the rows, is left out; name it to keep it"
-    names = [name for name in list_texts(frame) if frame[name].isna().any()]
+    names = [name for name in frame.columns if frame[name].isna().any()]
     written = read_written(path, names) if names and missing is None else None
     if written is not None:
-        for name in names:  # in a column of numbers, such a text could be nothing else
+        texts = list_texts(frame)
+        for name in names:
+            # In a column of numbers, such a text could be nothing else.
+            advice = "; --missing '' makes categories of such texts" if name in texts else ""
             counts = written[name][frame[name].isna() & (written[name] != "")].value_counts()
             listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
             if listed:
-                yield f"column {name!r:.60}: {listed} is a missing cell; --missing '' makes categories of such texts"
+                yield f"column {name!r:.60}: {listed} is a missing cell{advice}"
 
 
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:

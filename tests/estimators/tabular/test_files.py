@@ -130,7 +130,7 @@ READ_OTHERWISE = {
     "a text among numbers": ("age", [*range(39), "n/a"], ["'age'", "1", "'n/a' in row 40", "missing", "--column-type"]),
     "codes": ("shop", [at % 20 for at in range(200)], ["shop (20 values)", "--bins 20"]),
     "no index": ("", [1, 2] * 20, []),
-    "missing numbers": ("age", ["NA", 1, 2, 3] * 10, []),
+    "missing numbers": ("age", ["NA", 1, 2, 3] * 10, ["'age'", "'NA' in 10 rows", "missing"]),
     "quantities": ("age", [*range(20)] * 2, []),
     "numbers of rows": ("age", [*range(40)], ["'age'", "numbers the rows", "left out"]),
     "names of rows": ("name", [f"r{at}" for at in range(40)], ["'name'", "another text", "left out"]),
