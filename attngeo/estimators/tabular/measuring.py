@@ -176,7 +176,7 @@ def _note_bins(model: TableModel, train: pd.DataFrame, progress: ProgressCallbac
                 counts[name] = count
     if counts:
         listed = ", ".join(f"{name!s:.60} ({count} values)" for name, count in counts.items())
-        advice = f"--bins {max(counts.values())} keeps each value, which codes need"
+        advice = f"--column-type {next(iter(counts))!s:.60}:category keeps each value, which codes need"
         progress(Progress("note", f"whole numbers are cut into bins: {listed}; {advice}"))
 
 

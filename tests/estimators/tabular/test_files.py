@@ -128,7 +128,7 @@ READ_OTHERWISE = {
     "an index of texts": ("", [f"r{at}" for at in range(40)], ["Unnamed: 0", "left out"]),
     "Namibia": ("country", ["NA", "DE", "FR", "NA"] * 10, ["'country'", "'NA' in 20 rows", "--missing ''"]),
     "a text among numbers": ("age", [*range(39), "n/a"], ["'age'", "1", "'n/a' in row 40", "missing", "--column-type"]),
-    "codes": ("shop", [at % 20 for at in range(200)], ["shop (20 values)", "--bins 20"]),
+    "codes": ("shop", [at % 20 for at in range(200)], ["shop (20 values)", "--column-type shop:category"]),
     "no index": ("", [1, 2] * 20, []),
     "missing numbers": ("age", ["NA", 1, 2, 3] * 10, ["'age'", "'NA' in 10 rows", "missing"]),
     "quantities": ("age", [*range(20)] * 2, []),
