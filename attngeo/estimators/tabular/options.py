@@ -243,7 +243,7 @@ class FitOptions(ClassifierOptions):
     learning_rate: float = option(5e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
     batch_size: int | None = batch_option(None, "128 to 1024, by the rows")
     epoch_cells: int | None = epoch_option(50_000)
-    hidden_share: float = hidden_option(0.25, "0.25; 0 with --target")
+    hidden_share: float = hidden_option(0.5, "0.5; 0 with --target")
     validation_fraction: float = validation_option(0.1)
     patience: int | None = patience_option(3)
     random_state: int = option(

@@ -311,6 +311,6 @@ def test_encodings_of_one_number_lie_on_a_line() -> None:
 
 
 def test_cells_are_hidden_without_a_target_only_unless_the_user_says_so() -> None:
-    assert FitOptions().hidden_share == 0.25
+    assert FitOptions().hidden_share == 0.5
     assert FitOptions(target="y").hidden_share == 0
-    assert FitOptions(target="y", hidden_share=0.5).hidden_share == 0.5
+    assert FitOptions(target="y", hidden_share=0.2).hidden_share == 0.2
