@@ -259,7 +259,7 @@ class FitOptions(ClassifierOptions):
         if self.methods:
             methods = check_methods(self.methods)
         object.__setattr__(self, "methods", methods)
-        # Rows with hidden cells cost some of the accuracy of labels.
+        # Labels gain nothing by rows with hidden cells.
         if self.target is not None and "hidden_share" not in self.model_fields_set:
             object.__setattr__(self, "hidden_share", 0.0)
         if self.target is None and methods != (OURS,):
