@@ -139,6 +139,7 @@ def predict(
     model: SavedModel,
     data: Rows,
     outputs: Outputs,
+    verbosity: Verbosity,
 ) -> None:
     """Predict each row of a table from the other rows of its sequence by a saved model.
 
@@ -152,7 +153,9 @@ def predict(
     """
     outputs.check(model, data)
     _require(model, data)
-    outputs.deliver(models.predict_file(model, data, options), print_frame)
+    with Bar("predict", verbosity):
+        predicted = models.predict_file(model, data, options)
+    outputs.deliver(predicted, print_frame)
 
 
 @with_options
@@ -161,6 +164,7 @@ def sample(
     options: EfaDrawOptions,
     model: SavedModel,
     outputs: Outputs,
+    verbosity: Verbosity,
 ) -> None:
     """Draw sequences of items, the values of given items, or both, from a saved model.
 
@@ -173,7 +177,9 @@ def sample(
     """
     outputs.check(model, options.data)
     _require(model, *([options.data] if options.data else []))
-    outputs.deliver(models.sample_file(model, options), print_frame)
+    with Bar("sample", verbosity):
+        drawn = models.sample_file(model, options)
+    outputs.deliver(drawn, print_frame)
 
 
 @with_options
@@ -185,6 +191,7 @@ def similar(
         int, typer.Option("--top", metavar="N", min=1, help="Number of items", rich_help_panel=COMPUTATION)
     ] = 10,
     outputs: Outputs,
+    verbosity: Verbosity,
 ) -> None:
     """List the items that go with an item, such as products bought together.
 
@@ -197,8 +204,9 @@ def similar(
     """
     outputs.check(model)
     _require(model)
-    loaded = estimators.ExponentialFamilyAttention.load(model)
-    frame = models.rank_similar(loaded.model_, loaded.items_, models.find_item(loaded, item), top)
+    with Bar("similar", verbosity):
+        loaded = estimators.ExponentialFamilyAttention.load(model)
+        frame = models.rank_similar(loaded.model_, loaded.items_, models.find_item(loaded, item), top)
     outputs.deliver(frame, print_frame)
 
 
@@ -209,6 +217,7 @@ def compare(
     other: Annotated[Path, typer.Argument(metavar="OTHER", help="Folder of a second model of the same things")],
     data: Rows,
     outputs: Outputs,
+    verbosity: Verbosity,
 ) -> None:
     """Compare two fits up to the linear maps that one distribution leaves open (theorem 1 of the paper).
 
@@ -223,7 +232,9 @@ def compare(
     outputs.check(model, other, data)
     _require(model)
     _require(other, data)
-    outputs.deliver(models.compare_files(model, other, data), _print_relations)
+    with Bar("compare", verbosity):
+        relations = models.compare_files(model, other, data)
+    outputs.deliver(relations, _print_relations)
 
 
 def _print_relations(rows: pd.DataFrame) -> None:
@@ -258,6 +269,7 @@ def attention(
         ),
     ],
     outputs: Outputs,
+    verbosity: Verbosity,
     places_output: Annotated[
         Path | None,
         file_option(
@@ -280,12 +292,16 @@ def attention(
     """
     outputs.check(model, basket, more=[places_output])
     _require(model, *([basket] if basket.lower().endswith(SUFFIXES) else []))
-    loaded = estimators.ExponentialFamilyAttention.load(model)
-    rows = models.read_basket(loaded, basket)
-    if places_output:
-        write_table(models.tabulate_places(loaded, rows), places_output)
-    if outputs.output or not places_output:
-        outputs.deliver(loaded.attention_weights(rows), _print_weights)
+    weights: pd.DataFrame | None = None
+    with Bar("attention", verbosity):
+        loaded = estimators.ExponentialFamilyAttention.load(model)
+        rows = models.read_basket(loaded, basket)
+        if places_output:
+            write_table(models.tabulate_places(loaded, rows), places_output)
+        if outputs.output or not places_output:
+            weights = loaded.attention_weights(rows)
+    if weights is not None:
+        outputs.deliver(weights, _print_weights)
 
 
 def _print_weights(rows: pd.DataFrame) -> None:

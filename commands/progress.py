@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+import time
 from typing import Any
 
 from rich.console import Console
@@ -26,6 +28,8 @@ from .messages import say, was_interrupted
 from .outputs import Verbosity
 
 LOGGER = logging.getLogger("attngeo")
+# Seconds after which a command whose stderr is no terminal says what it does.
+LONGEST_SILENCE = 30.0
 
 
 class _Done(DownloadColumn):
@@ -46,10 +50,53 @@ class _Log(logging.Handler):
             sys.stderr.write(logging.Formatter().formatException(record.exc_info) + "\n")
 
 
+class _Reminder(threading.Thread):
+    """Prints the last report as a line on stderr whenever nothing was printed for LONGEST_SILENCE seconds."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(daemon=True)
+        self._name = name
+        self._report: Progress | None = None
+        self._start = self._spoken = time.monotonic()
+        self._ended = threading.Event()
+
+    def notice(self, progress: Progress) -> None:
+        """Remember a report that is not printed."""
+        self._report = progress
+
+    def postpone(self) -> None:
+        """Start the silence anew: something was printed."""
+        self._spoken = time.monotonic()
+
+    def end(self) -> None:
+        """Print nothing more."""
+        self._ended.set()
+        self.join()
+
+    def run(self) -> None:
+        """Print lines until the end."""
+        while not self._ended.wait(max(self._spoken + LONGEST_SILENCE - time.monotonic(), 0)):
+            if time.monotonic() - self._spoken >= LONGEST_SILENCE:
+                say(f"{self._name}: {self._describe()}, {time.monotonic() - self._start:,.0f} s so far")
+                self.postpone()
+
+    def _describe(self) -> str:
+        report = self._report
+        if report is None:
+            return "at work"
+        if not report.total:
+            return report.what
+        amount = f"{report.done:,}/{report.total:,}"
+        if report.unit == "bytes":
+            amount = f"{report.done / report.total:.0%}"
+        return f"{report.what}, {amount}"
+
+
 class Bar:
     """A progress bar: the current step, the amount done, the time left. Silent if quiet or not on a terminal.
 
-    Training takes long, so it prints a line at each log even without a terminal. Warnings of the library are printed
+    Without a terminal, long work prints a line now and then: training at each log, all else every LONGEST_SILENCE
+    seconds, even if the step takes longer. Warnings of the library are printed
     unless it is quiet, and all its log records if it is verbose.
     """
 
@@ -74,6 +121,7 @@ class Bar:
             disable=self._silent,
         )
         self._task: TaskID | None = None
+        self._reminder = _Reminder(name) if self._silent and not self._quiet else None
 
     def __enter__(self) -> Bar:
         if self._silent:
@@ -84,22 +132,26 @@ class Bar:
             hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         LOGGER.addHandler(self._log)
         LOGGER.setLevel(self._log.level)
+        if self._reminder is not None:
+            self._reminder.start()
         return self
 
     def __call__(self, progress: Progress) -> None:
         """Show the progress, and stop if the user asked for it. Downloads show huggingface_hub's own bars."""
         if was_interrupted() and progress.phase != "train":  # training saves a checkpoint, and stops by itself
             raise KeyboardInterrupt
+        if self._reminder is not None:
+            self._reminder.notice(progress)
         if progress.phase == "download":
             return
         if progress.phase in ("kept", "note"):
             if not self._quiet:
-                say(f"{self._name}: {progress.what}")
+                self._say(f"{self._name}: {progress.what}")
             return
         if self._silent:
             if progress.phase == "train" and not self._quiet:
                 at = f"step {progress.done:,}/{progress.total:,}  " if progress.total else ""
-                say(at + progress.what)
+                self._say(at + progress.what)
             return
         shown: dict[str, Any] = {
             "description": printable(f"{self._name}  {progress.what}"),
@@ -112,7 +164,14 @@ class Bar:
             self._bar.start()
         self._bar.update(self._task, **shown)
 
+    def _say(self, text: str) -> None:
+        say(text)
+        if self._reminder is not None:
+            self._reminder.postpone()
+
     def __exit__(self, *_: object) -> None:
+        if self._reminder is not None:
+            self._reminder.end()
         if self._task is not None:  # some versions of rich print an empty line when a bar stops
             self._bar.stop()
         LOGGER.removeHandler(self._log)

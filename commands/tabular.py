@@ -54,14 +54,16 @@ def fit(
 ) -> None:
     """Classify the rows of a table by attention, beside the methods of the paper.
 
-    Each method is fitted to the training rows and measured on the test rows. Numbers with fractions are cut into bins.
-    A row without a label trains attention, too. The error of calibration is 0 if a confidence of 0.8 is right 8 times
+    Each method is fitted to the training rows and measured on the test rows, beside the frequencies of the classes.
+    Numbers are cut into bins, dates into parts, and columns that name rows are left out. A row without a label trains
+    attention, too. The error of calibration is 0 if a confidence of 0.8 is right 8 times
     in 10. Without --target, attention predicts each column from the others, beside the frequencies of its values.
 
     Examples:
         attngeo tabular fit cars.csv --target mpg_class
         attngeo tabular fit train.csv --target y --test test.csv --methods atn,lr
         attngeo tabular fit train.csv --target y --methods atn --save model
+        attngeo tabular fit visits.csv --target y --drop notes --column-type shop:category
         attngeo tabular fit patients.csv controls.csv --save model
     """
     tables = [*train, *([options.test] if options.test else [])]
@@ -93,6 +95,7 @@ def predict(
     model: SavedModel,
     rows: Annotated[str, typer.Argument(metavar="ROWS", help="Rows to predict: a .csv, .tsv or .parquet file")],
     outputs: Outputs,
+    verbosity: Verbosity,
 ) -> None:
     """Predict the labels of the rows of a table by a saved model.
 
@@ -101,13 +104,14 @@ def predict(
 
     Examples:
         attngeo tabular predict model rows.csv
-        attngeo tabular predict model rows.csv -o predicted.csv --unseen mask
+        attngeo tabular predict model rows.csv -o predicted.csv --unseen error
         attngeo tabular predict model rows.csv --attention-output cells.csv
     """
     outputs.check(model, rows, more=[options.attention_output])
     require_saved(model, MADE_BY)
     require_table(rows)
-    predicted = models.predict_own_table(model, rows, options)
+    with Bar("predict", verbosity):
+        predicted = models.predict_own_table(model, rows, options)
     outputs.deliver(predicted, lambda frame: print_frame(frame[["row", "prediction", "probability"]]))
 
 
@@ -118,6 +122,7 @@ def impute(
     model: SavedModel,
     rows: Annotated[str, typer.Argument(metavar="ROWS", help="Rows with empty cells: a .csv, .tsv or .parquet file")],
     outputs: Outputs,
+    verbosity: Verbosity,
 ) -> None:
     """Fill the empty cells of a table by a saved model.
 
@@ -132,7 +137,9 @@ def impute(
     outputs.check(model, rows)
     require_saved(model, MADE_BY)
     require_table(rows)
-    outputs.deliver(models.impute_own_table(model, rows, options), _print_cells)
+    with Bar("impute", verbosity):
+        filled = models.impute_own_table(model, rows, options)
+    outputs.deliver(filled, _print_cells)
 
 
 def _print_cells(filled: pd.DataFrame) -> None:

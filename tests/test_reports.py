@@ -92,7 +92,7 @@ class Statement(NamedTuple):
     def compute(self) -> list[float]:
         """The numbers that the table gives."""
         table = self.read(self.file)
-        names = {"table": table, "read": self.read, "written": self.list_written, "np": np}
+        names = {"table": table, "read": self.read, "written": self.list_written, "np": np, "pd": pd}
         if "head" in table:
             names |= {"heads": table[table["head"].notna()], "layers": table[table["head"].isna()]}
         result = eval(f"({self.expression})", names)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import logging
 import re
 import sys
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +23,8 @@ from attngeo.bounds.small_files import require_regular_file
 from attngeo.errors import TableError, first_line
 from attngeo.estimators.shared.cells import WHOLE, read_numbers, show_value
 from attngeo.estimators.shared.paths import SEPARATORS, read_header, require_table, require_text
+
+log = logging.getLogger(__name__)
 
 # Cells of a text file that are missing. Not "None" or "n/a", which may be categories.
 MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
@@ -56,6 +60,7 @@ def read_own_table(
         NotEnoughMemoryError: it does not fit.
     """
     path = require_table(path)
+    start = time.monotonic()
     with _explain(path):
         require_memory(_count_bytes(path), f"the table {path}")
         if path.suffix.lower() == ".parquet":
@@ -71,6 +76,8 @@ def read_own_table(
     if not len(frame) or not frame.shape[1]:
         raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected some of each")
     frame.columns = frame.columns.map(str)
+    seconds = time.monotonic() - start
+    log.info("%s: %s rows of %s columns, read in %.1f s", path, f"{len(frame):,}", frame.shape[1], seconds)
     return frame
 
 
@@ -247,6 +254,13 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
     """Notes about columns of a text file whose cells are categories because of a few texts among numbers."""
     if Path(path).suffix.lower() == ".parquet":
         return
+    for name, texts in find_few_texts(frame):
+        advice = "--missing makes missing cells of such texts"
+        yield f"column {name!r:.60}: all cells are categories, because {texts}; {advice}"
+
+
+def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """The columns of numbers among which are a few texts, and how many there are in words, with the first one."""
     for name in list_texts(frame):
         numbers = read_numbers(frame[name])
         is_text = frame[name].notna().to_numpy() & np.isnan(numbers)
@@ -254,8 +268,8 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
         if has_few_texts and np.isfinite(numbers).sum() > len(frame) / 2:
             row = int(is_text.argmax())
             yield (
-                f"column {name!r:.60}: all cells are categories, because {is_text.sum():,} are no numbers, such as "
-                f"{show_value(frame[name].iloc[row])} in row {row + 1}; --missing makes missing cells of such texts"
+                name,
+                f"{is_text.sum():,} are no numbers, such as {show_value(frame[name].iloc[row])} in row {row + 1}",
             )
 
 

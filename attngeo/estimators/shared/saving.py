@@ -6,6 +6,7 @@ Nothing in them can run code, and no memory is taken for sizes that the file of 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -33,6 +34,8 @@ from attngeo.schemas import Table, describe_error
 from attngeo.tables.files import atomic_write
 from attngeo.version import __version__
 
+log = logging.getLogger(__name__)
+
 WEIGHTS = "model.safetensors"
 ADVICE = "fit and save the model again"
 # The types of values that JSON keeps.
@@ -45,11 +48,12 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 class SavedModel(Table):
     """The keys of the configuration of any saved model.
 
-    TYPE, FORMAT: of the files. MADE_BY: the command that writes them.
+    TYPE, FORMAT: of the files. OLDER: formats that are read, too. MADE_BY: the command that writes them.
     """
 
     TYPE: ClassVar[str]
     FORMAT: ClassVar[int]
+    OLDER: ClassVar[tuple[int, ...]] = ()
     MADE_BY: ClassVar[str]
     model_type: str
     format: int
@@ -108,11 +112,12 @@ def read_config(folder: Path, schema: type[Schema]) -> Schema:
         raise CorruptCheckpointError(f"{path} cannot be read ({first_line(error)})") from None
     if config.get("model_type") != schema.TYPE:
         raise UnsupportedModelError(f"{path}: model_type is {config.get('model_type')!r:.60}, expected {schema.TYPE!r}")
-    if config.get("format") != schema.FORMAT:
+    if config.get("format") not in (schema.FORMAT, *schema.OLDER):
         raise UnsupportedModelError(
             f"{path}: format {config.get('format')!r:.20} of attngeo {config.get('attngeo_version')!r:.20}, expected "
             f"{schema.FORMAT}; fit it again, or install that version"
         )
+    log.info("%s: %s, format %s, of attngeo %s", path, schema.TYPE, config["format"], config.get("attngeo_version"))
     try:
         return schema.model_validate_json(text)
     except ValidationError as error:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -36,7 +37,7 @@ from attngeo.estimators.tabular.coding import (
     read_training_rows,
 )
 from attngeo.estimators.tabular.network import MISSING, CellLayout, FittedTable, FittingPlan, TableAttention, fit_plans
-from attngeo.estimators.tabular.options import ClassifierOptions
+from attngeo.estimators.tabular.options import ClassifierOptions, Unseen
 from attngeo.estimators.tabular.saving import read_classifier, write_classifier
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
@@ -58,6 +59,8 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
     _has_response = True
     # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.
     missing_texts: tuple[str, ...] | None = None
+    # The columns of dates in that file, and how each is written; the model has their parts.
+    dates: Mapping[str, str] = MappingProxyType({})
     random_state: int | np.random.RandomState | None
     device: str
     coding_: TableCoding
@@ -260,7 +263,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
             raise UsageError("the model was fitted without a target and has no labels; leave out y")
         validate_data(self, X, skip_check_array=True, reset=False)
         labels = None if y is None else read_labels(y, len(frame), unlabelled=True)
-        return coding.encode(frame, labels, self._check_options().unseen)
+        return coding.encode(frame, labels, _find_unseen(self._check_options(), self.network_.layout))
 
     def prepare(self, X: Any, y: Any, sample_weight: Any = None) -> FittingPlan:  # noqa: N803
         """The training that `fit` does; the categories are learned.
@@ -286,7 +289,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
     def _learn(self, X: Any, y: Any, weight: Any, options: ClassifierOptions, classes: Any) -> TrainingRows:  # noqa: N803
         """Start a model of these rows."""
         rows = read_training_rows(read_table(X), y, weight, has_response=self._has_response)
-        coding = learn_table(rows.frame, rows.labels, rows.weights, options.n_bins, classes)
+        coding = learn_table(rows.frame, rows.labels, rows.weights, options.n_bins, classes, options.min_frequency)
         validate_data(self, X, skip_check_array=True, reset=True)
         self.coding_ = coding
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -303,14 +306,31 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         start: TableAttention | None = None,
     ) -> FittingPlan:
         """The training on rows. fraction: of the rows that are held out. start: the network that is trained further."""
-        layout = CellLayout(self.coding_.sizes, options.vocabulary == "shared")
-        codes = torch.from_numpy(self.coding_.encode(rows.frame, rows.labels, options.unseen))
+        if start is None:
+            layout = CellLayout(self.coding_.sizes, options.vocabulary == "shared", options.unseen == "category")
+            # Of these rows, only values that are too rare have no category.
+            unseen: Unseen = "mask" if options.unseen == "error" else options.unseen
+        else:
+            layout = start.layout
+            unseen = _find_unseen(options, layout)
+        codes = torch.from_numpy(self.coding_.encode(rows.frame, rows.labels, unseen))
         weights = torch.from_numpy(rows.weights.astype(np.float32))
         kept = np.arange(len(codes))
         out = kept[:0]
         if fraction:
             kept, out = hold_out(kept, fraction, seed, "validation_fraction")
-        return FittingPlan(layout, codes[kept], weights[kept], codes[out], weights[out], options, training, seed, start)
+        return FittingPlan(
+            layout,
+            codes[kept],
+            weights[kept],
+            codes[out],
+            weights[out],
+            options,
+            training,
+            seed,
+            has_response=self._has_response and bool((codes[out, -1] >= 0).any()),
+            start=start,
+        )
 
     def save(self, folder: str | Path) -> None:
         """Write the model to a folder; `load` and `attngeo score` read it.
@@ -333,6 +353,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
             data_sets=self._data_sets,
             epochs=self.n_iter_,
             missing=self.missing_texts,
+            dates=dict(self.dates),
         )
 
     @classmethod
@@ -362,6 +383,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         model.network_ = network
         model.n_iter_ = saved.epochs
         model.missing_texts = saved.missing
+        model.dates = saved.dates
         model._seed = saved.seed
         model._data_sets = saved.data_sets
         model.train_loss_ = np.empty(0)
@@ -392,7 +414,8 @@ class AttentionClassifier(
     in any missing cell. One block of attention, as in the published run (appendix E).
 
     Missing values (NaN, None) are [MASK]. A row whose label is missing is trained on without it. A numeric column with
-    fractions, or more than `n_bins` values, is cut into bins by the quantiles of the training rows.
+    fractions, or more than `n_bins` values, is cut into bins by the quantiles of the training rows; each of fewer whole
+    numbers has a bin. A number outside of the training rows is in the nearest bin.
 
     Args:
         vocabulary: with "column", each column has categories of its own; with "shared", columns share the vectors of
@@ -600,6 +623,11 @@ def fit_together(
     for estimator, draft in zip(estimators, drafts, strict=True):
         estimator.__dict__ = draft.__dict__
     return list(estimators)
+
+
+def _find_unseen(options: ClassifierOptions, layout: CellLayout) -> Unseen:
+    """What a value without a category is: missing, if it should be one of its own and the network has none."""
+    return "mask" if options.unseen == "category" and not layout.has_unseen else options.unseen
 
 
 def _mask(network: TableAttention, codes: np.ndarray, column: int) -> Iterator[tuple[Tensor, Tensor]]:

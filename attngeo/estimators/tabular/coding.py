@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median_low
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, first_line
 from attngeo.estimators.shared.cells import UNKNOWN, find_values, read_numbers, show_value
 from attngeo.estimators.shared.files import sort_values
-from attngeo.estimators.tabular.network import MISSING
+from attngeo.estimators.tabular.network import MISSING, UNSEEN
 from attngeo.estimators.tabular.options import Unseen
 
 # The name of the response if the labels have none.
@@ -143,9 +144,9 @@ def read_weights(weights: Any, rows: int) -> np.ndarray:
 class ColumnCoding:
     """How the values of a column become the categories 0, 1, … and back.
 
-    name: of the column. values: its categories, in order; of a column in bins, the median of the training values in
+    name: of the column. values: its categories, in order; of a column of numbers, the median of the training values in
     each bin, of whole numbers the lower one of two. edges: the upper ends of all bins but the last one, which are
-    inclusive; None for a column whose values are the categories.
+    inclusive; None for a column that is not of numbers.
     """
 
     name: Hashable
@@ -163,9 +164,10 @@ class ColumnCoding:
         return all(isinstance(value, str) for value in self.values)
 
     def encode(self, column: pd.Series[Any], unseen: Unseen, advice: str = UNSEEN_CELL) -> np.ndarray:
-        """Categories of values, [rows]; MISSING for a missing one, and for an unseen one if it is to be masked.
+        """Categories of values, [rows]; MISSING for a missing one.
 
-        Each cell is read by itself, as the training read its column. Raises TableError for an unseen value otherwise,
+        Each cell is read by itself, as the training read its column. Any number has a bin. Of a value without a
+        category, `unseen` makes UNSEEN ("category"; MISSING in a column of numbers), MISSING ("mask"), or a TableError
         with its row and the advice.
         """
         missing = column.isna().to_numpy()
@@ -187,7 +189,9 @@ class ColumnCoding:
             more = f" (nor are {len(unseen_rows) - 1:,} further cells)" if len(unseen_rows) > 1 else ""
             problem = f"{show_value(column.iloc[row])} is in no training row{more}; expected {expected}; {advice}"
             raise TableError(problem, row=row + 1, column=self.name)
-        return np.where(codes == UNKNOWN, MISSING, codes)
+        has_category = unseen == "category" and self.edges is None
+        codes = np.where(codes == UNKNOWN, UNSEEN if has_category else MISSING, codes)
+        return np.where(missing, MISSING, codes)
 
     def decode_all(self) -> list[Any]:
         """The values of all categories."""
@@ -200,24 +204,32 @@ class ColumnCoding:
         return np.asarray(values[codes])
 
 
-def learn_coding(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bins: int) -> ColumnCoding:
+def learn_coding(
+    name: Hashable, column: pd.Series[Any], weights: np.ndarray, bins: int, min_frequency: int = 1
+) -> ColumnCoding:
     """The coding of a column's training values.
 
-    A numeric column with fractions, or with more than `bins` values, is cut into bins of equal weight. The values of
-    any other one are its categories: in the order of its dtype, or sorted. Raises TableError for a kind of value that
-    has no categories.
+    A numeric column with fractions, or with more than `bins` values, is cut into bins of equal weight; each of fewer
+    whole numbers has a bin. The values of any other one are its categories, if they are in `min_frequency` rows: in the
+    order of its dtype, or sorted. Raises TableError for a kind of value that has no categories.
     """
     if isinstance(column.dtype, pd.CategoricalDtype):
-        used = set(column.dropna().unique())
+        used = _list_frequent(column, min_frequency)
         return ColumnCoding(name, tuple(value for value in column.dtype.categories if value in used))
     if column.dtype.kind in "iufc":
         return _learn_numbers(name, column, weights, bins)
     if column.dtype.kind in "mM":
         raise TableError("has dates, expected categories or numbers; convert it to numbers first", column=name)
     try:
-        return ColumnCoding(name, tuple(sort_values(column.dropna().astype(object).unique())))
+        return ColumnCoding(name, tuple(sort_values(_list_frequent(column.astype(object), min_frequency))))
     except TypeError:
         raise TableError("has values that cannot be compared, expected texts or numbers", column=name) from None
+
+
+def _list_frequent(column: pd.Series[Any], least: int) -> set[Any]:
+    """The values that are in so many rows, or in more."""
+    counts = column.value_counts()
+    return set(counts.index[counts >= least])
 
 
 def _learn_numbers(name: Hashable, column: pd.Series[Any], weights: np.ndarray, bins: int) -> ColumnCoding:
@@ -235,7 +247,12 @@ def _learn_numbers(name: Hashable, column: pd.Series[Any], weights: np.ndarray, 
     distinct = np.unique(values)
     is_whole = bool((distinct == np.floor(distinct)).all())
     if is_whole and len(distinct) <= bins:
-        return ColumnCoding(name, tuple(int(value) for value in distinct))
+        whole = tuple(int(value) for value in distinct)
+        middles = tuple((low + high) / 2 for low, high in pairwise(whole))
+        are_apart = all(
+            middle < float(high) for middle, high in zip(middles, whole[1:], strict=True)
+        )  # not above 2**53
+        return ColumnCoding(name, whole, middles if whole and are_apart else None)
     shares = np.arange(1, bins) / bins
     edges = np.unique(np.quantile(numbers, shares, weights=weights[is_known], method="inverted_cdf"))
     edges = edges[edges < numbers.max()]  # the last bin has values; equal ones are in one bin, so there may be fewer
@@ -290,6 +307,7 @@ def learn_table(
     weights: np.ndarray,
     bins: int,
     classes: Sequence[Any] | None = None,
+    min_frequency: int = 1,
 ) -> TableCoding:
     """The coding of a table's training rows.
 
@@ -299,13 +317,14 @@ def learn_table(
         weights: of the rows, [rows].
         bins: the number of bins of a numeric column.
         classes: all labels, if they may not all be in `labels`.
+        min_frequency: the rows that have a category, at least; a rarer value has none.
 
     Raises:
         TableError: there is nothing to learn, or values have no categories.
     """
     features = []
     for number, name in enumerate(frame.columns):
-        features.append(learn_coding(name, frame.iloc[:, number], weights, bins))
+        features.append(learn_coding(name, frame.iloc[:, number], weights, bins, min_frequency))
     if labels is not None:
         values = _learn_classes(labels.dropna(), classes)
         response = ColumnCoding(RESPONSE if labels.name is None else labels.name, values)

@@ -14,7 +14,7 @@ from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.shared.files import (
     TAKEN,
-    describe_few_texts,
+    find_few_texts,
     find_index,
     keep_whole,
     list_texts,
@@ -27,12 +27,22 @@ from attngeo.estimators.shared.files import (
 from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.classifier import AttentionClassifier, TableModel
 from attngeo.estimators.tabular.coding import hold_out
+from attngeo.estimators.tabular.kinds import (
+    as_numbers,
+    find_row_names,
+    list_parts,
+    select_columns,
+    set_kinds,
+    split_dates,
+)
 from attngeo.estimators.tabular.measuring import SplitTable, fit_columns, fit_table
 from attngeo.estimators.tabular.options import FitOptions, PredictOptions, RowsOptions
 from attngeo.estimators.tabular.views import tabulate_attention
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.write import AS_WRITTEN, write_table
 
+# What becomes of dates, for a note.
+PARTS_NOTE = "its days, months, weekdays and hours are columns"
 # The column of the probabilities of a filled column, as `impute_rows` names it.
 PROBABILITY = re.compile(rf"(?:{TAKEN})*p\((.*)\)", re.DOTALL)
 
@@ -62,6 +72,8 @@ def predict_own_table(folder: str | Path, path: str, options: PredictOptions) ->
     """
     model = AttentionClassifier.load(folder)
     frame = _read_like(model, path, options)
+    with naming({"": path}):
+        frame = split_dates(frame, model.dates, model.unseen)
     names = [str(name) for name in model.coding_.names]
     absent = [name for name in names if name not in frame.columns]
     if absent:
@@ -83,7 +95,7 @@ def impute_own_table(folder: str | Path, path: str, options: RowsOptions) -> pd.
     model = TableModel.load(folder)
     frame = _read_like(model, path, options)
     names = [str(name) for name in model.columns_]
-    if not set(names) & set(frame.columns):
+    if not {*names, *model.dates} & set(frame.columns):
         raise TableError(f"no column of the training rows, expected some of: {list_names(names)}", table=str(path))
     with naming({"": path}):
         return impute_rows(model, frame, read_written(path))
@@ -99,16 +111,47 @@ def read_tables(
     y: pd.Series[Any] | None = None
     if options.target is not None:
         x, y = take_target(frame, options.target, paths[0])
+    x, dates = _arrange(x, options, paths[0], progress)
     if options.test is None:
-        return _split_rows(x, y, options, paths[0])
+        return _split_rows(x, y, options, paths[0])._replace(dates=dates)
     test_x = read_own_table(options.test, options.missing, list_texts(frame))
     test_y = None
     if options.target is not None:
         test_x, test_y = take_target(test_x, options.target, options.test)
+    with naming({"": options.test}):
+        test_x = split_dates(test_x, dates, options.unseen)
     absent = [name for name in x.columns if name not in test_x.columns]
     if absent and len(paths) == 1:
         raise TableError(f"no column {absent[0]!r}, which the training rows have", table=options.test)
-    return SplitTable(x, y, test_x.reindex(columns=list(x.columns)), test_y)
+    return SplitTable(x, y, test_x.reindex(columns=list(x.columns)), test_y, dates)
+
+
+def _arrange(
+    frame: pd.DataFrame, options: FitOptions, path: str, progress: ProgressCallback
+) -> tuple[pd.DataFrame, dict[str, str]]:
+    """The features that are used, in their kinds, with the parts of dates; and the columns of dates. Raises TableError.
+
+    A column that names rows is left out, unless the user chose it or its kind.
+    """
+    frame = select_columns(frame, options.columns, options.drop, path)
+    for name, texts in find_few_texts(frame):
+        if name not in options.column_types:
+            frame = frame.assign(**{name: as_numbers(frame[name])})
+            what = f"cells of column {name!r:.60} that are no numbers are missing: {texts}"
+            progress(Progress("note", f"{path}: {what}; --column-type {name}:category makes categories of all"))
+    frame, dates = set_kinds(frame, options.column_types, path)
+    for name, written in dates.items():
+        how = f", written as {written}" if written else ""
+        progress(Progress("note", f"{path}: column {name!r:.60} has dates{how}; {PARTS_NOTE}"))
+    if options.columns is None:
+        left_out = []
+        for name, reason in find_row_names(frame):
+            if name not in options.column_types and name not in dates:
+                left_out.append(name)
+                note = f"{path}: column {name!r:.60} {reason} and is left out; --column-type keeps it"
+                progress(Progress("note", note))
+        frame = select_columns(frame, None, left_out, path)
+    return split_dates(frame, dates), dates
 
 
 def _split_rows(x: pd.DataFrame, y: pd.Series[Any] | None, options: FitOptions, path: str) -> SplitTable:
@@ -169,18 +212,20 @@ def _join_columns(paths: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[
 
 
 def _describe_reading(path: str, frame: pd.DataFrame, missing: Sequence[str] | None) -> Iterator[str]:
-    """Notes of what may be read otherwise than the user expects: an index, missing cells, numbers among texts."""
+    """Notes of what may be read otherwise than the user expects: an index, and missing cells."""
     for name in find_index(frame):
         yield f"{name!r}, a column without a name that numbers the rows, is left out; name it to keep it"
-    names = [name for name in list_texts(frame) if frame[name].isna().any()]
+    names = [name for name in frame.columns if frame[name].isna().any()]
     written = read_written(path, names) if names and missing is None else None
     if written is not None:
-        for name in names:  # in a column of numbers, such a text could be nothing else
+        texts = list_texts(frame)
+        for name in names:
+            # In a column of numbers, such a text could be nothing else.
+            advice = "; --missing '' makes categories of such texts" if name in texts else ""
             counts = written[name][frame[name].isna() & (written[name] != "")].value_counts()
             listed = ", ".join(f"{text!r:.40} in {count:,} rows" for text, count in counts.items())
             if listed:
-                yield f"column {name!r:.60}: {listed} is a missing cell; --missing '' makes categories of such texts"
-    yield from describe_few_texts(path, frame)
+                yield f"column {name!r:.60}: {listed} is a missing cell{advice}"
 
 
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
@@ -221,7 +266,7 @@ def impute_rows(model: TableModel, frame: pd.DataFrame, written: pd.DataFrame | 
 
     Further columns, p(COLUMN), have the probability of each value that is filled in, and NaN for observed cells; such a
     name has "predicted_" before it if the rows have a column of the name; `find_probabilities` finds it. A column of
-    features that the frame lacks is filled, too; one of labels only if the frame has it.
+    features that the frame lacks is filled, too; one of labels only if the frame has it. Dates are not filled.
 
     written: the rows as their file has them; all cells that are not filled stay as they are there, or else as they are
     in the frame.
@@ -231,8 +276,12 @@ def impute_rows(model: TableModel, frame: pd.DataFrame, written: pd.DataFrame | 
     labels = None if features == names else frame.get(names[-1])
     filled = frame.copy() if written is None else written  # whose columns have the same numbers
     chances: dict[str, np.ndarray] = {}
-    for column, cells in model.find_cells(frame.reindex(columns=features), labels).groupby("column", sort=False):
+    parts = list_parts(model.dates)
+    known = split_dates(frame, model.dates, model.unseen).reindex(columns=features)
+    for column, cells in model.find_cells(known, labels).groupby("column", sort=False):
         name = str(column)
+        if name in parts:
+            continue
         values = np.full(len(frame), None, dtype=object)
         if name in frame:
             number = int(frame.columns.get_loc(name))  # type: ignore[arg-type]

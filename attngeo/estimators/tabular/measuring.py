@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,7 +15,7 @@ from attngeo.errors import TableError
 from attngeo.estimators.shared.files import list_missing, naming
 from attngeo.estimators.tabular.baselines import fit_baseline
 from attngeo.estimators.tabular.classifier import AttentionClassifier, AttentionImputer, TableModel, fit_together
-from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, ClassifierOptions, FitOptions
+from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, ClassifierOptions, FitOptions, Unseen
 from attngeo.estimators.tabular.saving import describe_columns
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 
@@ -22,17 +24,21 @@ Model = TypeVar("Model", bound=TableModel)
 CALIBRATION_BINS = 10
 # Whole numbers that occur so often, on average, may be codes.
 OFTEN = 5
-# The baseline of each column: its values as often as in the training rows.
+# The baseline of each column and of the response: its values as often as in the training rows.
 FREQUENCIES = "frequencies"
 
 
 class SplitTable(NamedTuple):
-    """Features and responses of the training rows and of the test rows; None without a target."""
+    """Features and responses of the training rows and of the test rows; None without a target.
+
+    dates: the columns of the file whose parts are features, and how each is written.
+    """
 
     train_x: pd.DataFrame
     train_y: pd.Series[Any] | None
     test_x: pd.DataFrame
     test_y: pd.Series[Any] | None
+    dates: Mapping[str, str] = MappingProxyType({})
 
 
 def fit_table(
@@ -48,9 +54,10 @@ def fit_table(
         progress: called with notes and epochs.
 
     Returns:
-        A row for each method: method, seed, train_rows, test_rows, accuracy, mse (of labels that are numbers or
-        ordered), log_loss, and calibration_error, the mean difference of confidence and accuracy in ten bins of
-        confidence. Beside the rows, the attention model, which is fitted if it is among the methods.
+        A row for the frequencies of the classes and for each method: method, seed, train_rows, test_rows, accuracy,
+        mse (of labels that are numbers or ordered), log_loss, and calibration_error, the mean difference of confidence
+        and accuracy in ten bins of confidence. The accuracy of the frequencies is that of the most frequent class.
+        Beside the rows, the attention model, which is fitted if it is among the methods.
 
     Raises:
         TableError: a table cannot be used, or has what a saved model cannot keep if it is to be saved.
@@ -64,13 +71,17 @@ def fit_table(
     test_y = tables.test_y[has_label]
     if not len(test_y):
         raise TableError("no test row has a label, expected some that training rows have; give labelled test rows")
-    train_codes = model.coding_.encode(tables.train_x, tables.train_y, "mask")
+    known = "mask" if options.unseen == "error" else options.unseen  # too rare values of training rows are no error
+    train_codes = model.coding_.encode(tables.train_x, tables.train_y, known)
     with naming({"": options.test or "the test rows"}, test_x.index):
         test_codes = model.coding_.encode(test_x, test_y, options.unseen)
     rows = []
-    for name in options.methods or ():
-        if name == OURS:
+    for name in (FREQUENCIES, *(options.methods or ())):
+        if name == FREQUENCIES:
+            chances = _repeat_frequencies(train_codes[:, -1], len(model.classes_), len(test_y))
+        elif name == OURS:
             fit_together([model], [(tables.train_x, tables.train_y)], progress)
+            _note_epoch(model, progress)
             chances = model.predict_proba(test_x)
         else:
             chances = _predict_baseline(name, train_codes, test_codes, model, options.random_state, progress)
@@ -98,11 +109,12 @@ def fit_columns(
         TableError: as `fit_table` raises, or no test row has a value of a column that varies.
     """
     model = _prepare(AttentionImputer, tables, options, progress)
-    unseen = "mask" if options.test is None else options.unseen
+    unseen: Unseen = "mask" if options.test is None and options.unseen == "error" else options.unseen
     train_codes = model.coding_.encode(tables.train_x, None, "mask")
     with naming({"": options.test or "the test rows"}, tables.test_x.index):
         test_codes = model.coding_.encode(tables.test_x, None, unseen)
     fit_together([model], [(tables.train_x, None)], progress)
+    _note_epoch(model, progress)
     measured = copy(model).set_params(unseen=unseen)
     rows = []
     for number, coding in enumerate(model.coding_.columns):
@@ -110,10 +122,9 @@ def fit_columns(
         if coding.size < 2 or not is_known.any():
             continue
         truth = test_codes[is_known, number]
-        counts = np.bincount(train_codes[train_codes[:, number] >= 0, number], minlength=coding.size) + 1
         chances = {
             OURS: measured.predict_cell(tables.test_x[is_known], coding.name).to_numpy(),
-            FREQUENCIES: np.tile(counts / counts.sum(), (len(truth), 1)),
+            FREQUENCIES: _repeat_frequencies(train_codes[:, number], coding.size, len(truth)),
         }
         numbers = _number_classes(np.array(coding.decode_all()))
         sizes = {"seed": options.random_state, "train_rows": len(train_codes), "test_rows": len(truth)}
@@ -125,6 +136,23 @@ def fit_columns(
     return pd.DataFrame(rows), model
 
 
+def _repeat_frequencies(codes: np.ndarray, categories: int, rows: int) -> np.ndarray:
+    """The shares of the categories in the training rows, one added to each count, for each row: [rows, categories]."""
+    counts = np.bincount(codes[codes >= 0], minlength=categories) + 1
+    return np.tile(counts / counts.sum(), (rows, 1))
+
+
+def _note_epoch(model: TableModel, progress: ProgressCallback) -> None:
+    """Note which epoch is kept of those that were trained, if held-out rows decided it."""
+    losses = model.validation_loss_
+    if len(losses):
+        best = int(np.nanargmin(losses))
+        what = (
+            f"epoch {best + 1} of {len(losses)} is kept: the lowest loss on held-out training rows, {losses[best]:.4f}"
+        )
+        progress(Progress("note", what))
+
+
 def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions, progress: ProgressCallback) -> Model:
     """A model that has learned the categories, so that bad rows are refused at once. Raises TableError."""
     model = kind(**{name: getattr(options, name) for name in ClassifierOptions.model_fields})
@@ -132,6 +160,7 @@ def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions, progres
         model.prepare(tables.train_x, tables.train_y)
     _note_bins(model, tables.train_x, progress)
     model.missing_texts = tuple(list_missing(options.missing))
+    model.dates = tables.dates
     if options.save is not None:
         describe_columns(model.coding_)
     return model
@@ -143,11 +172,11 @@ def _note_bins(model: TableModel, train: pd.DataFrame, progress: ProgressCallbac
     for name, coding in zip(model.coding_.names, model.coding_.features, strict=True):
         if coding.edges is not None and isinstance(coding.values[0], int):
             count = train[name].nunique()
-            if count * OFTEN <= len(train):
+            if coding.size < count and count * OFTEN <= len(train):
                 counts[name] = count
     if counts:
         listed = ", ".join(f"{name!s:.60} ({count} values)" for name, count in counts.items())
-        advice = f"--bins {max(counts.values())} keeps each value, which codes need"
+        advice = f"--column-type {next(iter(counts))!s:.60}:category keeps each value, which codes need"
         progress(Progress("note", f"whole numbers are cut into bins: {listed}; {advice}"))
 
 

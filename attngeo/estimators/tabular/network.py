@@ -37,6 +37,10 @@ from attngeo.training.loop import Batch, draw_generator, limited_threads, train
 EPS = 1e-6
 # The code of a cell that is missing.
 MISSING = -1
+# The code of a cell whose value has no category: no training row has it, or too few.
+UNSEEN = -2
+# The probability that a cell of a masked copy is taken for one of these, so that their vectors are learned.
+UNSEEN_RATE = 0.01
 # Half the width of the uniform distribution that categories start from.
 EMBEDDING_RANGE = 0.05
 # Models that are trained at once: more do not make one faster, and need more memory.
@@ -45,6 +49,10 @@ MOST_MODELS = 32
 UNDIVIDED = 2**15
 # Batches that are prepared at once.
 CHUNK = 32
+# The batches of an epoch, and the least and the most masked copies in one, if no size is given.
+BATCHES = 100
+SMALLEST_BATCH = 128
+LARGEST_BATCH = 1024
 # Random numbers of 16 bits decide what dropout drops: its probability is rounded to a multiple of 1/LEVELS.
 LEVELS = 2**16
 
@@ -54,16 +62,23 @@ class CellLayout:
     """How categories are numbered.
 
     sizes: the number of categories of each column; the response is the last one. shared: whether columns share the
-    vectors of their categories, by number, as in the paper; otherwise each category has its own.
+    vectors of their categories, by number, as in the paper; otherwise each category has its own. has_unseen: whether
+    each column has a slot for values without a category, with a vector of its own.
     """
 
     sizes: tuple[int, ...]
     shared: bool = False
+    has_unseen: bool = False
+
+    @property
+    def more(self) -> int:
+        """The slots of a column beside those of its categories: of [MASK], then of unseen values."""
+        return 1 + self.has_unseen
 
     @property
     def starts(self) -> list[int]:
-        """The first slot of each column. There is one more slot in each column, for [MASK]."""
-        return list(itertools.accumulate((size + 1 for size in self.sizes[:-1]), initial=0))
+        """The first slot of each column."""
+        return list(itertools.accumulate((size + self.more for size in self.sizes[:-1]), initial=0))
 
     @property
     def columns(self) -> int:
@@ -72,28 +87,31 @@ class CellLayout:
 
     @property
     def words(self) -> int:
-        """The number of vectors of categories, without that of [MASK], which is the last one."""
+        """The number of vectors of categories; that of [MASK] follows, then those of unseen values by column."""
         return max(self.sizes) if self.shared else sum(self.sizes)
 
     def word_of_slot(self) -> Tensor:
         """The vector of each slot, [S]."""
         firsts = [0] * self.columns if self.shared else itertools.accumulate(self.sizes[:-1], initial=0)
         words: list[int] = []
-        for first, size in zip(firsts, self.sizes, strict=True):
+        for column, (first, size) in enumerate(zip(firsts, self.sizes, strict=True)):
             words += [*range(first, first + size), self.words]
+            if self.has_unseen:
+                words.append(self.words + 1 + column)
         return torch.tensor(words)
 
     def column_of_slot(self) -> Tensor:
         """The column of each slot, [S]."""
-        return torch.repeat_interleave(torch.arange(self.columns), torch.tensor(self.sizes) + 1)
+        return torch.repeat_interleave(torch.arange(self.columns), torch.tensor(self.sizes) + self.more)
 
     def mask_slots(self) -> Tensor:
         """The slot of [MASK] in each column, [K]."""
         return torch.tensor([start + size for start, size in zip(self.starts, self.sizes, strict=True)])
 
     def to_slots(self, codes: Tensor) -> Tensor:
-        """Slots of the categories ([rows, K], from 0 in each column): [MASK] for MISSING."""
-        return torch.where(codes < 0, self.mask_slots(), codes + torch.tensor(self.starts))
+        """Slots of the categories ([rows, K], from 0 in each column): [MASK] for MISSING, or without one for UNSEEN."""
+        slots = torch.where(codes < 0, self.mask_slots(), codes + torch.tensor(self.starts))
+        return slots + (codes == UNSEEN) if self.has_unseen else slots
 
     def to_words(self, codes: Tensor, column: Tensor) -> Tensor:
         """The vectors of categories of these columns; both of any one shape."""
@@ -104,7 +122,7 @@ class CellLayout:
         """0 for the words of each column, −∞ for the others: [K, words]. Raises NotEnoughMemoryError."""
         require_memory(8 * self.columns * (self.words + 1), f"{self.columns:,} columns of {self.words:,} categories")
         allowed = torch.full((self.columns, self.words + 1), -math.inf)
-        allowed[self.column_of_slot(), self.word_of_slot()] = 0
+        allowed[self.column_of_slot(), self.word_of_slot().clamp(max=self.words)] = 0
         return allowed[:, :-1]
 
 
@@ -192,7 +210,8 @@ class TableAttention(nn.Module):
         """
         w = self.weights
         rows = rows.transpose(1, 2)
-        inputs = w["words"].index_select(1, self.slots) + w["positions"].index_select(1, self.columns)  # [M, S, d]
+        words = torch.cat([w["words"], w["unseen"]], 1) if self.layout.has_unseen else w["words"]
+        inputs = words.index_select(1, self.slots) + w["positions"].index_select(1, self.columns)  # [M, S, d]
         masked = inputs.index_select(1, self.masks)
         query = self._split(torch.baddbmm(w["query_bias"], masked, w["query"]))  # [M, H, K, c]
         key = self._split(torch.baddbmm(w["key_bias"], inputs, w["key"]))  # [M, H, S, c]
@@ -250,7 +269,7 @@ def draw_start(
     def project() -> Tensor:
         return glorot(d, d, d * heads, d * head_size)
 
-    return {
+    start = {
         "words": uniform(layout.words + 1, d, EMBEDDING_RANGE),
         "positions": glorot(layout.columns, d),
         "query": project(),
@@ -272,14 +291,19 @@ def draw_start(
         "word": glorot(d, layout.words),
         "word_bias": torch.zeros(1, layout.words),
     }
+    if layout.has_unseen:
+        start["unseen"] = uniform(layout.columns, d, EMBEDDING_RANGE)
+    return start
 
 
 class MaskedRows:
     """The copies of the tables of M models. Each model has an order and dropout of its own, which follow from its seed.
 
     codes: [M, rows, K]. A cell that is MISSING is [MASK], and never predicted. weights: of rows, [M, rows]. All models
-    have the same number of observed cells. seeds: one for each model; none for one fixed order. noise: how many numbers
-    dropout drops in a row, each with probability `dropout`; 0 without seeds.
+    have the same number of observed cells, and of observed responses. seeds: one for each model; none for one fixed
+    order. noise: how many numbers dropout drops in a row, each with probability `dropout`; 0 without seeds. most: cells
+    that are masked in an epoch, which are drawn anew in each; None for all. has_response: whether those of the last
+    column are among them first. hidden: the largest share of its other cells that a copy masks, too; it needs seeds.
     """
 
     def __init__(
@@ -292,6 +316,9 @@ class MaskedRows:
         seeds: Sequence[int] = (),
         noise: int = 0,
         dropout: float = 0.0,
+        most: int | None = None,
+        has_response: bool = False,
+        hidden: float = 0.0,
         device: torch.device | str = "cpu",
     ) -> None:
         self._layout = layout
@@ -299,12 +326,15 @@ class MaskedRows:
         self._seeds = seeds
         self._noise = noise
         self._keep = 1 - dropout
+        self._hidden = hidden
         self._device = device
         models, rows, columns = codes.shape
-        observed = (codes >= 0).reshape(models, -1)
-        self._copies = int(observed[0].sum())
+        observed = codes >= 0
         # The numbers of the cells, row × K + column, that are masked in turn.
-        self._cells = observed.nonzero()[:, 1].reshape(models, self._copies)
+        self._cells = _number_cells(observed)
+        self._most = self._cells.shape[1] if most is None else min(most, self._cells.shape[1])
+        self._has_response = has_response and self._most < self._cells.shape[1]
+        self._columns = columns
         self._slots = layout.to_slots(codes)
         column = torch.arange(columns).expand_as(codes)
         self._targets = layout.to_words(codes.clamp(min=0), column).reshape(models, rows * columns)
@@ -315,13 +345,24 @@ class MaskedRows:
         """The batches of an epoch, from 0."""
         order = self._cells
         if self._seeds:
-            shuffled = [torch.randperm(self._copies, generator=draw_generator(seed, number)) for seed in self._seeds]
-            order = order.gather(1, torch.stack(shuffled))
-        for chunk, first in enumerate(range(0, self._copies, CHUNK * self._size)):
+            order = self._shuffle(order, number)
+        if self._has_response:  # a stable sort: each half keeps its random order
+            is_other = (order % self._columns != self._columns - 1).byte()
+            order = order.gather(1, is_other.sort(stable=True).indices)
+        if self._most < order.shape[1]:
+            order = order[:, : self._most]
+            if self._seeds and self._has_response:
+                order = self._shuffle(order, number, 2)
+        for chunk, first in enumerate(range(0, order.shape[1], CHUNK * self._size)):
             cells = order[:, first : first + CHUNK * self._size]
             tensors = [tensor.to(self._device) for tensor in self._mask(cells, number, chunk)]
             for start in range(0, cells.shape[1], self._size):
                 yield tuple(tensor[:, start : start + self._size] for tensor in tensors)
+
+    def _shuffle(self, cells: Tensor, *numbers: int) -> Tensor:
+        """Cells ([M, n]) in the random order of each model."""
+        orders = [torch.randperm(cells.shape[1], generator=draw_generator(seed, *numbers)) for seed in self._seeds]
+        return cells.gather(1, torch.stack(orders))
 
     def _mask(self, cells: Tensor, epoch: int, chunk: int) -> Batch:
         """The copies of these cells ([M, n]): slots, masked column, its word, weight and noise."""
@@ -329,9 +370,28 @@ class MaskedRows:
         row = cells.div(columns, rounding_mode="floor")
         column = cells - row * columns
         rows = self._slots.gather(1, row[..., None].expand(-1, -1, columns))
+        if self._seeds and (self._hidden or self._layout.has_unseen):
+            rows = self._hide(rows, epoch, chunk)
         rows = rows.scatter(2, column[..., None], self._masks[column][..., None])
         noise = self._draw_noise(len(cells), cells.shape[1], epoch, chunk)
         return rows, column, self._targets.gather(1, cells), self._weights.gather(1, row), noise
+
+    def _hide(self, rows: Tensor, epoch: int, chunk: int) -> Tensor:
+        """The slots of copies, [M, n, K], of which some are masked, and some taken for unseen values.
+
+        Each copy masks a share of its own, so that the model learns from rows with few missing cells and with many.
+        """
+        hidden = rows.clone()
+        for model_rows, seed in zip(hidden, self._seeds, strict=True):
+            generator = draw_generator(seed, epoch, chunk, 3)
+            if self._layout.has_unseen:
+                is_unseen = torch.rand(model_rows.shape, generator=generator) < UNSEEN_RATE
+                model_rows.copy_(torch.where(is_unseen & (model_rows != self._masks), self._masks + 1, model_rows))
+            if self._hidden:
+                share = self._hidden * torch.rand(len(model_rows), 1, generator=generator)
+                is_hidden = torch.rand(model_rows.shape, generator=generator) < share
+                model_rows.copy_(torch.where(is_hidden, self._masks, model_rows))
+        return hidden
 
     def _draw_noise(self, models: int, copies: int, epoch: int, chunk: int) -> Tensor:
         """0 or 1/(1 − dropout) for each number that dropout may drop, [models, copies, numbers]."""
@@ -346,13 +406,25 @@ class MaskedRows:
         return noise.div_(self._keep).view(models, copies, self._noise)
 
 
+def _choose_batch(cells: int, most: int | None) -> int:
+    """Masked copies in a batch: a hundredth of an epoch, from 128 to 1,024."""
+    copies = cells if most is None else min(cells, most)
+    return max(SMALLEST_BATCH, min(LARGEST_BATCH, copies // BATCHES))
+
+
+def _number_cells(chosen: Tensor) -> Tensor:
+    """The numbers of the chosen cells ([M, rows, K]) of each model, row × K + column: [M, cells]."""
+    flat = chosen.flatten(1)
+    return flat.nonzero()[:, 1].reshape(len(flat), -1)
+
+
 @dataclass(frozen=True)
 class FittingPlan:
     """The training of one table.
 
     codes: [rows, K], the response is the last column; MISSING for a missing one. weights: of the rows. held_out_codes,
-    held_out_weights: of the rows that early stopping looks at, or of none. start: the network that is trained further,
-    in place; a new one if it is None.
+    held_out_weights: of the rows that early stopping looks at, or of none. has_response: whether it looks at the last
+    column only. start: the network that is trained further, in place; a new one if it is None.
     """
 
     layout: CellLayout
@@ -363,13 +435,18 @@ class FittingPlan:
     options: ClassifierOptions
     training: TrainingOptions
     seed: int
+    has_response: bool = False
     start: TableAttention | None = None
 
     @property
     def group_key(self) -> tuple[object, ...]:
         """A key: plans with an equal one can be trained together."""
-        shapes = tuple((codes.shape, int((codes >= 0).sum())) for codes in (self.codes, self.held_out_codes))
-        return self.layout, shapes, self.options.replace(random_state=None), self.training, id(self.start)
+        counts = []
+        for codes in (self.codes, self.held_out_codes):
+            observed = codes >= 0
+            counts.append((codes.shape, int(observed.sum()), int(observed[:, -1].sum())))
+        options = self.options.replace(random_state=None)
+        return self.layout, tuple(counts), self.has_response, options, self.training, id(self.start)
 
 
 class FittedTable(NamedTuple):
@@ -403,26 +480,33 @@ def _fit_group(plans: Sequence[FittingPlan], progress: ProgressCallback) -> list
         generators = [draw_generator(plan.seed) for plan in plans]
         network = TableAttention(first.layout, **options.sizes, generators=generators)
     codes = torch.stack([plan.codes for plan in plans])
+    batch_size = options.batch_size or _choose_batch(int((codes[0] >= 0).sum()), options.epoch_cells)
     batches = MaskedRows(
         first.layout,
         codes,
         torch.stack([plan.weights for plan in plans]),
-        options.batch_size,
+        batch_size,
         seeds=[plan.seed for plan in plans],
         noise=2 * network.width if options.dropout else 0,
         dropout=options.dropout,
+        most=options.epoch_cells,
+        has_response=first.has_response,
+        hidden=options.hidden_share,
         device=device,
     )
     validation = None
     if len(first.held_out_codes):  # in a fixed order
+        held_out_codes = torch.stack([plan.held_out_codes for plan in plans])
         validation = MaskedRows(
             first.layout,
-            torch.stack([plan.held_out_codes for plan in plans]),
+            held_out_codes,
             torch.stack([plan.held_out_weights for plan in plans]),
-            max(options.batch_size, 1024),
+            max(batch_size, 1024),
+            most=int((held_out_codes[0, :, -1] >= 0).sum()) if first.has_response else None,
+            has_response=first.has_response,
             device=device,
         )
-    numbers = codes.numel() // codes.shape[1] * options.batch_size * network.width
+    numbers = codes.numel() // codes.shape[1] * batch_size * network.width
     with limited_threads(is_small=numbers < UNDIVIDED):
         history = train(network, batches, first.training, validation=validation, progress=progress)
     network.cpu()

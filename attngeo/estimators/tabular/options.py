@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 from attngeo.choices import advise
 from attngeo.errors import UsageError
@@ -26,8 +26,78 @@ OURS = "atn"
 # The command that saves a model.
 MADE_BY = "attngeo tabular fit --save"
 Vocabulary = Literal["column", "shared"]
-Unseen = Literal["error", "mask"]
-UNSEEN = "A value that no training row has: an error, or masked as a missing one"
+Kind = Literal["number", "category", "date"]
+Unseen = Literal["category", "error", "mask"]
+UNSEEN = "A text that no training row has: a category of its own, an error, or masked as a missing one"
+
+
+def least_rows_option(default: int) -> Any:
+    """The option `min_frequency`."""
+    return option(
+        default,
+        "Training rows that have a category, at least; a text in fewer rows counts as one that none has",
+        advanced=True,
+        panel=COMPUTATION,
+        least=1,
+    )
+
+
+def batch_option(default: int | None, shown: str | None = None) -> Any:
+    """The option `batch_size`."""
+    return option(
+        default,
+        "Masked copies of rows in a batch",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=1,
+        shown_default=shown,
+    )
+
+
+def epoch_option(default: int | None) -> Any:
+    """The option `epoch_cells`."""
+    return option(
+        default,
+        "Most cells that are masked in an epoch, those of the response first; without it, each cell is",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=1,
+    )
+
+
+def hidden_option(default: float, shown: str | None = None) -> Any:
+    """The option `hidden_share`."""
+    return option(
+        default,
+        "Largest share of the other cells that are masked, too; each masked copy of a row draws its share",
+        panel=OPTIMISATION,
+        least=0,
+        most=1,
+        shown_default=shown,
+    )
+
+
+def validation_option(default: float) -> Any:
+    """The option `validation_fraction`."""
+    return option(
+        default,
+        "Fraction of the training rows that are held out for early stopping",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+        most=0.9,
+    )
+
+
+def patience_option(default: int | None) -> Any:
+    """The option `patience`."""
+    return option(
+        default,
+        "Stop after this number of epochs without a lower loss on held-out rows; 0 never stops",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+    )
 
 
 class ClassifierOptions(EstimatorOptions):
@@ -46,23 +116,13 @@ class ClassifierOptions(EstimatorOptions):
     n_bins: int = option(
         10, "Bins of a numeric column with fractions or with more values", panel=COMPUTATION, flags=("--bins",), least=2
     )
+    min_frequency: int = least_rows_option(1)
     unseen: Unseen = option("error", UNSEEN, panel=COMPUTATION)
-    batch_size: int = option(128, "Masked copies of rows in a batch", advanced=True, panel=OPTIMISATION, least=1)
-    validation_fraction: float = option(
-        0.0,
-        "Fraction of the training rows that are held out for early stopping",
-        advanced=True,
-        panel=OPTIMISATION,
-        least=0,
-        most=0.9,
-    )
-    patience: int | None = option(
-        None,
-        "Stop after this number of epochs without a lower loss on held-out rows; 0 never stops",
-        advanced=True,
-        panel=OPTIMISATION,
-        least=0,
-    )
+    batch_size: int | None = batch_option(128)
+    epoch_cells: int | None = epoch_option(None)
+    hidden_share: float = hidden_option(0.0)
+    validation_fraction: float = validation_option(0.0)
+    patience: int | None = patience_option(None)
     random_state: int | None = option(
         None, "Seed of everything that is random", panel=OPTIMISATION, flags=("--seed",), least=0, most=2**32 - 1
     )
@@ -74,11 +134,13 @@ class ClassifierOptions(EstimatorOptions):
 
     def _check(self) -> None:
         if self.patience and not self.validation_fraction:
-            raise UsageError(
-                "$patience requires held-out rows; set $validation_fraction, for example to 0.1",
-                "patience",
-                "validation_fraction",
-            )
+            if "patience" in self.model_fields_set:
+                raise UsageError(
+                    "$patience requires held-out rows; set $validation_fraction, for example to 0.1",
+                    "patience",
+                    "validation_fraction",
+                )
+            object.__setattr__(self, "patience", None)
 
 
 def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
@@ -95,6 +157,23 @@ def check_methods(names: Iterable[str] | str) -> tuple[str, ...]:
 
 def _split_names(names: Any) -> Any:
     return tuple(names.split(",")) if isinstance(names, str) else as_texts(names)
+
+
+def _split_types(texts: Any) -> Any:
+    """Texts such as "year:category" as a dict of kinds. Raises UsageError."""
+    if isinstance(texts, Mapping):
+        return dict(texts)
+    kinds: dict[str, str] = {}
+    for text in as_texts(texts):
+        name, colon, kind = str(text).rpartition(":")
+        if not colon or not name or kind not in get_args(Kind):
+            raise UsageError(
+                f"$column_types is {text!r:.60}, expected COLUMN:KIND with one of the kinds: "
+                f"{', '.join(get_args(Kind))}",
+                "column_types",
+            )
+        kinds[name] = kind
+    return kinds
 
 
 def methods_option(example: str) -> Any:
@@ -138,7 +217,35 @@ class FitOptions(ClassifierOptions):
         0.25, "Fraction of the rows that are held out to test, without --test", panel=INPUT, least=0.01, most=0.99
     )
     missing: Sequence[str] | None = missing_option()
+    columns: Sequence[str] | None = option(
+        None,
+        "Columns that are used, beside the target",
+        panel=INPUT,
+        metavar="LIST",
+        parse=_split_names,
+        shown_default="all but those that name rows",
+    )
+    drop: Sequence[str] = option((), "Columns that are left out", panel=INPUT, metavar="LIST", parse=_split_names)
+    column_types: dict[str, Kind] = option(
+        {},
+        "Kind of a column: number, category or date; may be repeated",
+        panel=INPUT,
+        flags=("--column-type",),
+        metavar="COLUMN:KIND",
+        parse=_split_types,
+        repeated=True,
+        shown_default="as its cells look",
+    )
     methods: Sequence[str] | None = methods_option("atn,lr")
+    # A user's table is larger than those of the paper, and has cells that are in no other row.
+    unseen: Unseen = option("category", UNSEEN, panel=COMPUTATION)
+    min_frequency: int = least_rows_option(5)
+    learning_rate: float = option(5e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
+    batch_size: int | None = batch_option(None, "128 to 1024, by the rows")
+    epoch_cells: int | None = epoch_option(50_000)
+    hidden_share: float = hidden_option(0.5, "0.5; 0 with --target")
+    validation_fraction: float = validation_option(0.1)
+    patience: int | None = patience_option(3)
     random_state: int = option(
         0, "Seed of everything that is random", panel=OPTIMISATION, flags=("--seed",), least=0, most=2**32 - 1
     )
@@ -152,6 +259,9 @@ class FitOptions(ClassifierOptions):
         if self.methods:
             methods = check_methods(self.methods)
         object.__setattr__(self, "methods", methods)
+        # Labels gain nothing by rows with hidden cells.
+        if self.target is not None and "hidden_share" not in self.model_fields_set:
+            object.__setattr__(self, "hidden_share", 0.0)
         if self.target is None and methods != (OURS,):
             raise UsageError(
                 f"$methods requires $target: without one, {OURS} predicts each column",

@@ -55,6 +55,8 @@ NAMES = {
     "classifier.weight": "word",
     "classifier.bias": "word_bias",
 }
+# Those of a model with vectors of unseen values.
+UNSEEN_NAMES = {"embeddings.unseen_embeddings.weight": "unseen"}
 TRANSPOSED = {"query", "key", "value", "out", "up", "down", "word"}
 
 
@@ -86,13 +88,16 @@ class SavedClassifier(SavedModel):
     """The configuration of a classifier, or of a model without a target."""
 
     TYPE = "attngeo_tabular"
-    FORMAT = 1
+    FORMAT = 2
+    OLDER = (1,)
     MADE_BY = MADE_BY
     parameters: ClassifierOptions
     seed: Count
     data_sets: Annotated[Count, Field(ge=1)]
     columns: Annotated[tuple[SavedColumn, ...], Field(min_length=2)]
     missing: tuple[str, ...] | None
+    dates: dict[str, str] = Field(default_factory=dict)
+    has_unseen: bool = False
     target: bool = True
     num_hidden_layers: Literal[1]
     num_attention_heads: Count
@@ -117,18 +122,25 @@ def write_classifier(
 ) -> None:
     """Write the files of a fitted classifier.
 
-    state: seed, data_sets, epochs and missing. Raises OutputError, and TableError for values that JSON lacks.
+    state: seed, data_sets, epochs, missing and dates. Raises OutputError, and TableError for values that JSON lacks.
     """
     config: dict[str, Any] = {
         **_describe_layers(options),
         "parameters": dict(options),
         **state,
+        "has_unseen": network.layout.has_unseen,
         "columns": describe_columns(coding),
     }
     if not coding.has_response:
         config["target"] = False
-    tensors = {name: _to_file(weight, network.weights[weight][0]) for name, weight in NAMES.items()}
+    names = _name_weights(network.layout)
+    tensors = {name: _to_file(weight, network.weights[weight][0]) for name, weight in names.items()}
     write_model(folder, SavedClassifier, config, tensors)
+
+
+def _name_weights(layout: CellLayout) -> dict[str, str]:
+    """Tensor in the file → weight of the network, of a model with this layout."""
+    return NAMES | UNSEEN_NAMES if layout.has_unseen else NAMES
 
 
 def _describe_layers(options: ClassifierOptions) -> dict[str, int]:
@@ -164,17 +176,18 @@ def read_classifier(folder: Path) -> tuple[SavedClassifier, TableCoding, TableAt
     options = saved.parameters
     check_layers(folder, saved, _describe_layers(options))
     coding = TableCoding(tuple(ColumnCoding(**dict(column)) for column in saved.columns), saved.target)
-    layout = CellLayout(coding.sizes, options.vocabulary == "shared")
+    layout = CellLayout(coding.sizes, options.vocabulary == "shared", saved.has_unseen)
+    names = _name_weights(layout)
     tensors = read_tensors(folder)
 
     def plan() -> dict[str, Tensor]:
         weights = draw_start(layout, options.n_heads, options.head_size, options.feed_forward)
-        return {name: _to_file(weight, weights[weight]) for name, weight in NAMES.items()}
+        return {name: _to_file(weight, weights[weight]) for name, weight in names.items()}
 
     check_tensors(folder, tensors, plan)
     network = TableAttention(layout, **options.sizes, generators=[torch.Generator()])
     with torch.no_grad():
-        for name, weight in NAMES.items():
+        for name, weight in names.items():
             target = network.weights[weight]
             tensor = tensors[name].T if weight in TRANSPOSED else tensors[name]
             target.copy_(tensor.reshape(target.shape))

@@ -83,14 +83,15 @@ def predict_by_baseline(name: str, problems: Sequence[Problem], progress: Progre
 
 
 def predict_by_attention(problems: Sequence[Problem], progress: ProgressCallback) -> list[PredictedClasses]:
-    """The predictions of attention. Columns share the vectors of categories; problems of one shape train together."""
+    """The predictions of attention. Columns share the vectors of categories; problems of one shape train together.
+
+    Numbers are categories, as in the published run: one that no training row has is masked.
+    """
     from attngeo.estimators.tabular.classifier import AttentionClassifier, fit_together
 
-    models = []
-    for table, seed in problems:
-        n_bins = max(2, *(len(np.unique(column)) for column in table.train.x.T))
-        models.append(AttentionClassifier(vocabulary="shared", unseen="mask", random_state=seed, n_bins=n_bins))
-    fit_together(models, [problem.table.train for problem in problems], progress)
+    models = [AttentionClassifier(vocabulary="shared", unseen="mask", random_state=seed) for _, seed in problems]
+    training = [(pd.DataFrame(table.train.x).astype("category"), table.train.y) for table, _ in problems]
+    fit_together(models, training, progress)
     predictions = []
     for model, ((train, test), _) in zip(models, problems, strict=True):
         epochs = {"epochs": model.n_iter_}

@@ -266,13 +266,14 @@ def test_edges_of_bins_are_quantiles_of_the_training_rows_only() -> None:
     assert last.coding_.columns[2].encode(pd.Series([-1e9, 1e9]), "error").tolist() == [0, 3]
 
 
-def test_columns_of_numbers_with_few_values_are_categories() -> None:
+def test_each_of_few_whole_numbers_has_a_bin() -> None:
     frame, labels = draw_table()
     model = small().fit(frame, labels)
     size, age, mass, response = model.coding_.columns
     assert size.values == ("l", "m", "s")
     assert age.values == (0, 1, 2, 3)
-    assert age.edges is None
+    assert age.edges == (0.5, 1.5, 2.5)
+    assert age.encode(pd.Series([-7, 0, 1.4, 3, 11, None]), "error").tolist() == [0, 0, 1, 3, 3, -1]
     assert mass.size == 10
     assert response.values == (False, True)
     ordered = frame.assign(size=pd.Categorical(frame["size"], ["s", "m", "l", "xl"], ordered=True))
@@ -333,7 +334,7 @@ def test_a_data_set_that_cannot_be_used_leaves_the_model_as_it_was() -> None:
     before = model.predict_proba(rows)
     for bad, wrong, facts in (
         (rows, np.linspace(0, 1, 20), ["continuous"]),
-        (rows.assign(age=range(20)), labels, ["row 1", "'age'", "0", "20, 30"]),
+        (rows.assign(a="z"), labels, ["row 1", "'a'", "'z'", "x, y"]),
         (rows.assign(age=pd.Timestamp("2020-01-01")), labels, ["'age'"]),
     ):
         with refuses(TableError, *facts):

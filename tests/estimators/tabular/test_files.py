@@ -104,9 +104,12 @@ def test_an_index_that_repeats_its_labels_loses_no_row(tmp_path: Path) -> None:
 
 def test_each_method_is_measured_on_the_same_rows(tmp_path: Path) -> None:
     options = FitOptions(target="y", methods="lr,atn", max_epochs=40, learning_rate=0.02, device="cpu")
-    rows, model = fit_table(read_tables(write_rows(tmp_path), options), options)
-    assert rows["method"].tolist() == ["lr", "atn"]
-    assert (rows["accuracy"] > 0.7).all()
+    tables = read_tables(write_rows(tmp_path), options)
+    rows, model = fit_table(tables, options)
+    assert rows["method"].tolist() == ["frequencies", "lr", "atn"]
+    assert (rows["accuracy"][1:] > 0.7).all()
+    most = tables.train_y.value_counts().idxmax()
+    assert rows["accuracy"][0] == (tables.test_y == most).mean()
     assert (rows["test_rows"] == 20).all()
     assert rows["mse"].isna().all()
     assert model is not None
@@ -124,11 +127,13 @@ READ_OTHERWISE = {
     "an index": ("", [*range(40)], ["Unnamed: 0", "left out"]),
     "an index of texts": ("", [f"r{at}" for at in range(40)], ["Unnamed: 0", "left out"]),
     "Namibia": ("country", ["NA", "DE", "FR", "NA"] * 10, ["'country'", "'NA' in 20 rows", "--missing ''"]),
-    "a text among numbers": ("age", [*range(39), "n/a"], ["'age'", "1", "'n/a' in row 40", "--missing"]),
-    "codes": ("shop", [at % 20 for at in range(200)], ["shop (20 values)", "--bins 20"]),
+    "a text among numbers": ("age", [*range(39), "n/a"], ["'age'", "1", "'n/a' in row 40", "missing", "--column-type"]),
+    "codes": ("shop", [at % 20 for at in range(200)], ["shop (20 values)", "--column-type shop:category"]),
     "no index": ("", [1, 2] * 20, []),
-    "missing numbers": ("age", ["NA", 1, 2, 3] * 10, []),
-    "quantities": ("age", [*range(40)], []),
+    "missing numbers": ("age", ["NA", 1, 2, 3] * 10, ["'age'", "'NA' in 10 rows", "missing"]),
+    "quantities": ("age", [*range(20)] * 2, []),
+    "numbers of rows": ("age", [*range(40)], ["'age'", "numbers the rows", "left out"]),
+    "names of rows": ("name", [f"r{at}" for at in range(40)], ["'name'", "another text", "left out"]),
     "codes and texts": ("code", ["1", "a", "b", "c"] * 10, []),
 }
 
@@ -163,7 +168,7 @@ def test_an_error_names_the_row_of_the_file_of_test_rows(tmp_path: Path) -> None
     train, test = str(tmp_path / "train.csv"), str(tmp_path / "test.csv")
     pd.DataFrame({"age": [1, 2] * 20, "y": ["u", "v"] * 20}).to_csv(train, index=False)
     pd.DataFrame({"age": [1, 2, "n/a"], "y": ["u", None, "v"]}).to_csv(test, index=False)
-    options = FitOptions(target="y", test=test, methods="lr")
+    options = FitOptions(target="y", test=test, methods="lr", unseen="error")
     with refuses(TableError, f"{test}: row 3: column 'age': 'n/a'", "--unseen mask"):
         fit_own_table(train, options)
 
@@ -180,7 +185,7 @@ def test_one_text_costs_one_row_of_the_test_file(kind: str, tmp_path: Path) -> N
     for changed in (table["a"], table["a"].astype(str).where(table.index != 77, "n/a")):
         table.assign(a=changed)[60:].to_csv(test, index=False)
         options = FitOptions(target="y", test=test, methods="lr", unseen="mask")
-        found.append(fit_own_table(train, options)["accuracy"].item())
+        found.append(fit_own_table(train, options)["accuracy"].iloc[-1])
     assert found[0] == 1
     assert 59 / 60 <= found[1] <= 1
 
@@ -194,7 +199,7 @@ def test_the_error_of_ordered_labels_is_that_of_their_ranks(tmp_path: Path) -> N
     for labels in (ranks, pd.Categorical.from_codes(ranks, ["mid", "low", "top"], ordered=True)):
         table.assign(y=labels).to_parquet(tmp_path / "t.parquet")
         options = FitOptions(target="y", methods="lr")
-        found.append(fit_table(read_tables(str(tmp_path / "t.parquet"), options), options)[0]["mse"].item())
+        found.append(fit_table(read_tables(str(tmp_path / "t.parquet"), options), options)[0]["mse"].iloc[-1])
     assert found[0] == found[1] > 0
 
 
@@ -303,3 +308,9 @@ def test_encodings_of_one_number_lie_on_a_line() -> None:
     assert rows["value"].tolist()[:3] == ["l", "m", "s"]
     assert rows["x"].std() > 0
     np.testing.assert_allclose(rows["y"], 0, atol=1e-6 * rows["x"].abs().max())
+
+
+def test_cells_are_hidden_without_a_target_only_unless_the_user_says_so() -> None:
+    assert FitOptions().hidden_share == 0.5
+    assert FitOptions(target="y").hidden_share == 0
+    assert FitOptions(target="y", hidden_share=0.2).hidden_share == 0.2

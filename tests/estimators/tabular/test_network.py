@@ -167,3 +167,50 @@ def test_weights_start_as_those_of_keras() -> None:
             assert weight.std().item() == pytest.approx(limits[name] / 3**0.5, rel=0.05)
         else:
             assert (weight == name.startswith("gain")).all()
+
+
+def test_a_share_of_the_other_cells_is_hidden_and_some_are_taken_for_unseen() -> None:
+    """Each copy draws its share up to the largest one, so that a cell is hidden with half of that probability."""
+    layout = CellLayout(SIZES, has_unseen=True)
+    codes = torch.stack([torch.randint(size, (1, 4000)) for size in SIZES], -1)
+    rows = MaskedRows(layout, codes, torch.ones(1, 4000), 128, seeds=[1], hidden=0.6)
+    slots, column, target, _, _ = (torch.cat(parts, 1)[0] for parts in zip(*rows.epoch(0), strict=True))
+    is_target = torch.arange(3) == column[:, None]
+    is_masked = slots == layout.mask_slots()
+    assert is_masked[is_target].all()
+    assert is_masked[~is_target].double().mean() == pytest.approx(0.3, abs=0.02)
+    is_unseen = slots == layout.mask_slots() + 1
+    assert is_unseen.double().sum() / (~is_target).sum() == pytest.approx(0.007, abs=0.003)
+    assert len(target) == 12000  # all cells are predicted, also those that are hidden elsewhere
+    for batch, same in zip(rows.epoch(1), rows.epoch(1), strict=True):
+        assert torch.equal(batch[0], same[0])
+
+
+def test_an_epoch_masks_the_responses_first() -> None:
+    layout, codes = CellLayout(SIZES), draw_codes(2)
+    rows = MaskedRows(layout, codes, torch.ones(2, ROWS), 5, seeds=[1, 2], most=20, has_response=True)
+    column = torch.cat([batch[1] for batch in rows.epoch(0)], 1)
+    assert column.shape == (2, 20)
+    assert ((column == 2).sum(1) == ROWS).all()
+    assert not (column[:, :ROWS] == 2).all()  # in a random order
+    few = MaskedRows(layout, codes, torch.ones(2, ROWS), 5, seeds=[1, 2], most=7, has_response=True)
+    assert all((batch[1] == 2).all() for batch in few.epoch(0))
+    fixed = MaskedRows(layout, codes, torch.ones(2, ROWS), 5, most=ROWS, has_response=True)
+    assert torch.cat([batch[1] for batch in fixed.epoch(0)], 1).tolist() == [[2] * ROWS] * 2
+
+
+def test_unseen_values_have_a_vector_of_each_column() -> None:
+    """They are the only cells that read it, and no cell is predicted to be one."""
+    layout = CellLayout(SIZES, has_unseen=True)
+    network = make_network(layout, 1)
+    codes = torch.tensor([[[0, -2, 1], [0, MISSING, 1], [0, 1, 1]]])
+    column = torch.zeros(1, 3, dtype=torch.int64)
+    slots = mask(layout, codes, column)
+    before = network.read(slots, column)[1]
+    assert before.shape[-1] == sum(SIZES)
+    with torch.no_grad():
+        network.weights["unseen"][:, 1] += 1
+    after = network.read(slots, column)[1]
+    changed = (after != before)[0].any(-1)
+    assert changed.tolist() == [True, False, False]
+    assert torch.equal(CellLayout(SIZES).to_slots(codes[0, :1]), CellLayout(SIZES).to_slots(codes[0, 1:2]))

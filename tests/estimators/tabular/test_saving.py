@@ -140,7 +140,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "facts"),
     [
-        ({"format": 2, "attngeo_version": "9.1"}, UnsupportedModelError, [2, "9.1", 1]),
+        ({"format": 3, "attngeo_version": "9.1"}, UnsupportedModelError, [3, "9.1", 2]),
         ({"model_type": "bert"}, UnsupportedModelError, ["bert", "attngeo_tabular"]),
         ({"columns": []}, CorruptCheckpointError, [CONFIG, "columns"]),
         ({"columns": [COLUMN, COLUMN, COLUMN | {"name": "y"}]}, CorruptCheckpointError, ["columns", "name twice"]),
