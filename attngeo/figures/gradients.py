@@ -10,6 +10,7 @@ from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import (
     DASHES,
+    FORM,
     OBJECTIVE_NAMES,
     OBJECTIVES,
     OTHER,
@@ -86,7 +87,7 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         xaxis={"title": "layer", **choose_ticks(pd.Index(heads["layer"]))}, yaxis={"title": axis_title_of(score)}
     )
     details = "median and quartiles over heads; dotted: rows of β shuffled"
-    return finish_figure(figure, compose_title(rows, f"{label_of(score)} of updates of W_qk"), details)
+    return finish_figure(figure, compose_title(rows, f"{label_of(score)} of updates of {FORM}"), details)
 
 
 def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:

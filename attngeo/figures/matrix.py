@@ -11,6 +11,7 @@ from plotly.subplots import make_subplots
 
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import (
+    FORM,
     GUIDE,
     MAGNITUDE,
     MARKED,
@@ -78,7 +79,7 @@ def draw_matrix(cells: pd.DataFrame, norms: pd.DataFrame, options: PlotOptions) 
     name = f"layer {matrix['layer']}"
     if matrix["head"] is not None:
         name = f"head {matrix['head']} of {name}"
-    title = f"{escape_name(matrix['model'])}: |W_qk| of {name} ({escape_name(matrix['stack'])})"
+    title = f"{escape_name(matrix['model'])}: |{FORM}| of {name} ({escape_name(matrix['stack'])})"
     details = (
         f"outliers: {outliers.get('row', 0)} rows and {outliers.get('column', 0)} columns with a norm above "
         f"mean + {matrix['gamma']:g}·std"
