@@ -50,7 +50,10 @@ def plot(
         int | None, PIXELS(help="Width of the figure", show_default="that of the page; 1000 of images")
     ] = None,
     height: Annotated[
-        int | None, PIXELS(help="Height of the figure", show_default="600, if the kind has no own")
+        int | None,
+        PIXELS(
+            help="Height of the figure; it is higher if its panels need it", show_default="600, if the kind has no own"
+        ),
     ] = None,
     options: PlotOptions,
     hub: HubAccess,

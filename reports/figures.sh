@@ -7,6 +7,42 @@ attngeo plot heatmap demo:minilm -o "$out/heatmap.png" --width 900 --quiet
 attngeo plot layers demo:encoder demo:decoder -o "$out/layers.png" --width 900 --height 420 --quiet
 attngeo plot heads demo:minilm -o "$out/heads.png" --width 900 --height 500 --quiet
 attngeo plot size demo:minilm demo:encoder demo:decoder -o "$out/size.png" --width 900 --height 500 --quiet
+# One, three and twelve models: the demo models with noise on their weights.
+variants="$(mktemp -d)"
+python - "$variants" << 'END'
+import sys
+from pathlib import Path
+
+import pandas as pd
+import torch
+from safetensors.torch import load_file, save_file
+
+import attngeo
+from attngeo.tables.write import write_table
+
+demos, folder = Path(attngeo.__file__).parent / "demos", Path(sys.argv[1])
+frames = []
+for seed in range(12):
+    demo = ("encoder", "decoder")[seed % 3 == 2]
+    generator = torch.Generator().manual_seed(seed)
+    weights = load_file(demos / demo / "model.safetensors")
+    for name, weight in weights.items():
+        noise = torch.randn(weight.shape, generator=generator) * weight.float().std(correction=0) * 0.08 * (seed + 1)
+        weights[name] = (weight.float() + noise).to(weight.dtype)
+    (folder / str(seed)).mkdir()
+    (folder / str(seed) / "config.json").write_text((demos / demo / "config.json").read_text())
+    save_file(weights, folder / str(seed) / "model.safetensors", metadata={"format": "pt"})
+    name = f"variants-of-demo-models/{demo}-with-noise-of-{8 * (seed + 1)}-percent"
+    frames.append(attngeo.score(folder / str(seed), per_head=True).assign(model=name))
+for name, count in (("one", 1), ("three", 3), ("twelve", 12)):
+    write_table(pd.concat(frames[:count]), folder / f"{name}.csv")
+END
+for kind in layers heads size; do
+    for count in one three twelve; do
+        attngeo plot "$kind" "$variants/$count.csv" -o "$out/$kind-$count.png" --width 800 --quiet
+    done
+done
+rm -r "$variants"
 attngeo plot matrix demo:minilm --layer 2 -o "$out/matrix.png" --width 560 --height 450 --quiet
 attngeo plot training "$out/../symmetric-init/curves.parquet" -o "$out/training.png" --width 900 --height 420 --quiet
 attngeo plot training-layers "$out/../symmetric-init/curves.parquet" --over heads --where init=default -o "$out/training-layers.png" --width 900 --height 420 --quiet

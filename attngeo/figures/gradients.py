@@ -11,6 +11,7 @@ from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import (
     DASHES,
+    FORM,
     OBJECTIVE_NAMES,
     OBJECTIVES,
     OTHER,
@@ -55,7 +56,7 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     panels = {"update ΔM": score}
     change = f"change_{score}"
     if change in heads and heads[change].notna().any():
-        panels["change of W_qk by a step"] = change
+        panels[f"change of {FORM} by a step"] = change
     titles = list(panels) if len(panels) > 1 else None
     figure = make_subplots(cols=len(panels), shared_yaxes=True, x_title="layer", subplot_titles=titles)
     stacks = list(heads.groupby(["model", "stack"], sort=False).groups)
@@ -67,7 +68,7 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
             name = f"{escape_name(model)} · {name}"
         for panel, column in enumerate(panels.values(), 1):
             quartiles = quartiles_by(updates, "layer", column)
-            add_band(figure, quartiles["lower"], quartiles["upper"], colour, name, panel)
+            add_band(figure, quartiles["lower"], quartiles["upper"], colour, name, {"row": 1, "col": panel})
             figure.add_scatter(
                 x=quartiles.index,
                 y=quartiles["median"],
@@ -99,7 +100,7 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure.update_xaxes(choose_ticks(pd.Index(heads["layer"])))
     figure.update_yaxes(title=axis_title_of(score), col=1)
     details = "median and quartiles over heads; dotted: rows of β shuffled"
-    return finish_figure(figure, compose_title(rows, f"{label_of(score)} of updates of W_qk"), details, top=90)
+    return finish_figure(figure, compose_title(rows, f"{label_of(score)} of updates of {FORM}"), details, top=90)
 
 
 def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from attngeo.errors import UsageError
+from attngeo.figures.names import replace_title
 from attngeo.options import DRAWING, Options, option
 from attngeo.scores.spec import score_names
 
@@ -83,7 +84,17 @@ class PlotOptions(Options):
         panel=DRAWING,
         shown_default="published",
     )
+    title: str | None = option(
+        None,
+        "Title of the figure, in place of its own",
+        panel=DRAWING,
+        metavar="TEXT",
+        shown_default="what it shows",
+    )
 
+
+# Options of every kind.
+COMMON = ("title",)
 
 # Source of the rows of a figure → the command or function that makes them.
 SOURCES = {
@@ -103,11 +114,11 @@ class FigureSpec:
     """One kind of figure.
 
     description: what it shows, as a noun phrase; {score} stands for the score. source: what makes its rows, a key of
-    `SOURCES`. columns: those that rows must have, besides the score's own; none if it is drawn
-    from a model. options: the fields of PlotOptions that it uses. draw: a function, or the name "module:function" of
-    one in `attngeo.figures`, which is called as draw(*tables, options=options). draws_loss: whether `score` may be
-    "loss". most_models: a report draws more models than this one by one, with a menu; None draws them all at once.
-    beside: columns of the published models that are drawn beside the rows; `where` selects these models by them.
+    `SOURCES`. columns: those that rows must have, besides the score's own; none if it is drawn from a model. options:
+    the fields of PlotOptions that it uses, besides `COMMON`. draw: a function, or the name "module:function" of one in
+    `attngeo.figures`, which is called as draw(*tables, options=options). draws_loss: whether `score` may be "loss".
+    most_models: a report draws more models than this one by one, with a menu; None draws them all at once. beside:
+    columns of the published models that are drawn beside the rows; `where` selects these models by them.
     """
 
     name: str
@@ -124,11 +135,18 @@ class FigureSpec:
         """The figure of these tables."""
         draw = pkgutil.resolve_name(f"attngeo.figures.{self.draw}") if isinstance(self.draw, str) else self.draw
         figure: Figure = draw(*tables, options=options)
+        if options.title is not None:
+            replace_title(figure, options.title)
         return figure
 
     def describe(self, score: str = "score") -> str:
         """What it shows, in words, with the name of a score in it."""
         return self.description.format(score=score)
+
+    @property
+    def all_options(self) -> tuple[str, ...]:
+        """The fields of PlotOptions that it uses, those of every kind among them."""
+        return (*self.options, *COMMON)
 
     @property
     def from_saved(self) -> bool:
@@ -161,8 +179,8 @@ class FigureSpec:
     def check_given(self, names: Collection[str]) -> None:
         """Raise UsageError if one of these options, which a user gave, has no effect on this kind."""
         for name in names:
-            if name not in self.options:
-                raise UsageError(f"${name} is no option of {self.name}, expected: {', '.join(self.options)}", name)
+            if name not in self.all_options:
+                raise UsageError(f"${name} is no option of {self.name}, expected: {', '.join(self.all_options)}", name)
 
 
 SCORED = ("model", "stack", "layer", "head")
@@ -177,11 +195,12 @@ FIGURES: dict[str, FigureSpec] = {
             options=("score", "stack", "where"),
         ),
         FigureSpec(
-            name="layers", draw="scores:draw_layers", source="score", columns=SCORED, most_models=6,
-            description="{score} against the layer, with quartiles over heads", options=("score", "stack", "where"),
+            name="layers", draw="scores:draw_layers", source="score", columns=SCORED, most_models=12,
+            description="{score} of whole layers, and median and quartiles over heads, against the layer",
+            options=("score", "stack", "where"),
         ),
         FigureSpec(
-            name="heads", draw="scores:draw_heads", source="score", most_models=1, options=("stack", "where"),
+            name="heads", draw="scores:draw_heads", source="score", most_models=12, options=("stack", "where"),
             columns=(*SCORED, "symmetry", "directionality"),
             description="symmetry against directionality, one point for each head",
         ),

@@ -11,6 +11,7 @@ from plotly.subplots import make_subplots
 
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import (
+    FORM,
     GUIDE,
     MAGNITUDE,
     MARKED,
@@ -78,7 +79,7 @@ def draw_matrix(cells: pd.DataFrame, norms: pd.DataFrame, options: PlotOptions) 
     name = f"layer {matrix['layer']}"
     if matrix["head"] is not None:
         name = f"head {matrix['head']} of {name}"
-    title = f"{escape_name(matrix['model'])}: |W_qk| of {name} ({escape_name(matrix['stack'])})"
+    title = f"{escape_name(matrix['model'])}: |{FORM}| of {name} ({escape_name(matrix['stack'])})"
     details = (
         f"outliers: {outliers.get('row', 0)} rows and {outliers.get('column', 0)} columns with a norm above "
         f"mean + {matrix['gamma']:g}·std"
@@ -142,5 +143,5 @@ def draw_outliers(counts: pd.DataFrame, options: PlotOptions) -> go.Figure:
         f"marked: {' and '.join(marked)} in so many {unit} that chance gives less than one"
     )
     stack = escape_name(counts["stack"].iloc[0]) if len(counts) else ""
-    title = f"{escape_name(counts.attrs['model'])}: outliers of W_qk in {total} {unit} ({stack})"
+    title = f"{escape_name(counts.attrs['model'])}: outliers of {FORM} in {total} {unit} ({stack})"
     return finish_figure(figure, title, details)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import OutputError, UsageError, first_line, require_extra
+from attngeo.figures.fit import HEIGHT, WIDTH, fit_figure
 from attngeo.tables.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
 
 IMAGES = (".png", ".svg", ".pdf")
 SUFFIXES = (".html", ".json", *IMAGES)
-# Pixels of an image if the figure does not say.
-WIDTH, HEIGHT = 1000, 600
 # Images are drawn at twice the size, for sharp screens and print.
 SCALE = 2
 
@@ -38,8 +38,9 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
 
     An image has the size of the figure's layout, by default 1000 × 600, and twice as many pixels. The page contains
-    plotly.js and opens offline. Images require an installed Chromium or Chrome. The same figure gives the same page and
-    the same JSON, byte for byte.
+    plotly.js and opens offline. Titles are wrapped in both; a small figure has small type, and is higher if its panels
+    need it. Images require an installed Chromium or Chrome. The same figure gives the same page and the same JSON, byte
+    for byte.
 
     Args:
         figure: a plotly figure, as `attngeo.plot` returns.
@@ -58,12 +59,11 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     with require_extra():
         check_figure(path)
     suffix = path.suffix.lower()
-    if suffix in IMAGES:
-        content = _draw_image(figure, suffix, path)
-    elif suffix == ".json":
+    if suffix == ".json":
         content = (figure.to_json() + "\n").encode()
     else:
-        content = build_page(figure).encode()
+        fitted = fit_figure(figure)
+        content = _draw_image(fitted, suffix, path) if suffix in IMAGES else build_page(fitted).encode()
     with atomic_write(path) as partial:
         partial.write_bytes(content)
 
@@ -71,8 +71,9 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 def build_page(figure: Figure) -> str:
     """An HTML page of one figure, with plotly.js in it."""
     body = figure.to_html(include_plotlyjs=True, full_html=False, div_id="figure", config={"displaylogo": False})
-    # Without mark-up and details; names in it are escaped already.
-    title = re.sub(r"<br>.*|</?(?:b|sup)>", "", figure.layout.title.text or "attngeo")
+    # Without mark-up and details, in one line; names in it are escaped already.
+    text = (figure.layout.title.text or "attngeo").replace("<sub>", "_")
+    title = re.sub(r"<sup>.*|</?(?:b|sub)>", "", text).replace("<br>", " ").strip()
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>\n'
         f"<body>{body}</body></html>\n"
@@ -80,17 +81,46 @@ def build_page(figure: Figure) -> str:
 
 
 def _draw_image(figure: Figure, suffix: str, path: Path) -> bytes:
-    import kaleido
+    kaleido = _load_kaleido()
+    try:
+        return bytes(kaleido.calc_fig_sync(figure, opts=_size_image(figure, suffix)))
+    except Exception as error:  # a browser that starts and then fails; it has many error classes of its own
+        raise OutputError(f"{path} cannot be drawn ({type(error).__name__}: {first_line(error)})") from error
 
-    options = {
-        "format": suffix.removeprefix("."),
+
+def save_images(figures: Mapping[Path, Figure]) -> None:
+    """Write several images by one browser, which is faster than `save_figure` for each. figures: by their paths.
+
+    Raises:
+        OutputError: Chromium is missing, or an image cannot be drawn.
+        MissingPackageError: a package is missing.
+    """
+    drawings = []
+    with require_extra():
+        for path, figure in figures.items():
+            check_figure(path)
+            fitted = fit_figure(figure)
+            drawings.append({"fig": fitted, "path": path, "opts": _size_image(fitted, path.suffix)})
+        kaleido = _load_kaleido()
+    try:
+        kaleido.write_fig_from_object_sync(drawings)
+    except Exception as error:  # as above
+        raise OutputError(f"the images cannot be drawn ({type(error).__name__}: {first_line(error)})") from error
+
+
+def _size_image(figure: Figure, suffix: str) -> dict[str, Any]:
+    """The options of kaleido for an image of a figure: its format and its size."""
+    return {
+        "format": suffix.lower().removeprefix("."),
         "width": figure.layout.width or WIDTH,
         "height": figure.layout.height or HEIGHT,
         "scale": SCALE,
     }
-    # The end of a browser may be read as a message, which would be logged with a traceback and ignored.
+
+
+def _load_kaleido() -> Any:
+    """The package that draws images. The end of its browser may be read as a message: nothing is logged of it."""
+    import kaleido
+
     logging.getLogger("choreographer.channels.pipe").setLevel(logging.CRITICAL)
-    try:
-        return bytes(kaleido.calc_fig_sync(figure, opts=options))
-    except Exception as error:  # a browser that starts and then fails; it has many error classes of its own
-        raise OutputError(f"{path} cannot be drawn ({type(error).__name__}: {first_line(error)})") from error
+    return kaleido

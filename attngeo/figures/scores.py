@@ -6,6 +6,8 @@ Functions take rows of `attngeo.score(model, per_head=True)`, of one model or of
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,12 +15,19 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError
+from attngeo.figures.grid import NAME_LENGTH, PANEL_TITLE, Subplot, choose_columns, make_grid, title_axes
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import (
-    DASHES,
+    BELOW,
+    FAINT,
+    FORM,
     MISSING,
+    MOST_TICKS,
+    MOST_TOGETHER,
+    PANEL_TITLE_HEIGHT,
     SIGNED,
-    SYMBOLS,
+    TITLE_HEIGHT,
+    TOGETHER,
     Panel,
     add_band,
     add_chance_line,
@@ -26,12 +35,12 @@ from attngeo.figures.style import (
     chance_of,
     choose_ticks,
     compose_title,
-    escape_name,
     finish_figure,
     hover_of,
     label_of,
     number_format_of,
     quartiles_by,
+    shorten_names,
     split_panels,
     tell_apart,
 )
@@ -77,6 +86,9 @@ def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     for row, panel in enumerate(panels, 1):
         _add_map(figure, panel, score, row)
     figure.update_yaxes(autorange="reversed", showgrid=False)
+    if rows["head"].notna().any():
+        figure.update_xaxes(title="head", row=len(panels), col=2)
+    figure.update_annotations(font_size=PANEL_TITLE)
     middle = chance_of(score)
     largest = float((rows[score] - middle).abs().max())
     reach = math.ceil(largest * 10) / 10 if largest > 0 else 1.0
@@ -86,7 +98,8 @@ def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         height=sum(heights) + AROUND + BETWEEN * (len(panels) - 1),
         plot_bgcolor=MISSING,
     )
-    return finish_figure(figure, compose_title(rows, f"{label_of(score)} of W_qk"))
+    title = compose_title(rows, f"{label_of(score)} of {FORM}")
+    return finish_figure(figure, title, top=TITLE_HEIGHT + PANEL_TITLE_HEIGHT)
 
 
 def _add_map(figure: go.Figure, panel: Panel, score: str, row: int) -> None:
@@ -115,60 +128,125 @@ def _add_map(figure: go.Figure, panel: Panel, score: str, row: int) -> None:
         )
     figure.update_xaxes(showgrid=False, tickvals=["all"], row=row, col=1)
     if not heads.empty:
-        figure.update_xaxes(title="head", showgrid=False, **choose_ticks(heads.columns), row=row, col=2)
+        figure.update_xaxes(showgrid=False, **choose_ticks(heads.columns), row=row, col=2)
     figure.update_yaxes(title="layer", **choose_ticks(table.index), row=row, col=1)
 
 
+# The panels of a model's layers: of whole layers, and of heads.
+PARTS = {False: "whole layers", True: "heads"}
+
+
+class _Cell(NamedTuple):
+    """What one panel of a grid shows: the whole layers, or the heads, of some stacks."""
+
+    title: str
+    panels: list[Panel]
+    of_heads: bool
+
+
 def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
-    """One score against the layer: a line for the whole layers of each stack, a band for the quartiles of its heads.
+    """One score against the layer: of whole layers, and beside them the median over heads in a band of quartiles.
+
+    All models are in one panel if their lines can be told apart; otherwise each has panels of its own.
 
     Args:
         rows: rows of `attngeo.score`: model, stack, layer, head, and the score.
         options: `score` names the score.
 
     Returns:
-        A figure of one line for each stack of each model.
+        A figure of one line for each stack of each model, in panels of whole layers and of heads. All bands are below
+        all lines.
     """
     score = options.score
-    number_format = number_format_of(score)
-    figure = go.Figure()
-    for panel in split_panels(rows):
-        colour, dash = tell_apart(panel, DASHES)
-        name = panel.name or escape_name(panel.stack)
-        is_head = panel.rows["head"].notna()
-        heads = quartiles_by(panel.rows[is_head], "layer", score).astype("float32")
-        if not heads.empty:
-            add_band(figure, heads["lower"], heads["upper"], colour, name)
-        layers = panel.rows[~is_head].set_index("layer")[score].astype("float32")
-        figure.add_scatter(
-            x=layers.index,
-            y=layers,
-            name=name,
-            legendgroup=name,
-            mode="lines+markers",
-            line={"color": colour, "width": 2.5, "dash": dash},
-            marker={"size": 6},
-            customdata=heads.reindex(layers.index).to_numpy(dtype="float32", na_value=np.nan),
-            hovertemplate=f"{panel.hover}, layer %{{x}}<br>"
-            f"{hover_of(score)}<br>its heads: median %{{customdata[1]:{number_format}}}, "
-            f"quartiles %{{customdata[0]:{number_format}}} to %{{customdata[2]:{number_format}}}<extra></extra>",
-        )
+    parts = [of_heads for of_heads in PARTS if (rows["head"].notna() == of_heads).any()]
+    together = split_panels(rows)
+    if len(together) <= MOST_TOGETHER:
+        cells = [_Cell(PARTS[of_heads] if len(parts) > 1 else "", together, of_heads) for of_heads in parts]
+        columns = len(cells)
+    else:
+        cells = _split_models(rows, parts)
+        columns = choose_columns(len(cells))
+    figure, subplots = make_grid([cell.title for cell in cells], columns)
+    for cell, subplot in zip(cells, subplots, strict=True):
+        if cell.of_heads:
+            _add_bands(figure, cell, score, subplot)
+    for cell, subplot in zip(cells, subplots, strict=True):
+        _add_lines(figure, cell, score, subplot)
     add_chance_line(figure, score)
-    figure.update_layout(
-        xaxis={"title": "layer", **choose_ticks(pd.Index(rows["layer"]))}, yaxis={"title": axis_title_of(score)}
-    )
-    return finish_figure(figure, compose_title(rows, f"{label_of(score)} of each layer, with quartiles over its heads"))
+    name_axis = label_of if len(cells) > columns else axis_title_of
+    title_axes(figure, subplots, "layer", name_axis(score))
+    figure.update_xaxes(choose_ticks(pd.Index(rows["layer"]), MOST_TICKS // columns))
+    figure.update_layout(legend=BELOW)
+    details = []
+    if False in parts:
+        details.append("whole layers: the score of the sum over heads")
+    if True in parts:
+        details.append("heads: median, and quartiles as a band")
+    title = compose_title(rows, f"{label_of(score)} of {FORM} in each layer")
+    top = TITLE_HEIGHT + PANEL_TITLE_HEIGHT if any(cell.title for cell in cells) else TITLE_HEIGHT
+    return finish_figure(figure, title, "; ".join(details), top=top)
+
+
+def _split_models(rows: pd.DataFrame, parts: Sequence[bool]) -> list[_Cell]:
+    """Panels of each model: its name over the first, and what the second shows."""
+    models = list(rows["model"].unique())
+    cells = []
+    for model, name in zip(models, shorten_names(models, NAME_LENGTH), strict=True):
+        panels = split_panels(rows[rows["model"] == model])
+        for of_heads in parts:
+            title = name if of_heads == parts[0] else PARTS[of_heads]
+            cells.append(_Cell(title, panels, of_heads))
+    return cells
+
+
+def _add_bands(figure: go.Figure, cell: _Cell, score: str, subplot: Subplot) -> None:
+    """Add the quartiles over the heads of each stack, fainter if there are many."""
+    opacity = min(FAINT, TOGETHER / len(cell.panels))
+    for panel, look in zip(cell.panels, tell_apart(cell.panels), strict=True):
+        heads = quartiles_by(panel.rows[panel.rows["head"].notna()], "layer", score).astype("float32")
+        add_band(figure, heads["lower"], heads["upper"], look.colour, panel.label, subplot, opacity)
+
+
+def _add_lines(figure: go.Figure, cell: _Cell, score: str, subplot: Subplot) -> None:
+    """Add the whole layers of each stack, or the medians over its heads."""
+    number_format = number_format_of(score)
+    for panel, look in zip(cell.panels, tell_apart(cell.panels), strict=True):
+        chosen = panel.rows[panel.rows["head"].notna() == cell.of_heads]
+        quartiles = quartiles_by(chosen, "layer", score).astype("float32")
+        hover = f"{panel.hover}, layer %{{x}}<br>"
+        if cell.of_heads:
+            hover += f"median over heads of {hover_of(score)}<br>"
+            hover += f"quartiles %{{customdata[0]:{number_format}}} to %{{customdata[1]:{number_format}}}"
+        else:
+            hover += hover_of(score)
+        figure.add_scatter(
+            x=quartiles.index,
+            y=quartiles["median"],
+            mode="lines+markers",
+            line={"color": look.colour, "width": 2, "dash": look.dash},
+            marker={"size": 6, "symbol": look.symbol},
+            customdata=quartiles[["lower", "upper"]] if cell.of_heads else None,
+            hovertemplate=f"{hover}<extra></extra>",
+            **_name_in_legend(figure, panel),
+            **subplot,
+        )
+
+
+def _name_in_legend(figure: go.Figure, panel: Panel) -> dict[str, Any]:
+    """The name of a trace, which the legend shows once."""
+    is_new = all(trace.legendgroup != panel.label or trace.showlegend is False for trace in figure.data)
+    return {"name": panel.label, "legendgroup": panel.label, "showlegend": is_new}
 
 
 def draw_heads(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
-    """One point for each head: its directionality against its symmetry.
+    """One point for each head: its directionality against its symmetry. Each model has a panel of its own.
 
     Args:
         rows: rows of `attngeo.score(model, per_head=True)`: model, stack, layer, head, symmetry, directionality.
         options: unused; every kind takes them.
 
     Returns:
-        A figure of one colour and symbol for each stack of each model.
+        A figure of one colour and symbol for each stack. All panels have the same ranges.
 
     Raises:
         DataError: there are no heads.
@@ -176,22 +254,30 @@ def draw_heads(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: 
     heads = rows[rows["head"].notna()]
     if heads.empty:
         raise DataError("the rows of heads are missing; write them with attngeo score --per-head")
-    figure = go.Figure()
-    trace = go.Scattergl if len(heads) > MANY_POINTS else go.Scatter
-    for panel in split_panels(heads):
-        colour, symbol = tell_apart(panel, SYMBOLS)
-        points = trace(
-            x=panel.rows["symmetry"].astype("float32"),
-            y=panel.rows["directionality"].astype("float32"),
-            mode="markers",
-            name=panel.name or escape_name(panel.stack),
-            marker={"color": colour, "symbol": symbol, "size": 7, "opacity": 0.65},
-            customdata=panel.rows[["layer", "head"]].to_numpy(dtype="int32"),
-            hovertemplate=f"{panel.hover}, layer %{{customdata[0]}}, "
-            "head %{customdata[1]}<br>symmetry %{x:+.3f}<br>directionality %{y:+.3f}<extra></extra>",
-        )
-        figure.add_trace(points)
+    cells = _split_models(heads, [True])
+    if len(cells) == 1:
+        cells = [cells[0]._replace(title="")]
+    columns = choose_columns(len(cells))
+    figure, subplots = make_grid([cell.title for cell in cells], columns)
+    add_points = figure.add_scattergl if len(heads) > MANY_POINTS else figure.add_scatter
+    for cell, subplot in zip(cells, subplots, strict=True):
+        for panel, look in zip(cell.panels, tell_apart(cell.panels), strict=True):
+            add_points(
+                x=panel.rows["symmetry"].astype("float32"),
+                y=panel.rows["directionality"].astype("float32"),
+                mode="markers",
+                marker={"color": look.colour, "symbol": look.symbol, "size": 7 if columns < 3 else 5, "opacity": 0.65},
+                customdata=panel.rows[["layer", "head"]].to_numpy(dtype="int32"),
+                hovertemplate=f"{panel.hover}, layer %{{customdata[0]}}, "
+                "head %{customdata[1]}<br>symmetry %{x:+.3f}<br>directionality %{y:+.3f}<extra></extra>",
+                **_name_in_legend(figure, panel),
+                **subplot,
+            )
     add_chance_line(figure, "directionality")
     add_chance_line(figure, "symmetry", axis="x")
-    figure.update_layout(xaxis_title=axis_title_of("symmetry"), yaxis_title=axis_title_of("directionality"))
-    return finish_figure(figure, compose_title(rows, "symmetry and directionality of each head"))
+    # The ends of an axis have no room beside several lines of panels.
+    name_axis = label_of if len(cells) > columns else axis_title_of
+    title_axes(figure, subplots, name_axis("symmetry"), name_axis("directionality"))
+    figure.update_layout(legend=BELOW)
+    top = TITLE_HEIGHT + PANEL_TITLE_HEIGHT if len(cells) > 1 else TITLE_HEIGHT
+    return finish_figure(figure, compose_title(rows, f"symmetry and directionality of {FORM} of each head"), top=top)

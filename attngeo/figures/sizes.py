@@ -2,31 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import (
+    BELOW,
+    FORM,
     OTHER,
     ROLES,
     add_chance_line,
     axis_title_of,
     escape_name,
-    escape_names,
     fade,
     finish_figure,
     hover_of,
     label_of,
     role_of,
+    shorten_names,
 )
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUARTILES, statistic, summarise
 
-# With more models than this, names beside the points would cover one another.
-MOST_NAMED = 12
+# With more stacks than this, points have neither names nor numbers.
+MOST_LABELLED = 20
 # Characters of a name beside its point.
 NAME_LENGTH = 28
+# Pixels: the type of a label, its letter and its line, and half of a point.
+LABEL, LETTER, LINE, MARKER = 11, 6.0, 13.0, 6.0
+# Labels have room in a panel of this size, so that they have it in most figures, too.
+PANEL = (450.0, 150.0)
+# Where a label is beside its point → the direction to the right, and down.
+POSITIONS = {
+    "middle right": (1, 0), "middle left": (-1, 0), "top center": (0, -1), "bottom center": (0, 1),
+    "top right": (1, -1), "bottom right": (1, 1), "top left": (-1, -1), "bottom left": (-1, 1),
+}  # fmt: skip
+
+Point = tuple[float, float]
+
+
+class Box(NamedTuple):
+    """A rectangle in pixels, from the left and upper edge of a panel."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def overlaps(self, other: Box) -> bool:
+        """Whether it has a common area with another one."""
+        is_beside = self.right <= other.left or other.right <= self.left
+        is_above = self.bottom <= other.top or other.bottom <= self.top
+        return not (is_beside or is_above)
 
 
 def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions) -> go.Figure:
@@ -58,6 +90,7 @@ def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions
     figure.update_layout(
         xaxis={"title": "parameters", "type": "log", "exponentformat": "B", "dtick": 1},
         yaxis={"title": axis_title_of(options.score)},
+        legend=BELOW,
     )
     details = ["bars: quartiles over layers"]
     conventions = sorted(summary["convention"].unique())
@@ -67,7 +100,7 @@ def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions
         details.append(f"faint points: published convention, models: {' and '.join(conventions)}")
     elif len(conventions) > 1:
         details.append("models of both conventions, corrected and published")
-    title = f"median {label_of(options.score)} over layers against the number of parameters"
+    title = f"median {label_of(options.score)} of {FORM} over layers against the number of parameters"
     return finish_figure(figure, title, "; ".join(details))
 
 
@@ -117,27 +150,108 @@ def _add_published(figure: go.Figure, published: pd.DataFrame, score: str) -> No
 
 
 def _add_measured(figure: go.Figure, summary: pd.DataFrame, score: str) -> None:
-    """Add the median of each stack with a bar from quartile to quartile; named if there are few."""
-    are_named = len(summary) <= MOST_NAMED
-    for role, stacks in summary.groupby(summary["stack"].map(role_of), sort=False):
-        lower, middle, upper = (stacks[statistic(score, name)].astype("float32") for name in QUARTILES)
-        names = escape_names(stacks["model"], NAME_LENGTH)
-        hovers = [
-            [escape_name(stack.model), escape_name(stack.stack), stack.layers, stack.convention]
-            for stack in stacks.itertuples()
-        ]
-        figure.add_scatter(
-            x=stacks["parameters"].astype("int64"),
-            y=middle,
-            mode="markers+text" if are_named else "markers",
-            text=names if are_named else None,
-            textposition="middle right",
-            textfont={"size": 11},
-            cliponaxis=False,
-            name=escape_name(role),
-            marker={"color": ROLES.get(str(role), OTHER), "size": 11, "line": {"color": "#FFFFFF", "width": 1}},
-            error_y={"array": upper - middle, "arrayminus": middle - lower, "thickness": 1.5, "width": 4},
-            customdata=hovers,
-            hovertemplate="%{customdata[0]}<br>%{x:,} parameters<br>%{customdata[1]}, %{customdata[2]} layers<br>"
-            f"median {hover_of(score)} (%{{customdata[3]}})<extra></extra>",
-        )
+    """Add the median of each stack with a bar from quartile to quartile, and a label if there are few.
+
+    Names are beside the points if all have room, otherwise numbers, which the legend explains.
+    """
+    summary = summary.assign(role=summary["stack"].map(role_of))
+    if len(summary) > MOST_LABELLED:
+        for role, stacks in summary.groupby("role", sort=False):
+            _add_stacks(figure, stacks, score, escape_name(role))
+        return
+    points = _scale_points(figure, summary["parameters"], summary[statistic(score, "median")])
+    names = shorten_names(list(summary["model"]), NAME_LENGTH)
+    positions = place_labels(points, [len(name) * LETTER for name in names])
+    if positions is not None:
+        summary = summary.assign(label=names, position=positions)
+        for role, stacks in summary.groupby("role", sort=False):
+            _add_stacks(figure, stacks, score, escape_name(role))
+        return
+    numbers = [str(number) for number in range(1, len(summary) + 1)]
+    positions = place_labels(points, [len(number) * LETTER for number in numbers], must_fit=False)
+    summary = summary.assign(label=numbers, position=positions)
+    has_stacks = len(summary) > summary["model"].nunique()
+    for number, model, stack in zip(numbers, summary["model"], summary["stack"], strict=True):
+        name = f"{number} {escape_name(model)}"
+        if has_stacks:
+            name += f" · {escape_name(stack)}"
+        _add_stacks(figure, summary[summary["label"] == number], score, name)
+
+
+def _add_stacks(figure: go.Figure, stacks: pd.DataFrame, score: str, name: str) -> None:
+    """Add stacks of one role as one trace, with their labels if they have some. name: in the legend."""
+    lower, middle, upper = (stacks[statistic(score, quartile)].astype("float32") for quartile in QUARTILES)
+    role = str(stacks["role"].iloc[0])
+    hovers = [
+        [escape_name(stack.model), escape_name(stack.stack), stack.layers, stack.convention]
+        for stack in stacks.itertuples()
+    ]
+    is_labelled = "label" in stacks
+    figure.add_scatter(
+        x=stacks["parameters"].astype("int64"),
+        y=middle,
+        mode="markers+text" if is_labelled else "markers",
+        text=list(stacks["label"]) if is_labelled else None,
+        textposition=list(stacks["position"]) if is_labelled else None,
+        textfont={"size": LABEL},
+        cliponaxis=False,
+        name=name,
+        marker={"color": ROLES.get(role, OTHER), "size": 11, "line": {"color": "#FFFFFF", "width": 1}},
+        error_y={"array": upper - middle, "arrayminus": middle - lower, "thickness": 1.5, "width": 4},
+        customdata=hovers,
+        hovertemplate="%{customdata[0]}<br>%{x:,} parameters<br>%{customdata[1]}, %{customdata[2]} layers<br>"
+        f"median {hover_of(score)} (%{{customdata[3]}})<extra></extra>",
+    )
+
+
+def _scale_points(figure: go.Figure, parameters: pd.Series, scores: pd.Series) -> list[Point]:
+    """Points in pixels of a small panel, from its left and upper edge; the figure has the others."""
+    sizes = np.log10(parameters.to_numpy(dtype=float))
+    values = scores.to_numpy(dtype=float)
+    all_sizes = np.concatenate([sizes, *(np.log10(np.asarray(trace.x, dtype=float)) for trace in figure.data)])
+    all_values = np.concatenate([values, *(np.asarray(trace.y, dtype=float) for trace in figure.data)])
+    left, right = np.nanmin(all_sizes), np.nanmax(all_sizes)
+    bottom, top = np.nanmin(all_values), np.nanmax(all_values)
+    across = (sizes - left) / ((right - left) or 1)
+    down = (top - values) / ((top - bottom) or 1)
+    return list(zip(across * PANEL[0], down * PANEL[1], strict=True))
+
+
+def place_labels(points: Sequence[Point], widths: Sequence[float], *, must_fit: bool = True) -> list[str] | None:
+    """Where the label of each point is, as plotly calls it, so that none covers another or a point.
+
+    Each label takes the first free position in turn.
+
+    Args:
+        points: in pixels, from the left and upper edge of the panel.
+        widths: of the labels, in pixels.
+        must_fit: whether there is no answer if a label has no free position. Otherwise it has the first one.
+
+    Returns:
+        A position for each point; None if one has none.
+    """
+    boxes = [Box(x - MARKER, y - MARKER, x + MARKER, y + MARKER) for x, y in points]
+    positions = []
+    for number, (point, width) in enumerate(zip(points, widths, strict=True)):
+        around = boxes[:number] + boxes[number + 1 :]
+        labels = {position: _surround(point, width, towards) for position, towards in POSITIONS.items()}
+        free = [position for position, label in labels.items() if _has_room(label, around)]
+        if not free and must_fit:
+            return None
+        position = next(iter(free or POSITIONS))
+        boxes.append(labels[position])
+        positions.append(position)
+    return positions
+
+
+def _surround(point: Point, width: float, towards: tuple[int, int]) -> Box:
+    """The box of a label of this width beside a point. towards: to the right, and down."""
+    centre = point[0] + towards[0] * (MARKER + width / 2)
+    middle = point[1] + towards[1] * (MARKER + LINE / 2)
+    return Box(centre - width / 2, middle - LINE / 2, centre + width / 2, middle + LINE / 2)
+
+
+def _has_room(label: Box, around: Sequence[Box]) -> bool:
+    """Whether a label is between the sides of the panel, and covers nothing."""
+    is_inside = label.left >= -MARKER and label.right <= PANEL[0] + MARKER
+    return is_inside and not any(label.overlaps(box) for box in around)

@@ -1,50 +1,40 @@
-"""The style that all figures share: colours, names as plain text, panels, guides, titles and legends.
+"""The style that all figures share: colours, panels, guides, titles and legends.
 
-Each colour has one meaning in all figures, and colour-blind readers can tell them apart. Source: Okabe & Ito 2008,
-"Color Universal Design", https://jfly.uni-koeln.de/color/; indigo, wine and sand from Tol's notes,
+Colours of roles, objectives and initialisations have one meaning in all figures. Several models of one role are told
+apart by colours of their own. Colour-blind readers can tell all of them apart. Source: Okabe & Ito 2008, "Color
+Universal Design", https://jfly.uni-koeln.de/color/; indigo, wine, olive, green and brown from Tol's notes,
 https://personal.sron.nl/~pault/.
 """
 
 from __future__ import annotations
 
-import html
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import hex_to_rgb, sample_colorscale
 
-from attngeo.bounds.names import printable
+from attngeo.figures.fit import BELOW as BELOW, PANEL_TITLE_HEIGHT as PANEL_TITLE_HEIGHT, TITLE_HEIGHT as TITLE_HEIGHT
 from attngeo.figures.kinds import LOSS
+from attngeo.figures.names import (
+    FORM as FORM,
+    escape_name as escape_name,
+    escape_names as escape_names,
+    shorten_names as shorten_names,
+)
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUANTILES, QUARTILES
 
-LONGEST_NAME = 60
 # From this number on, ticks are thinned out, to one of these distances.
 MOST_TICKS = 20
 TICK_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 # Chance levels of forms as wide as this are their limits, to the digits that a figure shows.
 WIDE = 2**20
+# The opacity of a band, and of all bands of a panel together.
+FAINT, TOGETHER = 0.2, 0.8
 DIGITS = 3
-
-
-def escape_name(text: object, longest: int = LONGEST_NAME) -> str:
-    """A name as plotly shows it letter for letter: no mark-up, no templates; a long one loses its middle.
-
-    >>> escape_name("a<b>"), escape_name("abcdefgh", 6)
-    ('a&lt;b&gt;', 'ab…fgh')
-    """
-    name = str(text)
-    if len(name) > longest:
-        name = f"{name[: longest // 2 - 1]}…{name[-(longest // 2) :]}"
-    return html.escape(printable(name), quote=False).replace("{", "&#123;")
-
-
-def escape_names(names: Iterable[object], longest: int = LONGEST_NAME) -> list[str]:
-    """Each name as plotly shows it; see `escape_name`."""
-    return [escape_name(name, longest) for name in names]
 
 
 class Panel(NamedTuple):
@@ -58,6 +48,11 @@ class Panel(NamedTuple):
     name: str
     number: int
     rows: pd.DataFrame
+
+    @property
+    def label(self) -> str:
+        """Its name in a legend: that of the stack for a single one."""
+        return self.name or escape_name(self.stack)
 
     @property
     def hover(self) -> str:
@@ -89,7 +84,7 @@ def compose_title(rows: pd.DataFrame, shown: str) -> str:
     return f"{escape_name(models[0])}: {shown}" if len(models) == 1 else shown
 
 
-def finish_figure(figure: go.Figure, title: str, details: str = "", top: int = 70) -> go.Figure:
+def finish_figure(figure: go.Figure, title: str, details: str = "", top: int = TITLE_HEIGHT) -> go.Figure:
     """The figure with a title, details in smaller type below it, and a legend if there are traces to tell apart.
 
     top: pixels above the panels, which may have titles of their own.
@@ -105,10 +100,10 @@ def finish_figure(figure: go.Figure, title: str, details: str = "", top: int = 7
     )
 
 
-def choose_ticks(numbers: pd.Index) -> dict[str, list[int]]:
-    """Ticks of an axis of layers or heads: whole numbers from 0, about twenty at most."""
+def choose_ticks(numbers: pd.Index, most: int = MOST_TICKS) -> dict[str, list[int]]:
+    """Ticks of an axis of layers or heads: whole numbers from 0, at most this many."""
     last = int(numbers.max())
-    step = next(step for step in (*TICK_STEPS, last + 1) if last < MOST_TICKS * step)
+    step = next(step for step in (*TICK_STEPS, last + 1) if last < most * step)
     return {"tickvals": list(range(0, last + 1, step))}
 
 
@@ -156,16 +151,24 @@ def quartiles_by(rows: pd.DataFrame, key: str, score: str) -> pd.DataFrame:
 
 
 def add_band(
-    figure: go.Figure, lower: pd.Series, upper: pd.Series, colour: str, group: str, panel: int | None = None
+    figure: go.Figure,
+    lower: pd.Series,
+    upper: pd.Series,
+    colour: str,
+    group: str,
+    subplot: Mapping[str, int] | None = None,
+    opacity: float = FAINT,
 ) -> None:
     """Add a band from one line to another, which a click on the group's name in the legend hides.
 
-    panel: the column of a figure of several.
+    subplot: row and column of a figure of several panels. Add all bands of a panel before its lines, to be below them.
     """
-    edge = {"mode": "lines", "line_width": 0, "showlegend": False, "hoverinfo": "skip", "legendgroup": group}
-    subplot = {} if panel is None else {"row": 1, "col": panel}
-    figure.add_scatter(x=upper.index, y=upper, **edge, **subplot)
-    figure.add_scatter(x=lower.index, y=lower, fill="tonexty", fillcolor=fade(colour), **edge, **subplot)
+    edge: dict[str, Any] = {
+        "mode": "lines", "line_width": 0, "showlegend": False, "hoverinfo": "skip", "legendgroup": group,
+    }  # fmt: skip
+    place = subplot or {}
+    figure.add_scatter(x=upper.index, y=upper, **edge, **place)
+    figure.add_scatter(x=lower.index, y=lower, fill="tonexty", fillcolor=fade(colour, opacity), **edge, **place)
 
 
 def sample_colours(scale: str, count: int, first: float, last: float) -> list[str]:
@@ -195,7 +198,13 @@ GUIDE = "#9AA1AB"
 MISSING = "#D5D8DC"
 # An interval over a bar, whatever the bar's colour.
 INTERVAL = "#7F7F7F"
-# Symbols and dashes distinguish models of one colour.
+# Models of one role, side by side in one panel. More than these cannot be told apart.
+MODEL_COLOURS = (
+    "#0072B2", "#D55E00", "#56B4E9", "#882255", "#E69F00", "#332288", "#009E73", "#CC79A7", "#117733", "#999933",
+    "#000000", "#662506",
+)  # fmt: skip
+MOST_TOGETHER = len(MODEL_COLOURS)
+# Symbols and dashes distinguish what has one colour.
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "star", "x", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 # Shares of white in the colour of further models, when all symbols or dashes are used.
@@ -212,17 +221,42 @@ def role_of(stack: str) -> str:
     return next((role for role in ROLES if name.startswith(role)), name)
 
 
-def tell_apart(panel: Panel, styles: Sequence[str]) -> tuple[str, str]:
-    """The colour of a panel's role, and the dash or symbol that tells it from others of the same role.
+class Look(NamedTuple):
+    """What tells a stack of attention from the others in its panel."""
 
-    The colour is lighter in each round of the styles, twice at most.
+    colour: str
+    dash: str
+    symbol: str
+
+
+def tell_apart(panels: Sequence[Panel]) -> list[Look]:
+    """The look of each of the stacks that one panel of a figure shows, at most `MOST_TOGETHER`.
+
+    Stacks of one model, and of models of different roles, have the colours of their roles. Otherwise each model has a
+    colour and a symbol, and each kind of stack a dash.
     """
-    rounds, position = divmod(panel.number, len(styles))
+    models = list(dict.fromkeys(panel.model for panel in panels))
+    roles = {role_of(panel.stack) for panel in panels}
+    if len(models) == 1 or len(roles) == len(panels):
+        return [_look_by_role(panel) for panel in panels]
+    stacks = list(dict.fromkeys(panel.stack for panel in panels))
+    looks = []
+    for panel in panels:
+        model = models.index(panel.model)
+        colour = MODEL_COLOURS[model % MOST_TOGETHER]
+        dash = DASHES[stacks.index(panel.stack) % len(DASHES)]
+        looks.append(Look(colour, dash, SYMBOLS[model % len(SYMBOLS)]))
+    return looks
+
+
+def _look_by_role(panel: Panel) -> Look:
+    """The colour of the stack's role; stacks of one role differ by dash and symbol, and are lighter in each round."""
+    rounds, position = divmod(panel.number, len(DASHES))
     colour = ROLES.get(role_of(panel.stack), OTHER)
     white = LIGHTER[min(rounds, len(LIGHTER) - 1)]
     if white:
         colour = _format_colour(level + (255 - level) * white for level in hex_to_rgb(colour))
-    return colour, styles[position]
+    return Look(colour, DASHES[position], SYMBOLS[panel.number % len(SYMBOLS)])
 
 
 def _format_colour(levels: Iterable[float]) -> str:
@@ -230,7 +264,7 @@ def _format_colour(levels: Iterable[float]) -> str:
     return "#" + "".join(f"{round(level):02x}" for level in levels)
 
 
-def fade(colour: str) -> str:
+def fade(colour: str, opacity: float = FAINT) -> str:
     """The colour of a band around a line of this colour, and of bars of faint points."""
     red, green, blue = hex_to_rgb(colour)
-    return f"rgba({red},{green},{blue},0.2)"
+    return f"rgba({red},{green},{blue},{opacity:.3g})"

@@ -17,6 +17,7 @@ from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import LOSS, PlotOptions
 from attngeo.figures.style import (
     DASHES,
+    FORM,
     INITIALISATIONS,
     LAYERS,
     OBJECTIVE_NAMES,
@@ -77,7 +78,7 @@ def _draw_scores(curves: pd.DataFrame, score: str) -> go.Figure:
     over = f"median and quartiles over {layers['layer'].nunique()} layers"
     if layers["seed"].nunique() > 1:
         over += f" and {_count_seeds(layers)}"
-    return finish_figure(figure, f"{label_of(score)} of W_qk", ", ".join([*common, over]))
+    return finish_figure(figure, f"{label_of(score)} of {FORM}", ", ".join([*common, over]))
 
 
 def _draw_losses(curves: pd.DataFrame) -> go.Figure:
@@ -133,7 +134,7 @@ def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figur
         statistics = "median and quartiles" if of_heads else "median"
         common.append(f"{statistics} over {' and '.join(averaged)}")
     details = ", ".join(common) + f"; points: from here on within {SETTLED:.0%} of the last value"
-    title = f"{label_of(options.score)} of W_qk, layer by layer"
+    title = f"{label_of(options.score)} of {FORM}, layer by layer"
     return finish_figure(figure, title, details, top=120 if several else 70)
 
 
@@ -146,7 +147,9 @@ def _add_layers(figure: go.Figure, group: _RunGroup, layers: list[int], options:
     if options.over == "heads":  # below all lines
         for layer in layers:
             bounds = quartiles[layer]
-            add_band(figure, bounds["lower"], bounds["upper"], colours[layer], f"layer {layer}", panel)
+            add_band(
+                figure, bounds["lower"], bounds["upper"], colours[layer], f"layer {layer}", {"row": 1, "col": panel}
+            )
     for layer in layers:
         name = f"layer {layer}"
         line = quartiles[layer]["median"]

@@ -21,14 +21,24 @@
     return { paper_bgcolor: clear, plot_bgcolor: clear, font: { color: ink }, modebar, xaxis: axis, yaxis: axis };
   };
   // A title broken into lines that fit. Its own breaks and marks stay; details, between <sup> and </sup>, are smaller.
+  const letters = (text) => text.replace(/<[^>]*>/g, "").replace(/&#?\w+;/g, "x").length;
   const wrap = (text, most) => text.split("<br>").map((part) => {
     const room = part.startsWith("<sup>") ? most * 1.4 : most, lines = [""];
     for (const word of part.replace(/<\/?sup>/g, "").split(" ")) {
-      if (lines.at(-1) && lines.at(-1).length + word.length > room) lines.push(word);
+      if (lines.at(-1) && letters(lines.at(-1)) + letters(word) > room) lines.push(word);
       else lines[lines.length - 1] += (lines.at(-1) && " ") + word;
     }
     return lines.map((line) => (part.startsWith("<sup>") ? `<sup>${line}</sup>` : line)).join("<br>");
   }).join("<br>");
+  // Dark colours would be invisible on black: a share of white makes them as light as they must be.
+  const lighten = (colour) => {
+    if (!/^#[0-9a-f]{6}$/i.test(colour)) return colour;
+    const levels = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+    const light = (0.3 * levels[0] + 0.59 * levels[1] + 0.11 * levels[2]) / 255;
+    if (light >= 0.45) return colour;
+    const white = (0.45 - light) / (1 - light);
+    return "#" + levels.map((level) => Math.round(level + (255 - level) * white).toString(16).padStart(2, "0")).join("");
+  };
   const drawn = new Map();
   const draw = async (chart) => {
     const number = Number(chart.dataset.figure);
@@ -38,7 +48,10 @@
     const narrow = chart.clientWidth < 600;
     // Faint points would be invisible on black.
     const dark = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim() !== "#fff";
-    for (const { marker } of data) if (dark && marker?.opacity) marker.opacity = Math.min(1, marker.opacity * 1.6);
+    for (const { marker, line } of dark ? data : []) {
+      if (marker?.opacity) marker.opacity = Math.min(1, marker.opacity * 1.6);
+      for (const part of [marker, line]) if (part?.color) part.color = lighten(part.color);
+    }
     layout.template = { layout: colours() };
     for (const key of Object.keys(layout)) if (/^[xy]axis/.test(key)) layout.template.layout[key] = colours().xaxis;
     const size = narrow ? 12 : 16;
@@ -47,9 +60,13 @@
       text, font: { size }, x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top",
       pad: { t: lines > 1 ? 22 : 12, l: 4 }, // several lines start higher than one
     };
-    layout.margin = { ...layout.margin, t: Math.max(layout.margin?.t ?? 0, 24 + 1.35 * size * lines) };
+    const top = layout.margin?.t ?? 70, titles = Math.max(top - 70, 0); // titles of panels are below the figure's
+    layout.margin = { ...layout.margin, t: Math.max(top, 24 + 1.35 * size * lines + titles) };
+    // Panels beside each other need a width; where the screen is narrower, the figure scrolls.
+    const columns = new Set(Object.keys(layout).filter((key) => /^xaxis/.test(key)).map((key) => String(layout[key].domain))).size;
+    if (columns > 2 && narrow) layout.width = Math.max(chart.clientWidth, 150 * columns);
     if (narrow) {
-      layout.legend = { ...layout.legend, orientation: "h", y: -0.25 };
+      layout.legend = { ...layout.legend, orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, xanchor: "left" };
       layout.margin = { ...layout.margin, l: 40, r: 10 };
       if (layout.coloraxis) layout.coloraxis.colorbar = { ...layout.coloraxis.colorbar, thickness: 10 };
     }
@@ -89,6 +106,19 @@
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     document.documentElement.dataset.ready = "yes";
   };
+
+  // Tables that scroll say so.
+  const tell = () => {
+    for (const hint of document.querySelectorAll(".scrolls")) {
+      const region = hint.previousElementSibling;
+      const across = region.scrollWidth > region.clientWidth + 1, down = region.scrollHeight > region.clientHeight + 1;
+      hint.textContent = "Scroll the table " + (across && down ? "down for more rows and to the right for more columns."
+        : across ? "to the right for more columns." : "down for more rows.");
+      hint.hidden = !across && !down;
+    }
+  };
+  tell();
+  addEventListener("resize", tell);
 
   // Tables: a click on a heading sorts. Numbers are compared as numbers; missing values come last.
   const readCell = (row, column) => {

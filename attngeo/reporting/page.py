@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -86,17 +86,41 @@ def _list_provenance(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
     A part has the model and its commit, then every option that is set and not shown elsewhere.
     """
     common = provenance["software"] | provenance["machine"]
-    lines = [(name, str(value)) for name, value in (provenance | common).items() if not isinstance(value, dict | list)]
+    lines = [
+        (name, describe_value(value))
+        for name, value in (provenance | common).items()
+        if not isinstance(value, dict | list) and _is_set(value)
+    ]
     elsewhere = {"results", "command", "title", "model", "revision", *common}
     for origin in provenance["results"]:
-        options = [
-            f"{name} {'; '.join(map(str, value)) if isinstance(value, list) else value}"
-            for name, value in origin.items()
-            if name not in elsewhere and value is not None and value is not False and value not in ("", [])
-        ]
+        options = []
+        for name, value in origin.items():
+            if name not in elsewhere and _is_set(value):
+                options.append(f"{name} {describe_value(value)}")
         about = f"{name_commits(origin)} · {', '.join(options)}"
         lines.append((f"{origin['results']}: {origin['command']}", about))
     return lines
+
+
+def _is_set(value: Any) -> bool:
+    """Whether there is something to say of a value: a number, or what is neither empty nor off."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number or bool(value)
+
+
+def describe_value(value: Any) -> str:
+    """A value of an option in words, as a recipe could say it, without Python's marks.
+
+    >>> describe_value(True), describe_value({"layers": ["0", "1"]}), describe_value(("a", "b"))
+    ('yes', 'layers: 0; 1', 'a; b')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {describe_value(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return "; ".join(map(describe_value, value))
+    return "" if value is None else str(value)
 
 
 def name_commits(origin: Mapping[str, Any]) -> str:
@@ -166,8 +190,11 @@ def _find_active_lines(text: str) -> set[int]:
     return numbers
 
 
-def render_markdown(content: ReportContent) -> str:
-    """The text of a report, for a pull request; names are shown letter for letter."""
+def render_markdown(content: ReportContent, pictures: Sequence[str] = (), note: str = "") -> str:
+    """The text of a report, for a pull request; names are shown letter for letter.
+
+    pictures: the path of that of each figure, beside the text; empty if there are none. note: why.
+    """
     checks = [
         f"- {'✗' if check.failed else '✓'} {escape_markdown(check.model)}"
         f"{f' ({escape_markdown(check.stack)})' if check.stack else ''}: {check.reason}; fails if `{check.expression}`"
@@ -181,15 +208,25 @@ def render_markdown(content: ReportContent) -> str:
         "\n".join(checks + failures),
         content.text.strip(),
     ]
+    remaining = iter(pictures)
     for section in content.sections:
         blocks += [f"## {escape_markdown(section.title)}", section.text.strip()]
         for figure in section.figures:
-            blocks.append(f"*{escape_markdown(figure.caption or figure.label)}*: see the figure in index.html.")
+            title = escape_markdown(figure.caption or figure.label)
+            picture = next(remaining, None)
+            if picture is None:
+                blocks.append(f"*{title}*: see the figure in [index.html](index.html).")
+                continue
+            models = [name for name, _ in figure.variants]
+            others = f" ({escape_markdown(models[0])}; others in index.html)" if len(models) > 1 else ""
+            blocks.append(f"![{escape_markdown(figure.label)}]({picture})\n\n*{title}*{others}")
         for table in section.tables:
             count = len(table.rows)
             shown = table.rows.head(MOST_MARKDOWN_ROWS)
             more = f" (the first {len(shown)} of {count:,} rows)" if count > len(shown) else ""
             blocks.append(f"{escape_markdown(table.caption or table.name)}{more}:")
             blocks.append(to_markdown(shown, DIGITS).rstrip())
+    if note:
+        blocks.append(f"Note: {note}.")
     blocks.append(f"Made with attngeo {content.provenance['software']['attngeo']}, {content.provenance['date']}.")
     return disarm("\n\n".join(filter(None, blocks))) + "\n"

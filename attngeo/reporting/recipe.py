@@ -258,7 +258,7 @@ def _check_figure(
     spec = figure.spec
     options = figure.shown
     keys = (("of",) if spec.columns else ("model",)) + (("models",) if "model" in spec.columns else ())
-    settings = (*spec.options, *keys, *(("model",) if spec.from_saved else ()))
+    settings = (*spec.all_options, *keys, *(("model",) if spec.from_saved else ()))
     for name in type(figure).model_fields:
         if name in figure.model_fields_set and name not in ("kind", "caption", *settings):
             yield (*location, name), f"{figure.kind} has no {name}; {advise(name, settings)}"

@@ -6,6 +6,7 @@ Imports nothing heavy until the first question is answered, so that a mistake in
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING
 
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
-from attngeo.errors import AttnGeoError, OutputError, UsageError
+from attngeo.errors import AttnGeoError, MissingPackageError, OutputError, UsageError
+from attngeo.figures.save import save_images
 from attngeo.keywords import takes_after_two
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
@@ -46,8 +48,12 @@ from attngeo.tables.write import write_table
 if TYPE_CHECKING:
     import pandas as pd
 
-PAGE, SUMMARY, PROVENANCE, TABLES = "index.html", "report.md", "provenance.json", "tables"
+PAGE, SUMMARY, PROVENANCE = "index.html", "report.md", "provenance.json"
+# Folders: of the tables, and of the pictures of the figures, which report.md shows.
+TABLES, PICTURES = "tables", "pictures"
+PICTURE = ".png"
 SUFFIXES = (".csv", ".parquet")
+log = logging.getLogger(__name__)
 # The folder in which a new report is written before its files take the places of the former one's.
 NEW = ".new"
 
@@ -87,9 +93,10 @@ def build_report(
     {study}
     progress: called while results are computed.
 
-    Writes `index.html`, which opens offline, `report.md`, `provenance.json`, and every table as CSV and Parquet in
-    `tables/`. If `folder` has an unfinished report, it is resumed. The same inputs give the same bytes, except for the
-    date; SOURCE_DATE_EPOCH sets that. A model, figure or table that fails is listed in the report.
+    Writes `index.html`, which opens offline, `report.md`, `provenance.json`, every table as CSV and Parquet in
+    `tables/`, and, if images can be drawn, a picture of each figure in `pictures/`, which `report.md` shows. If
+    `folder` has an unfinished report, it is resumed. The same inputs give the same bytes, except for the date;
+    SOURCE_DATE_EPOCH sets that. A model, figure or table that fails is listed in the report.
     Raises DataUnavailableError or UsageError for the recipe, and UsageError if it reads a file that the report would
     overwrite; OutputError if `folder` cannot be written, and the first failure if all results fail, or with `fail_fast`
     if one does. Raises FolderInUseError if another process makes a report in `folder`.
@@ -110,7 +117,7 @@ def build_report(
 
 def _refuse_inputs(file: RecipeFile, folder: Path) -> None:
     """Raise UsageError if the recipe, or a file that it reads, is where a report in this folder has its own files."""
-    tables = (folder / TABLES).resolve()
+    folders = [(folder / name).resolve() for name in (TABLES, PICTURES)]
     written = [(folder / name).resolve() for name in (PAGE, SUMMARY, PROVENANCE)]
     texts = list_texts([request.model_dump(exclude_unset=True) for request in file.recipe.results])
     inputs = [file.path]
@@ -121,7 +128,8 @@ def _refuse_inputs(file: RecipeFile, folder: Path) -> None:
         if "\0" in str(path):  # no file has such a name
             continue
         real_path = Path(os.path.realpath(path))
-        if (real_path in written or tables in real_path.parents) and real_path.is_file():
+        is_written = real_path in written or any(parent in folders for parent in real_path.parents)
+        if is_written and real_path.is_file():
             raise UsageError(f"{path} is an input, and the report would overwrite it; choose another folder")
 
 
@@ -184,33 +192,60 @@ def _write(folder: Path, content: ReportContent, tables: dict[str, pd.DataFrame]
     from attngeo.reporting.page import render_markdown, render_page
 
     new = folder / NEW
-    former = _list_former(folder)
+    former_tables = _list_former(folder, TABLES)
+    former_pictures = _list_former(folder, PICTURES)
     try:
         shutil.rmtree(new, ignore_errors=True)  # of a process that was killed
         (new / TABLES).mkdir(parents=True)
         for name, rows in tables.items():
             for suffix in SUFFIXES:
                 write_table(rows.reset_index(drop=True), new / TABLES / f"{name}{suffix}")
+        pictures, note = _draw_pictures(content, new / PICTURES)
+        provenance = content.provenance | {PICTURES: sorted(pictures)}
         for name, text in (
-            (PROVENANCE, json.dumps(content.provenance, indent=2, default=str) + "\n"),
-            (SUMMARY, render_markdown(content)),
+            (PROVENANCE, json.dumps(provenance, indent=2, default=str) + "\n"),
+            (SUMMARY, render_markdown(content, [f"{PICTURES}/{name}{PICTURE}" for name in pictures], note)),
             (PAGE, render_page(content)),
         ):
             (new / name).write_text(text, "utf-8")
         _put_in_place(new, folder)
-        for name in former - tables.keys():
+        for name in former_tables - tables.keys():
             for suffix in SUFFIXES:
                 (folder / TABLES / f"{name}{suffix}").unlink(missing_ok=True)
+        for name in former_pictures - {*pictures}:
+            (folder / PICTURES / f"{name}{PICTURE}").unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
 
+def _draw_pictures(content: ReportContent, folder: Path) -> tuple[list[str], str]:
+    """Draw each figure, by its first model if a menu chooses one. The names of the pictures, and why there are none."""
+    figures = {}
+    for number, section in enumerate(content.sections, 1):
+        for position, block in enumerate(section.figures, 1):
+            figures[f"figure-{number}-{position}"] = block.variants[0][1]
+    if not figures:
+        return [], ""
+    folder.mkdir()
+    try:
+        save_images({folder / f"{name}{PICTURE}": figure for name, figure in figures.items()})
+    except (OutputError, MissingPackageError) as error:
+        log.info("no pictures: %s", error)
+        shutil.rmtree(folder)
+        return [], "no pictures: Chromium or the package that draws images is missing, or failed"
+    return list(figures), ""
+
+
 def _put_in_place(new: Path, folder: Path) -> None:
     """Move the files of a report to its folder. Raises OSError before the first move if a folder is in the way."""
-    (folder / TABLES).mkdir(exist_ok=True)
-    written = [*sorted((new / TABLES).iterdir()), *(new / name for name in (PROVENANCE, SUMMARY, PAGE))]
+    written = []
+    for name in (TABLES, PICTURES):
+        if (new / name).is_dir():
+            (folder / name).mkdir(exist_ok=True)
+            written += sorted((new / name).iterdir())
+    written += [new / name for name in (PROVENANCE, SUMMARY, PAGE)]
     moves = {path: folder / path.relative_to(new) for path in written}
     for target in moves.values():
         if target.is_dir():
@@ -219,10 +254,10 @@ def _put_in_place(new: Path, folder: Path) -> None:
         path.replace(target)
 
 
-def _list_former(folder: Path) -> set[str]:
-    """The names of the tables of a former report in this folder."""
+def _list_former(folder: Path, kind: str) -> set[str]:
+    """The names of the tables or pictures of a former report in this folder."""
     try:
-        names = json.loads(read_small_text(folder / PROVENANCE))["tables"]
+        names = json.loads(read_small_text(folder / PROVENANCE))[kind]
         return {str(name) for name in names if re.fullmatch(FILE_NAME, str(name))}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return set()

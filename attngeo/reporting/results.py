@@ -23,7 +23,8 @@ from attngeo.reporting.paths import RecipePaths, describe_inputs, resolve_refere
 from attngeo.reporting.plots import plot, read_tables
 from attngeo.reporting.recipe import Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock
 from attngeo.scores.conditions import Condition, Outcome
-from attngeo.scores.spec import SCORES
+from attngeo.scores.spec import SCORES, score_names
+from attngeo.scores.summary import IDENTITY
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, read_parquet, require_columns
 
@@ -169,7 +170,7 @@ class ReportFigure:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table of a report. name: that of its files."""
+    """A table of a report. name: that of its files. rows: as they are shown; its files may have another order."""
 
     name: str
     caption: str
@@ -269,7 +270,18 @@ def build_table(block: TableBlock, results: CollectedResults, taken: dict[str, p
     # The same rows share a name.
     name = next(free for free in names if free not in taken or taken[free].equals(rows))
     taken[name] = rows
-    return ReportTable(name, block.caption or VIEWS[block.show].caption, rows)
+    shown = rows if block.columns is not None else put_scores_first(rows)
+    return ReportTable(name, block.caption or VIEWS[block.show].caption, shown)
+
+
+def put_scores_first(rows: pd.DataFrame) -> pd.DataFrame:
+    """A table of scores whose first columns say of what a row is, and then its scores; other tables as they are."""
+    scores = [column for column in rows if str(column).startswith(score_names())]
+    if "model" not in rows or not scores:
+        return rows
+    first = [column for column in (*IDENTITY, "objective") if column in rows]
+    others = [column for column in rows if column not in (*first, *scores)]
+    return rows[[*first, *scores, *others]]
 
 
 def run_check(check: Check, recipe: Recipe, results: CollectedResults) -> list[Outcome]:

@@ -38,6 +38,7 @@ def test_options_reach_the_figure(
 
     title = draw("matrix", "demo:minilm", "--layer", 1, "--head", 3)["layout"]["title"]["text"]
     assert "head 3 of layer 1" in title
+    assert draw("heads", "demo:minilm", "--title", "Mine")["layout"]["title"]["text"] == "Mine"
     figure = draw("size", "demo:minilm", "--score", "directionality", "--no-published")
     assert len(figure["data"]) == 1
     assert "directionality" in figure["layout"]["yaxis"]["title"]["text"]

@@ -6,7 +6,18 @@ import pandas as pd
 import pytest
 from support.frames import one_model
 
-from attngeo.figures.style import DASHES, ROLES, chance_of, choose_ticks, escape_name, split_panels, tell_apart
+from attngeo.figures.style import (
+    DASHES,
+    MOST_TOGETHER,
+    ROLES,
+    SYMBOLS,
+    chance_of,
+    choose_ticks,
+    escape_name,
+    shorten_names,
+    split_panels,
+    tell_apart,
+)
 from attngeo.scores.spec import score_names
 
 
@@ -19,12 +30,38 @@ def test_panels_are_named_by_what_differs(rows: pd.DataFrame) -> None:
     assert [panel.name for panel in split_panels(own)] == [""]
 
 
-def test_models_of_one_role_have_its_colour_and_then_a_lighter_one(rows: pd.DataFrame) -> None:
+def test_stacks_of_one_model_have_the_colour_of_their_role_and_then_a_lighter_one(rows: pd.DataFrame) -> None:
     own = one_model(rows, "demo:encoder")
-    panels = split_panels(pd.concat([own.assign(model=f"m{number}") for number in range(len(DASHES) + 1)]))
-    looks = [tell_apart(panel, DASHES) for panel in panels]
-    assert looks[1] == (ROLES["encoder"], DASHES[1])
-    assert looks[-1] == ("#8cc0dc", DASHES[0])
+    stacks = [own.assign(stack=f"encoder{number}") for number in range(len(DASHES) + 1)]
+    looks = tell_apart(split_panels(pd.concat(stacks)))
+    assert looks[1] == (ROLES["encoder"], DASHES[1], SYMBOLS[1])
+    assert looks[-1] == ("#8cc0dc", DASHES[0], SYMBOLS[len(DASHES)])
+
+
+def test_models_of_different_roles_have_the_colours_of_roles(rows: pd.DataFrame) -> None:
+    two = rows[rows["model"] != "demo:minilm"]
+    assert [look.colour for look in tell_apart(split_panels(two))] == [ROLES["encoder"], ROLES["decoder"]]
+
+
+def test_models_of_one_role_have_a_colour_each_and_kinds_of_stacks_a_dash(rows: pd.DataFrame) -> None:
+    own = one_model(rows, "demo:encoder")
+    frames = []
+    for number in range(MOST_TOGETHER // 2):
+        frames += [own.assign(model=f"m{number}", stack=stack) for stack in ("encoder", "cross")]
+    panels = split_panels(pd.concat(frames))
+    looks = tell_apart(panels)
+    assert len(set(looks)) == len(looks) == MOST_TOGETHER
+    for model in range(MOST_TOGETHER // 2):
+        encoder, cross = looks[2 * model : 2 * model + 2]
+        assert encoder.colour == cross.colour
+        assert (encoder.dash, cross.dash) == DASHES[:2]
+
+
+def test_names_lose_their_organisation_where_they_have_no_room() -> None:
+    names = ["google-bert/bert-base-uncased", "1 openai-community/gpt2"]
+    assert shorten_names(names, 60) == names
+    assert shorten_names(names, 20) == ["bert-base-uncased", "1 gpt2"]
+    assert shorten_names(["one/same-long-name", "two/same-long-name"], 14) == ["one/sa…ng-name", "two/sa…ng-name"]
 
 
 def test_ticks_are_whole_numbers_and_about_twenty_at_most() -> None:
@@ -33,6 +70,7 @@ def test_ticks_are_whole_numbers_and_about_twenty_at_most() -> None:
         assert ticks[0] == 0
         assert len(ticks) <= 21
         assert ticks[-1] <= last
+    assert choose_ticks(pd.Index([23]), 5)["tickvals"] == [0, 5, 10, 15, 20]
 
 
 def test_names_are_plain_and_short() -> None:

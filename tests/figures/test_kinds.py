@@ -44,3 +44,18 @@ def test_a_new_kind_is_a_function_and_an_entry(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(FIGURES, "count", spec)
     figure = plot("count", "demo:encoder", score="directionality", where={"layer": 1})
     assert figure.layout.title.text == "5 rows of directionality"
+
+
+@pytest.mark.parametrize("kind", ["layers", "matrix", "size"])
+def test_every_kind_takes_a_title_which_is_shown_letter_for_letter(kind: str) -> None:
+    own = plot(kind, "demo:encoder").layout.title.text
+    titled = plot(kind, "demo:encoder", title="My <b>models</b>").layout.title.text
+    details = own.partition("<br>")[2]
+    assert titled == f"My &lt;b&gt;models&lt;/b&gt;<br>{details}"
+    FIGURES[kind].check_given(["title"])
+
+
+def test_the_matrix_is_set_as_a_symbol(rows: pd.DataFrame) -> None:
+    for kind in ("heatmap", "layers", "heads", "size"):
+        assert "W<sub>qk</sub>" in plot(kind, rows).layout.title.text
+    assert "|W<sub>qk</sub>| of layer 1" in plot("matrix", "demo:encoder", layer=1).layout.title.text

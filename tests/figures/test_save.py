@@ -54,9 +54,9 @@ def test_pages_and_json_are_the_same_for_the_same_figure(tmp_path: Path) -> None
         assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
     page = (tmp_path / "a.html").read_text()
     assert 'lang="en"' in page
-    assert "<title>demo:minilm: symmetry of each layer" in page
+    assert "<title>demo:minilm: symmetry of W_qk in each layer<" in page
     assert 'src="http' not in page
-    assert len(json.loads((tmp_path / "a.json").read_text())["data"]) == 3
+    assert len(json.loads((tmp_path / "a.json").read_text())["data"]) == 4
 
 
 def test_without_a_browser_images_are_refused_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.scores import MANY_POINTS, draw_heads, draw_heatmap, draw_layers
 from attngeo.figures.sizes import draw_sizes
-from attngeo.figures.style import DASHES, ROLES
+from attngeo.figures.style import MODEL_COLOURS, MOST_TOGETHER, ROLES
 from attngeo.papers.saponati2025.published import published_scores
 
 NASTY = "<b>x</b>&<script>alert(1)</script>%{x}"
@@ -47,33 +47,103 @@ def test_missing_scores_are_left_out_of_pictures(rows: pd.DataFrame) -> None:
     heads = draw_heatmap(own, SYMMETRY).data[1]
     assert np.isnan(np.asarray(heads.z, dtype=float)[:, 1]).all()
     assert math.isnan(heads.z[2][3])
-    assert len(draw_layers(own, SYMMETRY).data) == 3
+    assert len(draw_layers(own, SYMMETRY).data) == 4
     nothing = own.assign(symmetry=math.nan)
     assert draw_heatmap(nothing, SYMMETRY).layout.coloraxis.cmax == 1
 
 
-def test_lines_are_whole_layers_and_bands_quartiles_over_heads(rows: pd.DataFrame) -> None:
+def test_whole_layers_and_heads_have_a_panel_each(rows: pd.DataFrame) -> None:
+    """The line beside a band is the median of the same heads."""
     own = one_model(rows, "demo:minilm")
-    upper, lower, line = draw_layers(own, SYMMETRY).data
+    figure = draw_layers(own, SYMMETRY)
+    upper, lower, line, median = figure.data
+    assert [title.text for title in figure.layout.annotations] == ["whole layers", "heads"]
+    assert (line.xaxis, median.xaxis, upper.xaxis, lower.xaxis) == ("x", "x2", "x2", "x2")
     layers = own[own["head"].isna()]
     assert list(line.y) == pytest.approx(layers["symmetry"].tolist())
     heads = own[own["head"].notna() & (own["layer"] == 3)]["symmetry"]
-    assert (lower.y[3], upper.y[3]) == pytest.approx((heads.quantile(0.25), heads.quantile(0.75)))
-    assert line.customdata[3].tolist() == pytest.approx(heads.quantile([0.25, 0.5, 0.75]).tolist())
-    assert line.line.color == ROLES["encoder"]
+    quartiles = heads.quantile([0.25, 0.5, 0.75]).tolist()
+    assert [lower.y[3], median.y[3], upper.y[3]] == pytest.approx(quartiles)
+    assert median.customdata[3].tolist() == pytest.approx([quartiles[0], quartiles[2]])
+    assert line.line.color == median.line.color == ROLES["encoder"]
+    assert figure.layout.yaxis2.matches == "y"
+    assert "whole layers: the score of the sum over heads; heads: median, and quartiles" in figure.layout.title.text
+
+
+def test_rows_of_whole_layers_or_of_heads_alone_have_one_panel(rows: pd.DataFrame) -> None:
+    own = one_model(rows, "demo:minilm")
+    for of_heads, traces in ((False, 1), (True, 3)):
+        figure = draw_layers(own[own["head"].notna() == of_heads], SYMMETRY)
+        assert (len(figure.data), len(figure.layout.annotations)) == (traces, 0)
+
+
+def test_all_bands_are_below_all_lines(rows: pd.DataFrame) -> None:
+    figure = draw_layers(rows, SYMMETRY)
+    kinds = [trace.mode for trace in figure.data]
+    assert kinds == ["lines"] * 6 + ["lines+markers"] * 6
 
 
 def test_models_of_one_role_look_different_and_a_single_one_has_no_legend(rows: pd.DataFrame) -> None:
-    for make in (draw_layers, draw_heads):
-        assert make(one_model(rows, "demo:minilm"), SYMMETRY).layout.showlegend is False
-        figure = make(rows, SYMMETRY)
-        assert figure.layout.showlegend is True
-        named = [trace for trace in figure.data if trace.showlegend is not False]
-        assert [trace.name for trace in named] == ["demo:minilm", "demo:encoder", "demo:decoder"]
-        look = {
-            (t.line.color, t.line.dash) if t.mode != "markers" else (t.marker.color, t.marker.symbol) for t in named
-        }
-        assert len(look) == 3
+    assert draw_layers(one_model(rows, "demo:minilm"), SYMMETRY).layout.showlegend is False
+    figure = draw_layers(rows, SYMMETRY)
+    assert figure.layout.showlegend is True
+    named = [trace for trace in figure.data if trace.showlegend is not False]
+    assert [trace.name for trace in named] == ["demo:minilm", "demo:encoder", "demo:decoder"]
+    assert [trace.line.color for trace in named] == list(MODEL_COLOURS[:3])
+    assert [trace.line.dash for trace in named] == ["solid", "solid", "dash"]  # two encoders and a decoder
+    assert len({trace.marker.symbol for trace in named}) == 3
+
+
+def copy_model(rows: pd.DataFrame, count: int) -> pd.DataFrame:
+    """The scores of the demo encoder under several names."""
+    own = one_model(rows, "demo:encoder")
+    return pd.concat([own.assign(model=f"org/m{number}") for number in range(count)])
+
+
+def test_as_many_models_as_there_are_colours_are_in_one_panel(rows: pd.DataFrame) -> None:
+    figure = draw_layers(copy_model(rows, MOST_TOGETHER), SYMMETRY)
+    assert {trace.xaxis for trace in figure.data} == {"x", "x2"}
+    lines = [trace for trace in figure.data if trace.showlegend]
+    assert [line.line.color for line in lines] == list(MODEL_COLOURS)
+    assert len({(line.line.color, line.marker.symbol) for line in lines}) == MOST_TOGETHER
+    bands = [trace.fillcolor for trace in figure.data if trace.fill]
+    assert {band.rpartition(",")[2] for band in bands} == {"0.0667)"}  # all together are no wall
+
+
+def test_more_models_have_panels_of_their_own_with_shared_axes(rows: pd.DataFrame) -> None:
+    count = MOST_TOGETHER + 1
+    figure = draw_layers(copy_model(rows, count), SYMMETRY)
+    titles = [title.text for title in figure.layout.annotations]
+    assert titles[:4] == ["org/m0", "heads", "org/m1", "heads"]
+    assert len(titles) == 2 * count
+    assert {trace.line.color for trace in figure.data if trace.mode == "lines+markers"} == {ROLES["encoder"]}
+    for axes in (figure.select_xaxes(), figure.select_yaxes()):
+        shared = [axis.matches for axis in axes]
+        assert (shared.count(None), len(set(shared))) == (1, 2)
+    assert figure.layout.showlegend is False  # all are encoders, and panels have names
+    assert figure.layout.height > 600
+
+
+def test_each_model_has_a_panel_of_its_heads(rows: pd.DataFrame) -> None:
+    assert len(draw_heads(one_model(rows, "demo:minilm"), SYMMETRY).layout.annotations) == 0
+    figure = draw_heads(rows, SYMMETRY)
+    assert [title.text for title in figure.layout.annotations] == ["demo:minilm", "demo:encoder", "demo:decoder"]
+    assert [trace.xaxis for trace in figure.data] == ["x", "x2", "x3"]
+    assert figure.layout.yaxis3.matches == "y"
+    assert [trace.marker.color for trace in figure.data] == [ROLES["encoder"], ROLES["encoder"], ROLES["decoder"]]
+    assert [trace.name for trace in figure.data if trace.showlegend] == ["encoder", "decoder"]
+
+
+def test_the_lowest_panel_of_each_column_has_ticks(rows: pd.DataFrame) -> None:
+    """The last line of five panels has two."""
+    figure = draw_heads(copy_model(rows, 5), SYMMETRY)
+    ticked = [axis.title.text is not None for axis in figure.select_xaxes()]
+    assert ticked == [False, False, True, True, True, False]
+
+
+@pytest.mark.parametrize("make", [draw_layers, draw_heads, draw_heatmap])
+def test_the_same_rows_give_the_same_figure(rows: pd.DataFrame, make: Any) -> None:
+    assert make(rows, SYMMETRY).to_json() == make(rows.copy(), SYMMETRY).to_json()
 
 
 def test_a_point_for_each_head(rows: pd.DataFrame) -> None:
@@ -101,16 +171,6 @@ def test_names_are_shown_letter_for_letter(rows: pd.DataFrame, make: Any) -> Non
     assert "&lt;script&gt;alert(1)&lt;/script&gt;%&#123;x}" in text.replace("\\u0026", "&").replace("\\u002f", "/")
 
 
-def test_more_models_than_dashes_start_again_with_a_lighter_colour(rows: pd.DataFrame) -> None:
-    own = one_model(rows, "demo:encoder")
-    many = pd.concat([own.assign(model=f"m{i}") for i in range(2 * len(DASHES))])
-    lines = [trace for trace in draw_layers(many, SYMMETRY).data if trace.showlegend is not False]
-    assert [line.line.dash for line in lines] == [*DASHES, *DASHES]
-    assert len({(line.line.color, line.line.dash) for line in lines}) == len(lines)
-    points = draw_heads(many, SYMMETRY).data
-    assert len({(trace.marker.color, trace.marker.symbol) for trace in points}) == len(points)
-
-
 def test_many_points_are_drawn_on_a_canvas(rows: pd.DataFrame) -> None:
     heads = one_model(rows, "demo:minilm").query("head.notna()")
     many = pd.concat([heads.assign(layer=i) for i in range(MANY_POINTS // len(heads) + 1)])
@@ -119,10 +179,9 @@ def test_many_points_are_drawn_on_a_canvas(rows: pd.DataFrame) -> None:
 
 
 def test_hovers_name_what_they_show(rows: pd.DataFrame) -> None:
-    line = draw_layers(one_model(rows, "demo:minilm"), SYMMETRY).data[-1]
-    assert (
-        "median %{customdata[1]:+.3f}, quartiles %{customdata[0]:+.3f} to %{customdata[2]:+.3f}" in line.hovertemplate
-    )
+    line, median = draw_layers(one_model(rows, "demo:minilm"), SYMMETRY).data[-2:]
+    assert line.hovertemplate.endswith("layer %{x}<br>symmetry %{y:+.3f}<extra></extra>")
+    assert "median over heads of symmetry %{y:+.3f}<br>quartiles %{customdata[0]:+.3f} to" in median.hovertemplate
     figure = draw_heatmap(one_model(rows, "demo:minilm"), DIRECTIONALITY)
     assert "layer %{y}, whole layer" in figure.data[0].hovertemplate
     assert "layer %{y}, head %{x}<br>directionality %{z:+.3f}" in figure.data[1].hovertemplate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 from support.frames import one_model
@@ -10,7 +11,7 @@ from support.messages import refuses
 import attngeo
 from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.sizes import MOST_NAMED, draw_sizes
+from attngeo.figures.sizes import LINE, MARKER, MOST_LABELLED, PANEL, POSITIONS, Box, draw_sizes, place_labels
 from attngeo.papers.saponati2025.published import published_scores
 
 SYMMETRY, ALONE = PlotOptions(), PlotOptions(published=False)
@@ -50,8 +51,48 @@ def test_a_few_models_are_named_and_those_of_unknown_size_left_out(rows: pd.Data
     encoder, decoder = draw_sizes(rows, published_scores(), ALONE).data
     assert (list(encoder.text), list(decoder.text)) == (["demo:encoder"], ["demo:decoder"])
     assert "hollow" not in draw_sizes(rows, published_scores(), ALONE).layout.title.text
-    many = pd.concat([one_model(rows, "demo:encoder").assign(model=f"m{i}") for i in range(MOST_NAMED + 1)])
-    assert draw_sizes(many, published_scores(), ALONE).data[0].text is None
+
+
+def test_models_whose_names_would_cover_each_other_are_numbered(rows: pd.DataFrame) -> None:
+    own = one_model(rows, "demo:encoder")
+    several = pd.concat([own.assign(model=f"organisation/model-{number}") for number in range(6)])
+    traces = draw_sizes(several, published_scores(), ALONE).data
+    assert [(trace.text[0], trace.name) for trace in traces] == [
+        (str(number), f"{number} organisation/model-{number - 1}") for number in range(1, 7)
+    ]
+    both = pd.concat([several, several.assign(stack="cross")])
+    names = [trace.name for trace in draw_sizes(both, published_scores(), ALONE).data]
+    assert names[:2] == ["1 organisation/model-0 · encoder", "2 organisation/model-1 · encoder"]
+    many = pd.concat([own.assign(model=f"m{number}") for number in range(MOST_LABELLED + 1)])
+    (points,) = draw_sizes(many, published_scores(), ALONE).data
+    assert points.text is None
+
+
+def test_labels_cover_neither_labels_nor_points() -> None:
+    draw = np.random.default_rng(0)
+    for count in (2, 5, 9):
+        points = [(float(x), float(y)) for x, y in draw.uniform((0, 0), PANEL, (count, 2))]
+        positions = place_labels(points, [40.0] * count)
+        if positions is None:
+            continue
+        boxes = [surround(point, position) for point, position in zip(points, positions, strict=True)]
+        for number, label in enumerate(boxes):
+            assert not any(label.overlaps(other) for other in boxes[number + 1 :])
+            assert label.left + MARKER >= 0
+            assert label.right <= PANEL[0] + MARKER
+    assert place_labels([(0.0, 0.0), (300.0, 0.0)], [40.0, 40.0]) == ["middle right", "middle right"]
+    assert place_labels([(PANEL[0], 0.0)], [40.0]) == ["middle left"]
+    crowd = [(100.0, 100.0)] * 12
+    assert place_labels(crowd, [40.0] * 12) is None
+    assert place_labels(crowd, [40.0] * 12, must_fit=False) is not None
+
+
+def surround(point: tuple[float, float], position: str) -> Box:
+    """The box of a label of 40 pixels."""
+    right, down = POSITIONS[position]
+    x = point[0] + right * (MARKER + 20)
+    y = point[1] + down * (MARKER + LINE / 2)
+    return Box(x - 20, y - LINE / 2, x + 20, y + LINE / 2)
 
 
 def test_published_models_without_the_score_are_left_out(rows: pd.DataFrame) -> None:

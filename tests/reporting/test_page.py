@@ -165,6 +165,32 @@ def test_a_table_sorts_by_mouse_and_by_keyboard(browser: Any, made: Path) -> Non
 
 
 @needs_browser
+def test_a_table_that_scrolls_says_so(browser: Any, made: Path) -> None:
+    with open_page(browser, made, width=500) as (page, _):
+        ready(page)
+        hints = [hint.text_content() for hint in page.locator("section .scrolls").all()]
+        assert hints[1] == "Scroll the table down for more rows and to the right for more columns."
+        page.set_viewport_size({"width": 3000, "height": 900})
+        page.wait_for_function("document.querySelector('main > .scrolls').hidden")  # of the checks
+
+
+@needs_browser
+def test_dark_lines_are_light_on_a_dark_page(browser: Any, made: Path) -> None:
+    """The third model has a colour that black would swallow."""
+    colours = {}
+    for scheme in ("light", "dark"):
+        with open_page(browser, made, scheme=scheme) as (page, _):
+            ready(page)
+            chart = page.locator("#figure-1-2")
+            chart.scroll_into_view_if_needed()
+            page.wait_for_selector("#figure-1-2[data-drawn=yes]")
+            colours[scheme] = chart.evaluate("c => c.data.filter(t => t.showlegend).map(t => t.line.color)")
+    luminance = [[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in colours["dark"]]
+    assert colours["light"] != colours["dark"]
+    assert all(0.3 * red + 0.59 * green + 0.11 * blue >= 0.44 * 255 for red, green, blue in luminance)
+
+
+@needs_browser
 def test_light_and_dark(browser: Any, made: Path) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
     with open_page(browser, made, scheme="dark") as (page, _):

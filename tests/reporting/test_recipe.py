@@ -27,7 +27,7 @@ BAD = [
     ('kind = "layers"', 'kind = "lines"', 'section "Layers".figures[1].kind', "heatmap, layers"),
     ('kind = "layers"', 'kind = "layers", score = "beauty"', 'section "Layers".figures[1].score', "symmetry"),
     ('kind = "layers"', 'kind = "layers", score = "loss"', 'section "Layers".figures[1].score', "directionality"),
-    ('kind = "layers"', 'kind = "layers", file = 1', 'section "Layers".figures[1].file', "of, model"),
+    ('kind = "layers"', 'kind = "layers", colour = 1', 'section "Layers".figures[1].colour', "of, model"),
     ('kind = "layers"', 'kind = "layers", layer = 2', 'section "Layers".figures[1].layer', "score, stack"),
     ('kind = "layers"', 'kind = "matrix", model = "a", layer = -1', 'section "Layers".figures[1].layer', "at least 0"),
     ('kind = "layers"', 'kind = "layers", where = { layer = true }', 'section "Layers".figures[1].where.layer', "True"),

@@ -34,7 +34,7 @@ def test_figures_show_it_with_its_label_and_range(kind: str) -> None:
     assert "%{y:.3f}" in text or "%{z:.3f}" in text  # never negative, so without a sign
     line = attngeo.plot("layers", rows, score="toy")
     assert re.sub("(<[^>]*>)+", " ", line.layout.yaxis.title.text).strip() == SCORES["toy"].axis_title
-    assert list(line.data[-1].y) == pytest.approx(rows[rows["head"].isna()]["toy"].tolist())
+    assert list(line.data[-2].y) == pytest.approx(rows[rows["head"].isna()]["toy"].tolist())
 
 
 def test_curves_show_it() -> None:
@@ -78,7 +78,7 @@ def test_results_files_hold_it_as_numbers(tmp_path: Path) -> None:
     rows = attngeo.score("demo:encoder", per_head=True)
     rows.loc[rows["layer"] == 0, "toy"] = float("nan")
     write_table(rows, tmp_path / "rows.json")
-    line = attngeo.plot("layers", tmp_path / "rows.json", score="toy").data[-1]
+    line = attngeo.plot("layers", tmp_path / "rows.json", score="toy").data[-2]
     assert list(line.y)[1:] == pytest.approx(rows[rows["head"].isna()]["toy"].tolist()[1:])
     write_table(rows.assign(toy="much"), tmp_path / "wrong.csv")
     with pytest.raises(DataError, match="toy"):

@@ -1,0 +1,86 @@
+"""Figures that fit their size."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from support.frames import one_model
+
+from attngeo.figures.fit import LETTER, LOW, SMALL, SMALL_TITLE, count_letters, fit_figure
+from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.scores import draw_heads, draw_heatmap, draw_layers
+from attngeo.figures.sizes import draw_sizes
+from attngeo.figures.style import TITLE_HEIGHT
+from attngeo.papers.saponati2025.published import published_scores
+
+OPTIONS = PlotOptions()
+LONG = "organisation-of-models/a-model-with-a-name-as-long-as-on-the-hub"
+SMALL_SIZE = {"width": 600, "height": 300}
+
+
+def rename(rows: pd.DataFrame, count: int) -> pd.DataFrame:
+    """The scores of the demo encoder, as those of models with long names."""
+    own = one_model(rows, "demo:encoder")
+    return pd.concat([own.assign(model=f"{LONG}-{number}") for number in range(count)])
+
+
+@pytest.mark.parametrize("width", [300, 600, 1000])
+def test_titles_are_wrapped_to_the_width_and_panels_begin_below_them(rows: pd.DataFrame, width: int) -> None:
+    figure = draw_layers(rename(rows, 1), OPTIONS).update_layout(width=width, height=300)
+    title = fit_figure(figure).layout.title
+    lines = title.text.split("<br>")
+    assert title.font.size == SMALL_TITLE
+    for line in lines:
+        size = SMALL_TITLE * (0.7 if line.startswith("<sup>") else 1)
+        is_word = " " not in line
+        assert is_word or count_letters(line) * LETTER * size <= width
+    assert "W<sub>qk</sub>" in title.text
+    assert fit_figure(figure).layout.margin.t >= 12 * len(lines)
+
+
+def test_a_large_figure_keeps_its_names_and_its_type(rows: pd.DataFrame) -> None:
+    figure = draw_layers(rename(rows, 2), OPTIONS)
+    fitted = fit_figure(figure)
+    assert [trace.name for trace in fitted.data] == [trace.name for trace in figure.data]
+    assert fitted.layout.font.size is None
+    assert fitted.layout.height is None
+    assert fitted.layout.margin.t == figure.layout.margin.t > TITLE_HEIGHT
+    assert figure.layout.title.font.size is None  # the figure itself stays as it is
+
+
+def test_a_small_figure_has_small_type_and_short_names_below(rows: pd.DataFrame) -> None:
+    figure = draw_layers(rename(rows, 3), OPTIONS).update_layout(**SMALL_SIZE)
+    fitted = fit_figure(figure)
+    assert fitted.layout.font.size == SMALL
+    assert (fitted.layout.legend.orientation, fitted.layout.legend.y) == ("h", 0)
+    names = {trace.name for trace in fitted.data if trace.name}
+    assert len(names) == 3
+    assert max(map(count_letters, names)) <= 34
+    assert {name[-1] for name in names} == {"0", "1", "2"}
+    assert fitted.layout.yaxis.title.text == "symmetry"  # its ends are longer than the panel is high
+
+
+@pytest.mark.parametrize(("count", "make"), [(12, draw_heads), (13, draw_layers), (12, draw_heatmap)])
+def test_a_figure_is_higher_if_its_panels_need_it(rows: pd.DataFrame, count: int, make: object) -> None:
+    assert callable(make)
+    figure = make(rename(rows, count), OPTIONS).update_layout(**SMALL_SIZE)
+    fitted = fit_figure(figure)
+    lines = len({axis.domain for axis in fitted.select_yaxes()})
+    assert fitted.layout.height >= 85 * lines > 300 - 100
+    assert fit_figure(make(rename(rows, 1), OPTIONS).update_layout(**SMALL_SIZE)).layout.height == 300
+
+
+def test_a_legend_of_numbers_has_room_and_keeps_them(rows: pd.DataFrame) -> None:
+    figure = draw_sizes(rename(rows, 12), published_scores(), OPTIONS).update_layout(**SMALL_SIZE)
+    fitted = fit_figure(figure)
+    assert fitted.layout.height > 300
+    numbered = [trace.name.split()[0] for trace in fitted.data if trace.name[0].isdigit()]
+    assert numbered == [str(number) for number in range(1, 13)]
+
+
+def test_a_figure_without_a_title_or_with_marks_in_its_names_is_left() -> None:
+    assert fit_figure(go.Figure()).layout.title.text is None
+    figure = go.Figure(go.Scatter(x=[1], y=[1], name="a <b>bold</b> name " * 5), layout=SMALL_SIZE)
+    assert fit_figure(figure).data[0].name == "a <b>bold</b> name " * 5
+    assert LOW > 300
