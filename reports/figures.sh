@@ -32,8 +32,9 @@ for seed in range(12):
     (folder / str(seed)).mkdir()
     (folder / str(seed) / "config.json").write_text((demos / demo / "config.json").read_text())
     save_file(weights, folder / str(seed) / "model.safetensors", metadata={"format": "pt"})
-    name = f"variants-of-demo-models/{demo}-with-noise-of-{8 * (seed + 1)}-percent"
-    frames.append(attngeo.score(folder / str(seed), per_head=True).assign(model=name))
+    rows = attngeo.score(folder / str(seed), per_head=True)
+    # As if they had different sizes, for the figure of sizes.
+    frames.append(rows.assign(model=f"{demo}/noise-{8 * (seed + 1)}%", parameters=rows["parameters"] * 2**seed))
 for name, count in (("one", 1), ("three", 3), ("twelve", 12)):
     write_table(pd.concat(frames[:count]), folder / f"{name}.csv")
 END
@@ -44,6 +45,7 @@ for kind in layers heads size; do
 done
 rm -r "$variants"
 attngeo plot matrix demo:minilm --layer 2 -o "$out/matrix.png" --width 560 --height 450 --quiet
+attngeo plot outliers demo:minilm -o "$out/outliers.png" --width 900 --height 450 --quiet
 attngeo plot training "$out/../symmetric-init/curves.parquet" -o "$out/training.png" --width 900 --height 420 --quiet
 attngeo plot training-layers "$out/../symmetric-init/curves.parquet" --over heads --where init=default -o "$out/training-layers.png" --width 900 --height 420 --quiet
 attngeo plot training-layers "$out/../symmetric-init/curves.parquet" --where init=default -o "$out/training-whole-layers.png" --width 900 --height 420 --quiet

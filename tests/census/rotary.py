@@ -161,6 +161,7 @@ def _may_rotate(site: AttentionSite, model_type: str) -> bool:
 def _judge(specimen: Specimen, rotary: Rotary, kind: str, pairs: int) -> bool | None:
     """Whether the model with this kind of scaling rotates as attngeo says; None if transformers refuses the kind."""
     config = copy.deepcopy(specimen.model.config)
+    config.dtype = specimen.model.dtype  # a saved configuration has its name, which some modules do not take
     rope = getattr(config, "rope_parameters", None)
     if not isinstance(rope, dict):
         return None

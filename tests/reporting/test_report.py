@@ -130,7 +130,7 @@ def test_every_table_has_a_file_of_its_own(recipe: Path, tmp_path: Path) -> None
     change(recipe, '[{ of = "scores", show = "summary" }]', f"[{', '.join(f'{{ {each} }}' for each in tables_)}]")
     made = build_report(recipe, tmp_path / "out")
     read = {path.stem: pd.read_csv(path).shape for path in (tmp_path / "out/tables").glob("*.csv")}
-    assert read == {"scores": (30, 16), "scores-2": (30, 2), "scores-1": (10, 16), "scores-1-2": (6, 16)}
+    assert read == {"scores": (30, 18), "scores-2": (30, 2), "scores-1": (10, 18), "scores-1-2": (6, 18)}
     page = made.page.read_text()
     assert page.count('href="tables/scores-1-2.csv"') == 2
     assert page.count('href="tables/scores.csv"') == 2  # of the table, and of the figure's data

@@ -69,7 +69,9 @@ def imputer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def baskets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("baskets") / "m"
     table = pd.DataFrame({"sequence": np.arange(20) // 2, "item": ["tea", "jam"] * 10, "price": 1.5})
-    model = ExponentialFamilyAttention(width=4, max_epochs=1, covariates="price:number", device="cpu", random_state=0)
+    model = ExponentialFamilyAttention(
+        width=4, max_epochs=1, covariates="price:number", repeats=True, device="cpu", random_state=0
+    )
     model.fit(table).save(folder)
     return folder
 
