@@ -169,7 +169,7 @@ def test_a_report_about_a_hostile_model(tmp_path: Path) -> None:
     text = (tmp_path / "out/report.md").read_text("utf-8")
     assert_plain(text)
     assert_no_markdown(text, {"h1", "h2", "strong", "strong_open", "strong_close", "em", "em_open", "em_close", "ul",
-                              "li", "code", "code_inline"})  # fmt: skip
+                              "li", "code", "code_inline", "image"})  # fmt: skip
 
 
 def test_markdown_writes_numbers_as_they_are() -> None:
@@ -312,4 +312,7 @@ def test_hostile_categories_are_classified_and_drawn(
     assert_page_of(encodings, "encodings")
     assert_refused(inside("tabular", "fit", data, "--target", NAME))
     rows.replace(NAMES[0], NAME).to_csv(tmp_path / "new.csv", index=False)
-    assert_refused(inside("tabular", "predict", model, tmp_path / "new.csv"))
+    assert_refused(inside("tabular", "predict", model, tmp_path / "new.csv", "--unseen", "error"))
+    done = inside("tabular", "predict", model, tmp_path / "new.csv")
+    assert done.returncode == 0, done.stderr
+    assert_plain(done.stdout + done.stderr)

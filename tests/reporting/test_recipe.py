@@ -24,7 +24,7 @@ BAD = [
     ("[[section]]", "[[sections]]", "sections", "section"),
     ("title = ", "strange = 1\ntitle = ", "strange", "title, text, results"),
     ('title = "Demo"', "", "title", ""),
-    ('kind = "layers"', 'kind = "lines"', 'section "Layers".figures[1].kind', "heatmap, layers"),
+    ('kind = "layers"', 'kind = "beauty"', 'section "Layers".figures[1].kind', "heatmap, layers"),
     ('kind = "layers"', 'kind = "layers", score = "beauty"', 'section "Layers".figures[1].score', "symmetry"),
     ('kind = "layers"', 'kind = "layers", score = "loss"', 'section "Layers".figures[1].score', "directionality"),
     ('kind = "layers"', 'kind = "layers", colour = 1', 'section "Layers".figures[1].colour', "of, model"),
