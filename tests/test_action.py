@@ -97,11 +97,13 @@ def test_a_baseline_is_compared(run_action: Callable[..., Step]) -> None:
 def test_a_recipe_makes_a_page(run_action: Callable[..., Step], tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(
         'title = "Two models"\n[[results]]\nname = "scores"\ncommand = "score"\nmodels = ["demo:encoder"]\n'
+        '[[section]]\ntitle = "Layers"\nfigures = [{ kind = "layers", of = "scores" }]\n'
         '[[check]]\nof = "scores"\nfail_if = "symmetry.median < -1"\n'
     )
     made = run_action(recipe="recipe.toml", output="page")
     assert (made.code, made.outputs["passed"]) == (0, "true"), made.log
     assert "# Two models" in made.outputs["summary"]
+    assert "](pictures/" not in made.outputs["summary"]
     assert (tmp_path / "page/index.html").is_file()
 
 

@@ -99,9 +99,13 @@ def check_length(model: PreTrainedModel, length: int) -> None:
             model.train(mode=False)
             model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        most = getattr(model.config, "max_position_embeddings", None)
+        if isinstance(most, int) and most < length:
+            reason, advice = f"its weights are for {most} positions", f"lower it to {most} or less"
+        else:
+            reason, advice = first_line(error), "lower it, or train with a larger max_position_embeddings"
         raise UsageError(
-            f"a {model.config.model_type} model as configured cannot take $seq_len {length} ({first_line(error)}); "
-            "lower it, or raise max_position_embeddings in its config.json",
+            f"a {model.config.model_type} model as configured cannot take $seq_len {length} ({reason}); {advice}",
             "seq_len",
         ) from error
     finally:

@@ -149,7 +149,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         del y
         draft = copy(self)
         options = draft.options_ = self._make_options()
-        architecture = draft.architecture_ = self.architecture or Architecture()
+        architecture = draft.architecture_ = _check_architecture(self.architecture or Architecture())
         families = make_families(options, self.family if isinstance(self.family, ExponentialFamily) else None)
         learned = {TRAINING: data}
         if validation is not None:
@@ -544,3 +544,12 @@ def _name_part(part: PartModel, progress: ProgressCallback) -> ProgressCallback:
         progress(replace(step, what=f"{part.shape.part}  {step.what}"))
 
     return report
+
+
+def _check_architecture(architecture: object) -> Architecture:
+    """The architecture. Raises UsageError for anything else."""
+    if not isinstance(architecture, Architecture):
+        raise UsageError(
+            f"architecture is {architecture!r:.60}, expected an Architecture of attngeo.estimators.efa.options"
+        )
+    return architecture

@@ -580,3 +580,9 @@ def test_values_far_from_one_are_learned_in_few_epochs(family: str) -> None:
 def test_a_loss_that_diverges_stops_the_training_and_names_the_batch() -> None:
     with refuses(TrainingError, "batch"):
         fit(draw_table([1e18, -1e18]), standardise=False, family="gaussian:1", learning_rate=1e9, max_epochs=5)
+
+
+def test_an_architecture_of_another_type_is_refused() -> None:
+    rows = pd.DataFrame({"sequence": [1, 1, 2, 2], "item": ["tea", "jam"] * 2})
+    with refuses(UsageError, "architecture", "'linear'", "Architecture"):
+        ExponentialFamilyAttention(architecture="linear").fit(rows)  # type: ignore[arg-type]
