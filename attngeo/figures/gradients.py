@@ -65,7 +65,7 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         dash = DASHES[stacks.index((model, stack)) % len(DASHES)]
         name = escape_name(OBJECTIVE_NAMES.get(str(objective), objective))
         if len(stacks) > 1:
-            name = f"{escape_name(model)} · {name}"
+            name = f"{escape_name(model)} · {escape_name(objective)}"
         for panel, column in enumerate(panels.values(), 1):
             quartiles = quartiles_by(updates, "layer", column)
             add_band(figure, quartiles["lower"], quartiles["upper"], colour, name, {"row": 1, "col": panel})
