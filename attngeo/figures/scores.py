@@ -19,6 +19,7 @@ from attngeo.figures.grid import NAME_LENGTH, PANEL_TITLE, Subplot, choose_colum
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import (
     BELOW,
+    DIGITS,
     FAINT,
     FORM,
     MISSING,
@@ -179,9 +180,9 @@ def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     figure.update_layout(legend=BELOW)
     details = []
     if False in parts:
-        details.append("whole layers: the score of the sum over heads")
+        details.append("whole layers: score of the sum over heads")
     if True in parts:
-        details.append("heads: median, and quartiles as a band")
+        details.append("heads: median, band of quartiles")
     title = compose_title(rows, f"{label_of(score)} of {FORM} in each layer")
     top = TITLE_HEIGHT + PANEL_TITLE_HEIGHT if any(cell.title for cell in cells) else TITLE_HEIGHT
     return finish_figure(figure, title, "; ".join(details), top=top)
@@ -215,7 +216,7 @@ def _add_lines(figure: go.Figure, cell: _Cell, score: str, subplot: Subplot) -> 
         quartiles = quartiles_by(chosen, "layer", score).astype("float32")
         hover = f"{panel.hover}, layer %{{x}}<br>"
         if cell.of_heads:
-            hover += f"median over heads of {hover_of(score)}<br>"
+            hover += f"median of heads: {hover_of(score)}<br>"
             hover += f"quartiles %{{customdata[0]:{number_format}}} to %{{customdata[1]:{number_format}}}"
         else:
             hover += hover_of(score)
@@ -224,8 +225,9 @@ def _add_lines(figure: go.Figure, cell: _Cell, score: str, subplot: Subplot) -> 
             y=quartiles["median"],
             mode="lines+markers",
             line={"color": look.colour, "width": 2, "dash": look.dash},
-            marker={"size": 6, "symbol": look.symbol},
-            customdata=quartiles[["lower", "upper"]] if cell.of_heads else None,
+            marker={"symbol": look.symbol},
+            # As many digits as a hover shows; more of them would make a page of many models larger.
+            customdata=quartiles[["lower", "upper"]].round(DIGITS) if cell.of_heads else None,
             hovertemplate=f"{hover}<extra></extra>",
             **_name_in_legend(figure, panel),
             **subplot,
