@@ -32,6 +32,9 @@ from .messages import TRACEBACK, describe_error, remember_interrupts, say, was_i
 INTERRUPTED = 130
 # The variable that a shell sets to ask for completions.
 COMPLETION = "_ATTNGEO_COMPLETE"
+# How characters that a terminal lacks are printed: the name of the treatment, and plain marks for some of them.
+PLAIN = "attngeo.plain"
+PLAIN_MARKS = {"—": "-", "−": "-", "·": "-", "…": ".", "×": "x"}
 
 READ, TRAIN, SHOW, ESTIMATE, PAPERS = (
     "Pretrained models", "Training", "Pictures and pages", "Your own tables and sequences", "Papers",
@@ -162,11 +165,6 @@ def _leave(code: int) -> NoReturn:
                 stream.flush()
         os._exit(code)
     sys.exit(code)
-
-
-# The name of the treatment of characters that a terminal lacks.
-PLAIN = "attngeo.plain"
-PLAIN_MARKS = {"—": "-", "−": "-", "·": "-", "…": ".", "×": "x"}
 
 
 def _explain(error: Exception) -> tuple[str, int]:

@@ -70,7 +70,7 @@ Baseline = Annotated[
     typer.Option(
         "--baseline",
         metavar="FILE",
-        help="Scores of earlier, for conditions such as 'abs(symmetry.median - baseline.symmetry.median) > 0.05'",
+        help="File of earlier scores, for conditions such as 'abs(symmetry.median - baseline.symmetry.median) > 0.05'",
         rich_help_panel=RESULTS,
     ),
 ]
@@ -176,9 +176,7 @@ def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool
         if condition.needs_baseline and baseline is None:
             raise UsageError(f"the condition {condition.expression!r} compares with a baseline; add --baseline FILE")
     if baseline is not None and not any(condition.needs_baseline for condition in conditions):
-        raise UsageError(
-            "--baseline is compared by no condition; add --fail-if with a name such as baseline.symmetry.median"
-        )
+        raise UsageError("no condition uses --baseline; add --fail-if with a name such as baseline.symmetry.median")
     return conditions
 
 

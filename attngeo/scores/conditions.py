@@ -76,19 +76,19 @@ class Quantity(NamedTuple):
         >>> Quantity.parse("heads.symmetry.max")
         Quantity(column='symmetry', statistic='max', over='heads', of_baseline=False)
         """
-        first, _, rest = name.partition(".")
-        if first == BASELINE:
-            return cls.parse(rest)._replace(of_baseline=True)
+        of_baseline = name.startswith(f"{BASELINE}.")
+        name = name.removeprefix(f"{BASELINE}.")
         if name in COUNTS:
-            return cls(name)
-        over, _, rest = name.partition(".") if first in OVER else ("", "", name)
-        column, _, statistic = rest.partition(".")
+            return cls(name, of_baseline=of_baseline)
+        first, _, rest = name.partition(".")
+        over = first if first in OVER else ""
+        column, _, statistic = (rest if over else name).partition(".")
         if column not in checked_columns():
             raise UsageError(advise(column, (*COUNTS, *checked_columns()), describe_names()))
         if statistic not in STATISTICS:
             expected = [f"{column}.{known}" for known in STATISTICS]
             raise UsageError(f"expected one of: {', '.join(expected)}")
-        return cls(column, statistic, over)
+        return cls(column, statistic, over, of_baseline)
 
     @property
     def name(self) -> str:

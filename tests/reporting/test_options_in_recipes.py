@@ -37,7 +37,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "fresh": "attngeo cache clear removes what a report would take from the result store",
         "plot": "figures of a section",
         "fail_if": "key of a check",
-        "baseline": "a recipe reads scores of earlier as a file, beside those of today",
+        "baseline": "a recipe reads earlier scores as a file, beside those of today",
         "columns": "key of a table",
         "sort": "readers sort the tables of a page",
         "top": "readers sort the tables of a page",

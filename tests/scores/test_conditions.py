@@ -54,6 +54,7 @@ def test_what_conditions_mean(expression: str, holds: bool) -> None:
         ("heads.symetry.mean < 0.3", "did you mean symmetry?"),
         ("layers.heads < 3", "'layers.heads'"),
         ("baseline.symmetry < 0.3", "symmetry.median"),
+        ("baseline.baseline.layers < 3", "'baseline.baseline.layers'"),
         ("beauty.median < 0.3", "frobenius_norm"),
         ("model < 1", "'model'"),
         ("__import__('os').system('true') < 1", "__import__"),
