@@ -63,9 +63,8 @@ def print_table(
         needed = Measurement.get(console, console.options.update(width=10_000), table)
         if needed.maximum <= console.width:
             break
-    if needed.minimum > console.width:
-        for column in table.columns:
-            column.min_width = None  # words of titles break, so that no value is cut
+    if needed.minimum <= console.width < needed.maximum:
+        _keep_longest_title(table)
     console.print(table)
 
 
@@ -88,12 +87,10 @@ def _build_table(
     )
     for name, _ in columns:
         is_text = name in texts
-        title = printable(name)
         table.add_column(
-            title,
+            printable(name),
             justify="left" if is_text else "right",
             no_wrap=not is_text,
-            min_width=max(map(len, title.split()), default=0),
             overflow="fold" if is_text else "ellipsis",
         )
     previous: Any = None
@@ -106,6 +103,18 @@ def _build_table(
         previous = values
         table.add_row(*(Text(printable(_show(row, cell))) for _, cell in columns), style=style(row))
     return table
+
+
+def _keep_longest_title(table: Table) -> None:
+    """Fix the width of the column with the longest word in a title, which rich would break before those of others."""
+    column = max(table.columns, key=lambda column: _longest_word(column.header))
+    of_title = _longest_word(column.header)
+    if not column.no_wrap and of_title >= max(map(_longest_word, column.cells), default=0):
+        column.width = of_title
+
+
+def _longest_word(text: object) -> int:
+    return max(map(len, str(text).split()), default=0)
 
 
 def _show(row: Any, cell: Cell) -> str:

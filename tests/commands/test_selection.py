@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -64,13 +65,23 @@ def test_long_tables_for_latex_go_over_pages_and_have_the_columns_of_the_termina
         assert "stack & layer & head & symmetry & directionality & symmetry\\_z & frobenius\\_norm" in text
 
 
-def test_words_of_titles_break_only_where_nothing_else_fits(inside: Run) -> None:
-    narrow = inside("score", "demo:minilm", "demo:decoder", "-q", COLUMNS="60")
-    assert "symmetry       directionality" in narrow.stdout
-    narrower = inside("score", "demo:minilm", "demo:decoder", "-q", COLUMNS="34")
-    assert max(map(len, narrower.stdout.splitlines())) <= 34
-    # No value is cut.
-    assert "…" not in narrower.stdout
+@pytest.mark.parametrize("width", [55, 58, 62, 70])
+def test_titles_are_whole_while_there_is_room_for_their_words(width: int, inside: Run) -> None:
+    """The last table has a column of each model's name, and is the widest."""
+    done = inside("score", "demo:minilm", "demo:decoder", "-q", COLUMNS=str(width))
+    lines = done.stdout.splitlines()
+    assert re.search(r"model +stack +layers +symmetry +directionality", done.stdout)
+    assert max(map(len, lines)) <= width
+
+
+def test_no_value_is_cut_where_titles_have_no_room(inside: Run) -> None:
+    digits = []
+    for width in (34, 120):
+        text = inside("score", "demo:minilm", "demo:decoder", "-q", COLUMNS=str(width)).stdout
+        assert max(map(len, text.splitlines())) <= width
+        last_table = text.rpartition("\nmodel")[2]
+        digits.append(sorted(re.findall("[0-9]", last_table)))
+    assert digits[0] == digits[1]
 
 
 @pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
