@@ -64,7 +64,7 @@ def print_table(
         if needed.maximum <= console.width:
             break
     if needed.minimum <= console.width < needed.maximum:
-        _keep_longest_title(table)
+        _keep_longest_title(table, console)
     console.print(table)
 
 
@@ -105,16 +105,18 @@ def _build_table(
     return table
 
 
-def _keep_longest_title(table: Table) -> None:
-    """Fix the width of the column with the longest word in a title, which rich would break before those of others."""
-    column = max(table.columns, key=lambda column: _longest_word(column.header))
-    of_title = _longest_word(column.header)
-    if not column.no_wrap and of_title >= max(map(_longest_word, column.cells), default=0):
-        column.width = of_title
+def _keep_longest_title(table: Table, console: Console) -> None:
+    """If rich would break the longest word of all titles, give its column the width of this word."""
+    column = max(table.columns, key=lambda column: len(_longest_word(column.header)))
+    word = _longest_word(column.header)
+    with console.capture() as printed:
+        console.print(table)
+    if word not in printed.get() and len(word) >= max(len(_longest_word(cell)) for cell in column.cells):
+        column.width = len(word)
 
 
-def _longest_word(text: object) -> int:
-    return max(map(len, str(text).split()), default=0)
+def _longest_word(text: object) -> str:
+    return max(str(text).split(), key=len, default="")
 
 
 def _show(row: Any, cell: Cell) -> str:
