@@ -96,8 +96,8 @@ def form_statistics(form: Form, right_grams: Tensor | None = None) -> FormStatis
     if left.dtype == torch.float32:
         cancelled = (share < CANCELLATION).nonzero().flatten().tolist()
         for heads in _batches(cancelled, left, torch.float64):
-            q = _exact(_take(left, heads))
-            k = _exact(_take(right, [key_heads[head] for head in heads]))
+            q = to_float64(_take(left, heads))
+            k = to_float64(_take(right, [key_heads[head] for head in heads]))
             numbers[heads] = _gram_statistics(q, k, half_gram(k)).to(numbers)
     return FormStatistics(form, trace, squared_norm, *numbers[:, 3:].chunk(2, 1))
 
@@ -240,7 +240,7 @@ def _wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
-def _exact(x: Tensor) -> Tensor:
+def to_float64(x: Tensor) -> Tensor:
     """Convert to float64, on the CPU if the device has none."""
     return x.to("cpu" if x.device.type == "mps" else x.device, torch.float64)
 
@@ -362,8 +362,8 @@ def symmetry_of(statistics: FormStatistics) -> Tensor:
 
     The quotient is clamped: rounding may leave the range by an ulp.
     """
-    trace = _exact(statistics.trace)
-    squared_norm = _exact(statistics.squared_norm)
+    trace = to_float64(statistics.trace)
+    squared_norm = to_float64(statistics.squared_norm)
     defined = squared_norm.isfinite() & (squared_norm > 0)
     return (trace / squared_norm).clamp(-1, 1).where(defined, float("nan"))
 
@@ -435,7 +435,7 @@ def norms_and_thresholds(
     Returns:
         [2, heads, n] and [2, heads, 1], float64: rows first.
     """
-    norms = _exact(torch.stack([statistics.row_norms, statistics.column_norms]))
+    norms = to_float64(torch.stack([statistics.row_norms, statistics.column_norms]))
     thresholds = outlier_threshold(norms, gamma, convention)
     if statistics.form.left.dtype == torch.float32:
         is_near = ((norms - thresholds).abs() < NEAR * thresholds.abs()).any(-1).cpu()
@@ -453,8 +453,8 @@ def _make_exact(norms: Tensor, wanted: Tensor, form: Form) -> None:
             other = _take(form.right, [form.key_heads[head] for head in heads])
             if axis == 1:
                 factor, other = other, factor
-            gram = half_gram(_exact(other))
-            norms[axis, heads] = _quadratic_norms(gram, _exact(factor))
+            gram = half_gram(to_float64(other))
+            norms[axis, heads] = _quadratic_norms(gram, to_float64(factor))
 
 
 def outlier_threshold(norms: Tensor, gamma: float, convention: Convention = "corrected") -> Tensor:
@@ -477,7 +477,7 @@ def is_outlier(norms: Tensor, threshold: Tensor) -> Tensor:
 
 def measure_spread(norms: Tensor) -> Tensor:
     """Variance of norms [*lead, n] over their mean square, [*lead], float64; in [0, 1), NaN if all of them are 0."""
-    norms = _exact(norms)
+    norms = to_float64(norms)
     return (1 - norms.mean(-1).square() / norms.square().mean(-1)).clamp(min=0)
 
 

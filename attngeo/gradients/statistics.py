@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attngeo.geometry import Form, FormStatistics, form_statistics, half_gram, is_low_rank, rescale
+from attngeo.geometry import Form, FormStatistics, form_statistics, half_gram, is_low_rank, rescale, to_float64
 from attngeo.gradients.change import change_form
 from attngeo.gradients.options import CHANGE
 from attngeo.gradients.recording import SiteGradients
@@ -123,7 +123,7 @@ def _describe_update(inputs: _Inputs, beta: Tensor, shuffled: Tensor, seen: Tens
     row["beta_symmetry_predicted"] = _correlate_pairs(beta, seen & inputs.predicted[:, :, None])
     row["context_share"] = _early_share(_part_norms(beta.mT, inputs.inner))
     parts = _part_norms(beta, inputs.inner)
-    parts_of_predicted = parts * inputs.predicted
+    parts_of_predicted = parts * inputs.predicted.to(parts.device)
     row["prediction_share"] = _early_share(parts)
     row["prediction_share_predicted"] = _early_share(parts_of_predicted)
     row["predicted_share"] = float(parts_of_predicted.sum() / parts.sum())
@@ -154,8 +154,8 @@ def _correlate_pairs(beta: Tensor, seen: Tensor) -> float:
     """Correlation of β_ij with β_ji over ordered pairs i ≠ j that see each other; beta, seen: [S, N, N]. Else NaN."""
     others = ~torch.eye(beta.shape[-1], dtype=torch.bool, device=beta.device)
     pairs = seen & seen.mT & others
-    forward = beta[pairs].double()
-    backward = beta.mT[pairs].double()
+    forward = to_float64(beta[pairs])
+    backward = to_float64(beta.mT[pairs])
     if len(forward) == 0:
         return math.nan
     mean = forward.mean()  # that of the other order, too
@@ -169,7 +169,8 @@ def _part_norms(weights: Tensor, inner: Tensor) -> Tensor:
     ‖C_t‖² = ‖x_t‖²·‖Σ_i β_it·x_i‖² = ‖x_t‖²·(βᵀ·XXᵀ·β)_tt.
     """
     squares = inner.diagonal(dim1=-2, dim2=-1)
-    return (squares * ((weights @ inner) * weights).sum(-1)).double().clamp(min=0)
+    norms = squares * ((weights @ inner) * weights).sum(-1)
+    return to_float64(norms).clamp(min=0)
 
 
 def _early_share(norms: Tensor) -> float:

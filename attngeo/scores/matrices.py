@@ -209,24 +209,35 @@ def count_outliers(
             heads = Form(q, k, key_heads_of(site, "corrected"))
             of_layers.append(_find_outliers(layer_form(heads), gamma))
             of_heads.append(_find_outliers(heads, gamma))
-    counts = []
-    for axis, name in enumerate(AXES):
-        found = {"layers": np.concatenate(of_layers, 1)[axis], "heads": np.concatenate(of_heads, 1)[axis]}
-        frame = pd.DataFrame({"model": store.ref, "stack": sites[0].stack, "axis": name, "index": range(widths[0])})
-        for unit, outliers in found.items():
-            frame[unit] = outliers.sum(0)
-            frame[f"{unit}_by_chance"] = expect_shared(outliers.sum(1), widths[0])[frame[unit]]
-        counts.append(frame[(frame["layers"] > 0) | (frame["heads"] > 0)])
-    table = pd.concat(counts).sort_values(["layers", "heads"], ascending=False, kind="stable", ignore_index=True)
+    outliers = {"layers": np.concatenate(of_layers, 1), "heads": np.concatenate(of_heads, 1)}
+    counts = _count_shared(outliers)
+    table = counts.assign(model=store.ref, stack=sites[0].stack)[["model", "stack", *counts.columns]]
     table.attrs = {
         "title": "Outliers that layers and heads share",
         "model": str(store.ref),
         "gamma": gamma,
         "d_model": widths[0],
-        "of_layers": len(of_layers),
-        "of_heads": sum(heads.shape[1] for heads in of_heads),
+        "of_layers": outliers["layers"].shape[1],
+        "of_heads": outliers["heads"].shape[1],
     }
     return table
+
+
+def _count_shared(outliers: dict[str, NDArray[np.bool_]]) -> pd.DataFrame:
+    """How many layers and heads share each row and each column that is an outlier, and how many would by chance.
+
+    outliers: of the "layers" and of the "heads", [2, matrices, d_model], rows first.
+    """
+    d_model = outliers["layers"].shape[2]
+    counts = []
+    for axis, name in enumerate(AXES):
+        frame = pd.DataFrame({"axis": name, "index": range(d_model)})
+        for unit, are_outliers in outliers.items():
+            of_axis = are_outliers[axis]
+            frame[unit] = of_axis.sum(0)
+            frame[f"{unit}_by_chance"] = expect_shared(of_axis.sum(1), d_model)[frame[unit]]
+        counts.append(frame[(frame["layers"] > 0) | (frame["heads"] > 0)])
+    return pd.concat(counts).sort_values(["layers", "heads"], ascending=False, kind="stable", ignore_index=True)
 
 
 def _find_outliers(form: Form, gamma: float) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from attngeo.checkpoints.demos import locate_demo
+from attngeo.geometry import measure_spread
 from attngeo.gradients.recording import SiteGradients, record_gradients
 from attngeo.papers.residuals import USUAL
 from attngeo.papers.saponati2025.roles import count_roles
@@ -85,11 +86,6 @@ def add_contributions(total: Tensor, ids: Tensor, gradients: SiteGradients) -> N
     total.index_add_(0, ids.flatten(), parts)
 
 
-def spread(norms: Tensor) -> Tensor:
-    """Variance of norms [..., d] over their mean square."""
-    return 1 - norms.mean(-1).square() / norms.square().mean(-1)
-
-
 def measure_updates(model: PreTrainedModel, rows: Rows, places: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """For each layer, head and group of types: how their columns compare with their rows."""
     totals: dict[int, Tensor] = {}
@@ -111,7 +107,7 @@ def measure_updates(model: PreTrainedModel, rows: Rows, places: pd.DataFrame) ->
         columns = squares.sum(-2)  # [types, heads, d_model]
         across = squares.sum(-1)
         ratio = (columns[..., small].sum(-1) / across[..., small].sum(-1)).log()
-        wider = spread(columns.sqrt()) > spread(across.sqrt())
+        wider = measure_spread(columns.sqrt()) > measure_spread(across.sqrt())
         for group, members in places.groupby("group"):
             chosen = members["token"].tolist()
             frame = pd.DataFrame(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import binom
 from support.checkpoints import weights, write_single
@@ -81,6 +82,16 @@ def test_broken_and_zero_layers_have_no_outliers(tmp_path: Path) -> None:
     table = count_outliers(write_single(tmp_path, tensors))
     assert table.empty
     assert (table.attrs["of_layers"], table.attrs["of_heads"]) == (3, 12)
+
+
+@pytest.mark.parametrize("factor", [2.0**-80, 2.0**80])
+def test_the_size_of_weights_changes_no_outlier(factor: float, tmp_path: Path) -> None:
+    """The squares of W_qk leave the range of float32."""
+    usual = weights(layers=2)
+    scaled = {name: tensor * factor if "k_proj" in name else tensor for name, tensor in usual.items()}
+    expected = count_outliers(write_single(tmp_path / "usual", usual)).drop(columns="model")
+    counts = count_outliers(write_single(tmp_path / "scaled", scaled)).drop(columns="model")
+    pd.testing.assert_frame_equal(counts, expected)
 
 
 def test_what_is_expected_is_binomial_if_all_have_as_many() -> None:
