@@ -28,7 +28,7 @@ from attngeo.estimators.efa.measuring import Measured, add_up, measure_rows
 from attngeo.estimators.efa.model import JointModel, PartModel
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import Architecture, EfaOptions, EfaSampleOptions
-from attngeo.estimators.efa.parts import choose_parts
+from attngeo.estimators.efa.parts import choose_parts, refuse_architecture
 from attngeo.estimators.efa.prediction import draw_sequences, read_all, tabulate_attention
 from attngeo.estimators.efa.reading import TableReader
 from attngeo.estimators.efa.saving import read_efa, write_efa
@@ -155,6 +155,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         if validation is not None:
             learned[HELD_OUT] = validation
         shapes = draft._learn_columns(learned)
+        refuse_architecture(architecture, [shape.part for shape in shapes])
         tables = []
         for source, table in learned.items():
             readers = [TableReader(options, draft.items_, shape, families) for shape in shapes]
