@@ -73,7 +73,11 @@ class Command(Helpful, TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command. It ends if nobody reads its output any more."""
         FLAGS.clear()
-        FLAGS.update({str(param.name): param.opts[0] for param in self.params if param.opts[0][0] == "-"})
+        for param in self.params:
+            is_off = bool(param.secondary_opts) and ctx.params.get(param.name) is False
+            flag = (param.secondary_opts if is_off else param.opts)[0]
+            if flag.startswith("-"):
+                FLAGS[str(param.name)] = flag
         prepare_threads(ctx.params.get("jobs") or 1)
         with _pipe():
             try:

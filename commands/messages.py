@@ -18,7 +18,7 @@ TRACEBACK = "ATTNGEO_TRACEBACK"
 # Seconds until an interrupt that Python dropped is sent again, so that what dropped it has ended.
 AGAIN = 0.1
 
-# Option of the command that runs → its flag, for messages.
+# Option of the command that runs → its flag, for messages; --no-… if the user turned it off.
 FLAGS: dict[str, str] = {}
 _requests: list[int] = []
 

@@ -297,6 +297,9 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["attention", model, other], 2, [other, ".csv .tsv .parquet"]),
         (["sample", model, "--length", "99"], 2, ["--length", 99, "no longer sequences"]),
         (["similar", values, "Limes"], 2, ["values by attention", "--part items", "--model fm"]),
+        (["fit", baskets, "--part", "values", "--no-repeats"], 2, ["--no-repeats has no effect", "values"]),
+        (["fit", baskets, "--part", "values", "--repeats"], 2, [" --repeats has no effect", "values"]),
+        (["fit", baskets, "--part", "items", "--no-item-vectors"], 2, ["--no-item-vectors has no effect", "items"]),
         (["fit", baskets, "--layers", "99999"], 2, ["--layers", "99,999", "1,000"]),
         (["fit", empty], 4, [empty, "is empty", "columns"]),
         (["predict", tmp_path, baskets], 4, [tmp_path, "config.json", "attngeo efa fit --save"]),
@@ -315,7 +318,7 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
 
 
 # The command, but that it keeps the state of a training after each epoch.
-OFTEN = "import attngeo.training.loop as loop; loop.PAUSE = 0; from attngeo.commands.app import main; main()"
+OFTEN = "import attngeo.training.loop as loop; loop.PAUSE_RATIO = 0; from attngeo.commands.app import main; main()"
 
 
 @pytest.mark.slow

@@ -1,29 +1,23 @@
-"""Batches of sequences of similar length, and the training of a model on batches in a random order."""
+"""Batches of sequences: in a random order, or of similar length."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from attngeo.errors import TableError
 from attngeo.estimators.efa.model import PartModel
-from attngeo.estimators.efa.options import Architecture, EfaOptions
+from attngeo.estimators.efa.options import EfaOptions
 from attngeo.estimators.efa.sequences import Sequences
-from attngeo.progress import ProgressCallback, ignore_progress
-from attngeo.training.loop import History, draw_generator, limited_threads, train
+from attngeo.training.loop import draw_generator
 
 # Sequences that are read at once, and the numbers that their copies may have in a layer, or their logits.
 CHUNK = 256
 MOST_NUMBERS = 2**25
-# Numbers in the tokens of a batch below which one thread is about as fast as two (`tests/benchmarks/test_busy.py`).
-UNDIVIDED = 2**13
 
 
 def group_similar(model: PartModel, sequences: Sequences, options: EfaOptions) -> Iterator[np.ndarray]:
@@ -80,62 +74,3 @@ class SequenceBatches:
             groups = (group.numpy() for group in torch.split(order, self.options.batch_size))
         for group in groups:
             yield (self.model.batch(self.sequences.take(group)),)
-
-
-def train_model(
-    model: PartModel,
-    tables: Sequence[Sequences],
-    options: EfaOptions,
-    architecture: Architecture,
-    *,
-    folder: str | Path | None = None,
-    progress: ProgressCallback = ignore_progress,
-) -> History:
-    """Train a part on the first table, and end with the weights of the lowest loss on the second one, if there is one.
-
-    folder, progress: of `training.loop.train`, which raises as there.
-    """
-    train_batches, *others = (
-        SequenceBatches(model, sequences, options, are_held_out=number > 0) for number, sequences in enumerate(tables)
-    )
-    training = options.training(
-        weight_decay=options.weight_decay,
-        patience=options.patience or None,
-        seed=options.random_state,
-        precision=options.precision,
-    )
-    numbers = options.batch_size * options.width * tables[0].lengths.mean()
-    with limited_threads(is_small=numbers < UNDIVIDED):
-        return train(
-            model,
-            train_batches,
-            options=training,
-            validation=others[0] if others else None,
-            folder=folder,
-            identity=_identify(tables, options, architecture),
-            progress=progress,
-        )
-
-
-def join_histories(histories: Sequence[History]) -> History:
-    """The losses of several parts as the columns of one history; NaN after a part has stopped. One part stays as it is.
-
-    best_epoch: [parts].
-    """
-    if len(histories) == 1:
-        return histories[0]
-    losses = {}
-    for name in ("train", "validation"):
-        columns = [pd.Series(getattr(history, name), dtype=float) for history in histories]
-        losses[name] = pd.concat(columns, axis=1).to_numpy()
-    return History(**losses, best_epoch=np.concatenate([history.best_epoch for history in histories]))
-
-
-def _identify(tables: Sequence[Sequences], options: EfaOptions, architecture: Architecture) -> str:
-    """A digest of the model and its data, by which an unfinished training is recognised."""
-    digest = hashlib.sha256(f"{options.replace(device='cpu')!r} {architecture!r}".encode())
-    for sequences in tables:
-        digest.update(sequences.starts.tobytes())
-        for name, tensor in sequences.tensors():
-            digest.update(name.encode() + tensor.numpy().tobytes())
-    return digest.hexdigest()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from attngeo.devices import usable_device
 from attngeo.errors import UsageError
-from attngeo.estimators.efa.batches import hold_out, join_histories, train_model
+from attngeo.estimators.efa.batches import hold_out
 from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING, check_columns, learn_items
 from attngeo.estimators.efa.covariates import learn_covariates
 from attngeo.estimators.efa.describing import describe_data
@@ -29,17 +28,18 @@ from attngeo.estimators.efa.measuring import Measured, add_up, measure_rows
 from attngeo.estimators.efa.model import JointModel, PartModel
 from attngeo.estimators.efa.networks import Batch
 from attngeo.estimators.efa.options import Architecture, EfaOptions, EfaSampleOptions
-from attngeo.estimators.efa.parts import choose_parts
+from attngeo.estimators.efa.parts import choose_parts, refuse_architecture
 from attngeo.estimators.efa.prediction import draw_sequences, read_all, tabulate_attention
 from attngeo.estimators.efa.reading import TableReader
 from attngeo.estimators.efa.saving import read_efa, write_efa
 from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences
+from attngeo.estimators.efa.training import remove_states, train_parts
 from attngeo.estimators.efa.vectors import tabulate_embeddings
 from attngeo.estimators.shared import takes_keywords
 from attngeo.estimators.shared.files import keep_whole
 from attngeo.keywords import takes
-from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.training.loop import History, draw_generator, remove_state, seeded
+from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.training.loop import History, draw_generator, seeded
 
 
 class SampleKeywords(EfaSampleOptions):
@@ -155,6 +155,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         if validation is not None:
             learned[HELD_OUT] = validation
         shapes = draft._learn_columns(learned)
+        refuse_architecture(architecture, [shape.part for shape in shapes])
         tables = []
         for source, table in learned.items():
             readers = [TableReader(options, draft.items_, shape, families) for shape in shapes]
@@ -176,19 +177,9 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         draft._tables = dict(zip(names, tables, strict=False))
         if test is not None:
             draft._tables["test"] = draft.read(test, source=TEST)
-        states = _list_states(folder, models)
-        histories = []
-        for model, state, *part_tables in zip(models, states, *tables, strict=True):
-            report = progress if len(models) == 1 else _name_part(model, progress)
-            history = train_model(model, part_tables, options, architecture, folder=state, progress=report)
-            histories.append(history)
-        draft.history_ = join_histories(histories)
+        draft.history_ = train_parts(models, tables, options, architecture, folder=folder, progress=progress)
         self.__dict__ = draft.__dict__
-        for state in states:
-            if state is not None:
-                remove_state(state)
-                if len(models) > 1 and state.exists():
-                    state.rmdir()
+        remove_states(folder, models)
         return self
 
     def _make_options(self) -> EfaOptions:
@@ -526,24 +517,6 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             reader = TableReader(self.options_, self.items_, model.shape, model.families)
             sequences.append(reader.read(data, source=source, fill=fill))
         return sequences
-
-
-def _list_states(folder: str | Path | None, parts: Sequence[PartModel]) -> list[Path | None]:
-    """The folder of the state of each part's training: `folder`, or a folder in it for each of both parts."""
-    if folder is None:
-        return [None] * len(parts)
-    if len(parts) == 1:
-        return [Path(folder)]
-    return [Path(folder) / part.shape.part for part in parts]
-
-
-def _name_part(part: PartModel, progress: ProgressCallback) -> ProgressCallback:
-    """A callback whose steps name the part that is trained."""
-
-    def report(step: Progress) -> None:
-        progress(replace(step, what=f"{part.shape.part}  {step.what}"))
-
-    return report
 
 
 def _check_architecture(architecture: object) -> Architecture:

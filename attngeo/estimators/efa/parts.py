@@ -9,7 +9,8 @@ import pandas as pd
 
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.columns import TRAINING, check_columns
-from attngeo.estimators.efa.options import EfaOptions
+from attngeo.estimators.efa.options import Architecture, EfaOptions
+from attngeo.options import Options
 
 ModelledPart = Literal["items", "values"]
 DEFAULT = EfaOptions()
@@ -19,6 +20,8 @@ OF_FACTORS = ("neighbours", "distance", "window")
 OF_PLACES = ("coordinates", "neighbours", "distance")
 OF_VALUES = ("value", "coordinates", "lags", "item_vectors")
 OF_ITEMS = ("repeats",)
+# Choices of an architecture that only models of values have.
+ARCHITECTURE_OF_VALUES = ("both", "embedding", "join", "head", "readout")
 
 
 def choose_parts(options: EfaOptions, train: pd.DataFrame) -> tuple[tuple[ModelledPart, ...], bool]:
@@ -57,6 +60,12 @@ def choose_parts(options: EfaOptions, train: pd.DataFrame) -> tuple[tuple[Modell
     return parts, has_items
 
 
+def refuse_architecture(architecture: Architecture, parts: Sequence[ModelledPart]) -> None:
+    """Raise UsageError for a choice of the architecture that changes nothing about these parts."""
+    if "values" not in parts:
+        _refuse_given(architecture, "a model of items", ARCHITECTURE_OF_VALUES)
+
+
 def _refuse_predicted(name: str, column: str | None, predicted: Sequence[str]) -> None:
     """Raise UsageError if the column of an option is one that is predicted."""
     if column in predicted:
@@ -91,8 +100,8 @@ def _refuse_without_effect(options: EfaOptions, values: Sequence[str], *, has_it
         )
 
 
-def _refuse_given(options: EfaOptions, subject: str, names: Sequence[str], advice: str = "leave it out") -> None:
+def _refuse_given(options: Options, subject: str, names: Sequence[str], advice: str = "leave it out") -> None:
     """Raise UsageError if one of these options is given, which change nothing about the subject."""
     for name in names:
-        if getattr(options, name) != getattr(DEFAULT, name):
+        if getattr(options, name) != type(options).model_fields[name].default:
             raise UsageError(f"${name} has no effect on {subject}; {advice}", name)

@@ -416,6 +416,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {
     "text as number": ({"value": VALUES, "covariates": "genre:number"}, TableError, ["row 1", "'genre'", "number"]),
     "text as time": ({"value": VALUES, "covariates": "genre:time"}, TableError, ["row 1", "'genre'", "2020-01-31"]),
     "values of items": ({"part": "items", "value": "rating:poisson"}, UsageError, ["value has no effect", "items"]),
+    "embedding of items": ({"part": "items", "embedding": "identity"}, UsageError, ["embedding has no effect"]),
+    "head of items": ({"part": "items", "head": (8,)}, UsageError, ["head has no effect", "items"]),
     "nothing": ({"value": ("rating:poisson", "empty:gaussian")}, TableError, ["'empty'", "has no values"]),
     "both without values": ({"part": "both"}, TableError, ["no column 'value'"]),
     "both without items": ({"part": "both", "value": VALUES, "item": "film"}, TableError, ["no column 'film'"]),
