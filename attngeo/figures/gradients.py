@@ -9,9 +9,9 @@ from plotly.subplots import make_subplots
 from attngeo.choices import one_of
 from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.names import FORM, escape_name, escape_names
 from attngeo.figures.style import (
     DASHES,
-    FORM,
     OBJECTIVE_NAMES,
     OBJECTIVES,
     OTHER,
@@ -20,8 +20,6 @@ from attngeo.figures.style import (
     axis_title_of,
     choose_ticks,
     compose_title,
-    escape_name,
-    escape_names,
     finish_figure,
     hover_of,
     label_of,

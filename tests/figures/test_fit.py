@@ -7,11 +7,10 @@ import plotly.graph_objects as go
 import pytest
 from support.frames import one_model
 
-from attngeo.figures.fit import LETTER, LOW, SMALL, SMALL_TITLE, count_letters, fit_figure
+from attngeo.figures.fit import LETTER, LOW, SMALL, SMALL_TITLE, TITLE_HEIGHT, count_letters, fit_figure
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.scores import draw_heads, draw_heatmap, draw_layers
 from attngeo.figures.sizes import draw_sizes
-from attngeo.figures.style import TITLE_HEIGHT
 from attngeo.papers.saponati2025.published import published_scores
 
 OPTIONS = PlotOptions()
