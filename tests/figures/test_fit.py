@@ -70,6 +70,13 @@ def test_a_figure_is_higher_if_its_panels_need_it(rows: pd.DataFrame, count: int
     assert fit_figure(make(rename(rows, 1), OPTIONS).update_layout(**SMALL_SIZE)).layout.height == 300
 
 
+def test_a_large_figure_is_higher_if_half_of_it_has_no_room_for_the_legend(rows: pd.DataFrame) -> None:
+    figure = draw_layers(rename(rows, 12), OPTIONS).update_layout(width=800)
+    assert fit_figure(figure).layout.height == 2 * 12 * 29  # a line for each name
+    assert fit_figure(figure.update_layout(width=2000)).layout.height is None
+    assert fit_figure(figure.update_layout(width=800, height=900)).layout.height == 900
+
+
 def test_a_legend_of_numbers_has_room_and_keeps_them(rows: pd.DataFrame) -> None:
     figure = draw_sizes(rename(rows, 12), published_scores(), OPTIONS).update_layout(**SMALL_SIZE)
     fitted = fit_figure(figure)
