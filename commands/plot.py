@@ -52,7 +52,8 @@ def plot(
     height: Annotated[
         int | None,
         PIXELS(
-            help="Height of the figure; it is higher if its panels need it", show_default="600, if the kind has no own"
+            help="Height of the figure; it is higher if its panels or legend need it",
+            show_default="600, if the kind has no own",
         ),
     ] = None,
     options: PlotOptions,

@@ -8,7 +8,8 @@ from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.style import INTERVAL, MODELS, ROLES, SYMBOLS, escape_name, finish_figure, sample_colours
+from attngeo.figures.names import escape_name
+from attngeo.figures.style import INTERVAL, MODELS, ROLES, SYMBOLS, finish_figure, sample_colours
 
 # The levels of rows, in the order of their bars.
 LEVELS = ("overall", "type", "category")

@@ -13,6 +13,7 @@ from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.names import escape_name, escape_names
 from attngeo.figures.style import (
     GUIDE,
     MAGNITUDE,
@@ -21,8 +22,6 @@ from attngeo.figures.style import (
     SIGNED,
     SYMBOLS,
     choose_ticks,
-    escape_name,
-    escape_names,
     finish_figure,
     sample_colours,
 )

@@ -13,17 +13,8 @@ from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.style import (
-    DASHES,
-    GUIDE,
-    MARKED,
-    MODELS,
-    OTHER,
-    escape_name,
-    escape_names,
-    finish_figure,
-    sample_colours,
-)
+from attngeo.figures.names import escape_name, escape_names
+from attngeo.figures.style import DASHES, GUIDE, MARKED, MODELS, OTHER, finish_figure, sample_colours
 
 # The half width of an interval in standard errors.
 ERRORS = 2.0

@@ -25,8 +25,10 @@ WIDTH, HEIGHT = 1000, 600
 NARROW, LOW = 700, 400
 # Pixels that a line of panels needs, an entry of a legend, and what is around them.
 PANEL_HEIGHT, ENTRY_HEIGHT, AROUND = 85, 20, 140
-# Pixels of the type: of titles, and of everything else in a small figure.
-TITLE, SMALL_TITLE, SMALL = 17, 13, 9
+# Pixels of an entry of a legend in a figure that is not small, where each is a group.
+GROUP_HEIGHT = 29
+# Pixels of the type: of titles, and of everything else in a usual and in a small figure.
+TITLE, SMALL_TITLE, USUAL, SMALL = 17, 13, 12, 9
 # The width of a letter, as a share of the size of the type; the size of details, as a share of the title's; and the
 # height of a line.
 LETTER, DETAILS, LINE = 0.54, 0.7, 1.3
@@ -51,6 +53,9 @@ def fit_figure(figure: Figure) -> Figure:
     is_small = width < NARROW or height < LOW
     _fit_title(fitted, width, SMALL_TITLE if is_small else TITLE, is_low=height < LOW)
     if not is_small:
+        needed = 2 * _legend_height(fitted, width)
+        if height < needed:
+            fitted.update_layout(height=needed)
         return fitted
     fitted.update_layout(font_size=SMALL)
     fitted.update_xaxes(title_standoff=4)
@@ -70,9 +75,25 @@ def fit_figure(figure: Figure) -> Figure:
 def _least_height(figure: Figure) -> int:
     """Pixels that the lines of panels of a small figure need, with its legend."""
     lines = {axis.domain for axis in figure.select_yaxes()}
-    entries = sum(bool(trace.name) and trace.showlegend is not False for trace in figure.data)
-    legend_lines = -(-entries // LEGEND_COLUMNS) if figure.layout.showlegend else 0
+    legend_lines = -(-len(_list_entries(figure)) // LEGEND_COLUMNS)
     return max(len(lines), 1) * PANEL_HEIGHT + legend_lines * ENTRY_HEIGHT + AROUND
+
+
+def _legend_height(figure: Figure, width: int) -> int:
+    """Pixels of a legend below the panels, in type of the usual size; plotly shows at most half a figure of it."""
+    names = _list_entries(figure)
+    if not names or figure.layout.legend.orientation != "h":
+        return 0
+    longest = max(map(count_letters, names))
+    columns = max(int((width - BESIDE) / (longest * LETTER * USUAL + ENTRY)), 1)
+    return -(-len(names) // columns) * GROUP_HEIGHT
+
+
+def _list_entries(figure: Figure) -> list[str]:
+    """The names that the legend shows; none if the figure has no legend."""
+    if not figure.layout.showlegend:
+        return []
+    return [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
 
 
 def _fit_title(figure: Figure, width: int, size: int, *, is_low: bool) -> None:

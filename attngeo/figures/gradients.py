@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -9,9 +11,9 @@ from plotly.subplots import make_subplots
 from attngeo.choices import one_of
 from attngeo.errors import DataError
 from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.names import FORM, escape_name, escape_names
 from attngeo.figures.style import (
     DASHES,
-    FORM,
     OBJECTIVE_NAMES,
     OBJECTIVES,
     OTHER,
@@ -20,8 +22,6 @@ from attngeo.figures.style import (
     axis_title_of,
     choose_ticks,
     compose_title,
-    escape_name,
-    escape_names,
     finish_figure,
     hover_of,
     label_of,
@@ -34,6 +34,15 @@ MOST_TOKENS, FEWEST_TOKENS = 64, 24
 TOKEN, MARGIN = 11, 220
 
 
+class _Updates(NamedTuple):
+    """The updates of the heads of one stack of a model under one objective, and how they are drawn."""
+
+    name: str
+    colour: str
+    dash: str
+    rows: pd.DataFrame
+
+
 def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """A score of the updates against the layer: the median over heads in a band of quartiles; dotted, at chance.
 
@@ -44,7 +53,7 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         options: `score` names the score.
 
     Returns:
-        A figure of one colour for each objective, one dash for each model and stack.
+        A figure of one colour for each objective, one dash for each model and stack. All bands are below all lines.
 
     Raises:
         DataError: there are no heads.
@@ -59,48 +68,62 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         panels[f"change of {FORM} by a step"] = change
     titles = list(panels) if len(panels) > 1 else None
     figure = make_subplots(cols=len(panels), shared_yaxes=True, x_title="layer", subplot_titles=titles)
-    stacks = list(heads.groupby(["model", "stack"], sort=False).groups)
-    for (model, stack, objective), updates in heads.groupby(["model", "stack", "objective"], sort=False):
-        colour = OBJECTIVES.get(str(objective), OTHER)
-        dash = DASHES[stacks.index((model, stack)) % len(DASHES)]
-        name = escape_name(OBJECTIVE_NAMES.get(str(objective), objective))
-        if len(stacks) > 1:
-            name = f"{escape_name(model)} · {escape_name(objective)}"
-        for panel, column in enumerate(panels.values(), 1):
-            quartiles = quartiles_by(updates, "layer", column)
-            add_band(figure, quartiles["lower"], quartiles["upper"], colour, name, {"row": 1, "col": panel})
-            figure.add_scatter(
-                x=quartiles.index,
-                y=quartiles["median"],
-                name=name,
-                legendgroup=name,
-                showlegend=panel == 1,
-                mode="lines+markers",
-                line={"color": colour, "width": 2.5, "dash": dash},
-                customdata=quartiles[["lower", "upper"]],
-                hovertemplate=f"{name}, layer %{{x}}<br>{hover_of(score)} "
-                "(%{customdata[0]:.3f} to %{customdata[1]:.3f})<extra></extra>",
-                row=1,
-                col=panel,
-            )
-            if f"{column}_chance" not in updates:
-                continue
-            chance = updates.groupby("layer")[f"{column}_chance"].median()
-            figure.add_scatter(
-                x=chance.index,
-                y=chance,
-                mode="lines",
-                line={"color": colour, "width": 1, "dash": "dot"},
-                showlegend=False,
-                legendgroup=name,
-                hovertemplate=f"{name}, layer %{{x}}<br>shuffled %{{y:.3f}}<extra></extra>",
-                row=1,
-                col=panel,
-            )
+    groups = _split_updates(heads)
+    for panel, column in enumerate(panels.values(), 1):
+        subplot = {"row": 1, "col": panel}
+        for group in groups:
+            quartiles = quartiles_by(group.rows, "layer", column)
+            add_band(figure, quartiles["lower"], quartiles["upper"], group.colour, group.name, subplot)
+        for group in groups:
+            _add_lines(figure, group, score, column, subplot)
     figure.update_xaxes(choose_ticks(pd.Index(heads["layer"])))
     figure.update_yaxes(title=axis_title_of(score), col=1)
     details = "median and quartiles over heads; dotted: rows of β shuffled"
     return finish_figure(figure, compose_title(rows, f"{label_of(score)} of updates of {FORM}"), details, top=90)
+
+
+def _split_updates(heads: pd.DataFrame) -> list[_Updates]:
+    """The updates of each objective in each stack of each model; their names have the model if there are several."""
+    stacks = list(heads.groupby(["model", "stack"], sort=False).groups)
+    groups = []
+    for (model, stack, objective), rows in heads.groupby(["model", "stack", "objective"], sort=False):
+        name = escape_name(OBJECTIVE_NAMES.get(str(objective), objective))
+        if len(stacks) > 1:
+            name = f"{escape_name(model)} · {escape_name(objective)}"
+        dash = DASHES[stacks.index((model, stack)) % len(DASHES)]
+        groups.append(_Updates(name, OBJECTIVES.get(str(objective), OTHER), dash, rows))
+    return groups
+
+
+def _add_lines(figure: go.Figure, group: _Updates, score: str, column: str, subplot: dict[str, int]) -> None:
+    """Add the medians over heads of one column of the rows, and those at chance if the rows have them."""
+    quartiles = quartiles_by(group.rows, "layer", column)
+    figure.add_scatter(
+        x=quartiles.index,
+        y=quartiles["median"],
+        name=group.name,
+        legendgroup=group.name,
+        showlegend=subplot["col"] == 1,
+        mode="lines+markers",
+        line={"color": group.colour, "width": 2.5, "dash": group.dash},
+        customdata=quartiles[["lower", "upper"]],
+        hovertemplate=f"{group.name}, layer %{{x}}<br>{hover_of(score)} "
+        "(%{customdata[0]:.3f} to %{customdata[1]:.3f})<extra></extra>",
+        **subplot,
+    )
+    if f"{column}_chance" not in group.rows:
+        return
+    chance = group.rows.groupby("layer")[f"{column}_chance"].median()
+    figure.add_scatter(
+        x=chance.index,
+        y=chance,
+        mode="lines",
+        line={"color": group.colour, "width": 1, "dash": "dot"},
+        showlegend=False,
+        legendgroup=group.name,
+        hovertemplate=f"{group.name}, layer %{{x}}<br>shuffled %{{y:.3f}}<extra></extra>",
+        **subplot,
+    )
 
 
 def draw_pairs(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:

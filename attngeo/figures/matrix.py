@@ -10,14 +10,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.style import (
-    FORM,
-    GUIDE,
-    MAGNITUDE,
-    MARKED,
-    escape_name,
-    finish_figure,
-)
+from attngeo.figures.names import FORM, escape_name
+from attngeo.figures.style import GUIDE, MAGNITUDE, MARKED, finish_figure
 
 # Points of the line in a margin; every outlier has a point of its own besides.
 MARGIN_POINTS = 1024

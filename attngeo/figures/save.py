@@ -38,9 +38,9 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
 
     An image has the size of the figure's layout, by default 1000 × 600, and twice as many pixels. The page contains
-    plotly.js and opens offline. Titles are wrapped in both; a small figure has small type, and is higher if its panels
-    need it. Images require an installed Chromium or Chrome. The same figure gives the same page and the same JSON, byte
-    for byte.
+    plotly.js and opens offline. In both, titles are wrapped, a small figure has small type, and a figure is higher if
+    its panels or its legend need it. Images require an installed Chromium or Chrome. The same figure gives the same
+    page and the same JSON, byte for byte.
 
     Args:
         figure: a plotly figure, as `attngeo.plot` returns.

@@ -15,19 +15,17 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError
+from attngeo.figures.fit import BELOW, PANEL_TITLE_HEIGHT, TITLE_HEIGHT
 from attngeo.figures.grid import NAME_LENGTH, PANEL_TITLE, Subplot, choose_columns, make_grid, title_axes
 from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.names import FORM, shorten_names
 from attngeo.figures.style import (
-    BELOW,
     DIGITS,
     FAINT,
-    FORM,
     MISSING,
     MOST_TICKS,
     MOST_TOGETHER,
-    PANEL_TITLE_HEIGHT,
     SIGNED,
-    TITLE_HEIGHT,
     TOGETHER,
     Panel,
     add_band,
@@ -41,7 +39,6 @@ from attngeo.figures.style import (
     label_of,
     number_format_of,
     quartiles_by,
-    shorten_names,
     split_panels,
     tell_apart,
 )

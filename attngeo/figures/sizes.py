@@ -10,21 +10,19 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from attngeo.errors import DataError
+from attngeo.figures.fit import BELOW
 from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.names import FORM, escape_name, shorten_names
 from attngeo.figures.style import (
-    BELOW,
-    FORM,
     OTHER,
     ROLES,
     add_chance_line,
     axis_title_of,
-    escape_name,
     fade,
     finish_figure,
     hover_of,
     label_of,
     role_of,
-    shorten_names,
 )
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUARTILES, statistic, summarise

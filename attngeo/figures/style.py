@@ -16,14 +16,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import hex_to_rgb, sample_colorscale
 
-from attngeo.figures.fit import BELOW as BELOW, PANEL_TITLE_HEIGHT as PANEL_TITLE_HEIGHT, TITLE_HEIGHT as TITLE_HEIGHT
+from attngeo.figures.fit import TITLE_HEIGHT
 from attngeo.figures.kinds import LOSS
-from attngeo.figures.names import (
-    FORM as FORM,
-    escape_name as escape_name,
-    escape_names as escape_names,
-    shorten_names as shorten_names,
-)
+from attngeo.figures.names import escape_name
 from attngeo.scores.spec import SCORES
 from attngeo.scores.summary import QUANTILES, QUARTILES
 

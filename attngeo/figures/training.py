@@ -15,9 +15,9 @@ from plotly.subplots import make_subplots
 
 from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import LOSS, PlotOptions
+from attngeo.figures.names import FORM, escape_name
 from attngeo.figures.style import (
     DASHES,
-    FORM,
     INITIALISATIONS,
     LAYERS,
     OBJECTIVE_NAMES,
@@ -26,7 +26,6 @@ from attngeo.figures.style import (
     add_band,
     add_chance_line,
     axis_title_of,
-    escape_name,
     finish_figure,
     label_of,
     quartiles_by,

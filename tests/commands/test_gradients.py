@@ -134,6 +134,9 @@ def test_figures_show_both_objectives_and_the_pairs_of_one_head(text: Path) -> N
     assert [trace.name for trace in named] == ["encoder (mlm)", "decoder (clm)"]
     heads = both[1].rows.dropna(subset="head")
     assert list(named[1].y) == pytest.approx(heads.groupby("layer")["symmetry"].median().tolist())
+    for axis in ("x", "x2"):
+        is_line = [trace.mode == "lines+markers" for trace in figure.data if trace.xaxis == axis]
+        assert is_line.index(True) == 4  # below all lines are both bands, of two edges each
     changes = [trace for trace in figure.data if trace.xaxis == "x2" and trace.mode == "lines+markers"]
     assert list(changes[1].y) == pytest.approx(heads.groupby("layer")["change_symmetry"].median().tolist())
     earlier = [gradients.rows.filter(regex="^(?!change_)") for gradients in both]

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from support.frames import one_model
 
+from attngeo.figures.names import escape_name, shorten_names
 from attngeo.figures.style import (
     DASHES,
     MOST_TOGETHER,
@@ -13,8 +14,6 @@ from attngeo.figures.style import (
     SYMBOLS,
     chance_of,
     choose_ticks,
-    escape_name,
-    shorten_names,
     split_panels,
     tell_apart,
 )

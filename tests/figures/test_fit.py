@@ -7,11 +7,10 @@ import plotly.graph_objects as go
 import pytest
 from support.frames import one_model
 
-from attngeo.figures.fit import LETTER, LOW, SMALL, SMALL_TITLE, count_letters, fit_figure
+from attngeo.figures.fit import LETTER, LOW, SMALL, SMALL_TITLE, TITLE_HEIGHT, count_letters, fit_figure
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.scores import draw_heads, draw_heatmap, draw_layers
 from attngeo.figures.sizes import draw_sizes
-from attngeo.figures.style import TITLE_HEIGHT
 from attngeo.papers.saponati2025.published import published_scores
 
 OPTIONS = PlotOptions()
@@ -69,6 +68,13 @@ def test_a_figure_is_higher_if_its_panels_need_it(rows: pd.DataFrame, count: int
     lines = len({axis.domain for axis in fitted.select_yaxes()})
     assert fitted.layout.height >= 85 * lines > 300 - 100
     assert fit_figure(make(rename(rows, 1), OPTIONS).update_layout(**SMALL_SIZE)).layout.height == 300
+
+
+def test_a_large_figure_is_higher_if_half_of_it_has_no_room_for_the_legend(rows: pd.DataFrame) -> None:
+    figure = draw_layers(rename(rows, 12), OPTIONS).update_layout(width=800)
+    assert fit_figure(figure).layout.height == 2 * 12 * 29  # a line for each name
+    assert fit_figure(figure.update_layout(width=2000)).layout.height is None
+    assert fit_figure(figure.update_layout(width=800, height=900)).layout.height == 900
 
 
 def test_a_legend_of_numbers_has_room_and_keeps_them(rows: pd.DataFrame) -> None:

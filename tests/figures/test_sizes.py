@@ -73,15 +73,18 @@ def test_labels_cover_neither_labels_nor_points() -> None:
     for count in (2, 5, 9):
         points = [(float(x), float(y)) for x, y in draw.uniform((0, 0), PANEL, (count, 2))]
         positions = place_labels(points, [40.0] * count)
-        if positions is None:
-            continue
-        boxes = [surround(point, position) for point, position in zip(points, positions, strict=True)]
-        for number, label in enumerate(boxes):
-            assert not any(label.overlaps(other) for other in boxes[number + 1 :])
+        assert positions is not None
+        labels = [surround(point, position) for point, position in zip(points, positions, strict=True)]
+        for number, label in enumerate(labels):
+            others = points[:number] + points[number + 1 :]
+            assert not any(label.overlaps(other) for other in labels[number + 1 :])
+            assert not any(label.overlaps(Box(x - MARKER, y - MARKER, x + MARKER, y + MARKER)) for x, y in others)
             assert label.left + MARKER >= 0
             assert label.right <= PANEL[0] + MARKER
     assert place_labels([(0.0, 0.0), (300.0, 0.0)], [40.0, 40.0]) == ["middle right", "middle right"]
     assert place_labels([(PANEL[0], 0.0)], [40.0]) == ["middle left"]
+    close = [(100.0, 75.0), (118.0, 75.0)]  # a label between them would cover the edge of a point
+    assert place_labels(close, [10.0, 10.0]) == ["middle left", "middle right"]
     crowd = [(100.0, 100.0)] * 12
     assert place_labels(crowd, [40.0] * 12) is None
     assert place_labels(crowd, [40.0] * 12, must_fit=False) is not None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pandas as pd
-import plotly.graph_objects as go
 import pytest
 from support.browser import needs_browser
 from support.reports import change, read_files
 
 import attngeo
-from attngeo.errors import MissingPackageError, UsageError
+from attngeo.errors import UsageError
 from attngeo.reporting.page import describe_value
 from attngeo.reporting.report import build_report
 from attngeo.reporting.results import put_scores_first
@@ -43,11 +43,7 @@ def test_without_a_browser_or_a_package_the_text_links_the_page_and_says_so(
     if missing == "browser":
         monkeypatch.setattr("choreographer.browsers.chromium.Chromium.find_browser", lambda *_, **__: None)
     else:
-
-        def refuse(figures: dict[Path, go.Figure]) -> None:
-            raise MissingPackageError(f"{len(figures)} images require kaleido")
-
-        monkeypatch.setattr("attngeo.reporting.report.save_images", refuse)
+        monkeypatch.setitem(sys.modules, "kaleido", None)
     made = build_report(recipe, tmp_path / "out")
     assert made.failures == []
     text = (tmp_path / "out/report.md").read_text()
