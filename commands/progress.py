@@ -6,6 +6,8 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -42,10 +44,14 @@ class _Done(DownloadColumn):
 
 
 class _Log(logging.Handler):
-    """Prints each log record of the library as a line on stderr."""
+    """Prints each log record of the library as a line on stderr, by a function that prints a line."""
+
+    def __init__(self, level: int, print_line: Callable[[str], None]) -> None:
+        super().__init__(level)
+        self._print_line = print_line
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage())
+        self._print_line(record.getMessage())
         if record.exc_info:
             sys.stderr.write(logging.Formatter().formatException(record.exc_info) + "\n")
 
@@ -92,12 +98,27 @@ class _Reminder(threading.Thread):
         return f"{report.what}, {amount}"
 
 
+@contextmanager
+def _silence_hub() -> Iterator[None]:
+    """Let huggingface_hub draw no bars and log errors only inside the block; restore its settings after it."""
+    from huggingface_hub import logging as hub_logging
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    with ExitStack() as settings:
+        if not are_progress_bars_disabled():
+            disable_progress_bars()
+            settings.callback(enable_progress_bars)
+        settings.callback(hub_logging.set_verbosity, hub_logging.get_verbosity())
+        hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        yield
+
+
 class Bar:
     """A progress bar: the current step, the amount done, the time left. Silent if quiet or not on a terminal.
 
     Without a terminal, long work prints a line now and then: training at each log, all else every LONGEST_SILENCE
-    seconds, even if the step takes longer. Warnings of the library are printed
-    unless it is quiet, and all its log records if it is verbose.
+    seconds, even if the step takes longer. Warnings of the library are printed unless it is quiet, and all its log
+    records if it is verbose.
     """
 
     def __init__(self, name: str, verbosity: Verbosity) -> None:
@@ -106,7 +127,7 @@ class Bar:
             level = logging.INFO
         elif verbosity.quiet:
             level = logging.CRITICAL
-        self._log = _Log(level)
+        self._log = _Log(level, self._say)
         console = Console(stderr=True)
         self._quiet = verbosity.quiet
         self._silent = verbosity.quiet or not console.is_terminal
@@ -122,14 +143,11 @@ class Bar:
         )
         self._task: TaskID | None = None
         self._reminder = _Reminder(name) if self._silent and not self._quiet else None
+        self._settings = ExitStack()  # what the end restores
 
     def __enter__(self) -> Bar:
         if self._silent:
-            from huggingface_hub import logging as hub_logging
-            from huggingface_hub.utils.tqdm import disable_progress_bars
-
-            disable_progress_bars()
-            hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+            self._settings.enter_context(_silence_hub())
         LOGGER.addHandler(self._log)
         LOGGER.setLevel(self._log.level)
         if self._reminder is not None:
@@ -174,5 +192,6 @@ class Bar:
             self._reminder.end()
         if self._task is not None:  # some versions of rich print an empty line when a bar stops
             self._bar.stop()
+        self._settings.close()
         LOGGER.removeHandler(self._log)
         LOGGER.setLevel(logging.NOTSET)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -108,29 +107,14 @@ def attngeo(forks: Forks) -> Command:
 def _keeps_logging() -> Iterator[None]:
     """A test that leaves the log silent takes the messages from all tests that follow in its process."""
 
-    def read_levels() -> tuple[int, int]:
-        return logging.root.manager.disable, logging.getLogger("attngeo").level
+    from huggingface_hub import logging as hub_logging  # sets its level when it is loaded
+
+    def read_levels() -> tuple[int, int, int]:
+        return logging.root.manager.disable, logging.getLogger("attngeo").level, hub_logging.get_verbosity()
 
     before = read_levels()
     yield
     assert read_levels() == before, "the test changed the level of the log and did not restore it"
-
-
-@contextmanager
-def _hub_settings() -> Iterator[None]:
-    """Restore the settings of huggingface_hub that a quiet command changes for its process."""
-    from huggingface_hub import logging as hub_logging
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    verbosity, disabled = hub_logging.get_verbosity(), are_progress_bars_disabled()
-    try:
-        yield
-    finally:
-        hub_logging.set_verbosity(verbosity)
-        if disabled:
-            disable_progress_bars()
-        else:
-            enable_progress_bars()
 
 
 @pytest.fixture
@@ -140,7 +124,7 @@ def inside(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
 
     def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
         given = list(map(str, arguments))
-        with monkeypatch.context() as patch, _hub_settings():
+        with monkeypatch.context() as patch:
             patch.setattr(sys, "argv", ["attngeo", *given])
             patch.setattr(sys, "excepthook", sys.excepthook)  # typer replaces it
             patch.setattr(sys, "unraisablehook", sys.unraisablehook)

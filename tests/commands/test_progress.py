@@ -98,3 +98,15 @@ def test_a_command_shows_its_epochs(inside: Command, tmp_path: Path) -> None:
     done = [int(one) for one, total in (pair for pair in epochs if len(pair) == 2) if total == "60"]
     assert done
     assert all(low <= high for low, high in itertools.pairwise(done))
+
+
+def test_a_line_of_the_log_ends_the_silence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawn, "LONGEST_SILENCE", 1.0)
+    with drawn.Bar("fit", Verbosity()):
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            drawn.LOGGER.warning("a warning")
+            time.sleep(SHORT)
+    assert set(capsys.readouterr().err.splitlines()) == {"attngeo: a warning"}
