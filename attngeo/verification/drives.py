@@ -78,7 +78,8 @@ def run_drives(model: nn.Module, drives: Iterable[Drive]) -> None:
 def attention_modules(model: nn.Module) -> set[str]:
     """The names of the modules that attend, as their class names say."""
     attending = {name for name, module in model.named_modules() if _attends(module)}
-    return attending.difference(*map(_ancestors, attending))
+    around = {ancestor for name in attending for ancestor in _ancestors(name)}
+    return attending - around
 
 
 def _attends(module: nn.Module) -> bool:

@@ -165,7 +165,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._running.pop()
         # A product that met no softmax in its module or in the one around it is something else.
         deepest = len(self._running) + 1
-        pending = frozenset[Product]().union(*(products for _, products in self._depends.values()))
+        pending = {product for _, products in self._depends.values() for product in products}
         ended = {product for product in pending if len(product.running) > deepest}
         if ended:
             self._forget(ended)
