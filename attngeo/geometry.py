@@ -31,8 +31,10 @@ BLOCK = 256
 TILE = 1024
 # The Gram form costs about 6.5·n·rank² operations (block triangles), the tiled form 2·n²·rank.
 GRAM_LIMIT = 3.25
-# Σ A∘B loses digits if it is small against ‖A‖·‖B‖; below this share float32 is not enough.
-CANCELLATION = 0.02
+# Sums lose digits if what they add cancels. Below these shares float32 is not enough: ‖M‖² = Σ A∘B of ‖A‖·‖B‖ in the
+# Gram form; ‖M‖ of ‖q‖·‖k‖ in the tiled form, where the squares are sums of entries of M, and only these cancel.
+GRAM_CANCELLATION = 0.02
+TILED_CANCELLATION = 0.002
 # Bytes of the queries whose heads are computed by the same products. On a CPU only small heads gain, those of larger
 # ones leave its cache. Another device needs as few products as its memory allows.
 CPU_BATCH = 1 << 18
@@ -94,7 +96,8 @@ def form_statistics(form: Form, right_grams: Tensor | None = None) -> FormStatis
     numbers = torch.cat(parts)
     share, trace, squared_norm = numbers[:, :3].unbind(1)
     if left.dtype == torch.float32:
-        cancelled = (share < CANCELLATION).nonzero().flatten().tolist()
+        limit = TILED_CANCELLATION if right_grams is None else GRAM_CANCELLATION
+        cancelled = (share < limit).nonzero().flatten().tolist()
         for heads in _batches(cancelled, left, torch.float64):
             q = to_float64(_take(left, heads))
             k = to_float64(_take(right, [key_heads[head] for head in heads]))
@@ -207,7 +210,7 @@ def _quadratic_norms(gram: Tensor, x: Tensor) -> Tensor:
 
 
 def _tiled_statistics(q: Tensor, k: Tensor) -> Tensor:
-    """What `_gram_statistics` returns, by forming M in tiles, in which nothing cancels.
+    """What `_gram_statistics` returns, by forming M in tiles; the share is that of ‖M‖ in ‖q‖·‖k‖.
 
     Memory holds two tiles of each head and their squares, for any n.
     """
@@ -225,7 +228,9 @@ def _tiled_statistics(q: Tensor, k: Tensor) -> Tensor:
             mirror = _wide(q[..., there].mT @ k[..., here])
             _add_squares(mirror, rows[:, there], columns[:, here])
             trace += 2 * (tile * mirror.mT).sum((1, 2))
-    numbers = torch.stack([torch.ones_like(trace), trace, rows.sum(1)], 1)
+    squared_norm = rows.sum(1)
+    share = squared_norm.sqrt() / (_wide(q).norm(dim=(1, 2)) * _wide(k).norm(dim=(1, 2)))
+    numbers = torch.stack([share, trace, squared_norm], 1)
     return torch.cat([numbers, rows.sqrt(), columns.sqrt()], 1)
 
 
