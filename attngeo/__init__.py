@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         ExponentialFamilyAttention as ExponentialFamilyAttention,
     )
     from attngeo.figures.save import save_figure as save_figure
-    from attngeo.geometry import directionality as directionality, symmetry as symmetry
+    from attngeo.geometry.scores import directionality as directionality, symmetry as symmetry
     from attngeo.reporting.plots import plot as plot
     from attngeo.scores.matrices import query_key_matrix as query_key_matrix
     from attngeo.scores.score import score as score, score_columns as score_columns

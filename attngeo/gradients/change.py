@@ -23,7 +23,8 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import UnsupportedModelError
-from attngeo.geometry import Form, rescale, rotate
+from attngeo.geometry.factors import rotate
+from attngeo.geometry.forms import Form, rescale
 from attngeo.layouts.layout import AttentionSite, LatentLayout
 from attngeo.layouts.rotary import rotary_frequencies, rotates
 from attngeo.scores.options import ScoreOptions

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attngeo.geometry import Form, FormStatistics, form_statistics, half_gram, is_low_rank, rescale, to_float64
+from attngeo.geometry.forms import Form, FormStatistics, form_statistics, half_gram, is_low_rank, rescale, to_float64
 from attngeo.gradients.change import change_form
 from attngeo.gradients.options import CHANGE
 from attngeo.gradients.recording import SiteGradients

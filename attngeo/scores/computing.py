@@ -24,14 +24,8 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Precision
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError, about
-from attngeo.geometry import (
-    Form,
-    FormStatistics,
-    form_statistics,
-    layer_form,
-    measure_spread,
-    rescale_form,
-)
+from attngeo.geometry.forms import Form, FormStatistics, form_statistics, layer_form, rescale_form
+from attngeo.geometry.scores import measure_spread
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress
 from attngeo.provenance import machine, software

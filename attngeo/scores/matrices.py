@@ -20,15 +20,8 @@ from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import real, whole
 from attngeo.errors import CheckpointError, UnsupportedModelError, UsageError, about
-from attngeo.geometry import (
-    Form,
-    form_statistics,
-    is_outlier,
-    largest_entries,
-    layer_form,
-    norms_and_thresholds,
-    rescale_form,
-)
+from attngeo.geometry.forms import Form, form_statistics, largest_entries, layer_form, rescale_form
+from attngeo.geometry.scores import is_outlier, norms_and_thresholds
 from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.projections import key_heads_of, projections

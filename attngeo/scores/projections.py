@@ -12,7 +12,8 @@ from torch.nn.functional import softplus
 from attngeo.checkpoints.adapters import FACTORS
 from attngeo.choices import Convention
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
-from attngeo.geometry import Form, append_bias, fold_head_norm, rotate
+from attngeo.geometry.factors import append_bias, fold_head_norm, rotate
+from attngeo.geometry.forms import Form
 from attngeo.layouts.layout import (
     AttentionSite,
     Heads,

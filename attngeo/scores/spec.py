@@ -16,7 +16,7 @@ from attngeo.scores.options import ScoreOptions
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attngeo.geometry import FormStatistics
+    from attngeo.geometry.forms import FormStatistics
 
 
 class Chance(NamedTuple):
@@ -83,13 +83,13 @@ def _number(value: float) -> str:
 
 
 def _symmetry(statistics: FormStatistics, _: ScoreOptions) -> Tensor:
-    from attngeo.geometry import symmetry_of
+    from attngeo.geometry.scores import symmetry_of
 
     return symmetry_of(statistics)
 
 
 def _directionality(statistics: FormStatistics, options: ScoreOptions) -> Tensor:
-    from attngeo.geometry import directionality_of
+    from attngeo.geometry.scores import directionality_of
 
     return directionality_of(statistics, gamma=options.gamma, convention=options.convention)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from attngeo.checkpoints.demos import locate_demo
-from attngeo.geometry import measure_spread
+from attngeo.geometry.scores import measure_spread
 from attngeo.gradients.recording import SiteGradients, record_gradients
 from attngeo.papers.residuals import USUAL
 from attngeo.papers.saponati2025.roles import count_roles

@@ -12,9 +12,11 @@ from support.dense import dense_directionality, dense_symmetry, form
 from support.measure import LargestTensor
 from torch import Tensor
 
-from attngeo import directionality, geometry as forms, symmetry
+from attngeo import directionality, symmetry
 from attngeo.errors import ShapeError, UsageError
-from attngeo.geometry import Form, form_statistics, layer_form, measure_spread
+from attngeo.geometry import forms
+from attngeo.geometry.forms import Form, form_statistics, layer_form
+from attngeo.geometry.scores import measure_spread
 from attngeo.scores.spec import directionality_at_chance, symmetry_at_chance
 
 # (d_model, rank): the Gram form with one block and with several, the tiled form below and above one tile, a vector.

@@ -15,7 +15,7 @@ from support.mistral import write_mistral
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
-from attngeo.geometry import directionality, symmetry
+from attngeo.geometry.scores import directionality, symmetry
 from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.spec import SPREADS, number_columns, score_names
 from attngeo.scores.weights import read, sites_of

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
-from attngeo.geometry import rotate
+from attngeo.geometry.factors import rotate
 from attngeo.gradients import measure
 from attngeo.gradients.change import change_form
 from attngeo.gradients.recording import SiteGradients, record_gradients

@@ -13,7 +13,7 @@ from support.messages import refuses
 
 import attngeo
 from attngeo.errors import CheckpointError, UsageError
-from attngeo.geometry import largest_entries
+from attngeo.geometry.forms import largest_entries
 from attngeo.scores.matrices import query_key_matrix
 
 Build = Callable[[str], Any]

@@ -16,7 +16,7 @@ from support.messages import assert_states, refuses
 
 import attngeo
 from attngeo.errors import ModelNotFoundError, UsageError
-from attngeo.geometry import Form, FormStatistics, form_statistics
+from attngeo.geometry.forms import Form, FormStatistics, form_statistics
 from attngeo.scores import computing
 
 

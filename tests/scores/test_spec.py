@@ -8,7 +8,7 @@ import torch
 from support.toy_score import TOY, add_toy_score
 
 import attngeo
-from attngeo.geometry import Form, form_statistics
+from attngeo.geometry.forms import Form, form_statistics
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import score_columns

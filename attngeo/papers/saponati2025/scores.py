@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attngeo.geometry import directionality, symmetry
+from attngeo.geometry.scores import directionality, symmetry
 from attngeo.papers.residuals import USUAL, Effect, Residuals, difference, measure, shortfall
 from attngeo.papers.saponati2025.simulation import Array
 

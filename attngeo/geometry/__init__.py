@@ -1,0 +1,12 @@
+"""The scores and the variants of the form M = Wq·Wkᵀ, as pure functions of tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attngeo.lazy import import_when_used
+
+if TYPE_CHECKING:
+    from attngeo.geometry.scores import directionality as directionality, symmetry as symmetry
+else:
+    __getattr__, __dir__ = import_when_used(__name__)
