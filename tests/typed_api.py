@@ -33,6 +33,8 @@ def call_public_functions() -> None:
     attngeo.analogy("demo:minilm", method="cos")  # type: ignore[arg-type]
     attngeo.nearest("demo:minilm", "king - man", top_k=3)
     attngeo.nearest("demo:minilm")  # type: ignore[call-arg]
+    attngeo.words("demo:minilm", layer=1, head=2, top=3)
+    attngeo.words("demo:minilm", circuit="kq")  # type: ignore[arg-type]
     attngeo.open_embedding("demo:minilm", table="output", offline=True)
     attngeo.open_embedding("demo:minilm", table="middle")  # type: ignore[arg-type]
 

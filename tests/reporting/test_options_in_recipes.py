@@ -74,6 +74,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
 NOT_IN_RECIPES = {
     "inspect": "looks at one model before it is scored",
     "nearest": "one analogy by hand",
+    "words": "looks at one head",
     "cbow": "writes word vectors; a recipe names them with cbow:TEXT",
     "report": "runs the recipe",
     "fit": "fits a table of the user's own, and saves a model for predict",

@@ -1,0 +1,32 @@
+"""Options of `attngeo.words`. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from attngeo.options import COMPUTATION, INPUT, Options, device_option, option
+
+# What a head reads, its queries and keys, or what it writes, its values and outputs.
+Circuit = Literal["qk", "ov"]
+
+
+class WordOptions(Options):
+    """Which head is asked about which tokens. Raises UsageError for a value outside its limits."""
+
+    layer: int = option(0, "Number of the layer in its stack, from 0", panel=INPUT, least=0)
+    head: int = option(0, "Number of the query head, from 0", panel=INPUT, least=0)
+    stack: str | None = option(
+        None, "Stack of the layer (see attngeo inspect); the first one by default", panel=INPUT, metavar="NAME"
+    )
+    circuit: Circuit = option(
+        "qk",
+        "What the head does: which token attends to which (qk), or what an attended token promotes (ov)",
+        panel=INPUT,
+    )
+    tokens: str | None = option(
+        None, "Ask about each token of this file, one on a line, not about all pairs of tokens", panel=INPUT,
+        metavar="FILE",
+    )  # fmt: skip
+    top: int = option(10, "Number of tokens or pairs to show", panel=COMPUTATION, least=1, most=10_000)
+    seed: int = option(0, "Seed of the shuffled embeddings", panel=COMPUTATION, least=0, most=2**32 - 1)
+    device: str = device_option()

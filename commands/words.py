@@ -1,0 +1,59 @@
+"""`attngeo words`: the tokens that a head connects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.local_files import require_model
+from attngeo.circuits.word_options import WordOptions
+
+from .declare import with_options
+from .outputs import MODEL_HELP, Outputs, Verbosity, model_argument
+from .progress import Bar
+from .tables import Cell, print_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What a row's two tokens are, and its kinds in words.
+TITLES = {"qk": ("from token", "attends to"), "ov": ("attended token", "token")}
+
+
+@with_options
+def words(
+    *,
+    model: Annotated[str, model_argument(MODEL_HELP)],
+    options: WordOptions,
+    outputs: Outputs,
+    hub: HubAccess,
+    verbosity: Verbosity,
+) -> None:
+    """Show which tokens one head connects, by its weights and the token embeddings alone.
+
+    The column chance has the value of the same rank for shuffled embeddings: a pair below it says nothing.
+
+    Examples:
+        attngeo words demo:minilm --layer 2 --head 5
+        attngeo words openai-community/gpt2 --layer 4 --head 11 -o pairs.csv
+    """
+    outputs.check(model, options.tokens)
+    require_model(model)
+
+    from attngeo.circuits.words import words as find_words
+
+    with Bar(model, verbosity) as progress:
+        frame = find_words(model, options=options, hub=hub, progress=progress)
+    for note in frame.attrs["notes"]:
+        verbosity.note(f"note: {model}: {note}")
+    outputs.deliver(frame, print_pairs)
+
+
+def print_pairs(frame: pd.DataFrame) -> None:
+    """Print the pairs of one head, those of each token that was asked about together."""
+    first = frame.iloc[0]
+    title = f"{first['model']} · {first['stack']} layer {first['layer']} head {first['head']} · {first['circuit']}"
+    token, other = TITLES[first["circuit"]]
+    columns: dict[str, Cell] = {token: "token", other: "other", "value": "value:+.3f", "chance": "chance:+.3f"}
+    section = [] if frame["rank"].is_unique else ["token"]
+    print_table(frame, columns, title=title, texts=[token, other], section=section, rule="tight")

@@ -1,0 +1,148 @@
+"""The tokens that a head connects, compared with matrices that are formed from the weights of transformers models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from conftest import Command
+from support.messages import assert_fails, refuses
+from support.tiny_models import TINY_MODELS, build
+from support.vectors import word_piece
+from torch import Tensor
+
+import attngeo
+from attngeo.errors import DataUnavailableError, UnsupportedModelError, UsageError
+
+VOCABULARY = ["[PAD]", "[UNK]", "##s", "be\x1bll", *(f"w{number}" for number in range(60))]
+
+
+@pytest.fixture(scope="module")
+def tokeniser(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return word_piece(tmp_path_factory.mktemp("words") / "tokenizer.json", VOCABULARY)
+
+
+def form_llama(model: Any, layer: int, head: int) -> Tensor:
+    """E·W_qk·Eᵀ of a head, with the gain before attention, in float64."""
+    block = model.model.layers[layer]
+    embeddings = model.model.embed_tokens.weight.double() * block.input_layernorm.weight.double()
+    heads = block.self_attn.q_proj.weight.double().unflatten(0, (4, 12))
+    key_heads = block.self_attn.k_proj.weight.double().unflatten(0, (2, 12))
+    queries, keys = embeddings @ heads[head].T, embeddings @ key_heads[head // 2].T
+    product: Tensor = queries @ keys.T
+    return product.detach()
+
+
+@pytest.mark.parametrize("head", [0, 1, 2])
+def test_pairs_are_the_largest_of_the_formed_matrix(head: int, tokeniser: Any) -> None:
+    model = build(TINY_MODELS["llama"])
+    found = attngeo.words(model, layer=1, head=head, top=20, tokeniser=tokeniser, device="cpu")
+    formed = form_llama(model, 1, head)
+    expected = formed.flatten().sort(descending=True).values[:20]
+    assert found["value"].tolist() == pytest.approx(expected.tolist(), rel=1e-5)
+    assert found["value"].tolist() == pytest.approx(formed[found["token_id"], found["other_id"]].tolist(), rel=1e-5)
+    assert found["rank"].tolist() == list(range(1, 21))
+    assert set(found["kind"]) == {"attends"}
+    named = found.loc[found["token_id"] > 3, ["token", "token_id"]].to_numpy().tolist()
+    assert named == [[VOCABULARY[number], number] for _, number in named]
+
+
+def test_tokens_of_a_file_have_pairs_of_their_own(tokeniser: Any, tmp_path: Path) -> None:
+    model = build(TINY_MODELS["llama"])
+    (tmp_path / "tokens.txt").write_text("w5\n\n##s\nw5\n")
+    file = str(tmp_path / "tokens.txt")
+    found = attngeo.words(model, layer=0, head=3, tokens=file, top=4, tokeniser=tokeniser, device="cpu")
+    formed = form_llama(model, 0, 3)
+    assert found["token"].tolist() == ["w5"] * 4 + ["##s"] * 4
+    for token, rows in found.groupby("token_id"):
+        expected = formed[token].sort(descending=True)
+        assert rows["other_id"].tolist() == expected.indices[:4].tolist()
+        assert rows["value"].tolist() == pytest.approx(expected.values[:4].tolist(), rel=1e-5)
+
+
+def test_a_head_that_compares_tokens_is_above_chance_and_a_random_one_is_not(tokeniser: Any) -> None:
+    """Queries equal to keys: tokens attend to themselves. Averages over seeds, as single draws may differ."""
+    model = build(TINY_MODELS["bert"])
+    attention = model.bert.encoder.layer[0].attention.self
+
+    def excess() -> float:
+        found = [
+            attngeo.words(model, layer=0, head=1, top=5, seed=seed, tokeniser=tokeniser, device="cpu")
+            for seed in range(20)
+        ]
+        joined = pd.concat(found)
+        return float(joined["value"].mean() / joined["chance"].mean())
+
+    assert 0.8 < excess() < 1.25
+    with torch.no_grad():
+        attention.key.weight.copy_(attention.query.weight)
+    found = attngeo.words(model, layer=0, head=1, top=5, tokeniser=tokeniser, device="cpu")
+    assert excess() > 1.25
+    assert found["token"].tolist() == found["other"].tolist()
+
+
+def test_the_same_seed_gives_the_same_chance() -> None:
+    first, second, other = (attngeo.words("demo:encoder", layer=0, head=0, top=3, seed=seed) for seed in (1, 1, 2))
+    pd.testing.assert_frame_equal(first, second)
+    assert first["value"].tolist() == other["value"].tolist()
+    assert first["chance"].tolist() != other["chance"].tolist()
+
+
+def test_labels_are_printable(tokeniser: Any) -> None:
+    model = build(TINY_MODELS["llama"])
+    with torch.no_grad():
+        model.model.embed_tokens.weight[3] *= 100
+    found = attngeo.words(model, layer=0, head=0, top=1, tokeniser=tokeniser)
+    assert found["token"].item() == "be\\x1bll"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "facts"),
+    [
+        ("albert", {}, ("8", "32")),  # a projection between embeddings and layers
+        ("whisper", {"stack": "encoder"}, ("encoder", "stack")),
+        ("whisper", {"stack": "cross"}, ("cross", "stack")),
+        ("clip", {"stack": "vision"}, ("vision", "stack")),
+    ],
+)
+def test_stacks_that_read_no_tokens_are_refused(
+    name: str, options: dict[str, Any], facts: tuple[str, ...], tokeniser: Any
+) -> None:
+    with refuses(UnsupportedModelError, *facts):
+        attngeo.words(build(TINY_MODELS[name]), **options, tokeniser=tokeniser)
+
+
+def test_a_missing_list_of_tokens_is_named(inside: Command, tmp_path: Path) -> None:
+    run = inside("words", "demo:encoder", "--tokens", "none.txt", cwd=tmp_path)
+    assert_fails(run, DataUnavailableError.exit_code, "none.txt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "facts"),
+    [
+        (["--head", "4"], ("head 4", "0", "3")),
+        (["--layer", "9"], ("layer 9",)),
+        (["--stack", "cross"], ("cross", "encoder")),
+        (["--tokens", "empty.txt"], ("empty.txt",)),
+        (["--tokens", "unknown.txt"], ("unknown.txt:2", "kqzx")),
+        (["--circuit", "kq"], ("kq", "qk")),
+    ],
+)
+def test_wrong_options_are_named(arguments: list[str], facts: tuple[str, ...], inside: Command, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n\n")
+    (tmp_path / "unknown.txt").write_text("a\nkqzx\n")
+    assert_fails(inside("words", "demo:encoder", *arguments, cwd=tmp_path), UsageError.exit_code, *facts)
+
+
+def test_the_command_prints_the_rows_of_the_function(inside: Command, tmp_path: Path) -> None:
+    run = inside("words", "demo:encoder", "--layer", "1", "--top", "4", "-o", "pairs.csv", cwd=tmp_path)
+    assert run.returncode == 0
+    assert "chance" in run.stdout
+    assert "no normalisation gain" in run.stderr
+    written = pd.read_csv(tmp_path / "pairs.csv", keep_default_na=False)
+    found = attngeo.words("demo:encoder", layer=1, top=4)
+    assert written["value"].tolist() == pytest.approx(found["value"].tolist(), rel=1e-5)
+    assert list(written) == list(found)
