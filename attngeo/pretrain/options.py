@@ -68,7 +68,8 @@ class PretrainOptions(Options):
     )
     data: str = option(
         BY_MODEL,
-        "Text: austen (embedded), a file, a folder, org/name[:config][@revision][#split] on the Hub, wikipedia, "
+        "Text: austen (embedded), repeats (random syllables, repeated), a file, a folder, "
+        "org/name[:config][@revision][#split] on the Hub, wikipedia, "
         "redpajama or jigsaw:train.csv; images: digits, cifar10, a folder or a Hub data set",
         panel=INPUT,
         metavar="REF",

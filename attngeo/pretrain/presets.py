@@ -88,7 +88,7 @@ DEFAULTS: Mapping[Task, Mapping[str, Any]] = {"text": S2, "image": S3}
 # The model that is trained if none is named.
 DEFAULT_MODELS: Mapping[Task, str] = {"text": "tiny", "image": "vit-tiny"}
 # The names of data sets of texts and of images.
-TEXT_DATA = ("austen", "wikipedia", "redpajama")
+TEXT_DATA = ("austen", "repeats", "wikipedia", "redpajama")
 IMAGE_DATA = ("digits", "cifar10")
 # Named initialisations; any other is a reference to a checkpoint.
 INITS = ("default", "symmetric", "identity")

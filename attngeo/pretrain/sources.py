@@ -1,4 +1,4 @@
-"""Text to train on, by name: the embedded novels, a file or folder, a Hub data set, or a data set of the paper.
+"""Text to train on, by name: of the package itself, a file or folder, a Hub data set, or a data set of the paper.
 
 A document is a line of a text file, or a row of a table. Only data sets of the Hub require the library `datasets`.
 """
@@ -28,12 +28,15 @@ from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.choices import advise
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
 from attngeo.pretrain.presets import IMAGE_DATA, TEXT_DATA
+from attngeo.pretrain.repeats import write_repeats
 from attngeo.pretrain.text_formats import READERS, TABLE_ROWS, Row, choose_text_column, get_ending, read_rows
 from attngeo.pretrain.text_source import HUB_REFERENCE, LARGEST_IN_MEMORY, PAPER_TOKENISER, TextSource
 
 # Characters of a path that a message shows; of a longer one, the end tells most.
 LONGEST_PATH = 100
-EXPECTED = "a text file, a folder, org/name of the Hub, or one of austen, wikipedia, redpajama, jigsaw:PATH/train.csv"
+EXPECTED = (
+    "a text file, a folder, org/name of the Hub, or one of austen, repeats, wikipedia, redpajama, jigsaw:PATH/train.csv"
+)
 # Source: https://huggingface.co/datasets/togethercomputer/RedPajama-Data-V2, "To download the files". These are the
 # English documents of snapshot 2023-14, without the third of lowest quality, as the data set's card says.
 REDPAJAMA = "https://data.together.xyz/redpajama-data-v2/v1.0.0"
@@ -52,10 +55,10 @@ Location = Path | Traversable | str
 def open_text(reference: str, *, column: str = "", space_characters: bool = False) -> TextSource:
     """Open the text that `reference` names. A document is a line of a text file, or a row of a table.
 
-    reference: "austen" (embedded), a file, a folder, a Hub data set as `org/name[:config][@revision][#split]`, or
-    "wikipedia", "redpajama" or "jigsaw:PATH/train.csv", the data sets of Saponati et al. 2025. column: the column that
-    holds the text of a table; by default "text", or the only column of text. space_characters: join the characters of
-    each document with spaces, as the published code did.
+    reference: "austen" (embedded), "repeats" (see `write_repeats`), a file, a folder, a Hub data set as
+    `org/name[:config][@revision][#split]`, or "wikipedia", "redpajama" or "jigsaw:PATH/train.csv", the data sets of
+    Saponati et al. 2025. column: the column that holds the text of a table; by default "text", or the only column of
+    text. space_characters: join the characters of each document with spaces, as the published code did.
     Raises DataUnavailableError, DataError or UsageError.
     """
     require_text_data(reference)
@@ -64,6 +67,8 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
         case "austen":
             corpus = files("attngeo.pretrain").joinpath("corpora", "austen.txt.xz")
             source = TextSource(name, partial(read_files, [corpus], column or "text"))
+        case "repeats":
+            source = TextSource(name, write_repeats)
         case "wikipedia":
             from attngeo.pretrain.hub_data import open_wikipedia
 

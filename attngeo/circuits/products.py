@@ -1,0 +1,117 @@
+"""What a head's matrix gives for pairs of tokens: the products of its factors with two tables of embeddings."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attngeo.bounds.names import printable
+from attngeo.embeddings.embedding import Embedding
+from attngeo.geometry.pairs import largest_of_all, largest_of_rows
+from attngeo.progress import Progress, ProgressCallback
+
+# Rows of embeddings that are multiplied at a time, so that no second table of them is in memory.
+ROWS = 8192
+
+
+class Circuit(NamedTuple):
+    """A head's matrix as two factors [rank, d_model]: its value for two tokens is (left·x)·(right·y).
+
+    notes: caveats for readers of the values.
+    """
+
+    left: Tensor
+    right: Tensor
+    notes: list[str]
+
+    def shuffle(self, seed: int) -> Circuit:
+        """The circuit whose value for two tokens is that of this one for embeddings with shuffled dimensions."""
+        generator = torch.Generator().manual_seed(seed)
+        left, right = (
+            factor[:, torch.randperm(factor.shape[1], generator=generator)] for factor in (self.left, self.right)
+        )
+        return Circuit(left, right, self.notes)
+
+
+class Side(NamedTuple):
+    """One side of the pairs: a table of embeddings, and those of its rows that are tokens of pairs, [n], int64."""
+
+    embedding: Embedding
+    rows: Tensor
+
+    def project(self, factor: Tensor, device: torch.device) -> Tensor:
+        """The rows times a factor [rank, d_model]: [n, rank], float32, on the device."""
+        weight = factor.T.to(device)
+        matrix = self.embedding.matrix
+        return torch.cat([matrix[rows].to(device, torch.float32) @ weight for rows in torch.split(self.rows, ROWS)])
+
+    def name(self, title: str, numbers: Tensor) -> dict[str, list[Any]]:
+        """The labels and the numbers of tokens, as two columns named after the title."""
+        ids = self.rows[numbers.flatten().cpu()].tolist()
+        return {title: [printable(self.embedding.labels[token]) for token in ids], f"{title}_id": ids}
+
+
+def find_pairs(
+    tokens: Side,
+    others: Side,
+    circuit: Circuit,
+    *,
+    count: int,
+    each: bool,
+    largest: bool,
+    device: torch.device,
+    progress: ProgressCallback,
+) -> dict[str, list[Any]]:
+    """The pairs of a token and another one with the largest values, or with the smallest ones.
+
+    Args:
+        tokens: the left side.
+        others: the right side.
+        circuit: what gives the values.
+        count: how many pairs.
+        each: whether so many are listed for each of the tokens.
+        largest: whether the largest values are listed.
+        device: where to compute.
+        progress: called as rows are done.
+
+    Returns:
+        Columns: token, token_id, other, other_id, rank, value.
+    """
+    sign = 1 if largest else -1
+    left = sign * tokens.project(circuit.left, device)
+    right = others.project(circuit.right, device)
+    if each:
+        entries = largest_of_rows(left, right, count)
+        ranks = [*range(1, entries.values.shape[1] + 1)] * len(left)
+    else:
+
+        def report(done: int) -> None:
+            progress(Progress("ask", "pairs of tokens", done, len(left), "steps"))
+
+        entries = largest_of_all(left, right, count, report)
+        ranks = [*range(1, len(entries.values) + 1)]
+    values = (sign * entries.values).flatten().tolist()
+    return {
+        **tokens.name("token", entries.rows),
+        **others.name("other", entries.columns),
+        "rank": ranks,
+        "value": values,
+    }
+
+
+def copying_score(inputs: Side, outputs: Side, circuit: Circuit) -> float:
+    """Σ Re λ / Σ |λ| of the eigenvalues λ of E·M·Uᵀ, for the same tokens on both sides; NaN if all are 0.
+
+    In [−1, 1]: 1 if the head raises the logits of the tokens that it attends to. The eigenvalues other than 0 are those
+    of a rank × rank matrix.
+
+    Source: Elhage et al. 2021, "Summarizing OV/QK matrices".
+    """
+    cpu = torch.device("cpu")
+    common = inputs.rows[torch.isin(inputs.rows, outputs.rows)]
+    left = Side(inputs.embedding, common).project(circuit.left, cpu).double()
+    right = Side(outputs.embedding, common).project(circuit.right, cpu).double()
+    eigenvalues = torch.linalg.eigvals(right.T @ left)
+    return float(eigenvalues.real.sum() / eigenvalues.abs().sum())
