@@ -16,8 +16,12 @@ from .tables import Cell, print_table
 if TYPE_CHECKING:
     import pandas as pd
 
-# What a row's two tokens are, and its kinds in words.
-TITLES = {"qk": ("from token", "attends to"), "ov": ("attended token", "token")}
+# The titles of the two tokens of a row, by its kind.
+TITLES = {
+    "attends": ("token", "attends to"),
+    "promotes": ("attended token", "promotes"),
+    "suppresses": ("attended token", "suppresses"),
+}
 
 
 @with_options
@@ -35,7 +39,7 @@ def words(
 
     Examples:
         attngeo words demo:minilm --layer 2 --head 5
-        attngeo words openai-community/gpt2 --layer 4 --head 11 -o pairs.csv
+        attngeo words openai-community/gpt2 --layer 5 --head 1 --circuit ov -o pairs.csv
     """
     outputs.check(model, options.tokens)
     require_model(model)
@@ -50,10 +54,14 @@ def words(
 
 
 def print_pairs(frame: pd.DataFrame) -> None:
-    """Print the pairs of one head, those of each token that was asked about together."""
+    """Print the pairs of one head, a table for each kind; those of each token that was asked about together."""
     first = frame.iloc[0]
     title = f"{first['model']} · {first['stack']} layer {first['layer']} head {first['head']} · {first['circuit']}"
-    token, other = TITLES[first["circuit"]]
-    columns: dict[str, Cell] = {token: "token", other: "other", "value": "value:+.3f", "chance": "chance:+.3f"}
-    section = [] if frame["rank"].is_unique else ["token"]
-    print_table(frame, columns, title=title, texts=[token, other], section=section, rule="tight")
+    if "copying_score" in frame.attrs:
+        title += f"\ncopying score {frame.attrs['copying_score']:+.3f}, by chance {frame.attrs['copying_chance']:+.3f}"
+    for kind, rows in frame.groupby("kind", sort=False):
+        token, other = TITLES[str(kind)]
+        columns: dict[str, Cell] = {token: "token", other: "other", "value": "value:+.3f", "chance": "chance:+.3f"}
+        section = [] if rows["rank"].is_unique else ["token"]
+        print_table(rows, columns, title=title, texts=[token, other], section=section, rule="tight")
+        title = "\n"

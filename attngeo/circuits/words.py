@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Hashable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
@@ -15,18 +18,20 @@ from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
-from attngeo.choices import advise
+from attngeo.checkpoints.store import TensorStore
+from attngeo.choices import Parts, advise
+from attngeo.circuits.products import Circuit, Side, copying_score, find_pairs
 from attngeo.circuits.word_options import WordOptions
 from attngeo.devices import pick_device
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.opening import find_table, open_embedding
 from attngeo.errors import CorruptCheckpointError, DataUnavailableError, UnsupportedModelError, UsageError, about
-from attngeo.geometry.pairs import largest_of_all, largest_of_rows
 from attngeo.keywords import takes
-from attngeo.layouts.layout import AttentionSite, Tensors
-from attngeo.progress import Progress, ProgressCallback
+from attngeo.layouts.layout import AttentionSite
+from attngeo.layouts.names import join
+from attngeo.progress import ProgressCallback
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import key_heads_of, projections
+from attngeo.scores.projections import key_heads_of, output_projections, projections
 from attngeo.scores.weights import read, select, sites_of
 from attngeo.session import Session
 
@@ -37,8 +42,14 @@ COLUMNS = (
 # Stacks that read no embeddings of tokens; keys of cross-attention read what an encoder makes of them.
 WITHOUT_TOKENS = ("vision", "audio", "cross")
 FOLDED = ScoreOptions(fold_norm=True)
-# Rows of the embeddings that are multiplied at a time, so that no second table of them is in memory.
-ROWS = 8192
+# The last normalisation of a stack, beside its layers.
+FINAL_NORMS = ("norm", "ln_f", "norm_f", "final_layer_norm", "final_layernorm", "layer_norm")
+# Layers between the last hidden states and the unembedding.
+HEAD_LAYERS = ("predictions.transform.dense.weight", "lm_head.dense.weight", "vocab_transform.weight")
+# The letters that a circuit needs, and the kinds of its pairs.
+PARTS: dict[str, Parts] = {"qk": "qk", "ov": "vo"}
+KINDS = {"qk": ("attends",), "ov": ("promotes", "suppresses")}
+FIRST_NUMBER = re.compile(r"\d+(?=\.|$)")
 
 
 class WordKeywords(WordOptions, HubAccess):
@@ -50,20 +61,14 @@ class WordKeywords(WordOptions, HubAccess):
     progress: ProgressCallback | None = None
 
 
-class Circuit(NamedTuple):
-    """A head's matrix as two factors [rank, d_model]: its value for two tokens is (left·x)·(right·y)."""
-
-    left: Tensor
-    right: Tensor
-
-
 @takes(WordKeywords)
 def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session: Session) -> pd.DataFrame:
     """The pairs of tokens that one head connects most, by its weights and the token embeddings alone.
 
-    E·W_qk·Eᵀ, for embeddings E [tokens, d_model], says which token attends to which. The gain of the normalisation
-    before attention is folded in; its division, biases and positions are left out, and so is all that other layers add
-    to the embeddings. No more than a block of the matrix is in memory.
+    For embeddings E and an unembedding U, [tokens, d_model] each, E·W_qk·Eᵀ says which token attends to which, and
+    E·Wv·Wo·Uᵀ how far an attended token raises the logit of each token. The gains of the normalisation before attention
+    and of the last one are folded in; their divisions, biases and positions are left out, and so is all that other
+    layers do. No more than a block of the matrix is in memory.
 
     Args:
         model: as for `attngeo.score`; it needs token embeddings.
@@ -73,18 +78,20 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
         progress: called while files are read.
 
     Returns:
-        One row for each pair, the largest values first:
+        One row for each pair, the largest values of each kind first:
 
             model, revision, stack, layer, head, circuit
-            kind              "attends": `token` attends to `other`
+            kind              "attends" (qk): `token` attends to `other`; "promotes" and "suppresses" (ov): an attended
+                              `token` raises or lowers the logit of `other`
             token, token_id   its label (`##` marks a piece inside a word), and its number
             other, other_id
-            rank              from 1, among all pairs, or among those of the token
+            rank              from 1, among all pairs of a kind, or among those of the token
             value             of the pair
             chance            the value of this rank if the dimensions of the embeddings are shuffled, those of `token`
                               and of `other` each on their own
 
-        Its `attrs` have the notes.
+        Its `attrs` have the notes and, for ov, the `copying_score` of the head and its `copying_chance`: Σ Re λ / Σ |λ|
+        of the eigenvalues λ of E·Wv·Wo·Uᵀ, and the same with shuffled dimensions.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
@@ -92,36 +99,56 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
         UsageError: there is no such layer, head or token.
 
     >>> import attngeo
-    >>> found = attngeo.words("demo:minilm", layer=0, head=0, top=1)
+    >>> found = attngeo.words("demo:minilm", layer=2, head=5, top=1)
     >>> found.token.item(), found.other.item()
-    ('', '')
+    ('[CLS]', '[CLS]')
     """
     device = pick_device(options.device)
     labels = None if options.tokens is None else _read_labels(options.tokens)
     with torch.inference_mode():
         with closing(open_store(model, session.hub)) as store, about(store.ref):
-            sites, _ = sites_of(store, FOLDED)
+            sites, _ = sites_of(store, FOLDED, parts=PARTS[options.circuit])
             site = select(sites, options.stack or sites[0].stack, [options.layer], store.ref)[0]
             _require_tokens(site, find_table(store, "input")[0], options)
-            circuit, notes = _read_circuit(site, read(store, site), options.head)
-        embedding = open_embedding(model, tokeniser=tokeniser, hub=session.hub, progress=session.progress)
-        with about(embedding.ref):
-            _require_width(site, embedding)
-            asked = None if labels is None else _find_rows(labels, embedding)
-            pairs = _find_pairs(circuit, embedding, asked, options.top, device, session.progress)
-            shuffled = _shuffle(circuit, options.seed)
-            chance = _find_pairs(shuffled, embedding, asked, options.top, device, session.progress)
-    first = {
-        "model": embedding.ref,
-        "revision": embedding.revision,
+            circuit = _read_circuit(store, site, options)
+        open_table = partial(open_embedding, model, tokeniser=tokeniser, hub=session.hub, progress=session.progress)
+        inputs = open_table()
+        outputs = open_table(table="output") if options.circuit == "ov" else inputs
+        with about(inputs.ref):
+            tokens = Side(inputs, inputs.candidate_rows("all"))
+            others = Side(outputs, outputs.candidate_rows("all"))
+            for side, factor in ((tokens, circuit.left), (others, circuit.right)):
+                _require_width(site, side.embedding, factor)
+            asked = tokens if labels is None else Side(inputs, _find_rows(labels, inputs))
+            shuffled = circuit.shuffle(options.seed)
+            parts = []
+            for kind in KINDS[options.circuit]:
+                find = partial(
+                    find_pairs,
+                    asked,
+                    others,
+                    count=options.top,
+                    each=labels is not None,
+                    largest=kind != "suppresses",
+                    device=device,
+                    progress=session.progress,
+                )
+                parts.append(pd.DataFrame(find(circuit)).assign(kind=kind, chance=find(shuffled)["value"]))
+            copying: dict[Hashable, float] = {}
+            if options.circuit == "ov":
+                copying["copying_score"] = copying_score(tokens, others, circuit)
+                copying["copying_chance"] = copying_score(tokens, others, shuffled)
+    place = {
+        "model": inputs.ref,
+        "revision": inputs.revision,
         "stack": site.stack,
         "layer": site.layer,
         "head": options.head,
         "circuit": options.circuit,
-        "kind": "attends",
     }
-    frame = pd.DataFrame(pairs).assign(chance=[pair["value"] for pair in chance], **first)[[*COLUMNS]]
-    frame.attrs = {"notes": [*notes, *embedding.notes], "seed": options.seed, "device": str(device)}
+    frame = pd.concat(parts, ignore_index=True).assign(**place)[[*COLUMNS]]
+    notes = dict.fromkeys([*circuit.notes, *inputs.notes, *outputs.notes])
+    frame.attrs = {"notes": [*notes], "seed": options.seed, "device": str(device), **copying}
     return frame
 
 
@@ -139,20 +166,43 @@ def _require_tokens(site: AttentionSite, table: str, options: WordOptions) -> No
         )
 
 
-def _read_circuit(site: AttentionSite, tensors: Tensors, head: int) -> tuple[Circuit, list[str]]:
-    """The queries and keys of one head, and notes about them."""
-    q, k, notes = projections(site, tensors, FOLDED, dtype=torch.float32)
-    circuit = Circuit(q[head], k[key_heads_of(site, "corrected")[head]])
-    if not all(factor.isfinite().all() for factor in circuit):
+def _read_circuit(store: TensorStore, site: AttentionSite, options: WordOptions) -> Circuit:
+    """The two factors of one head, with the gains of the normalisations around them."""
+    tensors = read(store, site)
+    key_head = key_heads_of(site, "corrected")[options.head]
+    if options.circuit == "qk":
+        q, k, notes = projections(site, tensors, FOLDED, dtype=torch.float32)
+        circuit = Circuit(q[options.head], k[key_head], notes)
+    else:
+        outputs = output_projections(site, tensors, FOLDED, dtype=torch.float32)
+        gain, note = _read_final_gain(store, site)
+        circuit = Circuit(outputs.v[key_head], outputs.o[options.head] * gain, [*outputs.notes, note])
+    if not all(factor.isfinite().all() for factor in (circuit.left, circuit.right)):
         raise CorruptCheckpointError(f"{site.module} has NaN or Inf in its weights; download the model again")
-    return circuit, notes
+    return circuit
 
 
-def _require_width(site: AttentionSite, embedding: Embedding) -> None:
+def _read_final_gain(store: TensorStore, site: AttentionSite) -> tuple[Tensor, str]:
+    """The gain of the last normalisation of the stack of a site, [output_width], or ones; and a note."""
+    around = FIRST_NUMBER.split(site.module)[0]  # the module of the stack, as in "model.layers.0.self_attn"
+    stack = around.rstrip(".").rpartition(".")[0]
+    names = [join(stack, f"{name}.weight") for name in FINAL_NORMS]
+    found = [name for name in names if name in store.names]
+    layers = [name for name in store.names if name.endswith(HEAD_LAYERS)]
+    if layers:
+        return torch.ones(site.output_width), f"{layers[0]}, between the last layer and the unembedding, is left out"
+    if not found:
+        return torch.ones(site.output_width), "no gain of a last normalisation"
+    store.open(found[:1])
+    return store.read(found[0]).float() + site.family.input_gain_offset, "gain of the last normalisation folded"
+
+
+def _require_width(site: AttentionSite, embedding: Embedding, factor: Tensor) -> None:
+    """Raise UnsupportedModelError unless the embeddings have as many dimensions as the factor [rank, d_model]."""
     width = embedding.matrix.shape[1]
-    if width != site.d_model:
+    if width != factor.shape[1]:
         raise UnsupportedModelError(
-            f"token embeddings have {width} dimensions, but {site.module} reads {site.d_model}: a projection that is "
+            f"token embeddings have {width} dimensions, but {site.module} has {factor.shape[1]}: a projection that is "
             "not read lies between them; choose another model"
         )
 
@@ -175,63 +225,11 @@ def _read_labels(file: str) -> dict[str, str]:
     return labels
 
 
-def _find_rows(labels: dict[str, str], embedding: Embedding) -> list[int]:
-    """The rows of tokens in the embeddings. Raises UsageError for one that the model does not have."""
+def _find_rows(labels: dict[str, str], embedding: Embedding) -> Tensor:
+    """The rows of tokens in the embeddings, int64. Raises UsageError for one that the model does not have."""
     rows = {printable(embedding.labels[row]): row for row in reversed(embedding.candidate_rows("all").tolist())}
     for label, place in labels.items():
         if label not in rows:
             advice = advise(label, rows, "the column token of a run without $tokens has tokens as they are written")
             raise UsageError(f"{place}: no token {label!r:.60}; {advice}", "tokens")
-    return [rows[label] for label in labels]
-
-
-def _shuffle(circuit: Circuit, seed: int) -> Circuit:
-    """The circuit whose value for two tokens is that of their embeddings with shuffled dimensions."""
-    generator = torch.Generator().manual_seed(seed)
-    return Circuit(*(factor[:, torch.randperm(factor.shape[1], generator=generator)] for factor in circuit))
-
-
-def _find_pairs(
-    circuit: Circuit,
-    embedding: Embedding,
-    asked: list[int] | None,
-    top: int,
-    device: torch.device,
-    progress: ProgressCallback,
-) -> list[dict[str, Any]]:
-    """The pairs of tokens with the largest values: of all, or for each token that is asked about."""
-    others = embedding.candidate_rows("all")
-    tokens = others if asked is None else torch.tensor(asked)
-    left = _project(embedding.matrix, tokens, circuit.left, device)
-    right = _project(embedding.matrix, others, circuit.right, device)
-    if asked is None:
-        entries = largest_of_all(
-            left,
-            right,
-            top,
-            progress=lambda done: progress(Progress("ask", "pairs of tokens", done, len(left), "steps")),
-        )
-        ranks = [*range(1, len(entries.values) + 1)]
-    else:
-        entries = largest_of_rows(left, right, top)
-        ranks = [*range(1, entries.values.shape[1] + 1)] * len(asked)
-    token_ids = tokens[entries.rows.cpu()].flatten().tolist()
-    other_ids = others[entries.columns.cpu()].flatten().tolist()
-    values = entries.values.flatten().tolist()
-    return [
-        {
-            "token": printable(embedding.labels[token]),
-            "token_id": token,
-            "other": printable(embedding.labels[other]),
-            "other_id": other,
-            "rank": rank,
-            "value": value,
-        }
-        for token, other, rank, value in zip(token_ids, other_ids, ranks, values, strict=True)
-    ]
-
-
-def _project(matrix: Tensor, rows: Tensor, factor: Tensor, device: torch.device) -> Tensor:
-    """The rows of the embeddings times a factor [rank, d_model]: [rows, rank], float32, on the device."""
-    weight = factor.T.to(device)
-    return torch.cat([matrix[block].to(device, torch.float32) @ weight for block in torch.split(rows, ROWS)])
+    return torch.tensor([rows[label] for label in labels])

@@ -50,6 +50,76 @@ def test_pairs_are_the_largest_of_the_formed_matrix(head: int, tokeniser: Any) -
     assert named == [[VOCABULARY[number], number] for _, number in named]
 
 
+def form_outputs(model: Any, layer: int, head: int) -> Tensor:
+    """E·Wv·Wo·Uᵀ of a head, with the gains before attention and before the unembedding, in float64."""
+    block = model.model.layers[layer]
+    embeddings = model.model.embed_tokens.weight.double() * block.input_layernorm.weight.double()
+    values = block.self_attn.v_proj.weight.double().unflatten(0, (2, 12))[head // 2]
+    outputs = block.self_attn.o_proj.weight.double().unflatten(1, (4, 12))[:, head]
+    product: Tensor = (
+        embeddings @ values.T @ outputs.T * model.model.norm.weight.double() @ model.lm_head.weight.double().T
+    )
+    return product.detach()
+
+
+def test_what_a_head_writes_is_that_of_the_formed_matrix(tokeniser: Any) -> None:
+    model = build(TINY_MODELS["llama"])
+    found = attngeo.words(model, layer=1, head=2, circuit="ov", top=15, tokeniser=tokeniser, device="cpu")
+    formed = form_outputs(model, 1, 2)
+    assert found["kind"].tolist() == ["promotes"] * 15 + ["suppresses"] * 15
+    ordered = formed.flatten().sort().values.tolist()
+    assert found["value"].tolist() == pytest.approx([*ordered[:-16:-1], *ordered[:15]], rel=1e-4)
+    assert found["value"].tolist() == pytest.approx(formed[found["token_id"], found["other_id"]].tolist(), rel=1e-4)
+    eigenvalues = torch.linalg.eigvals(formed)
+    expected = (eigenvalues.real.sum() / eigenvalues.abs().sum()).item()
+    assert found.attrs["copying_score"] == pytest.approx(expected, abs=1e-4)
+    assert "gain of the last normalisation folded" in found.attrs["notes"]
+
+
+def test_a_head_that_copies_promotes_what_it_attends_to(tokeniser: Any) -> None:
+    """Values and outputs that pass the embeddings on to an unembedding that is tied to them."""
+    model = build(TINY_MODELS["gpt2"])
+    block = model.transformer.h[0]
+    with torch.no_grad():
+        values = block.attn.c_attn.weight[:, 64:72]
+        values.copy_(torch.linalg.qr(torch.randn(32, 8, generator=torch.Generator().manual_seed(0))).Q)
+        block.attn.c_proj.weight[:8] = values.T
+        for gain in (block.ln_1.weight, model.transformer.ln_f.weight):
+            gain.fill_(1)
+    heads = [attngeo.words(model, head=head, circuit="ov", top=3, tokeniser=tokeniser) for head in (0, 1)]
+    assert heads[0].attrs["copying_score"] == pytest.approx(1, abs=1e-5)
+    assert abs(heads[0].attrs["copying_chance"]) < 0.9
+    assert abs(heads[1].attrs["copying_score"]) < 0.9
+
+
+FINAL_NORMS = {
+    "llama": "model.norm", "gpt2": "transformer.ln_f", "gpt_neox": "gpt_neox.final_layer_norm",
+    "mpt": "transformer.norm_f", "phi": "model.final_layernorm", "gemma": "model.norm",
+    "t5": "decoder.final_layer_norm", "whisper": "model.decoder.layer_norm",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FINAL_NORMS)
+def test_the_gain_before_the_unembedding_is_found(name: str, tokeniser: Any) -> None:
+    """A gain that is doubled doubles what heads of the decoder write; Gemma stores gains less 1."""
+    model = build(TINY_MODELS[name])
+
+    def ask() -> pd.DataFrame:
+        return attngeo.words(model, stack="decoder", circuit="ov", top=3, tokeniser=tokeniser, device="cpu")
+
+    before = ask()
+    gain = model.get_submodule(FINAL_NORMS[name]).weight
+    with torch.no_grad():
+        gain.copy_(2 * gain + 1 if name == "gemma" else 2 * gain)
+    assert ask()["value"].tolist() == pytest.approx([2 * value for value in before["value"]], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert"])
+def test_a_layer_before_the_unembedding_is_said_to_be_left_out(name: str, tokeniser: Any) -> None:
+    found = attngeo.words(build(TINY_MODELS[name]), circuit="ov", top=3, tokeniser=tokeniser)
+    assert any("is left out" in note and "unembedding" in note for note in found.attrs["notes"])
+
+
 def test_tokens_of_a_file_have_pairs_of_their_own(tokeniser: Any, tmp_path: Path) -> None:
     model = build(TINY_MODELS["llama"])
     (tmp_path / "tokens.txt").write_text("w5\n\n##s\nw5\n")
