@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.identity import identify
+from attngeo.checkpoints.identity import Identity, identify
 from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
 from attngeo.errors import UsageError
@@ -24,14 +24,14 @@ from attngeo.scores.spec import SPREADS, score_names, z_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.models import list_models
-from attngeo.studies.results import Kept, locate_record
+from attngeo.studies.results import Kept, ResultRecord, locate_record
 from attngeo.studies.run import require_all
 
 if TYPE_CHECKING:
     import pandas as pd
 
 INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
-# What the scores of a content with some options depend on besides: the code, as it is when it is imported, and torch.
+# What the results of a content with some options depend on besides: the code, as it is when it is imported, and torch.
 VERSION = describe_code("torch")
 # What is kept about scores for the store alone: the `attrs` of a table are without it.
 OWN_ENTRIES = ("made", "layers", "options", "content", "version")
@@ -113,15 +113,7 @@ def score(  # noqa: D417 - the keywords are those of a session
 
 def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.DataFrame:
     """The table of scores of one model: `score` with a session."""
-    require_model(model, options.adapter, options.config)
-    identity = None
-    if not options.adapter and not options.config:  # what they name may change
-        identity = identify(model, session.hub)
-    record = None
-    if identity is not None:
-        content = {"content": identity.content, "version": VERSION}
-        chosen = dict(options.replace(memory=None))  # no number depends on it
-        record = locate_record("scores", content | {"options": chosen}, is_current=identity.is_current, about=content)
+    identity, record = find_record("scores", model, options, session)
     kept = None if record is None or session.results.fresh else record.load()
     if kept is None:
         from attngeo.scores.computing import compute
@@ -130,6 +122,25 @@ def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.
     else:
         session.progress(Progress("kept", f"scores of {kept.about['made']} from the result store"))
     return _build_frame(kept, options, kept.about["model"] if identity is None else in_utf8(identity.ref.text))
+
+
+def find_record(
+    kind: str, model: Model, options: ScoreOptions, session: Session
+) -> tuple[Identity | None, ResultRecord | None]:
+    """The identity of a model, and the record of what is kept about it; None each if it has none, or nothing is kept.
+
+    kind: of results. Raises ModelUnavailableError for a model, an adapter or a configuration that cannot be found.
+    """
+    require_model(model, options.adapter, options.config)
+    identity = None
+    if not options.adapter and not options.config:  # what they name may change
+        identity = identify(model, session.hub)
+    if identity is None:
+        return None, None
+    content = {"content": identity.content, "version": VERSION}
+    chosen = dict(options.replace(memory=None))  # no number depends on it
+    record = locate_record(kind, content | {"options": chosen}, is_current=identity.is_current, about=content)
+    return identity, record
 
 
 def _build_frame(kept: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
