@@ -60,7 +60,7 @@ def draw_position_map(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
     bar = {"title": {"text": "fast share", "side": "right"}}
     _lay_out(figure, heights, {"colorscale": MAGNITUDE, "cmin": 0, "colorbar": bar}, "head")
     title = compose_title(rows, "share of the fastest quarter of the rotary pairs")
-    return finish_figure(figure, title, top=TITLE_HEIGHT + PANEL_TITLE_HEIGHT)
+    return finish_figure(figure, title, top=_room_above(panels))
 
 
 def draw_kernels(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
@@ -103,7 +103,7 @@ def draw_kernels(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     offset = "tokens back: query position − key position"
     _lay_out(figure, heights, {"colorscale": SIGNED, "cmin": -1, "cmax": 1, "colorbar": bar}, offset)
     title = compose_title(heads, f"position kernel of the heads of layer {options.layer}")
-    return finish_figure(figure, title, top=TITLE_HEIGHT + PANEL_TITLE_HEIGHT)
+    return finish_figure(figure, title, top=_room_above(panels))
 
 
 def _compare_offsets(kernel: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -128,6 +128,11 @@ def _make_panels(panels: list[Panel]) -> tuple[go.Figure, list[int]]:
         subplot_titles=[panel.name for panel in panels],
     )
     return figure, heights
+
+
+def _room_above(panels: list[Panel]) -> int:
+    """Pixels above the panels, which have titles if there are several."""
+    return TITLE_HEIGHT + PANEL_TITLE_HEIGHT if len(panels) > 1 else TITLE_HEIGHT
 
 
 def _count_rows(panel: Panel) -> int:

@@ -124,10 +124,13 @@ def table_kernel(form: Form, table: Tensor, offsets: Sequence[int]) -> tuple[Ten
         keys = rows @ to_float64(form.right[key_head]).T
         means = []
         for offset in offsets:
+            if abs(offset) >= count:
+                means.append(rows.new_tensor(float("nan")))
+                continue
             first = max(offset, 0)
             last = count + min(offset, 0)
-            same = (queries[first:last] * keys[first - offset : last - offset]).sum()
-            means.append(same / (last - first) if first < last else same.new_tensor(float("nan")))
+            logits = (queries[first:last] * keys[first - offset : last - offset]).sum(1)
+            means.append(logits.mean())
         kernels.append(torch.stack(means))
         mean_square = ((queries.T @ queries) * (keys.T @ keys)).sum() / count**2
         mean = queries.mean(0) @ keys.mean(0)

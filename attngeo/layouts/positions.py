@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from attngeo.errors import CorruptCheckpointError, ShapeError
+from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.model_types import list_causal_types
 from attngeo.layouts.names import is_in
@@ -46,7 +46,7 @@ ALIBI_WORDS = ("alibi", True)
 ALIBI_RANGE = 8.0
 
 
-class Rotation(NamedTuple):
+class SiteRotation(NamedTuple):
     """The rotation of the queries and keys of a site.
 
     frequencies: of each pair of dimensions, in radians per position, negative if they rotate the other way, [pairs].
@@ -59,16 +59,17 @@ class Rotation(NamedTuple):
 
 
 class NoRotation(NamedTuple):
-    """Why a site has no `Rotation`. is_known: whether it is certain that queries and keys do not rotate."""
+    """Why a site has no `SiteRotation`. is_known: whether it is certain that queries and keys do not rotate."""
 
     reason: str
     is_known: bool
 
 
-def find_rotation(site: AttentionSite) -> Rotation | NoRotation:
+def find_rotation(site: AttentionSite) -> SiteRotation | NoRotation:
     """How queries and keys of a site rotate.
 
-    Raises what `rotary_frequencies` raises, ValueError for frequencies that are not finite, and ShapeError.
+    Raises what `rotary_frequencies` raises if the configuration makes no sense, ValueError for frequencies that are not
+    finite, and ShapeError.
     """
     rotary = site.rotary
     is_listed = site.family.rotary is not None or site.family.source
@@ -78,14 +79,17 @@ def find_rotation(site: AttentionSite) -> Rotation | NoRotation:
         return NoRotation("no rotary embeddings in this layer", True)
     if rotary is None or rotary.other:
         return NoRotation(rotary.other if rotary else "the order of its rotary dimensions is unknown", False)
-    frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer)
+    try:
+        frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer)
+    except UnsupportedModelError as error:
+        return NoRotation(str(error), False)
     if not frequencies.isfinite().all():
         raise ValueError("frequencies are not finite")
     width = 2 * len(frequencies)
     if width > site.head_dim:
         raise ShapeError(f"{width} rotary dimensions, expected at most head_dim {site.head_dim}")
     start = site.head_dim - width if rotary.tail else 0
-    return Rotation(-frequencies if rotary.reversed else frequencies, start, rotary.interleaved)
+    return SiteRotation(-frequencies if rotary.reversed else frequencies, start, rotary.interleaved)
 
 
 @contextmanager

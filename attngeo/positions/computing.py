@@ -25,7 +25,7 @@ from attngeo.geometry.positions import (
 )
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.positions import (
-    Rotation,
+    SiteRotation,
     explain_rotary,
     find_alibi_slopes,
     find_rotation,
@@ -110,7 +110,7 @@ def _measure_head(measures: _Measures, head: int, offsets: range, notes: list[st
     known = {offset: value for offset, value in kernel.items() if not math.isnan(value)}
     columns = [kernel[offset] for offset in range(len(KERNEL))]
     share = None if measures.fast_share is None else measures.fast_share[head].item()
-    preference = None if measures.scale is None else previous_token(torch.tensor(columns), scale).item()
+    preference = None if measures.scale is None else previous_token(torch.tensor(columns, dtype=torch.float64), scale).item()
     numbers = (share, preference, max(known, key=lambda offset: known[offset]), *columns)
     return dict(zip(MEASURES, numbers, strict=True)) | {"note": "; ".join(reasons)}
 
@@ -128,7 +128,7 @@ def _measure_form(
         return _Measures(kernel, None, None, "ALiBi: the kernel is −slope·Δ, as the model states it")
     with explain_rotary("give its config.json with $config", "config"):
         rotation = find_rotation(site)
-    if isinstance(rotation, Rotation):
+    if isinstance(rotation, SiteRotation):
         return _measure_rotation(site, form, rotation, offsets)
     if not rotation.is_known:
         return f"no position kernel: {rotation.reason}"
@@ -141,7 +141,7 @@ def _measure_form(
     return _measure_table(site, form, name, tables[name], offsets)
 
 
-def _measure_rotation(site: AttentionSite, form: Form, rotation: Rotation, offsets: Sequence[int]) -> _Measures:
+def _measure_rotation(site: AttentionSite, form: Form, rotation: SiteRotation, offsets: Sequence[int]) -> _Measures:
     frequencies = rotation.frequencies
     pairs = pair_statistics(form, len(frequencies), interleaved=rotation.interleaved, start=rotation.start)
     rotating = 2 * int(frequencies.count_nonzero())

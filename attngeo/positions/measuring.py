@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import Model
 from attngeo.keywords import takes
 from attngeo.positions.options import MEASURES, PositionOptions, position_columns
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.score import OWN_ENTRIES, find_record
+from attngeo.scores.score import build_frame, find_record
 from attngeo.session import ResultOptions, Session
 
 if TYPE_CHECKING:
@@ -92,12 +91,6 @@ def measure_model(model: Model, session: Session, *, options: PositionOptions) -
     else:
         session.progress(Progress("kept", f"positions of {kept.about['made']} from the result store"))
 
-    import pandas as pd
-
-    frame = pd.DataFrame(kept.rows, columns=list(position_columns()))
-    frame = frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(NUMBERS, "float64"))
-    about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}
-    name = kept.about["model"] if identity is None else in_utf8(identity.ref.text)
-    frame["model"] = name
-    frame.attrs = {"title": "Positions that heads look at"} | about | {"model": name} | dict(options)
-    return frame
+    frame = build_frame(kept, position_columns(), options, identity)
+    frame.attrs = {"title": "Positions that heads look at"} | frame.attrs
+    return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(NUMBERS, "float64"))

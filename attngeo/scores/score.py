@@ -17,6 +17,7 @@ from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
 from attngeo.errors import UsageError
 from attngeo.keywords import takes
+from attngeo.options import Options
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import describe_code, merge_origins
 from attngeo.scores.options import ScoreOptions
@@ -121,7 +122,9 @@ def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.
         kept = compute(model if identity is None else identity.ref, options, session, record)
     else:
         session.progress(Progress("kept", f"scores of {kept.about['made']} from the result store"))
-    return _build_frame(kept, options, kept.about["model"] if identity is None else in_utf8(identity.ref.text))
+    frame = build_frame(kept, score_columns(), options, identity)
+    frame.attrs = {"title": "Attention scores"} | frame.attrs
+    return frame.astype(dict.fromkeys(INTEGERS, "Int64"))
 
 
 def find_record(
@@ -143,12 +146,13 @@ def find_record(
     return identity, record
 
 
-def _build_frame(kept: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
-    """The table, with the model's name as it was given this time."""
+def build_frame(kept: Kept, columns: Sequence[str], options: Options, identity: Identity | None) -> pd.DataFrame:
+    """The table of a result, whose `attrs` say how it was made, with the model's name as it was given this time."""
     import pandas as pd
 
-    frame = pd.DataFrame(kept.rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
+    model = kept.about["model"] if identity is None else in_utf8(identity.ref.text)
+    frame = pd.DataFrame(kept.rows, columns=list(columns))
     frame["model"] = model
     about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}
-    frame.attrs = {"title": "Attention scores"} | about | {"model": model} | dict(options) | {"device": about["device"]}
+    frame.attrs = about | {"model": model} | dict(options) | {"device": about["device"]}
     return frame
