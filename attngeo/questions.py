@@ -110,6 +110,10 @@ QUESTIONS = {
             "attngeo.gradients.options:gradient_columns",
         ),
         Question(
+            "positions", "attngeo.positions.options:PositionOptions", f"{ANSWERS}:measure_positions",
+            "attngeo.positions.options:position_columns",
+        ),
+        Question(
             "pretrain", f"{ANSWERS}:PretrainTable", f"{ANSWERS}:train", "attngeo.pretrain.curves:list_curve_columns"
         ),
         Question(
@@ -133,7 +137,7 @@ QUESTIONS = {
 }  # fmt: skip
 
 # The columns by which rows of scores, and of the curves of trainings, are told apart.
-SCORE_KEYS = ("model", "stack", "layer", "head")
+SCORE_KEYS = ("model", "stack", "layer", "head", "symmetry")
 CURVE_KEYS = ("objective", "init", "seed", "step", "stack", "layer", "head", "loss")
 SAPONATI, WIBISONO = "attngeo.papers.saponati2025.comparison", "attngeo.papers.wibisono2023.summaries"
 VIEWS = {

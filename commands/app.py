@@ -60,6 +60,9 @@ COMMANDS = {
     "gradients": SubCommand(
         READ, "Score the updates that a text asks of every query-key matrix: where its scores come from."
     ),
+    "positions": SubCommand(
+        READ, "Show where each head looks by position alone: one token back, at itself, or far away."
+    ),
     "pretrain": SubCommand(TRAIN, "Train a small transformer from scratch and score its attention as it learns."),
     "cbow": SubCommand(
         TRAIN, "Train CBOW with negative sampling (word2vec) on a text, with gensim. Each line is a sentence."

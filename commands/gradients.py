@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from attngeo import gradients as library
 from attngeo.bounds.names import printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
@@ -62,10 +63,8 @@ def gradients(
     require_model(model)
     require_text_data(options.text)
 
-    from attngeo.gradients import measure
-
     with Bar(model, verbosity) as progress:
-        found = measure(model, options=options, hub=hub, progress=progress)
+        found = library.measure(model, options=options, hub=hub, progress=progress)
     if pairs_output is not None:
         write_table(found.tabulate_pairs(), pairs_output)
     outputs.deliver(found.rows, _print_updates)

@@ -86,7 +86,7 @@ def run_all(
     kept = sum(bool(outcome.notes) for outcome in seen)
     if kept and not alone:
         verbosity.note(
-            f"{kept} of {len(settings)} {unit} with scores from the result store; --fresh computes them again"
+            f"{kept} of {len(settings)} {unit} with results from the result store; --fresh computes them again"
         )
     return outcomes
 

@@ -20,6 +20,8 @@ from attngeo.gradients import measure
 from attngeo.gradients.options import GradientOptions
 from attngeo.keywords import takes
 from attngeo.options import PANELS, Options, option, options_of, parse_bytes
+from attngeo.positions import measure as measure_positions
+from attngeo.positions.options import PositionOptions
 from attngeo.pretrain.options import ComparisonOptions
 from attngeo.scores.layers import parse_layers
 from attngeo.scores.options import ScoreOptions
@@ -28,7 +30,8 @@ FUNCTIONS = {
     ScoreOptions: attngeo.score, AnalogyOptions: attngeo.analogy, NearestOptions: attngeo.nearest,
     WordOptions: attngeo.words,
     CbowOptions: train_cbow, PlotOptions: attngeo.plot,
-    ComparisonOptions: attngeo.pretrain.compare, GradientOptions: measure, HubAccess: attngeo.open_embedding,
+    ComparisonOptions: attngeo.pretrain.compare, GradientOptions: measure, PositionOptions: measure_positions,
+    HubAccess: attngeo.open_embedding,
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ It is not run. Each wrong call has a comment with the error that mypy reports; a
 
 import attngeo
 from attngeo.gradients import measure
+from attngeo.positions import measure as measure_positions
 from attngeo.pretrain import compare, make_options
 
 
@@ -54,3 +55,5 @@ def call_public_functions() -> None:
     compare(make_options("tiny"), "folder", seeds="2")  # type: ignore[arg-type]
     measure("demo:encoder", text="novel.txt", objective="clm", sequences=8).rows.attrs  # noqa: B018
     measure("demo:encoder", objective="image")  # type: ignore[arg-type]
+    measure_positions("demo:decoder", layers=[0], fold_norm=True, fresh=True).attrs  # noqa: B018
+    measure_positions("demo:decoder", layer=0)  # type: ignore[call-arg]

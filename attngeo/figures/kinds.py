@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attngeo.errors import UsageError
 from attngeo.figures.names import replace_title
 from attngeo.options import DRAWING, Options, option
+from attngeo.positions.options import KERNEL
 from attngeo.scores.spec import score_names
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ COMMON = ("title",)
 # Source of the rows of a figure → the command or function that makes them.
 SOURCES = {
     "score": "attngeo score -o FILE", "matrix": "attngeo score", "pretrain": "attngeo pretrain",
+    "positions": "attngeo positions -o FILE",
     "gradients": "attngeo gradients -o FILE", "pairs": "attngeo gradients --pairs-output FILE",
     "analogy": "attngeo analogy -o FILE", "explain": "attngeo analogy --explain CORPUS -o FILE",
     "simulate": "attngeo tabular simulate -o FILE", "cells": "attngeo tabular predict --attention-output FILE",
@@ -216,6 +218,16 @@ FIGURES: dict[str, FigureSpec] = {
         FigureSpec(
             name="outliers", draw="matrix:draw_outliers", source="matrix", options=("over", "stack"),
             description="rows and columns of W_qk that are outliers of several layers, against chance",
+        ),
+        FigureSpec(
+            name="position-map", draw="positions:draw_position_map", source="positions", most_models=1,
+            columns=(*SCORED, "fast_share"), options=("stack", "where"),
+            description="share of fast rotary pairs of every head, as a map of layers × heads",
+        ),
+        FigureSpec(
+            name="position-kernel", draw="positions:draw_kernels", source="positions", most_models=1,
+            columns=(*SCORED, *KERNEL), options=("layer", "stack", "where"),
+            description="position kernel of the heads of one layer: how far back they look by position alone",
         ),
         FigureSpec(
             name="training", draw="training:draw_training", source="pretrain", columns=TRAINED, draws_loss=True,

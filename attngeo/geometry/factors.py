@@ -47,13 +47,16 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor, *, interleaved: bool, start:
     Source: Su et al. 2021 (arXiv 2104.09864), eq. 34.
     """
     pairs = len(cosine)
-    end = start + 2 * pairs
-    rotating = x[:, start:end]
-    if interleaved:
-        first, second = rotating[:, 0::2], rotating[:, 1::2]
-    else:
-        first, second = rotating[:, :pairs], rotating[:, pairs:]
+    first, second = split_pairs(x, pairs, interleaved=interleaved, start=start)
     cosine, sine = (angle.reshape(1, pairs, *[1] * (x.ndim - 2)) for angle in (cosine, sine))
     turned = (first * cosine - second * sine, second * cosine + first * sine)
     rotated = torch.stack(turned, dim=2).flatten(1, 2) if interleaved else torch.cat(turned, dim=1)
-    return torch.cat([x[:, :start], rotated, x[:, end:]], dim=1)
+    return torch.cat([x[:, :start], rotated, x[:, start + 2 * pairs :]], dim=1)
+
+
+def split_pairs(x: Tensor, pairs: int, *, interleaved: bool, start: int = 0) -> tuple[Tensor, Tensor]:
+    """The first and the second dimension of each rotary pair, [heads, pairs, ...] each; arguments as for `rotate`."""
+    rotating = x[:, start : start + 2 * pairs]
+    if interleaved:
+        return rotating[:, 0::2], rotating[:, 1::2]
+    return rotating[:, :pairs], rotating[:, pairs:]

@@ -144,7 +144,7 @@ def rotary_frequencies(section: Fields, family: Family, head_dim: int, layer: in
         if factors.shape != plain.shape:
             raise ValueError(f"{len(plain)} pairs and {list(factors.shape)} factors")
         return plain / factors
-    raise UnsupportedModelError(f"rotary scaling {scaling!r:.60} is unsupported; leave out $rope_offset", "rope_offset")
+    raise UnsupportedModelError(f"rotary scaling {scaling!r:.60} is unsupported")
 
 
 def rotates(section: Fields, family: Family, layer: int) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, create_model
 
+from attngeo import gradients
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.analogies.questions import require_questions
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
@@ -20,6 +21,8 @@ from attngeo.embeddings.reference import require_embedding
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError
 from attngeo.gradients.options import GradientOptions
 from attngeo.options import Options, option, options_of
+from attngeo.positions.measuring import measure_model
+from attngeo.positions.options import MEASURES, PositionOptions
 from attngeo.pretrain.options import (
     ComparisonOptions,
     ImagePretrainOptions,
@@ -36,6 +39,7 @@ from attngeo.scores.score import score_model
 from attngeo.scores.spec import number_columns
 from attngeo.session import Session
 from attngeo.studies.engine import run_study
+from attngeo.studies.run import Function
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import read_results
 
@@ -127,6 +131,27 @@ PretrainTable = create_model("PretrainTable", __base__=_OfRuns, **_declare_run_o
 
 def score_all(options: ScoreOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
     """Scores of every layer and head of some models. A model that fails costs only its rows."""
+    chosen = options.replace(per_head=options.given.get("per_head", True), **_resolve_source(options, workplace))
+    return _ask_each(partial(score_model, options=chosen), models, workplace)
+
+
+def measure_positions(options: PositionOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
+    """Where each head of some models looks by position alone. A model that fails costs only its rows."""
+    chosen = options.replace(**_resolve_source(options, workplace))
+    return _ask_each(partial(measure_model, options=chosen), models, workplace)
+
+
+def _resolve_source(options: ScoreOptions | PositionOptions, workplace: Workplace) -> dict[str, Any]:
+    """The adapters and the configuration of a model, by their paths on this machine."""
+    paths = workplace.paths
+    return {
+        "adapter": [paths.resolve_adapter(text) for text in options.adapter],
+        "config": None if options.config is None else paths.resolve(options.config),
+    }
+
+
+def _ask_each(function: Function[str, pd.DataFrame], models: Models, workplace: Workplace) -> ResultsAnswer:
+    """The tables of some models together, and the models that fail."""
     references: dict[str, str] = {}
     failures: list[tuple[str, AttnGeoError]] = []
     for model in models:
@@ -134,12 +159,7 @@ def score_all(options: ScoreOptions, workplace: Workplace, *, models: Models) ->
             references[workplace.paths.resolve(model)] = model
         except AttnGeoError as error:
             failures.append((model, error))
-    chosen = options.replace(
-        per_head=options.given.get("per_head", True),
-        adapter=[workplace.paths.resolve_adapter(text) for text in options.adapter],
-        config=None if options.config is None else workplace.paths.resolve(options.config),
-    )
-    outcomes = run_study(partial(score_model, options=chosen), list(references), workplace.session)
+    outcomes = run_study(function, list(references), workplace.session)
     answer = ResultsAnswer.of(*(outcome.result for outcome in outcomes if outcome.result is not None))
     failures += [(references[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
     answer.failures = sorted(failures, key=lambda failure: models.index(failure[0]))
@@ -171,19 +191,18 @@ def measure_gradients(options: GradientOptions, workplace: Workplace, *, models:
         require_model(reference)
     require_text_data(options.text)
 
-    from attngeo.gradients import measure
-
     session = workplace.session
     measured = [
-        measure(reference, options=options, hub=session.hub, progress=session.progress) for reference in references
+        gradients.measure(reference, options=options, hub=session.hub, progress=session.progress)
+        for reference in references
     ]
-    return ResultsAnswer.of(*(gradients.rows for gradients in measured))
+    return ResultsAnswer.of(*(of_model.rows for of_model in measured))
 
 
 def read_file(options: Options, workplace: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> ResultsAnswer:  # noqa: ARG001 - a file has no options
     """Rows of a file that attngeo wrote. path: relative to the recipe."""
     file = Path(workplace.paths.locate(path))
-    rows = read_results(file, (), "attngeo … -o FILE", numbers=number_columns())
+    rows = read_results(file, (), "attngeo … -o FILE", numbers=(*number_columns(), *MEASURES))
     digest = hashlib.sha256(read_small_bytes(file, MOST_RESULTS_BYTES)).hexdigest()
     rows.attrs = {"model": path, "sha256": digest}
     return ResultsAnswer.of(rows)

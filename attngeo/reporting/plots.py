@@ -22,6 +22,8 @@ from attngeo.estimators.shared.paths import require_saved
 from attngeo.estimators.tabular.options import MADE_BY as TABULAR
 from attngeo.figures.kinds import FIGURES, SOURCES, FigureSpec, PlotOptions
 from attngeo.keywords import takes_after_two
+from attngeo.positions.measuring import measure_model
+from attngeo.positions.options import MEASURES, PositionOptions
 from attngeo.progress import ProgressCallback
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import score_model
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 # How messages call a DataFrame, which has no name.
 THE_TABLE = "the table"
+# Sources whose rows a model gives, one for each layer or head.
+OF_MODELS = ("score", "positions")
 # Columns of the experiments on tables that name a setting.
 METHOD_SETTING = ("n_c", "noise", "corr")
 # The files of a folder of pretrain that hold curves: of a comparison, and of a single run.
@@ -129,7 +133,7 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
     rows = _read_inputs(spec, tables, others, options, session)
     where, of_published = spec.split_where(options)
     rows = filter_rows(rows, where, THE_TABLE)
-    if spec.source == "score":
+    if spec.source in OF_MODELS:
         refuse_repeated(rows)
         beside = []
         if spec.beside:
@@ -161,7 +165,7 @@ def _require_sources(spec: FigureSpec, tables: Sequence[Any], others: Sequence[A
         if not is_frame(source):
             require_results(source, SOURCES[spec.source])
     for source in others:
-        if spec.source == "score":
+        if spec.source in OF_MODELS:
             require_model(source)
         elif spec.source == "analogy":
             require_embedding(source)
@@ -188,6 +192,8 @@ def _read_inputs(
         )
     if others and spec.source == "score":
         frames += [score_model(model, session, options=ScoreOptions(per_head=True)) for model in others]
+    elif others and spec.source == "positions":
+        frames += [measure_model(model, session, options=PositionOptions()) for model in others]
     elif others and spec.source == "analogy":
         from attngeo.analogies.analogy import analogy
 
@@ -211,7 +217,7 @@ def _read_rows(source: Any, spec: FigureSpec, options: PlotOptions) -> pd.DataFr
     if is_frame(source):
         rows = require_columns(source, columns, THE_TABLE, made_by.removesuffix(" -o FILE"))
     else:
-        rows = read_results(source, columns, made_by, numbers=number_columns())
+        rows = read_results(source, columns, made_by, numbers=(*number_columns(), *MEASURES))
     return _name_run(rows, source) if spec.source == "pretrain" else rows
 
 

@@ -63,7 +63,7 @@ def compute(model: Model, options: ScoreOptions, session: Session, record: Resul
         sites, skipped = sites_of(store, options, lambda file: session.progress(Progress("download", file)))
         require_updates(store, sites)
         sites = select(sites, options.stack, options.layers, store.ref)
-        description = _describe_making(store, sites, options, device) | {"skipped": skipped}
+        description = describe_making(store, sites, options, device) | {"skipped": skipped}
         rows = {} if record is None else _take_finished(record, len(sites), device, session)
         missing = {number: site for number, site in enumerate(sites) if number not in rows}
         common = {
@@ -215,10 +215,10 @@ def _empty(notes: list[str], frobenius_norm: float = math.nan) -> Row:
     return scores | {"frobenius_norm": frobenius_norm, "note": "; ".join(notes)}
 
 
-def _describe_making(
+def describe_making(
     store: TensorStore, sites: list[AttentionSite], options: ScoreOptions, device: torch.device
 ) -> dict[str, Any]:
-    """How scores are made, for reports and for the list of what is kept."""
+    """How results are made, for reports and for the list of what is kept."""
     return {
         **software(), **machine(), "model": store.ref, "revision": store.revision, "device": str(device),
         "layers": len(sites), "options": dict(options),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -12,7 +10,7 @@ from torch.nn.functional import softplus
 
 from attngeo.checkpoints.adapters import FACTORS
 from attngeo.choices import Convention
-from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
+from attngeo.errors import UnsupportedModelError
 from attngeo.geometry.factors import append_bias, fold_head_norm, rotate
 from attngeo.geometry.forms import Form
 from attngeo.layouts.layout import (
@@ -25,8 +23,12 @@ from attngeo.layouts.layout import (
     assemble,
     count_shared_rows,
 )
-from attngeo.layouts.rotary import rotary_frequencies, rotary_scaling, rotates
+from attngeo.layouts.positions import NoRotation, explain_rotary, find_rotation
+from attngeo.layouts.rotary import rotary_scaling
 from attngeo.scores.options import ScoreOptions
+
+# The note of a form that is at offset 0 because no other was asked for.
+NO_OFFSET = "rotary: relative offset 0"
 
 
 def key_heads_of(site: AttentionSite, convention: Convention) -> list[int]:
@@ -240,7 +242,7 @@ def _scale_rotated(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) 
     if not site.may_rotate:
         return ""
     shared = count_shared_rows(site, tensors) if isinstance(site.layout, LatentLayout) else None
-    with _explain_rotary("correct it"):
+    with explain_rotary("correct it"):
         factor, count = rotary_scaling(site.section, site.family, site.head_dim, site.layer, shared)
     if factor == 1:
         return ""
@@ -255,43 +257,23 @@ def _scale_rotated(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) 
 
 def _rotate(site: AttentionSite, heads: HeadsByLetter, offset: int) -> str:
     """Rotate the queries by the relative offset, as rotary embeddings do between two positions. A note, or ""."""
-    rotary = site.rotary
     if not offset:
-        return "rotary: relative offset 0" if rotary else ""
-    is_listed = site.family.rotary is not None or site.family.source
-    if rotary is None and (is_listed or not any("rope" in name for name in site.section)):
-        return "no rotary embeddings: the offset has no effect"
-    with _explain_rotary("score without $rope_offset", "rope_offset"):
-        if not rotates(site.section, site.family, site.layer):
-            return "no rotary embeddings in this layer: the offset has no effect"
-        if rotary is None or rotary.other:
-            reason = rotary.other if rotary else "the order of its rotary dimensions is unknown"
-            raise UnsupportedModelError(
-                f"{site.section.get('model_type', site.module)!r} has no relative offset: {reason}; score without "
-                "$rope_offset, or another stack with $stack",
-                "rope_offset",
-                "stack",
-            )
-        frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer)
-        if not frequencies.isfinite().all():
-            raise ValueError("frequencies are not finite")
-    if 2 * len(frequencies) > site.head_dim:
-        raise ShapeError(f"{2 * len(frequencies)} rotary dimensions, expected at most head_dim {site.head_dim}")
-    angles = (-offset if rotary.reversed else offset) * frequencies
-    start = site.head_dim - 2 * len(angles) if rotary.tail else 0
+        return NO_OFFSET if site.rotary else ""
+    with explain_rotary("score without $rope_offset", "rope_offset"):
+        rotation = find_rotation(site)
+    if isinstance(rotation, NoRotation):
+        if rotation.is_known:
+            return f"{rotation.reason}: the offset has no effect"
+        raise UnsupportedModelError(
+            f"{site.section.get('model_type', site.module)!r} has no relative offset: {rotation.reason}; score without "
+            "$rope_offset, or another stack with $stack",
+            "rope_offset",
+            "stack",
+        )
+    angles = offset * rotation.frequencies
     cosine = angles.cos().to(heads["q"].weight)
     sine = angles.sin().to(heads["q"].weight)
-    heads["q"] = heads["q"].change(lambda x: rotate(x, cosine, sine, interleaved=rotary.interleaved, start=start))
+    heads["q"] = heads["q"].change(
+        lambda x: rotate(x, cosine, sine, interleaved=rotation.interleaved, start=rotation.start)
+    )
     return f"rotary: relative offset {offset}"
-
-
-@contextmanager
-def _explain_rotary(advice: str, *option: str) -> Iterator[None]:
-    """Inside, what an invalid description of rotary embeddings raises becomes a CorruptCheckpointError."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise CorruptCheckpointError(
-            f"config.json describes an invalid rotary embedding ({type(error).__name__}: {error}); {advice}",
-            *option,
-        ) from None

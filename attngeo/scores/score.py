@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.identity import identify
+from attngeo.checkpoints.identity import Identity, identify
 from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
 from attngeo.errors import UsageError
 from attngeo.keywords import takes
+from attngeo.options import Options
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import describe_code, merge_origins
 from attngeo.scores.options import ScoreOptions
@@ -24,14 +25,14 @@ from attngeo.scores.spec import SPREADS, score_names, z_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.models import list_models
-from attngeo.studies.results import Kept, locate_record
+from attngeo.studies.results import Kept, ResultRecord, locate_record
 from attngeo.studies.run import require_all
 
 if TYPE_CHECKING:
     import pandas as pd
 
 INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
-# What the scores of a content with some options depend on besides: the code, as it is when it is imported, and torch.
+# What the results of a content with some options depend on besides: the code, as it is when it is imported, and torch.
 VERSION = describe_code("torch")
 # What is kept about scores for the store alone: the `attrs` of a table are without it.
 OWN_ENTRIES = ("made", "layers", "options", "content", "version")
@@ -113,15 +114,7 @@ def score(  # noqa: D417 - the keywords are those of a session
 
 def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.DataFrame:
     """The table of scores of one model: `score` with a session."""
-    require_model(model, options.adapter, options.config)
-    identity = None
-    if not options.adapter and not options.config:  # what they name may change
-        identity = identify(model, session.hub)
-    record = None
-    if identity is not None:
-        content = {"content": identity.content, "version": VERSION}
-        chosen = dict(options.replace(memory=None))  # no number depends on it
-        record = locate_record("scores", content | {"options": chosen}, is_current=identity.is_current, about=content)
+    identity, record = find_record("scores", model, options, session)
     kept = None if record is None or session.results.fresh else record.load()
     if kept is None:
         from attngeo.scores.computing import compute
@@ -129,15 +122,37 @@ def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.
         kept = compute(model if identity is None else identity.ref, options, session, record)
     else:
         session.progress(Progress("kept", f"scores of {kept.about['made']} from the result store"))
-    return _build_frame(kept, options, kept.about["model"] if identity is None else in_utf8(identity.ref.text))
+    frame = build_frame(kept, score_columns(), options, identity)
+    frame.attrs = {"title": "Attention scores"} | frame.attrs
+    return frame.astype(dict.fromkeys(INTEGERS, "Int64"))
 
 
-def _build_frame(kept: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
-    """The table, with the model's name as it was given this time."""
+def find_record(
+    kind: str, model: Model, options: ScoreOptions, session: Session
+) -> tuple[Identity | None, ResultRecord | None]:
+    """The identity of a model, and the record of what is kept about it; None each if it has none, or nothing is kept.
+
+    kind: of results. Raises ModelUnavailableError for a model, an adapter or a configuration that cannot be found.
+    """
+    require_model(model, options.adapter, options.config)
+    identity = None
+    if not options.adapter and not options.config:  # what they name may change
+        identity = identify(model, session.hub)
+    if identity is None:
+        return None, None
+    content = {"content": identity.content, "version": VERSION}
+    chosen = dict(options.replace(memory=None))  # no number depends on it
+    record = locate_record(kind, content | {"options": chosen}, is_current=identity.is_current, about=content)
+    return identity, record
+
+
+def build_frame(kept: Kept, columns: Sequence[str], options: Options, identity: Identity | None) -> pd.DataFrame:
+    """The table of a result, whose `attrs` say how it was made, with the model's name as it was given this time."""
     import pandas as pd
 
-    frame = pd.DataFrame(kept.rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
+    model = kept.about["model"] if identity is None else in_utf8(identity.ref.text)
+    frame = pd.DataFrame(kept.rows, columns=list(columns))
     frame["model"] = model
     about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}
-    frame.attrs = {"title": "Attention scores"} | about | {"model": model} | dict(options) | {"device": about["device"]}
+    frame.attrs = about | {"model": model} | dict(options) | {"device": about["device"]}
     return frame

@@ -13,11 +13,12 @@ from attngeo.circuits.word_options import WordOptions
 from attngeo.embeddings.options import CbowOptions
 from attngeo.gradients.options import GradientOptions
 from attngeo.options import PANELS, Options, choices_of, options_of
+from attngeo.positions.options import PositionOptions
 from attngeo.scores.options import ScoreOptions
 
 COMMANDS: dict[str, type[Options]] = {
     "score": ScoreOptions, "analogy": AnalogyOptions, "nearest": NearestOptions, "cbow": CbowOptions,
-    "gradients": GradientOptions, "words": WordOptions,
+    "gradients": GradientOptions, "positions": PositionOptions, "words": WordOptions,
 }  # fmt: skip
 
 

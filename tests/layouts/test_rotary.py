@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.checkpoints import write_single
+from support.checkpoints import CONFIG, write_single
 from support.messages import assert_fails, refuses
 from support.running_model import assert_same_logits, inputs_of, record_tiny
 from support.tiny_models import BERT, LLAMA as TINY, MLA, TEXT, TinyModel, build
@@ -127,9 +127,12 @@ def test_gemma3_scales_only_its_global_layers() -> None:
     assert (local[0].item(), full[0].item()) == (1.0, 0.125)
 
 
-def test_unknown_scaling_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"'wobbly'.*rope_offset"):
+def test_unknown_scaling_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="rotary scaling 'wobbly' is unsupported"):
         rotary_frequencies({"rope_scaling": {"rope_type": "wobbly"}}, FAMILIES["llama"], 32, 0)
+    folder = write_single(tmp_path, config=CONFIG | {"rope_scaling": {"rope_type": "wobbly"}})
+    with pytest.raises(UnsupportedModelError, match=r"'wobbly'.*without rope_offset"):
+        attngeo.score(folder, rope_offset=1)
 
 
 @pytest.mark.parametrize("nested", [{}, {"a": 1}, {"rope_theta": 1e9}], ids=str)

@@ -55,6 +55,13 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "model": "key `models` of the results",
         "pairs_output": "a file for the figure `pairs`; a recipe reads it",
     },
+    "positions": {
+        "models": "key of the results",
+        "fresh": "attngeo cache clear removes what a report would take from the result store",
+        "columns": "key of a table",
+        "sort": "readers sort the tables of a page",
+        "top": "readers sort the tables of a page",
+    },
     "theory": {"names": "key `statements` of the results", "text": "counts tokens; a recipe reads its file"},
     "pretrain": {"resume": "an interrupted report always resumes its runs"},
     "simulate": {"fresh": "attngeo cache clear removes what a report would take from the result store"},

@@ -32,6 +32,7 @@ REQUESTED = {
     "pretrain": 'options = { model = "config.json", data = "text.txt", compare = ["default", "symmetric"], seeds = 2, '
     "steps = 2, batch_size = 8, seq_len = 16, vocab_size = 120 }",
     "gradients": 'models = ["demo:encoder"]\noptions = { sequences = 2, seq_len = 16 }',
+    "positions": 'models = ["demo:encoder", "demo:decoder"]\noptions = { layers = [0] }',
     "theory": 'statements = ["lemma-1"]',
     "simulate": 'options = { methods = "lr", datasets = 4, settings = ["1,0,0.9"] }',
     "auto-mpg": 'options = { methods = "lr", seeds = 4, data = "cars.csv" }',
@@ -41,7 +42,7 @@ REQUESTED = {
 }
 
 # Those that consist of runs, which several processes can share.
-STUDIES, JOBS = {"score", "pretrain", "simulate", "auto-mpg", "efa"}, 4
+STUDIES, JOBS = {"score", "positions", "pretrain", "simulate", "auto-mpg", "efa"}, 4
 
 
 @pytest.fixture

@@ -1,0 +1,180 @@
+"""What tells an attention site the positions of tokens: a rotation, a table of learned positions, or ALiBi.
+
+Known by its configuration and the names of tensors; reads no weights.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
+from attngeo.layouts.layout import AttentionSite
+from attngeo.layouts.model_types import list_causal_types
+from attngeo.layouts.names import is_in
+from attngeo.layouts.rotary import rotary_frequencies, rotates
+
+# Names of tables that have a row for each position; what stands before "embed" in a name is where the table is added.
+TABLE = re.compile(
+    r"(?:(?P<around>.*)\.)?(?:wpe|positions_embed|position_embeddings?|embed_positions|pos_embed(?:ding)?"
+    r"|positional_embedding)(?:\.weight)?"
+)
+EMBEDDINGS = re.compile(r"(?:^|\.)\w*embed\w*$")
+# Parts of names of what depends on the distance of two tokens and is added to their logit.
+RELATIVE = re.compile(r"(?:^|[._])rel(?:ative)?_(?:pos|att|emb)")
+# Model types whose positions begin after the number of the padding token.
+PADDED = frozenset({
+    "altclip_text_model", "bridgetower_text_model", "camembert", "clap_text_model", "data2vec-text", "esm", "ibert",
+    "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
+    "xlm-roberta-xl", "xmod",
+})  # fmt: skip
+# More rows than positions are these at most.
+MOST_UNUSED = 2
+# Towers of text that the census does not know to be causal: a mask is all that makes them so.
+CAUSAL_TEXTS = frozenset(
+    f"{name}_text_model" for name in ("aimv2", "clip", "clipseg", "groupvit", "metaclip_2", "owlv2", "owlvit", "xclip")
+)
+# Model types that always have ALiBi, and the words of a configuration that names it.
+ALIBI_TYPES = ("bloom", "gpt_refact", "mpt")
+ALIBI_WORDS = ("alibi", True)
+# The smallest slope is 2 to minus this, unless the configuration says so.
+ALIBI_RANGE = 8.0
+
+
+class SiteRotation(NamedTuple):
+    """The rotation of the queries and keys of a site.
+
+    frequencies: of each pair of dimensions, in radians per position, negative if they rotate the other way, [pairs].
+    start: the first of the 2·pairs dimensions of a head that rotate. interleaved: as for `Rotary`.
+    """
+
+    frequencies: Tensor
+    start: int
+    interleaved: bool
+
+
+class NoRotation(NamedTuple):
+    """Why a site has no `SiteRotation`. is_known: whether it is certain that queries and keys do not rotate."""
+
+    reason: str
+    is_known: bool
+
+
+def find_rotation(site: AttentionSite) -> SiteRotation | NoRotation:
+    """How queries and keys of a site rotate.
+
+    Raises what `rotary_frequencies` raises if the configuration makes no sense, ValueError for frequencies that are not
+    finite, and ShapeError.
+    """
+    rotary = site.rotary
+    is_listed = site.family.rotary is not None or site.family.source
+    if rotary is None and (is_listed or not any("rope" in name for name in site.section)):
+        return NoRotation("no rotary embeddings", True)
+    if not rotates(site.section, site.family, site.layer):
+        return NoRotation("no rotary embeddings in this layer", True)
+    if rotary is None or rotary.other:
+        return NoRotation(rotary.other if rotary else "the order of its rotary dimensions is unknown", False)
+    try:
+        frequencies = rotary_frequencies(site.section, site.family, site.head_dim, site.layer)
+    except UnsupportedModelError as error:
+        return NoRotation(str(error), False)
+    if not frequencies.isfinite().all():
+        raise ValueError("frequencies are not finite")
+    width = 2 * len(frequencies)
+    if width > site.head_dim:
+        raise ShapeError(f"{width} rotary dimensions, expected at most head_dim {site.head_dim}")
+    start = site.head_dim - width if rotary.tail else 0
+    return SiteRotation(-frequencies if rotary.reversed else frequencies, start, rotary.interleaved)
+
+
+@contextmanager
+def explain_rotary(advice: str, *option: str) -> Iterator[None]:
+    """Inside, what an invalid description of rotary embeddings raises becomes a CorruptCheckpointError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise CorruptCheckpointError(
+            f"config.json describes an invalid rotary embedding ({type(error).__name__}: {error}); {advice}",
+            *option,
+        ) from None
+
+
+def find_table(site: AttentionSite, names: Collection[str]) -> str | None:
+    """The tensor with a row for each position of the tokens that a site attends to; None if there is none.
+
+    Of several, it is that of the innermost part of the model that holds the site. names: of all tensors.
+    """
+    tables = {}
+    for name in names:
+        match = TABLE.fullmatch(name)
+        if match is None:
+            continue
+        part = EMBEDDINGS.sub("", match["around"] or "")
+        if is_in(site.module, part):
+            tables[part] = name
+    return tables[max(tables, key=len)] if tables else None
+
+
+def first_position(section: Mapping[str, Any], rows: int) -> int:
+    """The row of the first position in a table of learned positions: some begin with rows that are no positions.
+
+    section: the configuration of the tower. rows: of the table.
+    """
+    if section.get("model_type") in PADDED:
+        padding = section.get("pad_token_id")
+        first = (padding if type(padding) is int else 1) + 1
+        return first if 0 < first < rows else 0
+    stated = section.get("max_position_embeddings")
+    unused = rows - stated if type(stated) is int else 0
+    return unused if 0 < unused <= MOST_UNUSED else 0
+
+
+def has_relative_terms(names: Collection[str]) -> bool:
+    """Whether some tensor depends on the distance of two tokens by its name."""
+    return any(RELATIVE.search(name) for name in names)
+
+
+def find_alibi_slopes(site: AttentionSite) -> list[float] | None:
+    """The slopes of the heads of a site with ALiBi, which adds −slope·distance to logits; None without it.
+
+    Source: Press et al. 2022 (arXiv 2108.12409), section 3.
+    """
+    section = {**site.family.defaults, **site.section}
+    nested = section.get("attn_config")  # of MPT
+    fields = nested if isinstance(nested, Mapping) else {}
+    stated = fields.get("alibi", section.get("alibi"))
+    if stated is None:
+        stated = section.get("position_embedding_type")
+    has_alibi = stated in ALIBI_WORDS or (stated is None and section.get("model_type") in ALIBI_TYPES)
+    if site.is_cross or not has_alibi:
+        return None
+    largest = fields.get("alibi_bias_max", ALIBI_RANGE)
+    exponent = float(largest) if type(largest) in (int, float) else ALIBI_RANGE
+    return list_slopes(site.heads, exponent)
+
+
+def list_slopes(heads: int, exponent: float = ALIBI_RANGE) -> list[float]:
+    """The slopes 2^(−exponent·i/n), i = 1 … n, of n heads; those between two powers of two take every other one of 2n.
+
+    >>> list_slopes(4), list_slopes(3)
+    ([0.25, 0.0625, 0.015625, 0.00390625], [0.0625, 0.00390625, 0.25])
+    """
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2.0 ** (-exponent * i / power) for i in range(1, power + 1)]
+    between = [2.0 ** (-exponent * i / (2 * power)) for i in range(1, 2 * power, 2)]
+    return slopes + between[: heads - power]
+
+
+def sees_later(site: AttentionSite) -> bool:
+    """Whether tokens attend to later ones, too."""
+    section = site.section
+    if section.get("use_bidirectional_attention") or section.get("is_causal") is False:
+        return True
+    if site.stack.startswith("decoder") or section.get("model_type") in CAUSAL_TEXTS:
+        return False
+    return site.stack.startswith("encoder") or section.get("model_type") not in list_causal_types()

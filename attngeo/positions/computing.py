@@ -1,0 +1,167 @@
+"""The rows of the table of positions: the measures of every head, few sites in memory at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attngeo.bounds.names import in_utf8
+from attngeo.checkpoints.opening import open_adapted
+from attngeo.checkpoints.reference import Model
+from attngeo.checkpoints.store import TensorStore
+from attngeo.errors import about
+from attngeo.geometry.forms import Form
+from attngeo.geometry.positions import (
+    fast_share,
+    pair_statistics,
+    previous_token,
+    rotary_kernel,
+    table_kernel,
+)
+from attngeo.layouts.layout import AttentionSite
+from attngeo.layouts.positions import (
+    SiteRotation,
+    explain_rotary,
+    find_alibi_slopes,
+    find_rotation,
+    find_table,
+    first_position,
+    has_relative_terms,
+    sees_later,
+)
+from attngeo.positions.options import FARTHEST, KERNEL, MEASURES
+from attngeo.progress import Progress
+from attngeo.scores.computing import describe_making
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.projections import NO_OFFSET, key_heads_of, projections
+from attngeo.scores.read_ahead import read_ahead
+from attngeo.scores.weights import require_updates, select, sites_of
+from attngeo.session import Session
+from attngeo.studies.results import Kept
+
+CPU = torch.device("cpu")
+Row = dict[str, Any]
+
+
+class _Measures(NamedTuple):
+    """What is measured of the heads of a site.
+
+    kernel: κ at each offset, [heads, offsets], NaN where a table of positions ends. scale: what `previous_token` is
+    divided by, [heads]; None if it has no scale. fast_share: [heads]; None without rotary embeddings. source: what
+    tells the heads positions.
+    """
+
+    kernel: Tensor
+    scale: Tensor | None
+    fast_share: Tensor | None
+    source: str
+
+
+def compute(model: Model, options: ScoreOptions, session: Session) -> Kept:
+    """The rows of the table of positions, and how they were made; see `attngeo.positions.measure`."""
+    opened = open_adapted(model, options.adapter, session.hub, config=options.config)
+    with closing(opened) as store, about(store.ref), torch.inference_mode():
+        sites, skipped = sites_of(store, options, lambda file: session.progress(Progress("download", file)))
+        require_updates(store, sites)
+        sites = select(sites, options.stack, options.layers, store.ref)
+        common = {"model": store.ref, "revision": store.revision, "model_type": store.config.get("model_type")}
+        tables: dict[str, Tensor] = {}
+        rows = []
+        for site, tensors in read_ahead(store, sites, device=CPU, memory=options.memory, report=session.progress):
+            q, k, notes = projections(site, tensors, options, dtype=torch.float32)
+            tensors.clear()
+            notes = [note for note in notes if note != NO_OFFSET]
+            form = Form(q, k, key_heads_of(site, "corrected"))
+            for row in _measure_site(store, site, form, notes, tables):
+                texts = {name: in_utf8(value) for name, value in (common | row).items() if isinstance(value, str)}
+                rows.append(common | row | texts)
+        description = describe_making(store, sites, options, CPU) | {"skipped": skipped}
+    return Kept(rows, description)
+
+
+def _measure_site(
+    store: TensorStore, site: AttentionSite, form: Form, notes: list[str], tables: dict[str, Tensor]
+) -> Iterator[Row]:
+    """The rows of the heads of a site. tables: of positions that were read before, by name."""
+    offsets = range(-FARTHEST if sees_later(site) else 0, FARTHEST + 1)
+    measures = _measure_form(store, site, form, offsets, tables)
+    for head, key_head in enumerate(form.key_heads):
+        place = {"stack": site.stack, "layer": site.layer, "head": head, "key_head": key_head}
+        if isinstance(measures, str):
+            values = dict.fromkeys(MEASURES) | {"note": "; ".join([measures, *notes])}
+        else:
+            values = _measure_head(measures, head, offsets, notes)
+        yield place | values
+
+
+def _measure_head(measures: _Measures, head: int, offsets: range, notes: list[str]) -> Row:
+    """The columns of one head that are measured, and its note."""
+    scale = math.inf if measures.scale is None else measures.scale[head].item()
+    reasons = [measures.source, *notes]
+    if measures.scale is not None and (scale == 0 or not math.isfinite(scale)):
+        reasons.append("the form is zero" if scale == 0 else "NaN or Inf in the query or key weights")
+        return dict.fromkeys(MEASURES) | {"note": "; ".join(reasons)}
+    kernel = dict(zip(offsets, measures.kernel[head].tolist(), strict=True))
+    known = {offset: value for offset, value in kernel.items() if not math.isnan(value)}
+    columns = [kernel[offset] for offset in range(len(KERNEL))]
+    share = None if measures.fast_share is None else measures.fast_share[head].item()
+    preference = None if measures.scale is None else previous_token(torch.tensor(columns, dtype=torch.float64), scale).item()
+    numbers = (share, preference, max(known, key=lambda offset: known[offset]), *columns)
+    return dict(zip(MEASURES, numbers, strict=True)) | {"note": "; ".join(reasons)}
+
+
+def _measure_form(
+    store: TensorStore, site: AttentionSite, form: Form, offsets: Sequence[int], tables: dict[str, Tensor]
+) -> _Measures | str:
+    """The measures of the heads of a form, or why there are none."""
+    if site.is_cross:
+        return "cross-attention: queries and keys are of different sequences"
+    slopes = find_alibi_slopes(site)
+    if slopes is not None:
+        distances = torch.tensor(offsets, dtype=torch.float64).abs()
+        kernel = -torch.tensor(slopes, dtype=torch.float64)[:, None] * distances
+        return _Measures(kernel, None, None, "ALiBi: the kernel is −slope·Δ, as the model states it")
+    with explain_rotary("give its config.json with $config", "config"):
+        rotation = find_rotation(site)
+    if isinstance(rotation, SiteRotation):
+        return _measure_rotation(site, form, rotation, offsets)
+    if not rotation.is_known:
+        return f"no position kernel: {rotation.reason}"
+    name = find_table(site, store.names)
+    if name is None:
+        others = "; relative position terms are not read" if has_relative_terms(store.names) else ""
+        return f"no rotary embeddings, no table of positions and no ALiBi{others}"
+    if name not in tables:
+        tables[name] = store.read(name).float().squeeze(0)
+    return _measure_table(site, form, name, tables[name], offsets)
+
+
+def _measure_rotation(site: AttentionSite, form: Form, rotation: SiteRotation, offsets: Sequence[int]) -> _Measures:
+    frequencies = rotation.frequencies
+    pairs = pair_statistics(form, len(frequencies), interleaved=rotation.interleaved, start=rotation.start)
+    rotating = 2 * int(frequencies.count_nonzero())
+    source = "rotary embeddings"
+    if rotating < site.head_dim:
+        source += f" of {rotating} of {site.head_dim} dimensions"
+    if site.rotary is not None and site.rotary.axes:
+        source += ", at an offset of Δ rows and Δ columns"
+    scale = pairs.norms[:, frequencies != 0].sum(1)
+    return _Measures(rotary_kernel(pairs, frequencies, offsets), scale, fast_share(pairs.norms, frequencies), source)
+
+
+def _measure_table(
+    site: AttentionSite, form: Form, name: str, table: Tensor, offsets: Sequence[int]
+) -> _Measures | str:
+    """What a table of positions makes the heads prefer. table: as it is stored, under this name."""
+    if table.ndim != 2 or table.shape[1] != site.d_model:
+        return f"no position kernel: {name} is {list(table.shape)}, and queries read {site.d_model} inputs"
+    rows = table[first_position(site.section, len(table)) :]
+    if form.left.shape[2] > site.d_model:  # the input of biases
+        rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
+    kernel, deviation = table_kernel(form, rows, offsets)
+    return _Measures(kernel, deviation, None, f"{len(rows)} positions of {name}, as they are before any norm")

@@ -1,0 +1,96 @@
+"""From a model to the table of positions: the one that is kept, or else one that is computed.
+
+Imports nothing heavy: pandas when a table is made, torch when it is computed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import Model
+from attngeo.keywords import takes
+from attngeo.positions.options import MEASURES, PositionOptions, position_columns
+from attngeo.progress import Progress, ProgressCallback
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.score import build_frame, find_record
+from attngeo.session import ResultOptions, Session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+INTEGERS = ("layer", "head", "key_head", "peak")
+NUMBERS = tuple(name for name in MEASURES if name not in INTEGERS)
+
+
+class PositionKeywords(PositionOptions, HubAccess, ResultOptions):
+    """The keywords of `measure`."""
+
+    options: PositionOptions | None = None
+    hub: HubAccess | None = None
+    results: ResultOptions | None = None
+    progress: ProgressCallback | None = None
+
+
+@takes(PositionKeywords)
+def measure(  # noqa: D417 - the keywords are those of a session
+    model: Model, options: PositionOptions, *, session: Session
+) -> pd.DataFrame:
+    """Where each head of a model looks by position alone, from its queries and keys.
+
+    A head's query and key matrices prefer some offsets Δ, the query's position minus the key's, whatever the tokens
+    are. The position kernel κ(Δ) says which: see `attngeo.geometry.positions`. Results are kept as those of `score`.
+
+    Args:
+        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
+        options: which heads, and which form; its fields are keywords, too:
+            {options}
+        hub: access to the Hub; its fields are keywords, too:
+            {hub}
+        results: kept results; its field is a keyword, too:
+            {results}
+        progress: called before each file and layer.
+
+    Returns:
+        A DataFrame with one row for each head. Its columns are `position_columns()`:
+
+            fast_share         share of the fastest quarter of the rotary pairs in Σ‖M_i‖, in [0, 1]; missing without
+                               rotary embeddings
+            previous_token     (κ(1) − mean of κ(0), κ(2), κ(3))/Σ‖M_i‖; with a table of positions, over the standard
+                               deviation of the entries of P·M·Pᵀ
+            peak               the offset of the largest κ among 0 … 64, or −64 … 64 if tokens attend to later ones
+            kernel_0 … _8      κ(Δ), in units of the form
+            note               what tells the head positions, and caveats; why numbers are missing
+
+        Its `attrs` say how it was made.
+
+    Raises:
+        ModelUnavailableError: the model cannot be found or reached.
+        CheckpointError: the model cannot be read.
+        UsageError: a value is no choice or outside its limits.
+
+    >>> from attngeo.positions import measure
+    >>> rows = measure("demo:decoder", layers=[1])
+    >>> rows[["head", "peak"]].values.tolist()
+    [[0, 1], [1, 1], [2, 1], [3, 1]]
+    """
+    return measure_model(model, session, options=options)
+
+
+def measure_model(model: Model, session: Session, *, options: PositionOptions) -> pd.DataFrame:
+    """The table of positions of one model: `measure` with a session."""
+    reading = ScoreOptions(**options.given)
+    identity, record = find_record("positions", model, reading, session)
+    kept = None if record is None or session.results.fresh else record.load()
+    if kept is None:
+        from attngeo.positions.computing import compute
+
+        kept = compute(model if identity is None else identity.ref, reading, session)
+        if record is not None:
+            record.keep(*kept)
+    else:
+        session.progress(Progress("kept", f"positions of {kept.about['made']} from the result store"))
+
+    frame = build_frame(kept, position_columns(), options, identity)
+    frame.attrs = {"title": "Positions that heads look at"} | frame.attrs
+    return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(NUMBERS, "float64"))

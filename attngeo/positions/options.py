@@ -1,0 +1,51 @@
+"""The options and the columns of `attngeo.positions.measure`. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attngeo.options import COMPUTATION, INPUT, RUNNING, option, parse_bytes
+from attngeo.scores.layers import check_layers
+from attngeo.scores.options import SourceOptions
+
+# The largest offset of the columns of the kernel, and that among which its peak is searched.
+LAST_COLUMN, FARTHEST = 8, 64
+KERNEL = tuple(f"kernel_{offset}" for offset in range(LAST_COLUMN + 1))
+# Columns of numbers, whose names a reader of results files needs.
+MEASURES = ("fast_share", "previous_token", "peak", *KERNEL)
+
+
+def position_columns() -> tuple[str, ...]:
+    """The columns of the table of positions, in their order; `kernel_Δ` is κ(Δ)."""
+    return ("model", "revision", "model_type", "stack", "layer", "head", "key_head", *MEASURES, "note")
+
+
+class PositionOptions(SourceOptions):
+    """Of which heads positions are measured, and of which form. Raises UsageError for a value outside its limits.
+
+    Each field is one of `ScoreOptions`, too.
+    """
+
+    stack: str | None = option(
+        None,
+        "Measure only this stack: encoder, decoder, text, vision … (see attngeo inspect)",
+        panel=INPUT,
+        metavar="NAME",
+    )
+    layers: Sequence[int] | None = option(
+        None, "Measure only these layers, for example 0-3,7", panel=INPUT, metavar="LIST", parse=check_layers
+    )
+    with_bias: bool = option(
+        False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION, advanced=True
+    )
+    fold_norm: bool = option(False, "Include the gain of the normalisation before attention", panel=COMPUTATION)
+    memory: int | None = option(
+        None,
+        "Memory for the weights of layers in flight; at least one layer is read",
+        panel=RUNNING,
+        metavar="SIZE",
+        shown_default="a quarter of what is free",
+        least=1,
+        parse=parse_bytes,
+        advanced=True,
+    )

@@ -1,0 +1,176 @@
+"""`attngeo positions`: where each head looks by position alone, as tables for people and files for programs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from attngeo.bounds.names import printable
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import split_adapter_weight
+from attngeo.layouts.names import name_layers
+from attngeo.positions.measuring import measure_model
+from attngeo.positions.options import PositionOptions, position_columns
+from attngeo.provenance import merge_origins
+from attngeo.session import ResultOptions, Session, StudyOptions
+
+from .declare import with_options
+from .outputs import Outputs, Verbosity
+from .selection import Selection
+from .study import Models, deliver, list_all, run_all
+from .tables import Cell, format_number, is_missing, print_frame, print_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from attngeo.studies.run import RunOutcome
+
+# Heads that are listed one by one: those that prefer the previous token most.
+MOST_HEADS = 10
+# The kernel of these heads, as a terminal has room for it.
+SHOWN = (0, 1, 2, 3)
+# The columns of a table of selected rows.
+BRIEF = ("stack", "layer", "head", "fast_share", "previous_token", "peak")
+
+
+@with_options
+def positions(
+    *,
+    options: PositionOptions,
+    models: Models = None,
+    outputs: Outputs,
+    selection: Selection,
+    hub: HubAccess,
+    results: ResultOptions,
+    study: StudyOptions,
+    verbosity: Verbosity,
+) -> None:
+    """Show where each head looks by position alone: one token back, at itself, or far away.
+
+    The kernel is the logit of a token with itself Δ positions earlier, summed over directions: of queries and keys with
+    rotary embeddings, or of a table of learned positions. A large fast share, that of the fastest quarter of the rotary
+    pairs, is the mark of heads that look at the previous token. Previous: the kernel at Δ = 1 above its mean at 0, 2
+    and 3, over the size of all pairs. Peak: Δ of the largest kernel. Reads queries and keys only. Files, csv and json
+    have a row for each head, with the kernel from 0 to 8.
+
+    Examples:
+        attngeo positions demo:decoder
+        attngeo positions HuggingFaceTB/SmolLM2-135M --sort fast_share --top 10
+        attngeo positions ./checkpoint -o positions.csv
+        attngeo plot position-map positions.csv
+    """
+    outputs.check(options.config, *(split_adapter_weight(text)[0] for text in options.adapter))
+    selection.check(position_columns())
+    listed = list_all(models, None, hub, command="positions")
+    outputs.check(*listed)
+    alone = len(listed) == 1
+    outcomes = run_all(
+        listed[0] if alone else "positions",
+        partial(measure_model, options=options),
+        listed,
+        Session(hub=hub, study=study, results=results),
+        verbosity,
+        unit="models",
+        alone=alone,
+        note=partial(_report_outcome, verbosity=verbosity, alone=alone),
+    )
+    frames = [outcome.result for outcome in outcomes if outcome.result is not None]
+    deliver(_join(frames, selection), outcomes, outputs, partial(_print, selection=selection, verbosity=verbosity))
+
+
+def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, alone: bool) -> None:
+    """Report on stderr what is left out of a model, and of a single one what comes from the result store."""
+    if outcome.result is None:
+        return
+    for pattern, reason in outcome.result.attrs["skipped"].items():
+        verbosity.note(f"{outcome.name}: left out: {pattern}: {reason}")
+    if alone:
+        for text in outcome.notes:
+            verbosity.note(f"{outcome.name}: {text}; --fresh computes them again")
+
+
+def _join(frames: list[pd.DataFrame], selection: Selection) -> pd.DataFrame:
+    """The selected rows of all models."""
+    import pandas as pd
+
+    if not frames:
+        return pd.DataFrame()
+    rows = pd.concat(frames, ignore_index=True)
+    rows.attrs = merge_origins([frame.attrs for frame in frames])
+    return selection.select(rows)
+
+
+def _print(rows: pd.DataFrame, selection: Selection, verbosity: Verbosity) -> None:
+    """Print the selected rows; or of each model a line for each layer, and heads one by one. Notes are on stderr."""
+    if selection.is_given:
+        several = ["model"] if "model" in rows and rows["model"].nunique() > 1 else []
+        print_frame(rows[list(selection.columns) or [*several, *BRIEF]])
+        return
+    for model, frame in rows.groupby("model", sort=False):
+        title = " · ".join(filter(None, [str(model), _show_type(frame)]))
+        _print_layers(frame, printable(title))
+        _print_heads(frame)
+        for (stack, note), heads in frame.groupby(["stack", "note"], sort=False):
+            verbosity.note(f"note: {stack}, {name_layers(heads['layer'])}: {note}")
+
+
+def _show_type(frame: pd.DataFrame) -> str:
+    model_type = frame["model_type"].iloc[0]
+    return "" if is_missing(model_type) else str(model_type)
+
+
+def _print_layers(frame: pd.DataFrame, title: str) -> None:
+    """Print a line for each layer: the median and the largest fast share, and the head that looks back most."""
+    lines = []
+    for (stack, layer), heads in frame.groupby(["stack", "layer"], sort=False):
+        lines.append(
+            {
+                "stack": stack,
+                "layer": layer,
+                "heads": len(heads),
+                "median": heads["fast_share"].median(),
+                "largest": _find_largest(heads, "fast_share", ".3f"),
+                "previous": _find_largest(heads, "previous_token", "+.4f"),
+                "back": int((heads["peak"] == 1).sum()),
+            }
+        )
+    columns: dict[str, Cell] = {
+        "stack": "stack",
+        "layer": "layer",
+        "heads": "heads",
+        "fast share": "median:.3f",
+        "largest (head)": "largest",
+        "previous (head)": "previous",
+        "peak 1": "back",
+    }
+    print_table(lines, columns, title=title, section=["stack"], expendable=["stack", "heads"])
+
+
+def _find_largest(heads: pd.DataFrame, column: str, form: str) -> str:
+    """The largest value of a column, and its head."""
+    known = heads.dropna(subset=column)
+    if known.empty:
+        return format_number(None)
+    first = known.sort_values(column, ascending=False, kind="stable").iloc[0]
+    return f"{format_number(first[column], form)} ({first['head']})"
+
+
+def _print_heads(frame: pd.DataFrame) -> None:
+    """Print the heads that prefer the previous token most: by their fast share, without it by the kernel."""
+    by, name = "fast_share", "fast share"
+    if frame[by].isna().all():
+        by, name = "previous_token", "preference for the previous token"
+    heads = frame.dropna(subset=by).sort_values(by, ascending=False, kind="stable").head(MOST_HEADS)
+    if heads.empty:
+        return
+    columns: list[tuple[str, Cell]] = [
+        ("stack", "stack"),
+        ("layer", "layer"),
+        ("head", "head"),
+        ("fast share", "fast_share:.3f"),
+        ("previous", "previous_token:+.4f"),
+        ("peak", "peak"),
+    ]
+    columns += [(f"κ({offset})", f"kernel_{offset}:.4g") for offset in SHOWN]
+    expendable = ["κ(3)", "κ(2)", "stack"] if frame["stack"].nunique() == 1 else ["κ(3)", "κ(2)"]
+    print_table(heads, columns, title=f"\nheads with the largest {name}", expendable=expendable)
