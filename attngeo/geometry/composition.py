@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attngeo.geometry.forms import rescale, to_float64
-from attngeo.geometry.spectra import triangle
+from attngeo.geometry.forms import rescale
+from attngeo.geometry.spectra import to_float64, triangle
 
 
 def fold(kept: Tensor, folded: Tensor) -> Tensor:

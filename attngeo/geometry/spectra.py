@@ -14,7 +14,10 @@ import math
 import torch
 from torch import Tensor
 
-from attngeo.geometry.forms import to_float64
+
+def to_float64(x: Tensor) -> Tensor:
+    """Convert to float64, on the CPU if the device has none."""
+    return x.to("cpu" if x.device.type == "mps" else x.device, torch.float64)
 
 
 def triangle(x: Tensor) -> Tensor:
@@ -69,33 +72,27 @@ def _as_finite(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return left.where(kept, 0), right.where(kept, 0), is_finite
 
 
-def stable_rank(values: Tensor) -> Tensor:
-    """‖M‖²/σ₁² of singular values [*lead, rank]: 1 if one direction holds all, their number if all are equal.
+def standardise_trace(left: Tensor, right: Tensor) -> Tensor:
+    """√n·tr(M)/‖M‖ of M = leftᵀ·right: how many standard deviations the trace is above chance.
 
-    Returns:
-        [*lead]; NaN if all of them are 0.
-    """
-    return values.square().sum(-1) / values.amax(-1).square()
-
-
-def trace(left: Tensor, right: Tensor) -> Tensor:
-    """tr(M) of M = leftᵀ·right.
+    It is N(0, 1) for one factor rotated at random, in the limit of large n, whatever the spectrum of M.
 
     Args:
         left: left factors, [*lead, rank, n].
         right: right factors, [*lead, rank, n].
 
     Returns:
-        [*lead], float64.
+        [*lead], float64; NaN if M is zero or not finite.
     """
-    return (to_float64(left) * to_float64(right)).sum((-2, -1))
+    left = to_float64(left)
+    right = to_float64(right)
+    traces = (left * right).sum((-2, -1))
+    norms = ((left @ left.mT) * (right @ right.mT)).sum((-2, -1)).sqrt()
+    return traces / norms * math.sqrt(left.shape[-1])
 
 
-def positive_eigenvalues(values: Tensor) -> Tensor:
+def positive_share(values: Tensor) -> Tensor:
     """Σ Re λ/Σ|λ| of eigenvalues [*lead, rank]: 1 if all are positive, −1 if all are negative.
-
-    A sum over the form alone. The published copying score is over tokens: the eigenvalues of E·O·U, with the
-    embeddings.
 
     Returns:
         [*lead], float64; NaN if all of them are 0.

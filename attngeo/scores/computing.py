@@ -32,7 +32,7 @@ from attngeo.provenance import machine, software
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, projections, update_factors
 from attngeo.scores.read_ahead import read_ahead
-from attngeo.scores.spec import SCORES, SPREADS, number_columns
+from attngeo.scores.spec import SCORES, SPREADS, number_columns, score_names
 from attngeo.scores.weights import require_updates, select, sites_of
 from attngeo.session import Session
 from attngeo.studies.results import Kept, ResultRecord
@@ -188,9 +188,10 @@ def score_forms(
     statistics: FormStatistics, divisors: Sequence[float], notes: list[str], options: ScoreOptions
 ) -> list[Row]:
     """The scores of each head of a form. divisors: what the product of the factors of each head was divided by."""
-    measures = [spec.compute(statistics, options) for spec in SCORES.values()]
+    scores = {name: SCORES[name] for name in score_names(options.scores)}
+    measures = [spec.compute(statistics, options) for spec in scores.values()]
     measures += [measure_spread(statistics.column_norms), measure_spread(statistics.row_norms)]
-    names = (*SCORES, *SPREADS)
+    names = (*scores, *SPREADS)
     numbers = torch.stack([statistics.squared_norm.to(measures[0]), *measures], 1).tolist()
     d_model = statistics.row_norms.shape[1]
     note = "; ".join(notes)
@@ -203,7 +204,9 @@ def score_forms(
             rows.append(_empty([*notes, "the form is zero"], frobenius_norm=0.0))
             continue
         row: Row = dict(zip(names, values, strict=True))
-        for name, spec in SCORES.items():
+        for name, spec in scores.items():
+            if spec.is_size:
+                row[name] *= divisor
             if spec.chance_is_exact:
                 row[f"{name}_z"] = spec.z(row[name], d_model)
         rows.append(row | {"frobenius_norm": math.sqrt(squared_norm) * divisor, "note": note})

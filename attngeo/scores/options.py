@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attngeo.choices import Convention, Precision
+from attngeo.choices import Convention, Precision, one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, as_texts, device_option, option, parse_bytes
 from attngeo.scores.layers import check_layers
+from attngeo.scores.spec import SCORES
 
+# In place of the names of all scores.
+ALL = "all"
 # Beyond this many positions, float64 cannot represent the angle of a rotation.
 LARGEST_OFFSET = 2**31
 
@@ -39,6 +42,21 @@ def _config_option() -> Any:
     )
 
 
+def parse_scores(names: Any) -> tuple[str, ...]:
+    """The optional scores of a text such as "trace_z,stable_rank" or "all", or of names. Raises UsageError.
+
+    >>> parse_scores("stable_rank, symmetry, trace_z")
+    ('trace_z', 'stable_rank')
+    """
+    chosen = names.split(",") if isinstance(names, str) else names
+    if not isinstance(chosen, list | tuple) or not all(isinstance(name, str) for name in chosen):
+        raise UsageError(f"$scores is {names!r:.60}, expected names such as trace_z, or all", "scores")
+    chosen = [name.strip() for name in chosen]
+    for name in chosen:
+        one_of("scores", name, (*SCORES, ALL))
+    return tuple(name for name, spec in SCORES.items() if spec.is_optional and {name, ALL} & {*chosen})
+
+
 class SourceOptions(Options):
     """What is read of a model, beside its weights."""
 
@@ -62,6 +80,13 @@ class ScoreOptions(Options):
     adapter: Sequence[str] = _adapter_option()
     adapter_only: bool = option(False, "Score what the adapters add to W_qk alone", panel=INPUT, advanced=True)
     config: str | None = _config_option()
+    scores: Sequence[str] = option(
+        (),
+        f"Optional scores to add: {', '.join(name for name, spec in SCORES.items() if spec.is_optional)}; or all",
+        panel=COMPUTATION,
+        metavar="LIST",
+        parse=parse_scores,
+    )
     gamma: float = option(
         2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION, least=0, advanced=True
     )
@@ -99,6 +124,11 @@ class ScoreOptions(Options):
         parse=parse_bytes,
         advanced=True,
     )
+
+    @property
+    def added_columns(self) -> tuple[str, ...]:
+        """The optional scores."""
+        return tuple(self.scores)
 
     def _check(self) -> None:
         if self.adapter_only and not self.adapter:

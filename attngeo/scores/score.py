@@ -5,7 +5,7 @@ Imports nothing heavy: pandas when a table is made, torch when scores are comput
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,11 +37,11 @@ VERSION = describe_code("torch")
 OWN_ENTRIES = ("made", "layers", "options", "content", "version")
 
 
-def score_columns() -> tuple[str, ...]:
-    """The columns of the table of scores, in their order."""
+def score_columns(scores: Collection[str] = ()) -> tuple[str, ...]:
+    """The columns of the table of scores, in their order. scores: the optional ones that are chosen."""
     return (
         "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim", "parameters",
-        "format", *score_names(), "frobenius_norm", *SPREADS, *z_columns(), "note",
+        "format", *score_names(scores), "frobenius_norm", *SPREADS, *z_columns(), "note",
     )  # fmt: skip
 
 
@@ -80,8 +80,8 @@ def score(  # noqa: D417 - the keywords are those of a session
         progress: called before each file and layer.
 
     Returns:
-        A DataFrame with one row for each layer (`head` is missing) and head. Its columns are `score_columns()`; scores
-        are missing if the form is zero or not finite, and `note` says why. Its `attrs` say how it was made.
+        A DataFrame with one row for each layer (`head` is missing) and head. Its columns are `score_columns(scores)`;
+        scores are missing if the form is zero or not finite, and `note` says why. Its `attrs` say how it was made.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
@@ -136,7 +136,9 @@ def _build_frame(kept: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
     """The table, with the model's name as it was given this time."""
     import pandas as pd
 
-    frame = pd.DataFrame(kept.rows, columns=list(score_columns())).astype(dict.fromkeys(INTEGERS, "Int64"))
+    frame = pd.DataFrame(kept.rows, columns=list(score_columns(options.scores))).astype(
+        dict.fromkeys(INTEGERS, "Int64")
+    )
     frame["model"] = model
     about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}
     frame.attrs = {"title": "Attention scores"} | about | {"model": model} | dict(options) | {"device": about["device"]}

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from attngeo.geometry.spectra import (
     eigenvalues,
-    positive_eigenvalues,
+    positive_share,
     random_edge,
     singular_values,
-    stable_rank,
-    trace,
+    standardise_trace,
 )
 
 # (heads, rank, n): ordinary heads, a vector, one head as wide as the stream, and one that is wider.
@@ -44,13 +43,11 @@ def test_spectra_are_those_of_the_formed_matrices(heads: int, rank: int, n: int)
         largest = np.linalg.norm(m, 2)
         expected = np.linalg.svd(m, compute_uv=False)[: values.shape[1]]
         np.testing.assert_allclose(values[head] / largest, expected / largest, rtol=0, atol=1e-8)
-        assert stable_rank(torch.tensor(values[head])).item() == pytest.approx(
-            (np.linalg.norm(m) / largest) ** 2, rel=1e-8
-        )
-        assert trace(left, right)[head].item() == pytest.approx(np.trace(m), rel=1e-8, abs=1e-8 * largest)
+        z = np.sqrt(n) * np.trace(m) / np.linalg.norm(m)
+        assert standardise_trace(left, right)[head].item() == pytest.approx(z, rel=1e-8, abs=1e-8)
         of_form = np.linalg.eigvals(m)
         share = of_form.real.sum() / np.abs(of_form).sum()
-        assert positive_eigenvalues(of_products)[head].item() == pytest.approx(share, abs=1e-5 if rank > 8 else 1e-8)
+        assert positive_share(of_products)[head].item() == pytest.approx(share, abs=1e-5 if rank > 8 else 1e-8)
 
 
 def test_a_spectrum_does_not_depend_on_what_factors_share() -> None:
@@ -60,8 +57,8 @@ def test_a_spectrum_does_not_depend_on_what_factors_share() -> None:
     around = torch.linalg.qr(torch.randn(40, 40, generator=generator, dtype=torch.float64)).Q
     changed = (inside.mT @ left @ around, torch.linalg.inv(inside) @ right @ around)
     torch.testing.assert_close(singular_values(*changed), singular_values(left, right), rtol=1e-8, atol=0)
-    torch.testing.assert_close(trace(*changed), trace(left, right), rtol=1e-8, atol=0)
-    before, after = (positive_eigenvalues(eigenvalues(*factors)) for factors in ((left, right), changed))
+    torch.testing.assert_close(standardise_trace(*changed), standardise_trace(left, right), rtol=1e-8, atol=1e-9)
+    before, after = (positive_share(eigenvalues(*factors)) for factors in ((left, right), changed))
     torch.testing.assert_close(after, before, rtol=1e-8, atol=0)
 
 
@@ -70,9 +67,8 @@ def test_known_spectra() -> None:
     sizes = torch.tensor([4.0, 4.0, 2.0, 0.0])[:, None]
     values = singular_values(frame, sizes * frame)
     assert values[0].tolist() == pytest.approx([4, 4, 2, 0], abs=1e-6)
-    assert stable_rank(values).item() == pytest.approx((16 + 16 + 4) / 16)
-    assert positive_eigenvalues(eigenvalues(frame, sizes * frame)).item() == pytest.approx(1)
-    assert positive_eigenvalues(eigenvalues(frame, -sizes * frame)).item() == pytest.approx(-1)
+    assert positive_share(eigenvalues(frame, sizes * frame)).item() == pytest.approx(1)
+    assert positive_share(eigenvalues(frame, -sizes * frame)).item() == pytest.approx(-1)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -85,8 +81,7 @@ def test_a_head_that_is_not_finite_leaves_the_others_as_they_are(bad: float) -> 
     assert of_products[1].real.isnan().all()
     torch.testing.assert_close(values[[0, 2]], good[[0, 2]], rtol=0, atol=0)
     zero = torch.zeros(1, 4, 20)
-    assert math.isnan(stable_rank(singular_values(zero, zero)).item())
-    assert math.isnan(positive_eigenvalues(eigenvalues(zero, zero)).item())
+    assert math.isnan(positive_share(eigenvalues(zero, zero)).item())
 
 
 @pytest.mark.parametrize(("rank", "n"), [(60, 1200), (300, 600), (400, 400)])
@@ -95,3 +90,18 @@ def test_the_spectra_of_random_factors_end_at_the_edge(rank: int, n: int) -> Non
     left, right = (torch.randn(1, rank, n, generator=generator, dtype=torch.float64) for _ in range(2))
     values = singular_values(left, right)[0]
     assert values.max().item() == pytest.approx(random_edge(float(values.norm()), rank, n), rel=0.04)
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.0, 3.0])
+def test_z_of_the_trace_has_mean_0_and_deviation_1_for_any_spectrum(decay: float) -> None:
+    """One factor rotated at random; its directions fall in size by 10 ** -decay."""
+    heads, rank, n = 4_000, 6, 64
+    generator = torch.Generator().manual_seed(int(decay))
+    sizes = torch.logspace(0, -decay, rank, dtype=torch.float64)[:, None]
+    frames, triangles = torch.linalg.qr(torch.randn(heads, n, rank, generator=generator, dtype=torch.float64))
+    signs = triangles.diagonal(dim1=-2, dim2=-1).sign()  # LAPACK's signs are not random
+    left = sizes * (frames * signs[:, None]).mT
+    right = torch.eye(n, dtype=torch.float64)[:rank].expand(heads, -1, -1)
+    z = standardise_trace(left, right)
+    assert z.mean().item() == pytest.approx(0, abs=0.05)
+    assert z.std().item() == pytest.approx(1, rel=0.05)
