@@ -1,0 +1,1 @@
+"""Circuits from weights: what heads read and write, and which heads and tokens they connect."""
