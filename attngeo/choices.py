@@ -23,6 +23,8 @@ PANELS = (MODEL, INPUT, DRAWING, COMPUTATION, OPTIMISATION, COMPARISON, RESULTS,
 # Formulas of the scores, and the number type of products; see `scores.options`.
 Convention = Literal["corrected", "published"]
 Precision = Literal["float32", "float64", "fast"]
+# Weights of attention that are read: queries and keys, values and outputs, or all.
+Parts = Literal["qk", "vo", "qkvo"]
 # A table of a checkpoint: its input embeddings, or its unembedding.
 Table = Literal["input", "output"]
 # The rows of a table that may be answers: whole words, or every entry.

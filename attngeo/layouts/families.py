@@ -17,6 +17,7 @@ from attngeo.layouts.layout import (
     Rotary,
     make_fused,
     make_linear,
+    make_outputs,
     make_separate,
 )
 
@@ -28,11 +29,17 @@ LATENT_TAIL = Rotary(interleaved=True, tail=True)
 RMS = HeadNorm()
 BART_NORMS: dict[str, Any] = {"pre_norm": ("self_attn_layer_norm",), "cross_norm": ("encoder_attn_layer_norm",)}
 INPUT_NORM = ("input_layernorm",)
-C_ATTN_CROSS = Layout((make_linear("q_attn", "q", transposed=True), make_linear("c_attn", "kv", transposed=True)))
-C_ATTN = make_fused("c_attn", transposed=True)
+C_PROJ = make_outputs("c_proj")
+C_PROJ_CONV1D = make_outputs("c_proj", transposed=True)
+C_ATTN_CROSS = Layout(
+    (make_linear("q_attn", "q", transposed=True), make_linear("c_attn", "kv", transposed=True)), outputs=C_PROJ_CONV1D
+)
+C_ATTN = make_fused("c_attn", transposed=True, outputs=C_PROJ_CONV1D)
 # SantaCoder, published as gpt2: queries, and the key and value that all heads share.
 Q_AND_KV_ATTN = Layout(
-    (make_linear("q_attn", "q", transposed=True), make_linear("kv_attn", "kv", transposed=True)), key_heads="one"
+    (make_linear("q_attn", "q", transposed=True), make_linear("kv_attn", "kv", transposed=True)),
+    key_heads="one",
+    outputs=C_PROJ_CONV1D,
 )
 
 
@@ -115,7 +122,10 @@ REMOTE: dict[str, Family] = {
     "cogvlm": Family(
         source=_hub("THUDM/cogvlm2-llama3-chat-19B", "modeling_cogvlm.py"),
         layouts=(
-            make_fused("self_attn.language_expert_query_key_value"), make_fused("vision_expert_query_key_value"),
+            make_fused(
+                "self_attn.language_expert_query_key_value", outputs=make_outputs("self_attn.language_expert_dense")
+            ),
+            make_fused("vision_expert_query_key_value", outputs=make_outputs("vision_expert_dense")),
         ),
         stacks={r"^model\.layers\.\d+\.self_attn$": "decoder_vision"},
         pre_norm=INPUT_NORM,
@@ -132,7 +142,7 @@ REMOTE: dict[str, Family] = {
     ),
     "gpt_refact": Family(
         source=_hub("refactai/Refact-1_6B-fim", "modeling_gpt_refact.py"),
-        layouts=(Layout((make_linear("q", "q"), make_linear("kv", "kv")), key_heads="one"),),
+        layouts=(Layout((make_linear("q", "q"), make_linear("kv", "kv")), key_heads="one", outputs=C_PROJ),),
         pre_norm=("ln_1",),
     ),
     "jais": Family(
@@ -148,8 +158,9 @@ REMOTE: dict[str, Family] = {
     ),
     "transfo-xl": Family(
         source=f"{HUGGING_FACE.replace('v5.23.0', 'v4.35.2')}/transfo_xl/modeling_transfo_xl.py",
-        layouts=(make_fused("qkv_net"),), pre_norm=("layer_norm",), pre_norm_when={"pre_lnorm": True},
-        notes=("relative-position terms and their biases left out",),
+        layouts=(make_fused("qkv_net", outputs=make_outputs("o_net")),),
+        pre_norm=("layer_norm",), pre_norm_when={"pre_lnorm": True},
+        query_key_notes=("relative-position terms and their biases left out",),
     ),
 }  # fmt: skip
 # Configurations without a model type: architecture → the type in this table.
@@ -176,9 +187,9 @@ FAMILIES: dict[str, Family] = {
     "deberta": _encoder(
         "deberta",
         layouts=(Layout((Projection("in_proj.weight", "qkv", "key_heads"),)),),
-        notes=("relative-position terms left out",),
+        query_key_notes=("relative-position terms left out",),
     ),
-    "deberta-v2": _encoder("deberta_v2", notes=("relative-position terms left out",)),
+    "deberta-v2": _encoder("deberta_v2", query_key_notes=("relative-position terms left out",)),
     "modernbert": Family(
         source=_file("modernbert"),
         layouts=(make_fused("Wqkv"),),
@@ -202,8 +213,8 @@ FAMILIES: dict[str, Family] = {
     "gpt_bigcode": Family(
         source=_file("gpt_bigcode"),
         layouts=(
-            make_fused("c_attn", when={"multi_query": True}, key_heads="one"),
-            make_fused("c_attn", blocks="key_heads", key_heads="heads"),
+            make_fused("c_attn", when={"multi_query": True}, key_heads="one", outputs=C_PROJ),
+            make_fused("c_attn", blocks="key_heads", key_heads="heads", outputs=C_PROJ),
         ),
         pre_norm=("ln_1",),
         defaults={"multi_query": True},
@@ -269,7 +280,7 @@ FAMILIES: dict[str, Family] = {
         defaults={"partial_rotary_factor": 0.25},
     ),
     "cohere": _llama_like("cohere", 500_000.0, rotary=INTERLEAVED, head_norm=HeadNorm(centred=True)),
-    "gpt_oss": _llama_like("gpt_oss", 150_000.0, notes=("attention sink left out",)),
+    "gpt_oss": _llama_like("gpt_oss", 150_000.0, query_key_notes=("attention sink left out",)),
     "deepseek_v2": _latent("deepseek_v2"),
     "deepseek_v3": _latent("deepseek_v3"),
     # Vision
@@ -282,16 +293,16 @@ FAMILIES: dict[str, Family] = {
         source=_file("imagegpt"), layouts=(C_ATTN_CROSS, C_ATTN), pre_norm=("ln_1",), cross_norm=("ln_cross_attn",)
     ),
     "swin": Family(source=_file("swin"), stack="encoder", pre_norm=("layernorm_before",)),
-    "detr": Family(source=_file("detr"), notes=("position embeddings are added to queries and keys",)),
+    "detr": Family(source=_file("detr"), query_key_notes=("position embeddings are added to queries and keys",)),
     "mask2former": Family(
         source=_file("mask2former"),
         uncounted_layers=1,
-        notes=("position embeddings are added to queries and keys",),
+        query_key_notes=("position embeddings are added to queries and keys",),
     ),
     "sam_vision_model": _vision("sam", "vision", "layer_norm1", "norm1", layouts=(make_fused("qkv"),)),
     "sam_mask_decoder": Family(
         source=_file("sam"),
-        layouts=(make_separate("q_proj", "k_proj", width_from_rows=True),),
+        layouts=(make_separate("q_proj", "k_proj", "v_proj", width_from_rows=True),),
         stack="decoder",
         stacks={
             r"final_attn_token_to_image": "cross_final_token_to_image",

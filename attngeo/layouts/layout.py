@@ -1,11 +1,14 @@
-"""How a model family declares where its query and key projections are, and how they are cut out of their tensors.
+"""How a model family declares where its projections are, and how they are cut out of their tensors.
 
-The output axis of a projection is a row of slots, each `head_dim` wide. The letters of a layout give their order. Each
-letter stands for a run of heads:
+The output axis of a projection of queries, keys or values is a row of slots. The letters of a layout give their order.
+Each letter stands for a run of heads:
 
     "q"  the H query heads     "k"  the K key heads     "v"  the K value heads     "g"  H gates of query heads
 
-Only q and k are read.
+A slot of values is `value_dim` wide, any other one `head_dim`. The letter "o" stands for the output projection, whose
+input axis is a row of H slots, each `value_dim` wide: what each query head makes of the values that it reads.
+
+By default, only q and k are read.
 
 The order repeats in each of `blocks` equal blocks. "qkv" in one block is Q…Q K…K V…V. In as many blocks as there are
 key heads it is (Q…Q K V) for each group; with one query head per group, this is the interleaving of GPT-NeoX and BLOOM.
@@ -13,7 +16,7 @@ key heads it is (Q…Q K V) for each group; with one query head per group, this 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -27,8 +30,10 @@ from attngeo.layouts.names import Fields
 Tensors = Mapping[str, Tensor]
 Blocks = int | Literal["heads", "key_heads"]
 Letter = str
-# Those that are read.
+# Those that are read by default.
 LETTERS = ("q", "k")
+# All that can be read.
+PARTS = "qkvo"
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ class Layout:
         width_from_rows: head_dim is the output width divided by the number of heads, whatever the configuration
             says.
         q_scale: a vector that softplus turns into a factor for each dimension of a query.
+        outputs: the layers that may be its output projection; empty for those of the rules.
+        values_are_keys: a module without a layer of its own for values takes its keys, before their normalisation.
     """
 
     projections: tuple[Projection, ...]
@@ -70,10 +77,17 @@ class Layout:
     key_heads: Literal["config", "one", "heads"] = "config"
     width_from_rows: bool = False
     q_scale: str = ""
+    outputs: tuple[Projection, ...] = ()
+    values_are_keys: bool = False
 
     def holder(self, letter: Letter) -> Projection:
         """The projection that holds the slots of this letter."""
         return next(projection for projection in self.projections if letter in projection.slots)
+
+    @property
+    def letters(self) -> str:
+        """The letters of all slots."""
+        return "".join(projection.slots for projection in self.projections)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +95,14 @@ class LatentLayout:
     """Multi-head latent attention: queries and keys pass through a normalised latent vector of low rank.
 
     Wq = q_a·diag(q_norm)·q_b, or `q` alone in a model without a query latent. Wk = kv_a·diag(kv_norm)·(the key part
-    of kv_b). The rows of `kv_a` after the latent are a rotary key that all heads share; `k_rope_norm` normalises
-    it.
+    of kv_b), and Wv likewise of its value part. The rows of `kv_a` after the latent are a rotary key that all heads
+    share; `k_rope_norm` normalises it.
 
     Attributes:
         scaled: the normalised latents are multiplied by sqrt(d_model / rank).
-        keys_alone: kv_b is the transposed key part of each head, [heads · rank, width], as in GGUF files.
+        keys_alone: kv_b is the transposed key part of each head, [heads · rank, width], as in GGUF files; the value
+            part is `v_b`, [heads · value_dim, rank].
+        outputs: see `Layout`.
 
     The other fields name tensors, relative to the name of the attention module.
 
@@ -102,13 +118,15 @@ class LatentLayout:
     kv_a_bias: str = "kv_a_proj_with_mqa.bias"
     kv_norm: str = "kv_a_layernorm.weight"
     kv_b: str = "kv_b_proj.weight"
+    v_b: str = ""
     k_rope_norm: str = "k_rope_only_layernorm.weight"
     scaled: bool = False
     keys_alone: bool = False
+    outputs: tuple[Projection, ...] = ()
 
 
 # The fields of LatentLayout that name tensors.
-LATENT_ROLES = ("q", "q_a", "q_a_bias", "q_norm", "q_b", "kv_a", "kv_a_bias", "kv_norm", "kv_b", "k_rope_norm")
+LATENT_ROLES = ("q", "q_a", "q_a_bias", "q_norm", "q_b", "kv_a", "kv_a_bias", "kv_norm", "kv_b", "v_b", "k_rope_norm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +189,11 @@ class Family:
         shared: names of the configuration fields (layers, groups) of a family whose layers share weights.
         more_key_heads: some layers have more key heads than is stated, as many as query heads, or twice as many.
         other_attention: why its attention is no softmax of q·k, or its queries and keys are no products of weights.
+        other_outputs: why what its heads write is no product of values and an output projection.
         uncounted_layers: number of layers that the configuration counts and that have no weights of their own.
         notes: caveats for the user.
+        query_key_notes: those about queries and keys only.
+        output_notes: those about values and outputs only.
     """
 
     source: str
@@ -189,8 +210,11 @@ class Family:
     shared: tuple[str, str] | None = None
     more_key_heads: bool = False
     other_attention: str = ""
+    other_outputs: str = ""
     uncounted_layers: int = 0
     notes: tuple[str, ...] = ()
+    query_key_notes: tuple[str, ...] = ()
+    output_notes: tuple[str, ...] = ()
 
 
 def make_linear(name: str, slots: str, blocks: Blocks = 1, *, transposed: bool = False) -> Projection:
@@ -198,9 +222,15 @@ def make_linear(name: str, slots: str, blocks: Blocks = 1, *, transposed: bool =
     return Projection(f"{name}.weight", slots, blocks, transposed, bias=f"{name}.bias")
 
 
-def make_separate(q: str, k: str, **more: Any) -> Layout:
-    """A layout with queries and keys in two Linear layers, named `q` and `k`."""
-    return Layout((make_linear(q, "q"), make_linear(k, "k")), **more)
+def make_separate(q: str, k: str, v: str, *outputs: str, **more: Any) -> Layout:
+    """A layout with queries, keys and values in Linear layers of these names, and outputs in one of `outputs`."""
+    layers = (make_linear(q, "q"), make_linear(k, "k"), make_linear(v, "v"))
+    return Layout(layers, outputs=make_outputs(*outputs), **more)
+
+
+def make_outputs(*names: str, transposed: bool = False) -> tuple[Projection, ...]:
+    """Output projections of these names. "../" leads to the module around the one that attends."""
+    return tuple(make_linear(name, "o", transposed=transposed) for name in names)
 
 
 def make_fused(name: str, slots: str = "qkv", blocks: Blocks = 1, *, transposed: bool = False, **more: Any) -> Layout:
@@ -224,7 +254,9 @@ class Sizes:
         key_heads: number of key heads.
         head_dim: width of a query and of a key.
         d_model: input width of the queries.
-        key_width: input width of the keys, which differs from d_model only in cross-attention.
+        key_width: input width of the keys and values, which differs from d_model only in cross-attention.
+        value_dim: width of a value; 0 if values are not read.
+        output_width: width of what the output projection writes; 0 if it is not read.
     """
 
     heads: int
@@ -232,22 +264,28 @@ class Sizes:
     head_dim: int
     d_model: int
     key_width: int
+    value_dim: int = 0
+    output_width: int = 0
 
     def count(self, letter: Letter) -> int:
         """The number of heads of a letter."""
-        return self.heads if letter in "qg" else self.key_heads
+        return self.heads if letter in "qgo" else self.key_heads
+
+    def width(self, letter: Letter) -> int:
+        """The width of one head of a letter."""
+        return self.value_dim or self.head_dim if letter in "vo" else self.head_dim
 
     def rows(self, slots: str) -> int:
-        """The output width of a projection with these slots."""
-        return self.head_dim * sum(map(self.count, slots))
+        """The width of all heads of these slots together: the output width of their projection."""
+        return sum(self.count(letter) * self.width(letter) for letter in slots)
 
 
 def cut(x: Tensor, slots: str, letter: Letter, sizes: Sizes, blocks: int = 1) -> Tensor:
-    """Cut the slots `letter` out of x [rows, ...]: [heads of that letter, head_dim, ...], in their order."""
+    """Cut the slots `letter` out of x [rows, ...]: [heads of that letter, their width, ...], in their order."""
     start = sizes.rows(slots[: slots.index(letter)]) // blocks
     by_block = x.reshape(blocks, sizes.rows(slots) // blocks, *x.shape[1:])
     heads = by_block[:, start : start + sizes.rows(letter) // blocks]
-    return heads.reshape(sizes.count(letter), sizes.head_dim, *x.shape[1:])
+    return heads.reshape(sizes.count(letter), sizes.width(letter), *x.shape[1:])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +302,9 @@ class AttentionSite(Sizes):
         tensors: role → tensor name; the role of a weight is its letter.
         rule: how it was found.
         notes: caveats for readers of its scores.
+        parts: the letters that are read.
+        output_notes: caveats for readers of its values and outputs, if these are asked for.
+        missing: why values and outputs, which were asked for, are not read; "" if they are.
     """
 
     stack: str
@@ -275,16 +316,20 @@ class AttentionSite(Sizes):
     tensors: Mapping[str, str] = field(repr=False)
     rule: str
     notes: tuple[str, ...] = ()
+    parts: str = "qk"
+    output_notes: tuple[str, ...] = ()
+    missing: str = ""
 
     @property
     def reads(self) -> dict[str, slice]:
-        """Tensor name → the rows of it that are needed: the hull of the slots of queries and keys."""
-        reads = dict.fromkeys(self.tensors.values(), slice(None))
+        """Tensor name → the rows of it that are needed: the hull of the slots of `parts`."""
+        needed = [name for role, name in self.tensors.items() if not parts_of(role).isdisjoint(self.parts)]
+        reads = dict.fromkeys(needed, slice(None))
         if isinstance(self.layout, Layout):
-            for letter in LETTERS:
+            for letter in self.parts.replace("o", ""):
                 projection = self.layout.holder(letter)
                 if not projection.transposed and projection.blocks == 1:
-                    before, hull = find_hull(projection.slots)
+                    before, hull = find_hull(projection.slots, self.parts)
                     start = self.rows(before)
                     reads[self.tensors[letter]] = slice(start, start + self.rows(hull))
         return reads
@@ -306,9 +351,20 @@ class AttentionSite(Sizes):
         return self.family.rotary if self.may_rotate else None
 
 
-def find_hull(slots: str) -> tuple[str, str]:
-    """The slots in front of queries and keys, and the slots from the first of these to the last."""
-    positions = [slots.index(letter) for letter in LETTERS if letter in slots]
+def parts_of(role: str) -> frozenset[Letter]:
+    """The letters that the tensor of a role is needed for.
+
+    >>> sorted(parts_of("kv_norm")), sorted(parts_of("q_bias")), sorted(parts_of("pre_norm"))
+    (['k', 'v'], ['q'], ['k', 'o', 'q', 'v'])
+    """
+    if role.startswith("kv_"):
+        return frozenset("kv")
+    return frozenset(role[0] if role[0] in PARTS else PARTS)
+
+
+def find_hull(slots: str, letters: str) -> tuple[str, str]:
+    """The slots in front of those of the letters, and the slots from the first of these to the last."""
+    positions = [slots.index(letter) for letter in letters if letter in slots]
     first = min(positions)
     return slots[:first], slots[first : max(positions) + 1]
 
@@ -317,7 +373,7 @@ class Heads(NamedTuple):
     """Heads of one letter at one site: the queries, for example.
 
     Attributes:
-        weight: [heads, width, d_model].
+        weight: [heads, width, d_model]; of outputs, d_model is what they write.
         bias: [heads, width], or None.
         gain: of a normalisation after projection, [heads or 1, width], or None.
     """
@@ -332,12 +388,13 @@ class Heads(NamedTuple):
         return self._replace(weight=function(self.weight), bias=bias)
 
 
-def assemble(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:
-    """Cut the projections of `site` out of its tensors.
+def assemble(site: AttentionSite, tensors: Tensors, letters: Collection[Letter] = LETTERS) -> dict[Letter, Heads]:
+    """Cut projections of `site` out of its tensors.
 
     Args:
         site: the attention site.
         tensors: tensor name → the tensor, or the rows `site.reads` of it, in the dtype to compute in.
+        letters: those to cut, of `site.parts`.
 
     Returns:
         Letter → its heads.
@@ -345,10 +402,14 @@ def assemble(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:
     Raises:
         CorruptCheckpointError: a weight is missing, or has fewer rows than its heads need.
     """
-    if isinstance(site.layout, LatentLayout):
-        return _assemble_latent(site, site.layout, tensors)
     heads = {}
-    for letter in LETTERS:
+    if "o" in letters:
+        heads["o"] = _cut_outputs(site, tensors)
+    if isinstance(site.layout, LatentLayout):
+        return heads | _assemble_latent(site, site.layout, tensors, letters)
+    for letter in letters:
+        if letter == "o":
+            continue
         projection = site.layout.holder(letter)
         weight = _cut_heads(site, projection, tensors, letter, letter)
         bias = None
@@ -358,11 +419,20 @@ def assemble(site: AttentionSite, tensors: Tensors) -> dict[Letter, Heads]:
     return heads
 
 
-def _assemble_latent(site: AttentionSite, layout: LatentLayout, tensors: Tensors) -> dict[Letter, Heads]:
-    """The queries and keys of multi-head latent attention."""
-    by_role = {role: tensors[name] for role, name in site.tensors.items()}
-    rank = by_role["kv_norm"].numel()
-    nope_dim = site.head_dim - count_shared_rows(site, tensors)
+def _cut_outputs(site: AttentionSite, tensors: Tensors) -> Heads:
+    """The output projection: its weight for each query head; its bias, which belongs to all of them, as one head."""
+    weight = tensors[site.tensors["o"]]
+    columns = weight.flatten(1) if not output_axis(site, "o") else weight.T  # [output width, heads · value_dim]
+    of_heads = columns.T.reshape(site.heads, site.value_dim, site.output_width)
+    bias = tensors[site.tensors["o_bias"]][None] if "o_bias" in site.tensors else None
+    return Heads(of_heads, bias)
+
+
+def _assemble_latent(
+    site: AttentionSite, layout: LatentLayout, tensors: Tensors, letters: Collection[Letter]
+) -> dict[Letter, Heads]:
+    """The queries, keys and values of multi-head latent attention, those of them in `letters`."""
+    by_role = {role: tensors[name] for role, name in site.tensors.items() if name in tensors}
     # The biases of the down-projections are the weights of one more input, which is 1.
     has_bias = "q_a_bias" in by_role or "kv_a_bias" in by_role
     down = {}
@@ -371,23 +441,44 @@ def _assemble_latent(site: AttentionSite, layout: LatentLayout, tensors: Tensors
             weight = by_role[role]
             bias = by_role.get(f"{role}_bias", weight.new_zeros(len(weight)))
             down[role] = torch.cat([weight, bias[:, None]], 1) if has_bias else weight
-    q = down["q"] if "q" in down else (by_role["q_b"] * by_role["q_norm"]) @ down["q_a"]
-    if layout.keys_alone:
+    heads = {}
+    for letter in letters:
+        if letter == "q":
+            q = down["q"] if "q" in down else (by_role["q_b"] * by_role["q_norm"]) @ down["q_a"]
+            weight = q.reshape(site.heads, site.head_dim, -1)
+        elif letter in "kv":
+            weight = _read_latent(site, layout, by_role, down["kv_a"], letter)
+        else:
+            continue
+        bias_of_heads = weight[..., -1] if has_bias else None
+        heads[letter] = Heads(weight[..., : site.d_model], bias_of_heads, _gain(site, tensors, f"{letter}_gain"))
+    return heads
+
+
+def _read_latent(site: AttentionSite, layout: LatentLayout, by_role: Tensors, down: Tensor, letter: Letter) -> Tensor:
+    """The keys or values [heads, width, inputs] that heads read from the latent, the keys with their rotary part.
+
+    by_role: role → tensor. down: `kv_a`, perhaps with a bias.
+    """
+    gain = by_role["kv_norm"].flatten()
+    rank = len(gain)
+    if layout.scaled:
+        gain = gain * (site.d_model / rank) ** 0.5
+    rope = down[rank:]
+    if not layout.keys_alone:
+        unrotated = site.head_dim - len(rope)
+        keys, values = by_role["kv_b"].reshape(site.heads, -1, rank).tensor_split([unrotated], dim=1)
+        up = keys if letter == "k" else values
+    elif letter == "k":
         up = by_role["kv_b"].view(site.heads, rank, -1).mT
     else:
-        up = by_role["kv_b"].reshape(site.heads, -1, rank)[:, :nope_dim]
-    up = up * by_role["kv_norm"]
-    if layout.scaled:
-        up = up * (site.d_model / rank) ** 0.5
-    rope = down["kv_a"][rank:]
+        up = by_role["v_b"].reshape(site.heads, -1, rank)
+    read = (up * gain) @ down[:rank]
+    if letter == "v":
+        return read
     if "k_rope_norm" in by_role:
         rope = rope * by_role["k_rope_norm"][:, None]
-    k = torch.cat([up @ down["kv_a"][:rank], rope.expand(site.heads, *rope.shape)], dim=1)
-    heads = {}
-    for letter, weight in (("q", q.reshape(site.heads, site.head_dim, -1)), ("k", k)):
-        gain = _gain(site, tensors, f"{letter}_gain")
-        heads[letter] = Heads(weight[..., : site.d_model], weight[..., -1] if has_bias else None, gain)
-    return heads
+    return torch.cat([read, rope.expand(site.heads, *rope.shape)], dim=1)
 
 
 def count_shared_rows(site: AttentionSite, tensors: Tensors) -> int:
@@ -397,6 +488,8 @@ def count_shared_rows(site: AttentionSite, tensors: Tensors) -> int:
 
 def output_axis(site: AttentionSite, letter: Letter) -> int:
     """The output dimension of a stored weight: 0 for a Linear layer, 1 for a Conv1D."""
+    if letter == "o":
+        return int(site.layout.outputs[0].transposed)
     return int(isinstance(site.layout, Layout) and site.layout.holder(letter).transposed)
 
 
@@ -434,7 +527,7 @@ def _cut_heads(site: AttentionSite, projection: Projection, tensors: Tensors, ro
     # Perhaps only the hull of the wanted slots was read. Rows after the slots of `letter` are not needed.
     if blocks == 1:
         if is_weight and len(x) < site.rows(slots):
-            _, slots = find_hull(slots)
+            _, slots = find_hull(slots, site.parts)
         slots = slots[: slots.index(letter) + 1]
         x = x[: site.rows(slots)]
     if len(x) != site.rows(slots):

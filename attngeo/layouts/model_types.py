@@ -20,6 +20,7 @@ from attngeo.layouts.layout import (
     Rotary,
     make_fused,
     make_linear,
+    make_outputs,
     make_separate,
 )
 
@@ -38,12 +39,12 @@ def _types(names: str, *layouts: Layout | LatentLayout, **facts: Any) -> dict[st
 QKV = make_fused("qkv")
 QKV_PROJ = make_fused("qkv_proj")
 # Each head of the query projection holds a query and a gate.
-GATED = Layout((make_linear("q_proj", "qg", "heads"), make_linear("k_proj", "k")))
+GATED = Layout((make_linear("q_proj", "qg", "heads"), make_linear("k_proj", "k"), make_linear("v_proj", "v")))
 # Queries and keys are narrower than the input: head_dim follows from the weights.
-NARROW = make_separate("q_proj", "k_proj", width_from_rows=True)
-NARROW_BERT = make_separate("query", "key", width_from_rows=True)
+NARROW = make_separate("q_proj", "k_proj", "v_proj", width_from_rows=True)
+NARROW_BERT = make_separate("query", "key", "value", width_from_rows=True)
 # Each dimension of the queries has a learned factor.
-SCALED = make_separate("q_proj", "k_proj", q_scale="scaling")
+SCALED = make_separate("q_proj", "k_proj", "v_proj", q_scale="scaling")
 # For each key head: its queries, the key and the value.
 GROUPED = make_fused("query_key_value", blocks="key_heads")
 GROUPED_WQKV = make_fused("wqkv", blocks="key_heads")
@@ -65,13 +66,13 @@ TYPES: dict[str, Family] = {
         "vivit",
         QKV,
     ),
-    **_types("intern_vit_6b qianfan_ocr_vision", make_fused("attn.qkv")),
+    **_types("intern_vit_6b qianfan_ocr_vision", make_fused("attn.qkv", outputs=make_outputs("attn.proj"))),
     **_types("kimi_k25_vision moonvit", make_fused("wqkv")),
     **_types(
         "deepseek_ocr_clip gte new phi3_v phi4_multimodal pp_ocrv5_server_rec unlimited_ocr_vision_encoder", QKV_PROJ
     ),
     **_types("bark coarse_acoustics fine_acoustics molmo2_text semantic", make_fused("att_proj")),
-    **_types("hf_olmo molmo", make_fused("att_proj"), stack="decoder"),
+    **_types("hf_olmo molmo", make_fused("att_proj", outputs=make_outputs("attn_out")), stack="decoder"),
     **_types(
         "nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_word_timestamp nemotron3_diarization_audio",
         make_fused("w_qkv"),
@@ -86,7 +87,7 @@ TYPES: dict[str, Family] = {
         head_norm=HeadNorm(q="q_weight", k="k_weight"),
         rotary=Rotary(other="config.json does not say which of its bases a layer uses"),
     ),
-    "qwen": _type(make_fused("c_attn"), stack="decoder"),
+    "qwen": _type(make_fused("c_attn", outputs=make_outputs("c_proj")), stack="decoder"),
     "qwen_visual": _type(make_fused("in_proj", blocks="key_heads")),
     **_types("RefinedWeb fuyu gpt_neox_japanese persimmon", GROUPED),
     **_types("internlm2 internlmxcomposer2", GROUPED_WQKV, stack="decoder"),
@@ -95,8 +96,12 @@ TYPES: dict[str, Family] = {
     "telechat": _type(
         Layout((make_linear("query", "q"), make_linear("key_value", "kv", "key_heads"))), stack="decoder"
     ),
-    "decision_transformer": _type(make_fused("c_attn", transposed=True)),
-    "xlnet": _type(Layout((Projection("q", "q", transposed=True), Projection("k", "k", transposed=True)))),
+    "decision_transformer": _type(
+        make_fused("c_attn", transposed=True, outputs=make_outputs("c_proj", transposed=True))
+    ),
+    "xlnet": _type(
+        Layout(tuple(Projection(letter, letter, transposed=True) for letter in "qkv"), outputs=(Projection("o", "o"),))
+    ),
     **_types("hiera sam2_hiera_det_model", make_fused("qkv", width_from_rows=True)),
     **_types("convbert perceiver", NARROW_BERT),
     **_types(
@@ -105,8 +110,8 @@ TYPES: dict[str, Family] = {
         NARROW,
     ),
     **_types("timesfm timesfm2_5", SCALED),
-    "gemma3n_audio": _type(make_separate("q_proj", "k_proj", q_scale="per_dim_scale")),
-    "gemma4_audio": _type(make_separate("q_proj.linear", "k_proj.linear", q_scale="per_dim_scale")),
+    "gemma3n_audio": _type(make_separate("q_proj", "k_proj", "v_proj", q_scale="per_dim_scale")),
+    "gemma4_audio": _type(make_separate("q_proj.linear", "k_proj.linear", "v_proj.linear", q_scale="per_dim_scale")),
     **_types("dots3_note_text longcat_flash", LatentLayout(scaled=True)),
     **_types("qwen3_5 qwen3_5_moe qwen4_exp", GATED),
     **_types("qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text", GATED, head_norm=OFFSET),

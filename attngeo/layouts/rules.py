@@ -5,23 +5,31 @@ Data only, as in `families.py`.
 
 from __future__ import annotations
 
-from attngeo.layouts.layout import LatentLayout, Layout, Projection, make_fused, make_linear, make_separate
+from attngeo.layouts.layout import (
+    LatentLayout,
+    Layout,
+    Projection,
+    make_fused,
+    make_linear,
+    make_outputs,
+    make_separate,
+)
 
 # How attention modules of any family name their projections. Each is compared with the ends of tensor names.
 RULES = (
-    make_separate("q_proj", "k_proj"),
-    make_separate("query", "key"),
-    make_separate("q_lin", "k_lin"),
-    make_separate("query_proj", "key_proj"),
-    make_separate("to_q", "to_k"),
-    make_separate("Wq", "Wk"),
-    make_separate("wq", "wk"),
-    make_separate("q", "k"),
-    make_separate("linear_q", "linear_k"),
-    make_separate("project_q", "project_k"),
-    make_separate("q_proj.linear", "k_proj.linear"),
-    make_separate("q_head", "k_head"),
-    make_separate("query_net", "key_net"),
+    make_separate("q_proj", "k_proj", "v_proj"),
+    make_separate("query", "key", "value"),
+    make_separate("q_lin", "k_lin", "v_lin"),
+    make_separate("query_proj", "key_proj", "value_proj"),
+    make_separate("to_q", "to_k", "to_v"),
+    make_separate("Wq", "Wk", "Wv"),
+    make_separate("wq", "wk", "wv"),
+    make_separate("q", "k", "v"),
+    make_separate("linear_q", "linear_k", "linear_v"),
+    make_separate("project_q", "project_k", "project_v"),
+    make_separate("q_proj.linear", "k_proj.linear", "v_proj.linear"),
+    make_separate("q_head", "k_head", "v_head"),
+    make_separate("query_net", "key_net", "value_net"),
     Layout((make_linear("to_q", "q"), make_linear("to_kv", "kv"))),
     make_fused("Wqkv"),
     LatentLayout(),
@@ -39,6 +47,16 @@ RULES = (
     # torch.nn.MultiheadAttention, whose order is fixed.
     Layout((Projection("in_proj_weight", "qkv", bias="in_proj_bias"),)),
 )
+
+# How attention modules of any family name their output projections, stored as Linear layers. A module with several of
+# them is not read. "../" leads to the module around it, if that is called attention.
+OUTPUTS = make_outputs(
+    "o_proj", "out_proj", "dense", "proj", "o", "out_lin", "linear_out", "wo", "Wo", "projection", "to_out.0", "out",
+    "o_proj.linear", "../output.dense",
+)  # fmt: skip
+# What may stand between values and output: names of tensors in the module → a caveat.
+GATE = "a gate of each value is left out"
+OUTPUT_NOTES = ((("sinks",), "attention sink left out: weights sum to less than 1"),)
 
 # What GGUF files of any family have in place of tensors of another order: all queries, then all keys, then all values;
 # and of latent attention, the keys of heads apart from their values.

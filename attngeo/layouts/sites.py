@@ -8,24 +8,30 @@ from dataclasses import replace
 from itertools import accumulate, chain, count
 from typing import NamedTuple
 
+from attngeo.choices import Parts
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
 from attngeo.layouts.absent import find_absent_layers
 from attngeo.layouts.heads import HeadConfig, read_heads
-from attngeo.layouts.layout import LATENT_ROLES, LETTERS, AttentionSite, HeadNorm, LatentLayout, Layout
+from attngeo.layouts.layout import LATENT_ROLES, LETTERS, AttentionSite, HeadNorm, LatentLayout, Layout, Sizes
 from attngeo.layouts.modules import Module, conditions_hold, survey_modules
 from attngeo.layouts.names import MOST_LAYERS, Fields, Reasons, join
+from attngeo.layouts.outputs import Outputs, locate_outputs
 from attngeo.layouts.rules import HEAD_NORMS
-from attngeo.layouts.sizes import ShapeOf, StoredModule, measure
+from attngeo.layouts.sizes import ShapeOf, StoredModule, measure, measure_outputs
 from attngeo.layouts.stacks import CROSS, DECODER, ENCODER, group_by_stack, number_layers
 
 
 class _Candidate(NamedTuple):
-    """A module that attends, before its sizes are known. tensors: role → name of those that are needed."""
+    """A module that attends, before its sizes are known.
+
+    tensors: role → name of those that are needed. outputs: its values and output projection, if these are needed.
+    """
 
     stack: str
     layer: int
     module: Module
     tensors: dict[str, str]
+    outputs: Outputs | None
 
 
 def find_sites(
@@ -33,6 +39,7 @@ def find_sites(
     config: Fields,
     *,
     shape_of: ShapeOf,
+    parts: Parts = "qk",
     biases: bool = False,
     input_norms: bool = False,
     prepare: Callable[[list[str]], None] = lambda _: None,
@@ -44,6 +51,8 @@ def find_sites(
         config: the content of config.json.
         shape_of: gives the shape of a tensor by its name. It is not called for tensors that are not needed, so that
             their files need not be downloaded.
+        parts: the letters that are needed, of queries, keys, values and outputs. A site whose values or outputs are not
+            known has queries and keys only.
         biases: whether biases are needed besides the weights.
         input_norms: whether the normalisations in front of attention are needed.
         prepare: is called once with the names of all tensors that are needed, before `shape_of`.
@@ -58,21 +67,17 @@ def find_sites(
     """
     names = set(names)
     modules, skipped = survey_modules(names, config)
-    candidates, unread = _list_candidates(modules, names)
+    candidates, unread = _list_candidates(modules, names, with_outputs=not {"v", "o"}.isdisjoint(parts))
     if not candidates:
         name, reason = next(iter(unread.items()))
         raise UnsupportedModelError(f"no attention that can be scored: {name}: {reason}")
     for candidate in candidates:
-        for role in list(candidate.tensors):
-            is_unneeded_bias = role.endswith("_bias") and not biases
-            is_unneeded_norm = role.startswith("pre_norm") and not input_norms
-            if is_unneeded_bias or is_unneeded_norm:
-                del candidate.tensors[role]
+        _drop_unneeded(candidate.tensors, biases=biases, input_norms=input_norms)
     skipped |= find_absent_layers(modules, names) | unread
     prepare(list(chain.from_iterable(candidate.tensors.values() for candidate in candidates)))
     sites = []
     errors = []
-    for stack, layer, module, tensors in candidates:
+    for stack, layer, module, tensors, outputs in candidates:
         stored = StoredModule(module, tensors, shape_of)
         try:
             sizes = measure(stored, _stated_heads(module, layer))
@@ -83,6 +88,13 @@ def find_sites(
             errors.append(error)
             skipped.setdefault(module.template, str(error))
             continue
+        missing = ""
+        output_notes: tuple[str, ...] = ()
+        if outputs is not None:
+            sizes, missing = _measure_outputs(stored, sizes, outputs)
+            output_notes = (*_common_notes(module), *outputs.notes)
+        if missing:
+            tensors = {role: name for role, name in tensors.items() if role[0] not in "vo"}
         site = AttentionSite(
             stack=stack,
             layer=layer,
@@ -94,6 +106,9 @@ def find_sites(
             **vars(sizes),
             rule=module.rule,
             notes=_notes(module, tensors),
+            parts="".join(part for part in parts if not missing or part not in "vo"),
+            output_notes=output_notes,
+            missing=missing,
         )
         sites.append(site)
     if errors and not sites:
@@ -101,7 +116,18 @@ def find_sites(
     return sites, dict(sorted(skipped.items()))
 
 
-def _list_candidates(modules: Iterable[Module], names: Collection[str]) -> tuple[list[_Candidate], Reasons]:
+def _drop_unneeded(tensors: dict[str, str], *, biases: bool, input_norms: bool) -> None:
+    """Drop the roles of biases and of input norms, if these are not needed."""
+    for role in list(tensors):
+        is_unneeded_bias = role.endswith("_bias") and not biases
+        is_unneeded_norm = role.startswith("pre_norm") and not input_norms
+        if is_unneeded_bias or is_unneeded_norm:
+            del tensors[role]
+
+
+def _list_candidates(
+    modules: Iterable[Module], names: Collection[str], *, with_outputs: bool
+) -> tuple[list[_Candidate], Reasons]:
     """The modules in the order of stack and layer, and those that are left out: name pattern → reason."""
     candidates: list[_Candidate] = []
     unread: Reasons = {}
@@ -112,7 +138,13 @@ def _list_candidates(modules: Iterable[Module], names: Collection[str]) -> tuple
                 unread |= reason
                 continue
             normed = _recognise_head_norm(module, names)
-            candidates.append(_Candidate(stack, layer, normed, _find_tensors(normed, names)))
+            outputs = None
+            tensors = _find_tensors(normed, names)
+            if with_outputs:
+                outputs = locate_outputs(normed, names)
+                normed = outputs.module
+                tensors |= outputs.tensors
+            candidates.append(_Candidate(stack, layer, normed, tensors, outputs))
     return candidates, unread
 
 
@@ -177,6 +209,16 @@ def _stage(module: Module, section: Fields) -> int | None:
     return next((stage for stage, end in enumerate(accumulate(blocks)) if number < end), None)
 
 
+def _measure_outputs(stored: StoredModule, sizes: Sizes, outputs: Outputs) -> tuple[Sizes, str]:
+    """The sizes with those of values and outputs; or without, and why the tensors do not fit."""
+    if outputs.missing:
+        return sizes, outputs.missing
+    try:
+        return measure_outputs(stored, sizes), ""
+    except (ShapeError, CorruptCheckpointError) as error:
+        return sizes, str(error)
+
+
 # Tensors
 
 
@@ -237,11 +279,18 @@ def _find_pre_norm(module: str, candidates: Sequence[str], names: Collection[str
 
 
 def _notes(module: Module, tensors: Mapping[str, str]) -> tuple[str, ...]:
+    """Caveats for readers of scores of queries and keys."""
+    notes = [*module.family.query_key_notes, *_common_notes(module)]
+    if any(role.startswith(("q_gain", "k_gain")) for role in tensors):
+        notes.append("QK-norm: its gain is folded in, its division is left out")
+    return tuple(notes)
+
+
+def _common_notes(module: Module) -> tuple[str, ...]:
+    """Caveats for readers of any scores."""
     notes = list(module.family.notes)
     if isinstance(module.layout, LatentLayout):
         notes.append("latent attention: low-rank factors multiplied out, latent norm gains folded")
-    if any(role.startswith(("q_gain", "k_gain")) for role in tensors):
-        notes.append("QK-norm: its gain is folded in, its division is left out")
     applied = _times_applied(module)
     if applied > 1:
         notes.append(f"shared weights, applied {applied} times")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from attngeo.errors import CorruptCheckpointError, ShapeError
@@ -44,7 +45,7 @@ class StoredModule(NamedTuple):
     def out_in(self, role: str, *, transposed: bool = False) -> tuple[int, int]:
         """Output width and input width of a weight. Raises ShapeError if it is no matrix."""
         shape = self.shape(role)
-        if transposed and len(shape) == 3:
+        if len(shape) == 3 and (transposed or role == "o"):
             shape = (shape[0], shape[1] * shape[2])
         if len(shape) != 2 or 0 in shape:
             raise ShapeError(f"{self.tensors[role]} is {list(shape)}, expected a matrix")
@@ -74,6 +75,42 @@ def measure(stored: StoredModule, stated: HeadConfig) -> Sizes:
             _check_description(stored, sizes)
     _check_vectors(stored, sizes)
     return sizes
+
+
+def measure_outputs(stored: StoredModule, sizes: Sizes) -> Sizes:
+    """The sizes with those of values and outputs, whose tensors are stored. Raises ShapeError if they do not fit."""
+    layout = stored.module.layout
+    key_heads = sizes.key_heads
+    if isinstance(layout, LatentLayout):
+        value_dim = int(stored.fields["v_head_dim"])
+        if "v_b" in stored.tensors:
+            rank = math.prod(stored.shape("kv_norm"))
+            _require_size(stored, "v_b", math.prod(stored.shape("v_b")), sizes.heads * value_dim * rank)
+    else:
+        holder = layout.holder("v")
+        rows, width = stored.out_in("v", transposed=holder.transposed)
+        value_dim = sizes.head_dim
+        if holder.slots == "v":
+            value_dim = rows // key_heads
+        _require_size(stored, "v", rows, replace(sizes, value_dim=value_dim).rows(holder.slots))
+        _require_size(stored, "v", width, sizes.key_width)
+    output_width, inputs = stored.out_in("o", transposed=layout.outputs[0].transposed)
+    _require_size(stored, "o", inputs, sizes.heads * value_dim)
+    if "v_bias" in stored.tensors:
+        expected = {key_heads * value_dim, *([] if isinstance(layout, LatentLayout) else [rows])}
+        bias = stored.shape("v_bias")
+        if len(bias) != 1 or bias[0] not in expected:
+            raise ShapeError(f"{stored.tensors['v_bias']} is {list(bias)}, expected one of {sorted(expected)} numbers")
+    if "o_bias" in stored.tensors:
+        _require_size(stored, "o_bias", math.prod(stored.shape("o_bias")), output_width)
+    return replace(sizes, value_dim=value_dim, output_width=output_width)
+
+
+def _require_size(stored: StoredModule, role: str, size: int, expected: int) -> None:
+    """Raise ShapeError if a size of the tensor of this role is another one."""
+    if size != expected:
+        shape = list(stored.shape(role))
+        raise ShapeError(f"{stored.tensors[role]} is {shape}, expected a size of {expected}, got {size}")
 
 
 # Heads that are slots of stored layers

@@ -1,9 +1,10 @@
-"""Query and key projections of an attention site, with what the options fold into them, and the factors of updates."""
+"""Projections of an attention site, with what the options fold into them, and the factors of updates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,7 +53,7 @@ def projections(
         dtype: number type to compute in.
         device: device to compute on.
     """
-    tensors = {name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}
+    tensors = _cast(tensors, dtype, device)
     heads = assemble(site, tensors)
     notes = list(site.notes)
     if options.fold_norm:
@@ -75,6 +76,72 @@ def projections(
     return q, k, [note for note in notes if note]
 
 
+class OutputProjections(NamedTuple):
+    """What the heads of a site write: head h adds x·v[g(h)]ᵀ·o[h] for a token x that it attends to with weight 1.
+
+    Attributes:
+        v: values, [key_heads, value_dim, key_width]; with biases, the input is one wider.
+        o: the part of the output projection that belongs to each query head, [heads, value_dim, output_width].
+        bias: of the output projection, [output_width], if biases are included and it has one.
+        notes: caveats for readers of scores.
+    """
+
+    v: Tensor
+    o: Tensor
+    bias: Tensor | None
+    notes: list[str]
+
+
+def output_projections(
+    site: AttentionSite,
+    tensors: Tensors,
+    options: ScoreOptions = ScoreOptions(),
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+) -> OutputProjections:
+    """The values and outputs of a site whose `parts` have both.
+
+    Args:
+        site: the attention site.
+        tensors: as for `projections`.
+        options: with_bias and fold_norm say which form is built; the defaults give Wv·Wo itself.
+        dtype: number type to compute in.
+        device: device to compute on.
+
+    Raises:
+        UnsupportedModelError: the values or the output projection of the site are not known.
+    """
+    require_outputs(site)
+    tensors = _cast(tensors, dtype, device)
+    heads = assemble(site, tensors, "vo")
+    notes = list(site.output_notes)
+    if options.fold_norm:
+        notes.append(_fold_norm(site, tensors, heads))
+    v, v_bias, _ = heads["v"]
+    o, o_bias, _ = heads["o"]
+    if options.with_bias and v_bias is None and o_bias is None:
+        notes.append("no biases to include")
+    elif options.with_bias:
+        v = append_bias(v, v_bias)
+        notes.append("biases included")
+    bias = o_bias[0] if options.with_bias and o_bias is not None else None
+    return OutputProjections(v, o, bias, notes)
+
+
+def require_outputs(site: AttentionSite) -> None:
+    """Raise UnsupportedModelError if the values and outputs of a site were asked for and are not known."""
+    if site.missing:
+        raise UnsupportedModelError(
+            f"{site.module}: values and outputs cannot be read: {site.missing}; read its queries and keys only, or "
+            "another stack",
+        )
+
+
+def _cast(tensors: Tensors, dtype: torch.dtype, device: torch.device | str) -> dict[str, Tensor]:
+    return {name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}
+
+
 HeadsByLetter = dict[Letter, Heads]
 
 
@@ -85,12 +152,19 @@ def _fold_norm(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) -> s
         return "no normalisation gain before attention" if is_known else "the input norm is unknown and was not folded"
     gain = tensors[site.tensors["pre_norm"]] + site.family.input_gain_offset
     shift = tensors[site.tensors["pre_norm_bias"]] if "pre_norm_bias" in site.tensors else None
-    for letter in "q" if site.is_cross else "qk":
+    reads_stream = "q" if site.is_cross else "qkv"
+    for letter in reads_stream:
+        if letter not in heads:
+            continue
         weight, bias, _ = heads[letter]
         if shift is not None:
             bias = weight @ shift + (0 if bias is None else bias)
         heads[letter] = heads[letter]._replace(weight=weight * gain, bias=bias)
-    return "gain folded into queries only: keys read another stack" if site.is_cross else "input gain folded"
+    if not site.is_cross:
+        return "input gain folded"
+    if "q" in heads:
+        return "gain folded into queries only: keys read another stack"
+    return "no gain folded: values read another stack"
 
 
 def update_factors(

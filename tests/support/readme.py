@@ -160,7 +160,7 @@ def _layout(layout: Layout | LatentLayout) -> str:
 
 
 def _caveats(family: Family) -> str:
-    caveats = list(family.notes)
+    caveats = [*family.query_key_notes, *family.notes]
     if family.rotary is not None:
         caveats.append(f"rotary, {'neighbouring' if family.rotary.interleaved else 'half-split'} pairs")
     if family.head_norm is not None:
