@@ -30,7 +30,7 @@ from attngeo.scores.spec import (
     scores_in,
     z_columns,
 )
-from attngeo.scores.summary import IDENTITY, spread_of
+from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, spread_of
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.tables.read import read_results
@@ -131,7 +131,7 @@ def score(
     outputs.check(*read, figures=figures)
     conditions = _parse_conditions(fail_if or [], baseline, per_head=options.per_head)
     earlier = None if baseline is None else read_results(baseline, IDENTITY, "attngeo score", numbers=number_columns())
-    selection.check(attngeo.score_columns(tuple(SCORES)))
+    selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
     _check(options, conditions, selection, verify=verify)
     listed = list_all(models, models_file, hub, command="score")
     outputs.check(*listed, figures=figures)
@@ -303,13 +303,15 @@ def _deliver(
 def _columns_for_people(options: ScoreOptions, *, several: bool) -> list[str]:
     """The columns of a table of selected rows, without what all rows of one model have in common."""
     place = ["model"] if several else []
-    place += ["stack", "layer", "head"] if options.per_head else ["stack", "layer"]
+    place += ["stack", "layer"] if options.circuit == "qk" else ["stack", CIRCUIT, "layer"]
+    place += ["head"] if options.per_head else []
     return [*place, *score_names(options.scores), *z_columns(), "frobenius_norm"]
 
 
 def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) -> None:
     """Print the layers (and heads) of one model, the quartiles of each stack, and on stderr the notes."""
     about = frame.attrs
+    frame = name_circuits(frame)
     title = [about["model"], frame["model_type"].iloc[0], about["convention"]]
     if about["precision"] != default_of(ScoreOptions, "precision"):
         title.append(about["precision"])
@@ -393,7 +395,7 @@ def _print_models(frames: Iterable[pd.DataFrame]) -> None:
     lines = []
     for frame in frames:
         model = frame.attrs["model"]
-        for stack, members in frame.groupby("stack", sort=False):
+        for stack, members in name_circuits(frame).groupby("stack", sort=False):
             layers = int(members["head"].isna().sum())
             lines.append({"model": model, "stack": stack, "layers": layers, **_summarise_scores(members, digits=2)})
             model = ""

@@ -85,7 +85,7 @@ def compose_model(model: Model, options: ComposeOptions, session: Session, recor
         records = {} if record is None else _take_finished(record, len(pairs), session)
         left = {number: pair for number, pair in enumerate(pairs) if number not in records}
         plan = plan_readings(sites, [*left.values()], _choose_memory(options, session), DTYPES[options.precision])
-        description["layers"] = len({reading.number for reading in plan})
+        description["layers_read"] = len({reading.number for reading in plan})
         description["readings"] = len(plan)
         with closing(_compose_pairs(store, sites, left, plan, options, device, session)) as composed:
             for number, of_pair in composed:
@@ -139,10 +139,10 @@ def plan_readings(
     sizes = {number: _count_bytes(sites[number], dtype) for number in needed}
     plan: list[Reading] = []
     while needed:
-        part = []
+        part: list[int] = []
         room = memory if sum(sizes[number] for number in needed) <= memory else memory - max(sizes.values())
         for number in needed:
-            if part and sum(sizes[member] for member in (*part, number)) > room:
+            if part and sum(map(sizes.__getitem__, (*part, number))) > room:
                 break
             part.append(number)
         others = sorted({pair.b for pair in pairs if pair.a in part and pair.b not in part})

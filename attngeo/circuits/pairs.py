@@ -136,8 +136,9 @@ def _list_directions(a: int, b: int, stack: str, kinds: Collection[str], reads_e
 
 
 def _choose(pairs: Sequence[LayerPair], sites: Sequence[AttentionSite], options: ComposeOptions) -> Iterator[LayerPair]:
-    """The pairs with the directions that the chosen layers need: possible ones from those that write to those that read,
-    and the impossible ones among all of these layers.
+    """The pairs with the directions that the chosen layers need.
+
+    Possible ones lead from the layers that write to those that read; impossible ones are among all of these layers.
     """
     chosen = {*(options.from_layers or ()), *(options.to_layers or ())}
     is_all = options.from_layers is None or options.to_layers is None

@@ -18,7 +18,7 @@ from attngeo.errors import DataError
 from attngeo.figures.fit import BELOW, PANEL_TITLE_HEIGHT, TITLE_HEIGHT
 from attngeo.figures.grid import NAME_LENGTH, PANEL_TITLE, Subplot, choose_columns, make_grid, title_axes
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.names import FORM, shorten_names
+from attngeo.figures.names import name_form, shorten_names
 from attngeo.figures.style import (
     DIGITS,
     FAINT,
@@ -95,7 +95,7 @@ def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         height=sum(heights) + AROUND + BETWEEN * (len(panels) - 1),
         plot_bgcolor=MISSING,
     )
-    title = compose_title(rows, f"{label_of(score)} of {FORM}")
+    title = compose_title(rows, f"{label_of(score)} of {name_form(rows)}")
     return finish_figure(figure, title, top=TITLE_HEIGHT + PANEL_TITLE_HEIGHT)
 
 
@@ -189,7 +189,7 @@ def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         details.append("whole layers: score of the sum over heads")
     if True in parts:
         details.append("heads: median, band of quartiles")
-    title = compose_title(rows, f"{label_of(score)} of {FORM} in each layer")
+    title = compose_title(rows, f"{label_of(score)} of {name_form(rows)} in each layer")
     top = TITLE_HEIGHT + PANEL_TITLE_HEIGHT if any(cell.title for cell in cells) else TITLE_HEIGHT
     return finish_figure(figure, title, "; ".join(details), top=top)
 
@@ -288,4 +288,6 @@ def draw_heads(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: 
     title_axes(figure, subplots, name_axis("symmetry"), name_axis("directionality"))
     figure.update_layout(legend=BELOW)
     top = TITLE_HEIGHT + PANEL_TITLE_HEIGHT if len(cells) > 1 else TITLE_HEIGHT
-    return finish_figure(figure, compose_title(rows, f"symmetry and directionality of {FORM} of each head"), top=top)
+    return finish_figure(
+        figure, compose_title(rows, f"symmetry and directionality of {name_form(rows)} of each head"), top=top
+    )

@@ -26,7 +26,7 @@ from attngeo.progress import ProgressCallback
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import score_model
 from attngeo.scores.spec import SCORES, number_columns
-from attngeo.scores.summary import refuse_repeated
+from attngeo.scores.summary import name_circuits, refuse_repeated
 from attngeo.session import Session
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns, require_results
 
@@ -138,7 +138,7 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
             beside.append(filter_rows(published_scores(), of_published, "the table of published models"))
         if options.stack is not None:
             rows = rows[rows["stack"] == one_of("stack", options.stack, rows["stack"].unique())]
-        return [rows, *beside]
+        return [name_circuits(rows), *beside]
     if spec.source == "simulate" and "data" not in rows:
         require_columns(rows, METHOD_SETTING, name_input(sources[0]), "attngeo tabular simulate")
     return [rows]

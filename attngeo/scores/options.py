@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attngeo.choices import Convention, Precision, one_of
+from attngeo.choices import Circuit, Convention, Precision, one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, as_texts, device_option, option, parse_bytes
 from attngeo.scores.layers import check_layers
@@ -80,6 +80,11 @@ class ScoreOptions(Options):
     adapter: Sequence[str] = _adapter_option()
     adapter_only: bool = option(False, "Score what the adapters add to W_qk alone", panel=INPUT, advanced=True)
     config: str | None = _config_option()
+    circuit: Circuit = option(
+        "qk",
+        "Matrix of each head: queries with keys (qk), values with outputs (ov), or both",
+        panel=COMPUTATION,
+    )
     scores: Sequence[str] = option(
         (),
         f"Optional scores to add: {', '.join(name for name, spec in SCORES.items() if spec.is_optional)}; or all",
@@ -127,10 +132,20 @@ class ScoreOptions(Options):
 
     @property
     def added_columns(self) -> tuple[str, ...]:
-        """The optional scores."""
-        return tuple(self.scores)
+        """The optional scores, and the circuit if it is not that of every table."""
+        return (*self.scores, *(() if self.circuit == "qk" else ("circuit",)))
 
     def _check(self) -> None:
+        if self.circuit != "qk" and self.with_bias:
+            raise UsageError(
+                "biases of values and outputs add the same to every token; leave out $with_bias, or $circuit",
+                "with_bias",
+                "circuit",
+            )
+        if self.circuit != "qk" and self.adapter_only:
+            raise UsageError("$adapter_only is about W_qk; leave it out, or $circuit", "adapter_only", "circuit")
+        if self.circuit == "ov" and self.rope_offset:
+            raise UsageError("$rope_offset is about W_qk; leave it out, or $circuit", "rope_offset", "circuit")
         if self.adapter_only and not self.adapter:
             raise UsageError(
                 "$adapter_only is about the update of adapters; name one with $adapter", "adapter_only", "adapter"

@@ -15,6 +15,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.identity import identify
 from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
+from attngeo.choices import Circuit
 from attngeo.errors import UsageError
 from attngeo.keywords import takes
 from attngeo.progress import Progress, ProgressCallback
@@ -37,11 +38,15 @@ VERSION = describe_code("torch")
 OWN_ENTRIES = ("made", "layers", "options", "content", "version")
 
 
-def score_columns(scores: Collection[str] = ()) -> tuple[str, ...]:
-    """The columns of the table of scores, in their order. scores: the optional ones that are chosen."""
+def score_columns(scores: Collection[str] = (), circuit: Circuit = "qk") -> tuple[str, ...]:
+    """The columns of the table of scores, in their order.
+
+    scores: the optional ones that are chosen. circuit: of the scores; a table of W_qk alone has no column of it.
+    """
+    circuits = () if circuit == "qk" else ("circuit",)
     return (
-        "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim", "parameters",
-        "format", *score_names(scores), "frobenius_norm", *SPREADS, *z_columns(), "note",
+        "model", "revision", "model_type", "stack", *circuits, "layer", "head", "key_head", "d_model", "head_dim",
+        "parameters", "format", *score_names(scores), "frobenius_norm", *SPREADS, *z_columns(), "note",
     )  # fmt: skip
 
 
@@ -80,8 +85,9 @@ def score(  # noqa: D417 - the keywords are those of a session
         progress: called before each file and layer.
 
     Returns:
-        A DataFrame with one row for each layer (`head` is missing) and head. Its columns are `score_columns(scores)`;
-        scores are missing if the form is zero or not finite, and `note` says why. Its `attrs` say how it was made.
+        A DataFrame with one row for each layer (`head` is missing) and head, of each circuit. Its columns are
+        `score_columns(scores, circuit)`; scores are missing if the form is zero or not finite, and `note` says why. Its
+        `attrs` say how it was made.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
@@ -136,7 +142,7 @@ def _build_frame(kept: Kept, options: ScoreOptions, model: str) -> pd.DataFrame:
     """The table, with the model's name as it was given this time."""
     import pandas as pd
 
-    frame = pd.DataFrame(kept.rows, columns=list(score_columns(options.scores))).astype(
+    frame = pd.DataFrame(kept.rows, columns=list(score_columns(options.scores, options.circuit))).astype(
         dict.fromkeys(INTEGERS, "Int64")
     )
     frame["model"] = model

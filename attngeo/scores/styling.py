@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Colours of bars below and above the middle of a score, as in figures.
 BELOW, ABOVE = "#C2A5CF", "#A6DBA0"
 # Columns that identify a layer or head, and those that are shown beside the scores.
-SHOWN = ("model", "stack", "layer", "head", *SCORES, "frobenius_norm", "note")
+SHOWN = ("model", "stack", "circuit", "layer", "head", *SCORES, "frobenius_norm", "note")
 
 
 def style(rows: pd.DataFrame) -> Styler:

@@ -24,6 +24,8 @@ QUARTILES = ("lower", "median", "upper")
 SETTLED = 0.1
 HEADS = "heads_"
 IDENTITY = ("model", "stack", "layer", "head")
+# Which matrix of a head a row is about; tables of W_qk alone lack it.
+CIRCUIT = "circuit"
 
 
 def statistic(score: str, quantile: str, *, heads: bool = False) -> str:
@@ -48,6 +50,18 @@ def statistics(quantiles: Iterable[str] = tuple(QUANTILES), scores: Iterable[str
     over_layers = [statistic(score, quantile) for score, quantile in named]
     over_heads = [statistic(score, quantile, heads=True) for score, quantile in named]
     return over_layers + over_heads
+
+
+def name_circuits(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose stack is named with their circuit, such as "decoder ov", one circuit after the other.
+
+    Rows that do not say of which circuit they are stay as they are. To split such a table into stacks splits it into
+    circuits, too.
+    """
+    if CIRCUIT not in rows:
+        return rows
+    ordered = rows.sort_values(CIRCUIT, kind="stable", key=lambda circuits: circuits == "ov")
+    return ordered.assign(stack=ordered["stack"].astype("str") + " " + ordered[CIRCUIT].astype("str"))
 
 
 def summary_columns(scores: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -93,6 +107,7 @@ def find_settled(values: pd.Series) -> Any:
 
 def refuse_repeated(rows: pd.DataFrame) -> None:
     """Raise DataError if a layer or head of a model has two rows, for example of two conventions joined in one file."""
+    rows = name_circuits(rows)
     repeated = rows.duplicated(list(IDENTITY))
     if repeated.any():
         row = rows[repeated].iloc[0]
@@ -105,11 +120,13 @@ def refuse_repeated(rows: pd.DataFrame) -> None:
 def split_stacks(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """The model, the stack and the rows of each stack of each model, in the order of a table of scores.
 
+    Stacks are named with their circuits, see `name_circuits`.
+
     Raises DataError if the table lacks a column, or has a layer or head twice.
     """
     require_columns(rows, (*IDENTITY, score_names()[0]), "the table", "attngeo.score")
     refuse_repeated(rows)
-    for (model, stack), members in rows.groupby(["model", "stack"], sort=False):
+    for (model, stack), members in name_circuits(rows).groupby(["model", "stack"], sort=False):
         yield str(model), str(stack), members
 
 
