@@ -23,6 +23,8 @@ PANELS = (MODEL, INPUT, DRAWING, COMPUTATION, OPTIMISATION, COMPARISON, RESULTS,
 # Formulas of the scores, and the number type of products; see `scores.options`.
 Convention = Literal["corrected", "published"]
 Precision = Literal["float32", "float64", "fast"]
+# Matrices of a head that are scored: queries with keys, values with outputs, or both.
+Circuit = Literal["qk", "ov", "both"]
 # Weights of attention that are read: queries and keys, values and outputs, or all.
 Parts = Literal["qk", "vo", "qkvo"]
 # A table of a checkpoint: its input embeddings, or its unembedding.

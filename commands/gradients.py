@@ -11,7 +11,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
 from attngeo.gradients.options import CHANGE, GradientOptions
 from attngeo.pretrain.sources import require_text_data
-from attngeo.scores.spec import SCORES
+from attngeo.scores.spec import default_scores
 from attngeo.tables.write import write_table
 
 from .declare import with_options
@@ -91,13 +91,13 @@ def _print_updates(frame: pd.DataFrame) -> None:
         return
     title = "\nchange of W_qk by a step of gradient descent on Wq and Wk"
     print_table(layers, _list_columns(CHANGE), title=title, section=["stack"], expendable=["stack"])
-    print_stacks(frame.assign(**{name: frame[f"{CHANGE}{name}"] for name in SCORES}))
+    print_stacks(frame.assign(**{name: frame[f"{CHANGE}{name}"] for name in default_scores()}))
 
 
 def _list_columns(prefix: str = "") -> list[tuple[str, Cell]]:
     """Stack, layer, and each score beside its chance; prefix: of the scores' columns."""
     columns: list[tuple[str, Cell]] = [("stack", "stack"), ("layer", "layer")]
-    for name, spec in SCORES.items():
+    for name, spec in default_scores().items():
         form = score_format(name)
         columns += [(spec.label, f"{prefix}{name}:{form}"), ("chance", f"{prefix}{name}_chance:{form}")]
     return columns

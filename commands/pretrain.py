@@ -26,7 +26,7 @@ from attngeo.pretrain.presets import PATHS
 from attngeo.pretrain.references import require_sources
 from attngeo.pretrain.settings import read_settings, resume_options
 from attngeo.progress import is_first_process
-from attngeo.scores.spec import SCORES, Chance, ScoreSpec
+from attngeo.scores.spec import Chance, ScoreSpec, default_scores
 from attngeo.scores.summary import spread_of, statistic
 from attngeo.session import StudyOptions
 from attngeo.tables.write import to_json
@@ -125,14 +125,14 @@ def _print_run(run: Run) -> None:
         scored = by_step.get_group(step)
         spread = spread_of(scored)
         row = {"step": f"{step:,}", "loss": scored["loss"].iloc[0]}
-        for score in SCORES:
+        for score in default_scores():
             row[score], row[f"{score}_quartiles"] = format_quartiles(spread, score, digits=DIGITS)
         rows.append(row)
     columns: list[tuple[str, Cell]] = [
         ("step", "step"),
         ("loss", lambda row: "" if is_missing(row["loss"]) else f"{row['loss']:.3f}"),
     ]
-    for score, spec in SCORES.items():
+    for score, spec in default_scores().items():
         columns += [(spec.label, score), (QUARTILES_TITLE, f"{score}_quartiles")]
     summary = run.summary
     options = run.options
@@ -169,7 +169,7 @@ def _print_comparison(comparison: Comparison) -> None:
         gains["accuracy"] = lambda row: _format_range(row, "eval_accuracy", "{:.1%}")
     print_table(spread, gains, title=title, expendable=["to baseline", "final loss"])
     means = rows.groupby(["objective", "init"], sort=False).mean(numeric_only=True).reset_index()
-    for score, spec in SCORES.items():
+    for score, spec in default_scores().items():
         scores: dict[str, Cell] = {
             spec.label: "objective",
             "init": _show_init,
@@ -213,7 +213,9 @@ def describe_run(run: Run) -> str:
     end = run.summary["end"]
     layers = run.geometry["layer"].nunique()
     moves = []
-    for name, spec in SCORES.items():
+    for name, spec in default_scores().items():
+        if spec.chance is None:
+            continue
         mean, deviation = spec.chance(run.summary["d_model"])
         chance = Chance(mean, MEDIAN * deviation / math.sqrt(layers))
         median = statistic(name, "median")

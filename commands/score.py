@@ -21,8 +21,16 @@ from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
 from attngeo.scores.conditions import OVER, Condition, describe_names
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.spec import SCORES, ScoreSpec, number_columns, score_names, z_columns
-from attngeo.scores.summary import IDENTITY, spread_of
+from attngeo.scores.spec import (
+    SCORES,
+    ScoreSpec,
+    default_scores,
+    number_columns,
+    score_names,
+    scores_in,
+    z_columns,
+)
+from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, spread_of
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.tables.read import read_results
@@ -44,6 +52,8 @@ CHECK_FAILED = 1
 HALF_BAR = 5
 # On a narrower terminal, bars would leave too little room for numbers.
 WIDTH_OF_BARS = 78
+# What the column of an optional score adds to that.
+WIDTH_OF_OPTIONAL = 14
 # Places that a footnote names at most.
 MOST_PLACES = 6
 
@@ -121,8 +131,8 @@ def score(
     outputs.check(*read, figures=figures)
     conditions = _parse_conditions(fail_if or [], baseline, per_head=options.per_head)
     earlier = None if baseline is None else read_results(baseline, IDENTITY, "attngeo score", numbers=number_columns())
-    selection.check(attngeo.score_columns())
-    _check(options, verify=verify)
+    selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
+    _check(options, conditions, selection, verify=verify)
     listed = list_all(models, models_file, hub, command="score")
     outputs.check(*listed, figures=figures)
     alone = len(listed) == 1
@@ -194,8 +204,12 @@ def _check_conditions(
     return complaints
 
 
-def _check(options: ScoreOptions, *, verify: bool) -> None:
+def _check(options: ScoreOptions, conditions: list[Condition], selection: Selection, *, verify: bool) -> None:
     """Refuse what cannot work, before anything is read."""
+    in_conditions = {quantity.column for condition in conditions for quantity in condition.quantities.values()}
+    for name in (*selection.named_columns, *in_conditions):
+        if name in SCORES and name not in score_names(options.scores):
+            raise UsageError(f"{name} is an optional score; add $scores {name}", "scores")
     if "device" in options.model_fields_set:  # a device is looked for by torch, which takes long to import
         from attngeo.devices import pick_device
 
@@ -289,23 +303,27 @@ def _deliver(
 def _columns_for_people(options: ScoreOptions, *, several: bool) -> list[str]:
     """The columns of a table of selected rows, without what all rows of one model have in common."""
     place = ["model"] if several else []
-    place += ["stack", "layer", "head"] if options.per_head else ["stack", "layer"]
-    return [*place, *score_names(), *z_columns(), "frobenius_norm"]
+    place += ["stack", "layer"] if options.circuit == "qk" else ["stack", CIRCUIT, "layer"]
+    place += ["head"] if options.per_head else []
+    return [*place, *score_names(options.scores), *z_columns(), "frobenius_norm"]
 
 
 def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) -> None:
     """Print the layers (and heads) of one model, the quartiles of each stack, and on stderr the notes."""
     about = frame.attrs
+    frame = name_circuits(frame)
     title = [about["model"], frame["model_type"].iloc[0], about["convention"]]
     if about["precision"] != default_of(ScoreOptions, "precision"):
         title.append(about["precision"])
     rows = frame if per_head else frame[frame["head"].isna()]
     rows = rows.assign(stack=rows["stack"].mask(rows["stack"].duplicated(), ""), section=rows["stack"])
-    bars = Terminal().width >= WIDTH_OF_BARS
+    scores = [SCORES[name] for name in scores_in(frame.columns)]
+    optional = [spec for spec in scores if spec.is_optional]
+    bars = Terminal().width >= WIDTH_OF_BARS + len(optional) * WIDTH_OF_OPTIONAL
     columns: list[tuple[str, Cell]] = [("stack", "stack"), ("layer", "layer")]
     if per_head:
         columns.append(("head", lambda row: "all" if is_missing(row["head"]) else row["head"]))
-    for spec in SCORES.values():
+    for spec in scores:
         columns.append((spec.label, partial(_show_score, spec=spec, bars=bars)))
         if spec.chance_is_exact:
             columns.append(("z", f"{spec.name}_z:+.1f"))
@@ -314,7 +332,7 @@ def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) 
         rows,
         columns,
         title=" · ".join(map(str, filter(None, title))),
-        texts=["stack", *(spec.label for spec in SCORES.values())],
+        texts=["stack", *(spec.label for spec in scores)],
         section=["section"],
         style=lambda row: "bold" if per_head and is_missing(row["head"]) else "",
         # The summary below shows the name of the stack, too.
@@ -329,10 +347,10 @@ def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) 
 
 
 def _show_score(row: dict[Any, Any], spec: ScoreSpec, *, bars: bool) -> str:
-    """A score, and a bar if there is room for it and the score has a sign."""
+    """A score, and a bar if there is room for it and it is one that is always shown, and has a sign."""
     score = row[spec.name]
     text = format_number(score, score_format(spec.name))
-    if bars and spec.low == -spec.high:
+    if bars and spec.low == -spec.high and not spec.is_optional:
         text += f" {_draw_bar(score / spec.high)}"
     return text
 
@@ -347,7 +365,10 @@ def _draw_bar(share: float) -> str:
 
 
 def print_stacks(frame: pd.DataFrame) -> None:
-    """Median and quartiles over layers and over heads: two lines for each stack of a model."""
+    """Median and quartiles over layers and over heads: two lines for each stack of a model.
+
+    Below, a table of the optional scores that the frame has: a line for each, a column over layers and over heads.
+    """
     lines = []
     for stack, members in frame.groupby("stack", sort=False):
         is_layer = members["head"].isna()
@@ -359,6 +380,14 @@ def print_stacks(frame: pd.DataFrame) -> None:
             lines.append({"over": over, **_summarise_scores(members, heads=what == "head")})
     columns = {"median [quartiles] over": "over", **_score_columns()}
     print_table(lines, columns, texts=columns, rule="none")
+    optional = [SCORES[name] for name in scores_in(frame.columns) if SCORES[name].is_optional]
+    for over_layers, over_heads in zip(lines[::2], lines[1::2], strict=True):
+        of_scores = [
+            {"score": spec.label, "layers": over_layers[spec.name], "heads": over_heads[spec.name]} for spec in optional
+        ]
+        columns = {"": "score", over_layers["over"]: "layers", over_heads["over"]: "heads"}
+        if of_scores:
+            print_table(of_scores, columns, texts=columns, rule="none")
 
 
 def _print_models(frames: Iterable[pd.DataFrame]) -> None:
@@ -366,7 +395,7 @@ def _print_models(frames: Iterable[pd.DataFrame]) -> None:
     lines = []
     for frame in frames:
         model = frame.attrs["model"]
-        for stack, members in frame.groupby("stack", sort=False):
+        for stack, members in name_circuits(frame).groupby("stack", sort=False):
             layers = int(members["head"].isna().sum())
             lines.append({"model": model, "stack": stack, "layers": layers, **_summarise_scores(members, digits=2)})
             model = ""
@@ -375,14 +404,15 @@ def _print_models(frames: Iterable[pd.DataFrame]) -> None:
 
 
 def _score_columns() -> dict[str, str]:
-    """Title → field of the columns of scores."""
-    return {spec.label: name for name, spec in SCORES.items()}
+    """Title → field of the columns of the scores that are always computed."""
+    return {spec.label: name for name, spec in default_scores().items()}
 
 
 def _summarise_scores(rows: pd.DataFrame, digits: int = 3, *, heads: bool = False) -> dict[str, str]:
     """The median and the quartiles of each score over the layers or heads of a stack, as text."""
     spread = spread_of(rows)
-    return {name: " ".join(format_quartiles(spread, name, digits=digits, heads=heads)) for name in SCORES}
+    names = scores_in(rows.columns)
+    return {name: " ".join(format_quartiles(spread, name, digits=digits, heads=heads)) for name in names}
 
 
 def _list_footnotes(frame: pd.DataFrame) -> list[str]:

@@ -33,15 +33,19 @@ class Selection(Options):
         """Whether something else than the whole table is wanted."""
         return bool(self.model_fields_set)
 
+    @property
+    def named_columns(self) -> dict[str, str]:
+        """Each column that is named, and the option that names it."""
+        columns = dict.fromkeys(self.columns, "columns")
+        return columns if self.sort is None else columns | {self.sort.removeprefix("-"): "sort"}
+
     def check(self, known: Collection[str]) -> None:
         """Raise UsageError for a column that is none of the known ones, and for an empty list of columns."""
         if "columns" in self.model_fields_set and not self.columns:
             raise UsageError("$columns names no column, expected names such as model,layer,symmetry", "columns")
-        named = {"columns": self.columns, "sort": [] if self.sort is None else [self.sort.removeprefix("-")]}
-        for name, columns in named.items():
-            for column in columns:
-                if column not in known:
-                    raise UsageError(f"${name}: {explain_unknown_column(column, known)}", name)
+        for column, name in self.named_columns.items():
+            if column not in known:
+                raise UsageError(f"${name}: {explain_unknown_column(column, known)}", name)
 
     def select(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The selected rows and columns; missing values are sorted to the end."""

@@ -156,9 +156,10 @@ def format_mean(mean: Any, deviation: Any) -> str:
 
 
 def score_format(score: str, digits: int = 3) -> str:
-    """The format of the numbers of a score; with a sign if the score can be negative."""
-    sign = "+" if SCORES[score].low < 0 else ""
-    return f"{sign}.{digits}f"
+    """The format of the numbers of a score, with a sign if they can be negative. digits: at most so many."""
+    spec = SCORES[score]
+    sign = "+" if spec.low < 0 else ""
+    return f"{sign}.{min(digits, spec.digits)}f" if not spec.is_size else f".{spec.digits}g"
 
 
 def format_quartiles(

@@ -16,7 +16,7 @@ from attngeo.progress import Progress, ProgressCallback
 ROWS = 8192
 
 
-class Circuit(NamedTuple):
+class HeadFactors(NamedTuple):
     """A head's matrix as two factors [rank, d_model]: its value for two tokens is (left·x)·(right·y).
 
     notes: caveats for readers of the values.
@@ -26,13 +26,13 @@ class Circuit(NamedTuple):
     right: Tensor
     notes: list[str]
 
-    def shuffle(self, seed: int) -> Circuit:
+    def shuffle(self, seed: int) -> HeadFactors:
         """The circuit whose value for two tokens is that of this one for embeddings with shuffled dimensions."""
         generator = torch.Generator().manual_seed(seed)
         left, right = (
             factor[:, torch.randperm(factor.shape[1], generator=generator)] for factor in (self.left, self.right)
         )
-        return Circuit(left, right, self.notes)
+        return HeadFactors(left, right, self.notes)
 
 
 class Side(NamedTuple):
@@ -56,7 +56,7 @@ class Side(NamedTuple):
 def find_pairs(
     tokens: Side,
     others: Side,
-    circuit: Circuit,
+    circuit: HeadFactors,
     *,
     count: int,
     each: bool,
@@ -101,7 +101,7 @@ def find_pairs(
     }
 
 
-def copying_score(inputs: Side, outputs: Side, circuit: Circuit) -> float:
+def copying_score(inputs: Side, outputs: Side, circuit: HeadFactors) -> float:
     """Σ Re λ / Σ |λ| of the eigenvalues λ of E·M·Uᵀ, for the same tokens on both sides; NaN if all are 0.
 
     In [−1, 1]: 1 if the head raises the logits of the tokens that it attends to. The eigenvalues other than 0 are those

@@ -6,9 +6,6 @@ from typing import Literal
 
 from attngeo.options import COMPUTATION, INPUT, Options, device_option, option
 
-# What a head reads, its queries and keys, or what it writes, its values and outputs.
-Circuit = Literal["qk", "ov"]
-
 
 class WordOptions(Options):
     """Which head is asked about which tokens. Raises UsageError for a value outside its limits."""
@@ -18,7 +15,7 @@ class WordOptions(Options):
     stack: str | None = option(
         None, "Stack of the layer (see attngeo inspect); the first one by default", panel=INPUT, metavar="NAME"
     )
-    circuit: Circuit = option(
+    circuit: Literal["qk", "ov"] = option(
         "qk",
         "What the head does: which token attends to which (qk), or what an attended token promotes (ov)",
         panel=INPUT,

@@ -20,7 +20,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Parts, advise
-from attngeo.circuits.products import Circuit, Side, copying_score, find_pairs
+from attngeo.circuits.products import HeadFactors, Side, copying_score, find_pairs
 from attngeo.circuits.word_options import WordOptions
 from attngeo.devices import pick_device
 from attngeo.embeddings.embedding import Embedding
@@ -166,17 +166,17 @@ def _require_tokens(site: AttentionSite, table: str, options: WordOptions) -> No
         )
 
 
-def _read_circuit(store: TensorStore, site: AttentionSite, options: WordOptions) -> Circuit:
+def _read_circuit(store: TensorStore, site: AttentionSite, options: WordOptions) -> HeadFactors:
     """The two factors of one head, with the gains of the normalisations around them."""
     tensors = read(store, site)
     key_head = key_heads_of(site, "corrected")[options.head]
     if options.circuit == "qk":
         q, k, notes = projections(site, tensors, FOLDED, dtype=torch.float32)
-        circuit = Circuit(q[options.head], k[key_head], notes)
+        circuit = HeadFactors(q[options.head], k[key_head], notes)
     else:
         outputs = output_projections(site, tensors, FOLDED, dtype=torch.float32)
         gain, note = _read_final_gain(store, site)
-        circuit = Circuit(outputs.v[key_head], outputs.o[options.head] * gain, [*outputs.notes, note])
+        circuit = HeadFactors(outputs.v[key_head], outputs.o[options.head] * gain, [*outputs.notes, note])
     if not all(factor.isfinite().all() for factor in (circuit.left, circuit.right)):
         raise CorruptCheckpointError(f"{site.module} has NaN or Inf in its weights; download the model again")
     return circuit

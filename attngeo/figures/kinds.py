@@ -15,7 +15,7 @@ from attngeo.errors import UsageError
 from attngeo.figures.names import replace_title
 from attngeo.options import DRAWING, Options, option
 from attngeo.positions.options import KERNEL
-from attngeo.scores.spec import score_names
+from attngeo.scores.spec import SCORES, score_names
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -26,7 +26,7 @@ LOSS = "loss"
 
 def drawable_scores() -> tuple[str, ...]:
     """What the option `score` may name: every score, and the loss."""
-    return (*score_names(), LOSS)
+    return (*SCORES, LOSS)
 
 
 def parse_where(texts: Any) -> Mapping[str, Any]:
@@ -160,7 +160,9 @@ class FigureSpec:
         """What the option `score` may be."""
         if "score" not in self.options:
             return ()
-        return drawable_scores() if self.draws_loss else score_names()
+        if self.source == "score":  # others have no optional scores
+            return tuple(SCORES)
+        return (*score_names(), LOSS) if self.draws_loss else score_names()
 
     def required_columns(self, options: PlotOptions) -> tuple[str, ...]:
         """The columns that the rows which are read must have, the drawn score's among them."""
@@ -214,6 +216,10 @@ FIGURES: dict[str, FigureSpec] = {
         FigureSpec(
             name="matrix", draw="matrix:draw_matrix", source="matrix", options=("layer", "head", "stack"),
             description="entries of one W_qk, with the norms of its rows and columns",
+        ),
+        FigureSpec(
+            name="spectrum", draw="spectrum:draw_spectrum", source="matrix", options=("layer", "head", "stack"),
+            description="singular values of one W_qk, in bands, beside the edge of random factors",
         ),
         FigureSpec(
             name="outliers", draw="matrix:draw_outliers", source="matrix", options=("over", "stack"),

@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING
 from attngeo.bounds.names import printable
 
 if TYPE_CHECKING:
+    import pandas as pd
     from plotly.graph_objects import Figure
 
 LONGEST_NAME, LONGEST_TITLE = 60, 300
 ORGANISATION = re.compile(r"\S*/(?=\S)")
 # The query-key matrix, as plotly sets it.
 FORM = "W<sub>qk</sub>"
+
+
+def name_form(rows: pd.DataFrame) -> str:
+    """The matrix that rows of scores are about, as plotly sets it; both if they are of both circuits."""
+    if "circuit" not in rows:
+        return FORM
+    return " and ".join(f"W<sub>{circuit}</sub>" for circuit in rows["circuit"].unique())
 
 
 def escape_name(text: object, longest: int = LONGEST_NAME) -> str:

@@ -18,10 +18,11 @@ from attngeo.errors import DataError
 from attngeo.figures.fit import BELOW, PANEL_TITLE_HEIGHT, TITLE_HEIGHT
 from attngeo.figures.grid import NAME_LENGTH, PANEL_TITLE, Subplot, choose_columns, make_grid, title_axes
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.names import FORM, shorten_names
+from attngeo.figures.names import name_form, shorten_names
 from attngeo.figures.style import (
     DIGITS,
     FAINT,
+    MAGNITUDE,
     MISSING,
     MOST_TICKS,
     MOST_TOGETHER,
@@ -42,6 +43,7 @@ from attngeo.figures.style import (
     split_panels,
     tell_apart,
 )
+from attngeo.scores.spec import SCORES
 
 # Pixels: the height of a cell, the least height of a panel, and the room between panels and around them.
 CELL_HEIGHT, LEAST_HEIGHT, BETWEEN, AROUND = 18, 160, 70, 130
@@ -54,8 +56,8 @@ WHOLE_LAYER = -1
 def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     """One score as a map of layers × heads, with the whole layers beside it; one panel for each stack and model.
 
-    White is the chance level; the colours end at the value that is furthest from it, rounded up to a tenth. Missing
-    scores are grey.
+    White is the chance level, or 0; the colours end at the value that is furthest from it, rounded up to a tenth. A
+    score that has no sign has shades of grey from its lowest value to its highest one. Missing scores are grey.
 
     Args:
         rows: rows of `attngeo.score`: model, stack, layer, head, and the score.
@@ -87,17 +89,24 @@ def draw_heatmap(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     if rows["head"].notna().any():
         figure.update_xaxes(title="head", row=len(panels), col=2)
     figure.update_annotations(font_size=PANEL_TITLE)
-    middle = chance_of(score)
-    largest = float((rows[score] - middle).abs().max())
-    reach = math.ceil(largest * 10) / 10 if largest > 0 else 1.0
     bar = {"title": {"text": label_of(score), "side": "right"}}
     figure.update_layout(
-        coloraxis={"colorscale": SIGNED, "cmin": middle - reach, "cmax": middle + reach, "colorbar": bar},
+        coloraxis=_choose_colours(rows[score], score) | {"colorbar": bar},
         height=sum(heights) + AROUND + BETWEEN * (len(panels) - 1),
         plot_bgcolor=MISSING,
     )
-    title = compose_title(rows, f"{label_of(score)} of {FORM}")
+    title = compose_title(rows, f"{label_of(score)} of {name_form(rows)}")
     return finish_figure(figure, title, top=TITLE_HEIGHT + PANEL_TITLE_HEIGHT)
+
+
+def _choose_colours(values: pd.Series, score: str) -> dict[str, Any]:
+    """The scale of the colours of a map, and its ends."""
+    if SCORES[score].low >= 0 and chance_of(score) is None:
+        return {"colorscale": MAGNITUDE, "cmin": values.min(), "cmax": values.max()}
+    middle = chance_of(score) or 0.0
+    largest = float((values - middle).abs().max())
+    reach = math.ceil(largest * 10) / 10 if largest > 0 else 1.0
+    return {"colorscale": SIGNED, "cmin": middle - reach, "cmax": middle + reach}
 
 
 def _add_map(figure: go.Figure, panel: Panel, score: str, row: int) -> None:
@@ -180,7 +189,7 @@ def draw_layers(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         details.append("whole layers: score of the sum over heads")
     if True in parts:
         details.append("heads: median, band of quartiles")
-    title = compose_title(rows, f"{label_of(score)} of {FORM} in each layer")
+    title = compose_title(rows, f"{label_of(score)} of {name_form(rows)} in each layer")
     top = TITLE_HEIGHT + PANEL_TITLE_HEIGHT if any(cell.title for cell in cells) else TITLE_HEIGHT
     return finish_figure(figure, title, "; ".join(details), top=top)
 
@@ -279,4 +288,6 @@ def draw_heads(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: 
     title_axes(figure, subplots, name_axis("symmetry"), name_axis("directionality"))
     figure.update_layout(legend=BELOW)
     top = TITLE_HEIGHT + PANEL_TITLE_HEIGHT if len(cells) > 1 else TITLE_HEIGHT
-    return finish_figure(figure, compose_title(rows, f"symmetry and directionality of {FORM} of each head"), top=top)
+    return finish_figure(
+        figure, compose_title(rows, f"symmetry and directionality of {name_form(rows)} of each head"), top=top
+    )

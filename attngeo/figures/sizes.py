@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from attngeo.errors import DataError
 from attngeo.figures.fit import BELOW
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.names import FORM, escape_name, shorten_names
+from attngeo.figures.names import escape_name, name_form, shorten_names
 from attngeo.figures.style import (
     OTHER,
     ROLES,
@@ -98,7 +98,7 @@ def draw_sizes(rows: pd.DataFrame, published: pd.DataFrame, options: PlotOptions
         details.append(f"faint points: published convention, models: {' and '.join(conventions)}")
     elif len(conventions) > 1:
         details.append("models of both conventions, corrected and published")
-    title = f"median {label_of(options.score)} of {FORM} over layers against the number of parameters"
+    title = f"median {label_of(options.score)} of {name_form(rows)} over layers against the number of parameters"
     return finish_figure(figure, title, "; ".join(details))
 
 

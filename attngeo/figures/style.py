@@ -117,7 +117,9 @@ def axis_title_of(score: str) -> str:
 
 def number_format_of(score: str) -> str:
     """The d3 format of a score: with a sign if it can be negative."""
-    return f"+.{DIGITS}f" if SCORES[score].low < 0 else f".{DIGITS}f"
+    spec = SCORES[score]
+    sign = "+" if spec.low < 0 else ""
+    return f".{spec.digits}g" if spec.is_size else f"{sign}.{spec.digits}f"
 
 
 def hover_of(score: str, field: str = "y") -> str:
@@ -125,18 +127,22 @@ def hover_of(score: str, field: str = "y") -> str:
     return f"{label_of(score)} %{{{field}:{number_format_of(score)}}}"
 
 
-def chance_of(score: str) -> float:
-    """The score of random forms, in the limit of wide ones."""
-    return round(SCORES[score].chance(WIDE).mean, DIGITS)
+def chance_of(score: str) -> float | None:
+    """The score of random forms, in the limit of wide ones; None if it depends on more than their width."""
+    chance = SCORES[score].chance
+    return None if chance is None else round(chance(WIDE).mean, SCORES[score].digits)
 
 
 def add_chance_line(figure: go.Figure, score: str, axis: str = "y") -> None:
-    """Add a dotted line across the figure at the chance level of the score on this axis, "x" or "y"."""
+    """Add a dotted line across the figure at the chance level of the score, if any, on this axis, "x" or "y"."""
     line = {"color": GUIDE, "width": 1, "dash": "dot"}
+    chance = chance_of(score)
+    if chance is None:
+        return
     if axis == "y":
-        figure.add_hline(y=chance_of(score), line=line)
+        figure.add_hline(y=chance, line=line)
     else:
-        figure.add_vline(x=chance_of(score), line=line)
+        figure.add_vline(x=chance, line=line)
 
 
 def quartiles_by(rows: pd.DataFrame, key: str, score: str) -> pd.DataFrame:

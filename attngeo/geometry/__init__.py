@@ -7,6 +7,16 @@ from typing import TYPE_CHECKING
 from attngeo.lazy import import_when_used
 
 if TYPE_CHECKING:
-    from attngeo.geometry.scores import directionality as directionality, symmetry as symmetry
+    from attngeo.geometry.scores import (
+        directionality as directionality,
+        directionality_of as directionality_of,
+        symmetry as symmetry,
+        symmetry_of as symmetry_of,
+    )
+    from attngeo.geometry.spectra import (
+        eigenvalues as eigenvalues,
+        positive_share as positive_share,
+        standardise_trace as standardise_trace,
+    )
 else:
     __getattr__, __dir__ = import_when_used(__name__)

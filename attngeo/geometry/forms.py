@@ -15,11 +15,15 @@ Statistics stay on the device: each transfer waits for all that the device compu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
+
+from attngeo.geometry.spectra import singular_values, to_float64
 
 # Edge of a block of A and B, and of a tile of M: three float32 tiles fit a 16 MiB last-level cache.
 BLOCK = 256
@@ -50,7 +54,8 @@ class Form(NamedTuple):
     key_heads: list[int]
 
 
-class FormStatistics(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class FormStatistics:
     """Statistics of the matrices M of a form, from which every score is computed; on the device of the factors.
 
     Attributes:
@@ -67,6 +72,16 @@ class FormStatistics(NamedTuple):
     squared_norm: Tensor
     row_norms: Tensor
     column_norms: Tensor
+
+    @cached_property
+    def right(self) -> Tensor:
+        """The right factor of each head, [heads, rank, n]."""
+        return take(self.form.right, self.form.key_heads)
+
+    @cached_property
+    def largest_singular_values(self) -> Tensor:
+        """Of each M, [heads], float64; NaN if it is not finite."""
+        return singular_values(self.form.left, self.right).amax(-1)
 
 
 def form_statistics(form: Form, right_grams: Tensor | None = None) -> FormStatistics:
@@ -238,11 +253,6 @@ def _add_squares(tile: Tensor, rows: Tensor, columns: Tensor) -> None:
 def _wide(x: Tensor) -> Tensor:
     """Convert a half-precision product to float32, because its sum needs more digits; other dtypes stay."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
-def to_float64(x: Tensor) -> Tensor:
-    """Convert to float64, on the CPU if the device has none."""
-    return x.to("cpu" if x.device.type == "mps" else x.device, torch.float64)
 
 
 # The fourth power of a weight in this range, summed over a whole matrix, neither overflows nor underflows float32.

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from attngeo.geometry.factors import split_pairs
-from attngeo.geometry.forms import Form, batches, take, to_float64
+from attngeo.geometry.forms import Form, batches, take
+from attngeo.geometry.spectra import to_float64
 
 # Offsets beside the previous token, whose mean is its background.
 BACKGROUND = (0, 2, 3)

@@ -21,8 +21,8 @@ from attngeo.geometry.forms import (
     quadratic_norms,
     rescale_form,
     take,
-    to_float64,
 )
+from attngeo.geometry.spectra import to_float64
 
 
 def symmetry(wq: Tensor, wk: Tensor) -> Tensor:

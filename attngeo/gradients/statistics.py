@@ -7,12 +7,14 @@ never formed. That of a layer is the sum over its heads, ΔM = Xᵀ·(Σ_h β_h)
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from attngeo.geometry.forms import Form, FormStatistics, form_statistics, half_gram, is_low_rank, rescale, to_float64
+from attngeo.geometry.forms import Form, FormStatistics, form_statistics, half_gram, is_low_rank, rescale
+from attngeo.geometry.spectra import to_float64
 from attngeo.gradients.change import change_form
 from attngeo.gradients.options import CHANGE
 from attngeo.gradients.recording import SiteGradients
@@ -142,7 +144,8 @@ def _form_update(inputs: _Inputs, beta: Tensor) -> tuple[FormStatistics, float]:
     blocks = flat.reshape(beta.shape)
     weighted = (blocks @ x.reshape(len(blocks), -1, x.shape[-1])).flatten(0, 1)  # β·X, [S·N, d_model]
     transposed = form_statistics(Form(weighted[None], x[None], [0]), inputs.gram)
-    form = transposed._replace(
+    form = replace(
+        transposed,
         form=Form(x[None], weighted[None], [0]),
         row_norms=transposed.column_norms,
         column_norms=transposed.row_norms,

@@ -110,7 +110,9 @@ def _measure_head(measures: _Measures, head: int, offsets: range, notes: list[st
     known = {offset: value for offset, value in kernel.items() if not math.isnan(value)}
     columns = [kernel[offset] for offset in range(len(KERNEL))]
     share = None if measures.fast_share is None else measures.fast_share[head].item()
-    preference = None if measures.scale is None else previous_token(torch.tensor(columns, dtype=torch.float64), scale).item()
+    preference = (
+        None if measures.scale is None else previous_token(torch.tensor(columns, dtype=torch.float64), scale).item()
+    )
     numbers = (share, preference, max(known, key=lambda offset: known[offset]), *columns)
     return dict(zip(MEASURES, numbers, strict=True)) | {"note": "; ".join(reasons)}
 

@@ -45,7 +45,7 @@ from attngeo.pretrain.trainer import (
 )
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
-from attngeo.scores.spec import SCORES, score_names
+from attngeo.scores.spec import default_scores, score_names
 from attngeo.scores.summary import spread_of, statistic
 from attngeo.studies.processes import STOPPING, catch_signals
 from attngeo.tables.files import atomic_write, lock_folder, remove_unfinished
@@ -368,6 +368,8 @@ class _ReportLogs(TrainerCallback):
         logs = kwargs.get("logs")
         if state.is_world_process_zero and logs and "loss" in logs:
             medians = self.geometry.medians
-            scores = [f"{spec.label} {medians[statistic(name, 'median')]:.2f}" for name, spec in SCORES.items()]
+            scores = [
+                f"{spec.label} {medians[statistic(name, 'median')]:.2f}" for name, spec in default_scores().items()
+            ]
             what = "  ".join([f"loss {logs['loss']:.3f}", *scores])
             self.progress(Progress("train", what, state.global_step, state.max_steps, "steps"))

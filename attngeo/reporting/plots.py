@@ -27,8 +27,8 @@ from attngeo.positions.options import MEASURES, PositionOptions
 from attngeo.progress import ProgressCallback
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import score_model
-from attngeo.scores.spec import number_columns
-from attngeo.scores.summary import refuse_repeated
+from attngeo.scores.spec import SCORES, number_columns
+from attngeo.scores.summary import name_circuits, refuse_repeated
 from attngeo.session import Session
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns, require_results
 
@@ -142,7 +142,7 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
             beside.append(filter_rows(published_scores(), of_published, "the table of published models"))
         if options.stack is not None:
             rows = rows[rows["stack"] == one_of("stack", options.stack, rows["stack"].unique())]
-        return [rows, *beside]
+        return [name_circuits(rows), *beside]
     if spec.source == "simulate" and "data" not in rows:
         require_columns(rows, METHOD_SETTING, name_input(sources[0]), "attngeo tabular simulate")
     return [rows]
@@ -151,10 +151,12 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
 def _read_matrices(spec: FigureSpec, model: Any, options: PlotOptions, session: Session) -> list[pd.DataFrame]:
     """The tables of a kind that is drawn from the matrices of a model."""
     require_model(model)
-    from attngeo.scores.matrices import count_outliers, query_key_matrix
+    from attngeo.scores.matrices import count_outliers, measure_spectrum, query_key_matrix
 
     if spec.name == "outliers":
         return [count_outliers(model, session, stack=options.stack)]
+    if spec.name == "spectrum":
+        return [measure_spectrum(model, session, layer=options.layer, head=options.head, stack=options.stack)]
     matrix = query_key_matrix(model, layer=options.layer, head=options.head, stack=options.stack, hub=session.hub)
     return list(matrix)
 
@@ -191,7 +193,9 @@ def _read_inputs(
             "files and models cannot be mixed: models are compared on common questions; give only one kind"
         )
     if others and spec.source == "score":
-        frames += [score_model(model, session, options=ScoreOptions(per_head=True)) for model in others]
+        scores = [options.score] if options.score in SCORES else []
+        asked = ScoreOptions(per_head=True, scores=scores)
+        frames += [score_model(model, session, options=asked) for model in others]
     elif others and spec.source == "positions":
         frames += [measure_model(model, session, options=PositionOptions()) for model in others]
     elif others and spec.source == "analogy":

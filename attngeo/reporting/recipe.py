@@ -26,6 +26,7 @@ from attngeo.questions import QUESTIONS, SCORE_KEYS, VIEWS, Question
 from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error
 from attngeo.scores.conditions import Condition
+from attngeo.scores.spec import SCORES
 from attngeo.tables.read import explain_unknown_column
 
 RecipeLocation = tuple[str | int, ...]
@@ -53,6 +54,12 @@ class Request(Table):
     def question(self) -> Question:
         """What is asked."""
         return QUESTIONS[self.command]
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns of its table; None if they are known only when it is read."""
+        known = self.question.list_columns()
+        return None if known is None else (*known, *self.options.added_columns)
 
     @property
     def model_names(self) -> list[str]:
@@ -249,7 +256,8 @@ def _find_contradictions(recipe: Recipe) -> Iterator[tuple[RecipeLocation, str]]
         for j, table in enumerate(section.tables):
             yield from _check_table(recipe, ("section", i, "tables", j), table)
     for i, check in enumerate(recipe.check):
-        yield from _check_reference(recipe, ("check", i), check.of, SCORE_KEYS, check.models)
+        scores = [quantity.column for quantity in Condition(check.fail_if).quantities.values() if quantity.statistic]
+        yield from _check_reference(recipe, ("check", i), check.of, (*SCORE_KEYS, *scores), check.models)
 
 
 def _check_figure(
@@ -284,7 +292,7 @@ def _check_table(recipe: Recipe, location: RecipeLocation, table: TableBlock) ->
     view = VIEWS[table.show]
     request = recipe.find_request(table.of)
     yield from _check_reference(recipe, location, table.of, view.needs, where=table.where)
-    columns = view.list_columns(None if request is None else request.question.list_columns())
+    columns = view.list_columns(None if request is None else request.columns)
     for column in table.columns or ():
         if columns is not None and column not in columns:
             yield (*location, "columns"), explain_unknown_column(column, columns)
@@ -304,9 +312,11 @@ def _check_reference(
         names = [request.name for request in recipe.results] or ["(none)"]
         yield (*location, "of"), f"there are no results {name!r:.60}; {advise(name, names)}"
         return
-    known_columns = request.question.list_columns()
+    known_columns = request.columns
     missing = [column for column in columns if known_columns is not None and column not in known_columns]
-    if missing:
+    if missing and missing[0] in SCORES and request.command == "score":
+        yield (*location, "of"), f"{name!r} has no {missing[0]}, an optional score; add it to the scores of its options"
+    elif missing:
         fit = [name for name, question in QUESTIONS.items() if {*(question.list_columns() or columns)} >= {*columns}]
         problem = f"are results of {request.command}, which have no column {missing[0]!r:.60}"
         yield (*location, "of"), f"{name!r} {problem}; expected those of {' or '.join(fit)}"

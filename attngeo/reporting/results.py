@@ -24,7 +24,7 @@ from attngeo.reporting.plots import plot, read_tables
 from attngeo.reporting.recipe import Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock
 from attngeo.scores.conditions import Condition, Outcome
 from attngeo.scores.spec import SCORES, score_names
-from attngeo.scores.summary import IDENTITY
+from attngeo.scores.summary import CIRCUIT
 from attngeo.tables.files import atomic_write
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, read_parquet, require_columns
 
@@ -279,7 +279,7 @@ def put_scores_first(rows: pd.DataFrame) -> pd.DataFrame:
     scores = [column for column in rows if str(column).startswith(score_names())]
     if "model" not in rows or not scores:
         return rows
-    first = [column for column in (*IDENTITY, "objective") if column in rows]
+    first = [column for column in ("model", "stack", CIRCUIT, "layer", "head", "objective") if column in rows]
     others = [column for column in rows if column not in (*first, *scores)]
     return rows[[*first, *scores, *others]]
 

@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
@@ -21,7 +21,7 @@ from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
-from attngeo.choices import Precision
+from attngeo.choices import Circuit, Parts, Precision
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError, about
 from attngeo.geometry.forms import Form, FormStatistics, form_statistics, layer_form, rescale_form
@@ -30,9 +30,15 @@ from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress
 from attngeo.provenance import machine, software
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import key_heads_of, projections, update_factors
+from attngeo.scores.projections import (
+    key_heads_of,
+    output_projections,
+    projections,
+    require_outputs,
+    update_factors,
+)
 from attngeo.scores.read_ahead import read_ahead
-from attngeo.scores.spec import SCORES, SPREADS, number_columns
+from attngeo.scores.spec import SCORES, SPREADS, number_columns, score_names
 from attngeo.scores.weights import require_updates, select, sites_of
 from attngeo.session import Session
 from attngeo.studies.results import Kept, ResultRecord
@@ -41,6 +47,8 @@ log = logging.getLogger(__name__)
 
 DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "fast": torch.bfloat16}
 
+# The weights that are read for a circuit.
+PARTS_OF: dict[Circuit, Parts] = {"qk": "qk", "ov": "vo", "both": "qkvo"}
 
 # One row of the table of scores: column → value.
 Row = dict[str, Any]
@@ -60,9 +68,13 @@ def compute(model: Model, options: ScoreOptions, session: Session, record: Resul
     with closing(opened) as store, about(store.ref), torch.inference_mode():
         if isinstance(store, AdapterStore):
             record = None  # the base of an adapter may change
-        sites, skipped = sites_of(store, options, lambda file: session.progress(Progress("download", file)))
+        sites, skipped = sites_of(
+            store, options, lambda file: session.progress(Progress("download", file)), parts=PARTS_OF[options.circuit]
+        )
         require_updates(store, sites)
         sites = select(sites, options.stack, options.layers, store.ref)
+        if options.circuit == "ov" and all(site.missing for site in sites):
+            require_outputs(sites[0])
         description = describe_making(store, sites, options, device) | {"skipped": skipped}
         rows = {} if record is None else _take_finished(record, len(sites), device, session)
         missing = {number: site for number, site in enumerate(sites) if number not in rows}
@@ -100,7 +112,7 @@ def _take_finished(record: ResultRecord, sites: int, device: torch.device, sessi
 
 def _describe_format(store: TensorStore, site: AttentionSite) -> str:
     """How the weights of a site are stored: dtypes, or packed forms."""
-    infos = map(store.info, site.tensors.values())
+    infos = map(store.info, site.reads)
     return ", ".join(dict.fromkeys(info.packed or info.dtype for info in infos if len(info.shape) > 1))
 
 
@@ -126,15 +138,19 @@ def _score_sites(
     if memory is None and session.study.jobs > 1:  # processes share a quarter of the free memory
         memory = max(available_memory() // 4 // session.study.jobs, 1)
     for site, tensors in read_ahead(store, sites, device=device, memory=memory, report=session.progress):
-        q, k, notes = projections(site, tensors, options, dtype=dtype, device=device)
-        notes += _option_notes(options)
-        if options.adapter_only and q.shape[-1] == k.shape[-1]:
-            form, layer = update_factors(site, tensors, q, k, options)
-            scored = _score_rows(site, form, layer, notes, options)
-        else:
-            scored = score_site(site, q, k, notes, options)
+        scored = []
+        if options.circuit != "ov":
+            q, k, notes = projections(site, tensors, options, dtype=dtype, device=device)
+            notes += _option_notes(options)
+            if options.adapter_only and q.shape[-1] == k.shape[-1]:
+                form, layer = update_factors(site, tensors, q, k, options)
+                scored.append(_score_rows(_begin_rows(site, options), form, layer, notes, options))
+            else:
+                scored.append(score_site(site, q, k, notes, options))
+        if options.circuit != "qk":
+            scored.append(_score_outputs(site, tensors, dtype, device, options))
         tensors.clear()
-        yield list(islice(scored, None if options.per_head else 1))
+        yield [row for rows in scored for row in islice(rows, None if options.per_head else 1)]
 
 
 def _option_notes(options: ScoreOptions) -> list[str]:
@@ -162,48 +178,86 @@ def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], opti
         empty = _empty([*notes, note])
         return iter([beginning | empty for beginning in _begin_rows(site, options)])
     form = Form(q, k, key_head)
-    return _score_rows(site, form, layer_form(form), notes, options)
+    return _score_rows(_begin_rows(site, options), form, layer_form(form), notes, options)
+
+
+def _score_outputs(
+    site: AttentionSite, tensors: dict[str, Tensor], dtype: torch.dtype, device: torch.device, options: ScoreOptions
+) -> Iterator[Row]:
+    """What `score_site` returns, of the matrices Wv·Wo: rows belong to what heads read, columns to what they write."""
+    key_heads = key_heads_of(site, "corrected")
+    of_outputs = {"circuit": "ov", "head_dim": site.value_dim or site.head_dim}
+    beginnings = [beginning | of_outputs for beginning in _begin_rows(site, options.replace(convention="corrected"))]
+    if site.missing:
+        empty = _empty([f"values and outputs cannot be read: {site.missing}"])
+        return iter([beginning | empty for beginning in beginnings])
+    v, o, _, notes = output_projections(site, tensors, options, dtype=dtype, device=device)
+    notes += _option_notes(options)
+    if v.shape[-1] != o.shape[-1]:
+        note = f"M is not square: values read {v.shape[-1]} inputs, outputs write {o.shape[-1]}"
+        return iter([beginning | _empty([*notes, note]) for beginning in beginnings])
+    heads = Form(v[key_heads], o, list(range(site.heads)))
+    # The transpose, whose right factors are those that heads share.
+    transposed = layer_form(Form(o, v, key_heads))
+    layer = Form(transposed.right, transposed.left, [0])
+    return _score_rows(beginnings, heads, layer, notes, options, weights="value or output")
 
 
 def _begin_rows(site: AttentionSite, options: ScoreOptions) -> list[Row]:
-    """The first columns of the rows of a site, which tell them apart: of the layer, then of each head."""
-    common = {"stack": site.stack, "layer": site.layer, "d_model": site.d_model, "head_dim": site.head_dim}
+    """The first columns of the rows of W_qk of a site, which tell them apart: of the layer, then of each head."""
+    common = {"stack": site.stack, "circuit": "qk", "layer": site.layer}
+    common |= {"d_model": site.d_model, "head_dim": site.head_dim}
     heads = [*enumerate(key_heads_of(site, options.convention))]
     return [common | {"head": head, "key_head": key} for head, key in [(None, None), *heads]]
 
 
 def _score_rows(
-    site: AttentionSite, heads: Form, layer: Form, notes: list[str], options: ScoreOptions
+    beginnings: Iterable[Row],
+    heads: Form,
+    layer: Form,
+    notes: list[str],
+    options: ScoreOptions,
+    weights: str = "query or key",
 ) -> Iterator[Row]:
-    """The rows of a site, from the forms of its heads and that of their sum."""
-    beginnings = iter(_begin_rows(site, options))
+    """The rows of a site, from the forms of its heads and that of their sum. weights: what they are products of."""
+    remaining = iter(beginnings)
     for form in (layer, heads):
         rescaled, divisors = rescale_form(form)
         statistics = form_statistics(rescaled)
-        for row in score_forms(statistics, divisors.tolist(), notes, options):
-            yield next(beginnings) | row
+        for row in score_forms(statistics, divisors.tolist(), notes, options, weights):
+            yield next(remaining) | row
 
 
 def score_forms(
-    statistics: FormStatistics, divisors: Sequence[float], notes: list[str], options: ScoreOptions
+    statistics: FormStatistics,
+    divisors: Sequence[float],
+    notes: list[str],
+    options: ScoreOptions,
+    weights: str = "query or key",
 ) -> list[Row]:
-    """The scores of each head of a form. divisors: what the product of the factors of each head was divided by."""
-    measures = [spec.compute(statistics, options) for spec in SCORES.values()]
+    """The scores of each head of a form.
+
+    divisors: what the product of the factors of each head was divided by. weights: what the factors are, for notes.
+    """
+    scores = {name: SCORES[name] for name in score_names(options.scores)}
+    measures = [spec.compute(statistics, options) for spec in scores.values()]
     measures += [measure_spread(statistics.column_norms), measure_spread(statistics.row_norms)]
-    names = (*SCORES, *SPREADS)
+    names = (*scores, *SPREADS)
     numbers = torch.stack([statistics.squared_norm.to(measures[0]), *measures], 1).tolist()
     d_model = statistics.row_norms.shape[1]
     note = "; ".join(notes)
     rows = []
     for divisor, (squared_norm, *values) in zip(divisors, numbers, strict=True):
         if not math.isfinite(divisor):
-            rows.append(_empty([*notes, "NaN or Inf in the query or key weights"]))
+            rows.append(_empty([*notes, f"NaN or Inf in the {weights} weights"]))
             continue
         if divisor == 0 or squared_norm <= 0:
             rows.append(_empty([*notes, "the form is zero"], frobenius_norm=0.0))
             continue
         row: Row = dict(zip(names, values, strict=True))
-        for name, spec in SCORES.items():
+        for name, spec in scores.items():
+            if spec.is_size:
+                row[name] *= divisor
             if spec.chance_is_exact:
                 row[f"{name}_z"] = spec.z(row[name], d_model)
         rows.append(row | {"frobenius_norm": math.sqrt(squared_norm) * divisor, "note": note})

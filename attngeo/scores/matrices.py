@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
-from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import real, whole
 from attngeo.errors import CheckpointError, UnsupportedModelError, UsageError, about
 from attngeo.geometry.forms import Form, form_statistics, largest_entries, layer_form, rescale_form
 from attngeo.geometry.scores import is_outlier, norms_and_thresholds
+from attngeo.geometry.spectra import random_edge, singular_values
 from attngeo.keywords import takes
-from attngeo.layouts.layout import AttentionSite
 from attngeo.scores.projections import key_heads_of, projections
 from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.weights import read, select, sites_of
@@ -32,6 +31,8 @@ from attngeo.session import Session
 # Squares along an edge; a screen cannot show more.
 MOST_CELLS = 384
 AXES = ("row", "column")
+# A singular value within this share of the one before is in its band.
+NEAR_EQUAL = 0.05
 
 
 class QueryKeyMatrix(NamedTuple):
@@ -94,22 +95,10 @@ def query_key_matrix(
     """
     gamma = real("gamma", gamma, 0)
     cells = whole("cells", cells, 1)
-    with closing(open_store(model, hub)) as store, about(store.ref), torch.inference_mode():
-        sites, _ = sites_of(store)
-        site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
-        if head is not None and not 0 <= head < site.heads:
-            raise UsageError(f"{store.ref} has no head {head} in layer {layer}, expected from 0 to {site.heads - 1}")
-        form = _read_form(store, site, head)
+    form, attrs = _read_form(model, layer, head, stack, hub)
     d_model = form.left.shape[2]
     edge = -(-d_model // cells)
-    attrs: dict[Any, Any] = {
-        "model": store.ref,
-        "stack": site.stack,
-        "layer": layer,
-        "head": head,
-        "gamma": gamma,
-        "edge": edge,
-    }
+    attrs |= {"gamma": gamma, "edge": edge}
     firsts = range(0, d_model, edge)
     largest = largest_entries(form.left[0], form.right[0], edge)
     shown = pd.DataFrame(largest.float().numpy(), index=firsts, columns=firsts)
@@ -118,16 +107,65 @@ def query_key_matrix(
     return QueryKeyMatrix(shown, norms)
 
 
-def _read_form(store: TensorStore, site: AttentionSite, head: int | None) -> Form:
-    """The form of one head, or of the whole layer. Raises CheckpointError."""
-    q, k, _ = projections(site, read(store, site), dtype=torch.float64)
+def _read_form(
+    model: Model, layer: int, head: int | None, stack: str | None, hub: HubAccess
+) -> tuple[Form, dict[Any, Any]]:
+    """The form of one head, or of the whole layer, in float64, and the names of its place.
+
+    Raises what opening a model raises, CheckpointError and UsageError.
+    """
+    with closing(open_store(model, hub)) as store, about(store.ref), torch.inference_mode():
+        sites, _ = sites_of(store)
+        site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
+        if head is not None and not 0 <= head < site.heads:
+            raise UsageError(f"{store.ref} has no head {head} in layer {layer}, expected from 0 to {site.heads - 1}")
+        q, k, _ = projections(site, read(store, site), dtype=torch.float64)
     if q.shape[-1] != k.shape[-1]:
         raise CheckpointError(f"{site.module}: W_qk is not square, expected queries and keys of the same input width")
     key_head = key_heads_of(site, "corrected")
     form = layer_form(Form(q, k, key_head)) if head is None else Form(q[[head]], k[[key_head[head]]], [0])
     if not (form.left.isfinite().all() and form.right.isfinite().all()):
         raise CheckpointError(f"{site.module} has NaN or Inf in its query or key weights")
-    return form
+    return form, {"model": store.ref, "stack": site.stack, "layer": layer, "head": head}
+
+
+def measure_spectrum(
+    model: Model, session: Session = Session(), *, layer: int = 0, head: int | None = None, stack: str | None = None
+) -> pd.DataFrame:
+    """The singular values of W_qk of one layer, or of one of its heads, in bands of values that are nearly equal.
+
+    The directions of a band are arbitrary: a small change of the weights turns them into each other.
+
+    Args:
+        model: as for `attngeo.score`.
+        session: access to the Hub.
+        layer: number of the layer in its stack.
+        head: number of a query head; by default the sum over all heads.
+        stack: name of the stack; by default the first one.
+
+    Returns:
+        One row for each singular value that may be above 0, the largest first: number, from 1; value; and band, the
+        number of its band, from 1. A value within 5% of the one before is in the same band. The `attrs` say which
+        matrix it is, its Frobenius `norm`, and the `edge`, see `attngeo.geometry.spectra.random_edge`.
+
+    Raises:
+        ModelUnavailableError: the model cannot be found or reached.
+        CheckpointError: it cannot be read or scored.
+        UsageError: there is no such layer or head.
+
+    >>> spectrum = measure_spectrum("demo:minilm", layer=2, head=5)
+    >>> len(spectrum), int(spectrum["band"].max())
+    (32, 16)
+    """
+    form, attrs = _read_form(model, layer, head, stack, session.hub)
+    _, rank, d_model = form.left.shape
+    values = singular_values(form.left, form.right)[0].numpy()
+    is_apart = values[1:] < values[:-1] * (1 - NEAR_EQUAL)
+    bands = 1 + np.concatenate([[0], is_apart.cumsum()])
+    spectrum = pd.DataFrame({"number": range(1, len(values) + 1), "value": values, "band": bands})
+    norm = float(np.linalg.norm(values))
+    spectrum.attrs = {**attrs, "norm": norm, "edge": random_edge(norm, rank, d_model)}
+    return spectrum
 
 
 def _measure_norms(form: Form, gamma: float) -> pd.DataFrame:

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attngeo.choices import Convention, Precision
+from attngeo.choices import Circuit, Convention, Precision, one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, Options, as_texts, device_option, option, parse_bytes
 from attngeo.scores.layers import check_layers
+from attngeo.scores.spec import SCORES
 
+# In place of the names of all scores.
+ALL = "all"
 # Beyond this many positions, float64 cannot represent the angle of a rotation.
 LARGEST_OFFSET = 2**31
 
@@ -39,6 +42,21 @@ def _config_option() -> Any:
     )
 
 
+def parse_scores(names: Any) -> tuple[str, ...]:
+    """The optional scores of a text such as "trace_z,stable_rank" or "all", or of names. Raises UsageError.
+
+    >>> parse_scores("stable_rank, symmetry, trace_z")
+    ('trace_z', 'stable_rank')
+    """
+    chosen = names.split(",") if isinstance(names, str) else names
+    if not isinstance(chosen, list | tuple) or not all(isinstance(name, str) for name in chosen):
+        raise UsageError(f"$scores is {names!r:.60}, expected names such as trace_z, or all", "scores")
+    chosen = [name.strip() for name in chosen]
+    for name in chosen:
+        one_of("scores", name, (*SCORES, ALL))
+    return tuple(name for name, spec in SCORES.items() if spec.is_optional and {name, ALL} & {*chosen})
+
+
 class SourceOptions(Options):
     """What is read of a model, beside its weights."""
 
@@ -62,6 +80,18 @@ class ScoreOptions(Options):
     adapter: Sequence[str] = _adapter_option()
     adapter_only: bool = option(False, "Score what the adapters add to W_qk alone", panel=INPUT, advanced=True)
     config: str | None = _config_option()
+    circuit: Circuit = option(
+        "qk",
+        "Matrix of each head: queries with keys (qk), values with outputs (ov), or both",
+        panel=COMPUTATION,
+    )
+    scores: Sequence[str] = option(
+        (),
+        f"Optional scores to add: {', '.join(name for name, spec in SCORES.items() if spec.is_optional)}; or all",
+        panel=COMPUTATION,
+        metavar="LIST",
+        parse=parse_scores,
+    )
     gamma: float = option(
         2.0, "Outlier threshold: mean + gamma·std of the norms", panel=COMPUTATION, least=0, advanced=True
     )
@@ -100,7 +130,22 @@ class ScoreOptions(Options):
         advanced=True,
     )
 
+    @property
+    def added_columns(self) -> tuple[str, ...]:
+        """The optional scores, and the circuit if it is not that of every table."""
+        return (*self.scores, *(() if self.circuit == "qk" else ("circuit",)))
+
     def _check(self) -> None:
+        if self.circuit != "qk" and self.with_bias:
+            raise UsageError(
+                "biases of values and outputs add the same to every token; leave out $with_bias, or $circuit",
+                "with_bias",
+                "circuit",
+            )
+        if self.circuit != "qk" and self.adapter_only:
+            raise UsageError("$adapter_only is about W_qk; leave it out, or $circuit", "adapter_only", "circuit")
+        if self.circuit == "ov" and self.rope_offset:
+            raise UsageError("$rope_offset is about W_qk; leave it out, or $circuit", "rope_offset", "circuit")
         if self.adapter_only and not self.adapter:
             raise UsageError(
                 "$adapter_only is about the update of adapters; name one with $adapter", "adapter_only", "adapter"

@@ -5,7 +5,7 @@ Imports nothing heavy: pandas when a table is made, torch when scores are comput
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.identity import Identity, identify
 from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
+from attngeo.choices import Circuit
 from attngeo.errors import UsageError
 from attngeo.keywords import takes
 from attngeo.options import Options
@@ -38,11 +39,15 @@ VERSION = describe_code("torch")
 OWN_ENTRIES = ("made", "layers", "options", "content", "version")
 
 
-def score_columns() -> tuple[str, ...]:
-    """The columns of the table of scores, in their order."""
+def score_columns(scores: Collection[str] = (), circuit: Circuit = "qk") -> tuple[str, ...]:
+    """The columns of the table of scores, in their order.
+
+    scores: the optional ones that are chosen. circuit: of the scores; a table of W_qk alone has no column of it.
+    """
+    circuits = () if circuit == "qk" else ("circuit",)
     return (
-        "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim", "parameters",
-        "format", *score_names(), "frobenius_norm", *SPREADS, *z_columns(), "note",
+        "model", "revision", "model_type", "stack", *circuits, "layer", "head", "key_head", "d_model", "head_dim",
+        "parameters", "format", *score_names(scores), "frobenius_norm", *SPREADS, *z_columns(), "note",
     )  # fmt: skip
 
 
@@ -81,8 +86,9 @@ def score(  # noqa: D417 - the keywords are those of a session
         progress: called before each file and layer.
 
     Returns:
-        A DataFrame with one row for each layer (`head` is missing) and head. Its columns are `score_columns()`; scores
-        are missing if the form is zero or not finite, and `note` says why. Its `attrs` say how it was made.
+        A DataFrame with one row for each layer (`head` is missing) and head, of each circuit. Its columns are
+        `score_columns(scores, circuit)`; scores are missing if the form is zero or not finite, and `note` says why. Its
+        `attrs` say how it was made.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
@@ -122,7 +128,7 @@ def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.
         kept = compute(model if identity is None else identity.ref, options, session, record)
     else:
         session.progress(Progress("kept", f"scores of {kept.about['made']} from the result store"))
-    frame = build_frame(kept, score_columns(), options, identity)
+    frame = build_frame(kept, score_columns(options.scores, options.circuit), options, identity)
     frame.attrs = {"title": "Attention scores"} | frame.attrs
     return frame.astype(dict.fromkeys(INTEGERS, "Int64"))
 

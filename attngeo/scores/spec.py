@@ -7,11 +7,11 @@ torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attngeo.scores.options import ScoreOptions
+from attngeo import geometry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +35,11 @@ def symmetry_at_chance(n: int) -> Chance:
     return Chance(1 / n, math.sqrt(2) / n)
 
 
+def trace_at_chance(_: int) -> Chance:
+    """0 and 1 for one factor rotated at random, whatever the spectrum of the form."""
+    return Chance(0.0, 1.0)
+
+
 def directionality_at_chance(n: int) -> Chance:
     """0 and 3.4/√n; the factor 3.4 was found by simulation of Gaussian Wq and Wk."""
     return Chance(0.0, 3.4 / math.sqrt(n))
@@ -47,14 +52,18 @@ class ScoreSpec:
     Attributes:
         name: its column.
         label: how figures and tables call it.
-        low: the lower end of its range.
-        high: the upper end of its range.
+        low: the lower end of its range; −∞ if it has none.
+        high: the upper end of its range; ∞ if it has none.
         negative: what the lower end means, as the end of the sentence "the form is …".
         positive: what the upper end means, as the end of the sentence "the form is …".
-        compute: the score of each head of a form, [heads], NaN if it is undefined.
-        chance: the score of random forms, for a d_model.
+        compute: the score of each head of a form, [heads], NaN if it is undefined; called with its statistics and the
+            ScoreOptions.
+        chance: the score of random forms, for a d_model; None if it depends on more than that.
         chance_is_exact: whether chance follows from a proof; then the column `NAME_z` counts standard deviations
             above chance.
+        is_optional: whether it is computed only if the option `scores` names it.
+        is_size: whether it grows with the form, as a norm does.
+        digits: after the point, in tables; of a size in all.
     """
 
     name: str
@@ -63,17 +72,23 @@ class ScoreSpec:
     high: float = 1.0
     negative: str
     positive: str
-    compute: Callable[[FormStatistics, ScoreOptions], Tensor]
-    chance: Callable[[int], Chance]
+    compute: Callable[[FormStatistics, Any], Tensor]
+    chance: Callable[[int], Chance] | None
     chance_is_exact: bool = False
+    is_optional: bool = False
+    is_size: bool = False
+    digits: int = 3
 
     @property
     def axis_title(self) -> str:
         """The label with the meaning of both ends of the range, for an axis."""
-        return f"{self.label} ({_number(self.low)} {self.negative}, {_number(self.high)} {self.positive})"
+        low = "low:" if math.isinf(self.low) else _number(self.low)
+        high = "high:" if math.isinf(self.high) else _number(self.high)
+        return f"{self.label} ({low} {self.negative}, {high} {self.positive})"
 
     def z(self, value: float, d_model: int) -> float:
-        """How many standard deviations a score is above chance."""
+        """How many standard deviations a score is above chance, which it must have."""
+        assert self.chance is not None
         mean, deviation = self.chance(d_model)
         return (value - mean) / deviation
 
@@ -82,19 +97,22 @@ def _number(value: float) -> str:
     return f"{value:g}".replace("-", "−")
 
 
-def _symmetry(statistics: FormStatistics, _: ScoreOptions) -> Tensor:
-    from attngeo.geometry.scores import symmetry_of
-
-    return symmetry_of(statistics)
+def _directionality(statistics: FormStatistics, options: Any) -> Tensor:
+    return geometry.directionality_of(statistics, gamma=options.gamma, convention=options.convention)
 
 
-def _directionality(statistics: FormStatistics, options: ScoreOptions) -> Tensor:
-    from attngeo.geometry.scores import directionality_of
-
-    return directionality_of(statistics, gamma=options.gamma, convention=options.convention)
+def _stable_rank(statistics: FormStatistics, _: Any) -> Tensor:
+    return statistics.squared_norm / statistics.largest_singular_values.square()
 
 
-# Source: Saponati et al. 2025 (arXiv 2502.10927), Definition 3.1 without its factor 2, and Definition 3.2.
+def _positive_eigenvalues(statistics: FormStatistics, _: Any) -> Tensor:
+    return geometry.positive_share(geometry.eigenvalues(statistics.form.left, statistics.right))
+
+
+# Sources: of symmetry and directionality Saponati et al. 2025 (arXiv 2502.10927), Definition 3.1 without its factor 2,
+# and Definition 3.2; of the eigenvalues of a head's form Elhage et al. 2021 (A mathematical framework for transformer
+# circuits), who sum those of the form over tokens, E·O·U. A z of positive_eigenvalues would be right for factors with
+# independent entries only: trained ones have spectra that decay, which widens its distribution.
 SCORES: dict[str, ScoreSpec] = {
     spec.name: spec
     for spec in (
@@ -103,7 +121,7 @@ SCORES: dict[str, ScoreSpec] = {
             label="symmetry",
             negative="skew-symmetric",
             positive="symmetric",
-            compute=_symmetry,
+            compute=lambda statistics, _: geometry.symmetry_of(statistics),
             chance=symmetry_at_chance,
             chance_is_exact=True,
         ),
@@ -115,6 +133,52 @@ SCORES: dict[str, ScoreSpec] = {
             compute=_directionality,
             chance=directionality_at_chance,
         ),
+        ScoreSpec(
+            name="trace_z",
+            label="trace z",
+            low=-math.inf,
+            high=math.inf,
+            negative="the opposite of its inputs",
+            positive="like its inputs",
+            compute=lambda statistics, _: geometry.standardise_trace(statistics.form.left, statistics.right),
+            chance=trace_at_chance,
+            is_optional=True,
+            digits=1,
+        ),
+        ScoreSpec(
+            name="spectral_norm",
+            label="spectral norm",
+            low=0.0,
+            high=math.inf,
+            negative="zero",
+            positive="large in one direction",
+            compute=lambda statistics, _: statistics.largest_singular_values,
+            chance=None,
+            is_optional=True,
+            is_size=True,
+            digits=4,
+        ),
+        ScoreSpec(
+            name="stable_rank",
+            label="stable rank",
+            low=1.0,
+            high=math.inf,
+            negative="of one direction",
+            positive="of many directions",
+            compute=_stable_rank,
+            chance=None,
+            is_optional=True,
+            digits=1,
+        ),
+        ScoreSpec(
+            name="positive_eigenvalues",
+            label="positive eigenvalues",
+            negative="of negative eigenvalues",
+            positive="of positive eigenvalues",
+            compute=_positive_eigenvalues,
+            chance=None,
+            is_optional=True,
+        ),
     )
 }
 
@@ -124,9 +188,19 @@ SCORES: dict[str, ScoreSpec] = {
 SPREADS = ("column_spread", "row_spread")
 
 
-def score_names() -> tuple[str, ...]:
-    """The names of all scores, in the order of the table."""
-    return tuple(SCORES)
+def score_names(chosen: Collection[str] = ()) -> tuple[str, ...]:
+    """The names of the scores that are always computed, and of the optional ones that are chosen, as in the table."""
+    return tuple(name for name, spec in SCORES.items() if not spec.is_optional or name in chosen)
+
+
+def default_scores() -> dict[str, ScoreSpec]:
+    """The scores that are always computed, by name."""
+    return {name: SCORES[name] for name in score_names()}
+
+
+def scores_in(columns: Iterable[str]) -> tuple[str, ...]:
+    """The names of the scores that a table with these columns shows: the optional ones only if it has them."""
+    return score_names(tuple(columns))
 
 
 def z_columns() -> tuple[str, ...]:
@@ -134,6 +208,9 @@ def z_columns() -> tuple[str, ...]:
     return tuple(f"{spec.name}_z" for spec in SCORES.values() if spec.chance_is_exact)
 
 
-def number_columns() -> tuple[str, ...]:
-    """The columns of scores, of their z and of spreads; a reader of results files needs their names."""
-    return (*score_names(), *z_columns(), *SPREADS)
+def number_columns(chosen: Collection[str] = tuple(SCORES)) -> tuple[str, ...]:
+    """The columns of scores, of their z and of spreads; a reader of results files needs their names.
+
+    chosen: the optional scores among them, by default all.
+    """
+    return (*score_names(chosen), *z_columns(), *SPREADS)

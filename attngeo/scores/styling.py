@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from attngeo.errors import DataError
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
 # Colours of bars below and above the middle of a score, as in figures.
 BELOW, ABOVE = "#C2A5CF", "#A6DBA0"
 # Columns that identify a layer or head, and those that are shown beside the scores.
-SHOWN = ("model", "stack", "layer", "head", *SCORES, "frobenius_norm", "note")
+SHOWN = ("model", "stack", "circuit", "layer", "head", *SCORES, "frobenius_norm", "note")
 
 
 def style(rows: pd.DataFrame) -> Styler:
-    """A table of scores for a notebook: the columns that matter, with a bar in the cell of each score.
+    """A table of scores for a notebook: the columns that matter, with a bar in the cell of each score that has a range.
 
     Args:
         rows: table of `attngeo.score`, or rows of it.
@@ -42,5 +43,7 @@ def style(rows: pd.DataFrame) -> Styler:
     styled = shown.loc[:, ~is_empty].style.hide(axis="index").format(precision=3, na_rep="")
     for name in scores:
         spec = SCORES[name]
+        if math.isinf(spec.high):
+            continue
         styled = styled.bar([name], align="mid", vmin=spec.low, vmax=spec.high, color=[BELOW, ABOVE], height=60)
     return styled

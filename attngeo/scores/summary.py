@@ -11,7 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import DataError
-from attngeo.scores.spec import score_names
+from attngeo.scores.spec import score_names, scores_in
 from attngeo.tables.read import require_columns
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ QUARTILES = ("lower", "median", "upper")
 SETTLED = 0.1
 HEADS = "heads_"
 IDENTITY = ("model", "stack", "layer", "head")
+# Which matrix of a head a row is about; tables of W_qk alone lack it.
+CIRCUIT = "circuit"
 
 
 def statistic(score: str, quantile: str, *, heads: bool = False) -> str:
@@ -36,21 +38,35 @@ def statistic(score: str, quantile: str, *, heads: bool = False) -> str:
     return f"{prefix}{score}_{quantile}"
 
 
-def statistics(quantiles: Iterable[str] = tuple(QUANTILES)) -> list[str]:
-    """The names of the statistics of every score over layers, then over heads. quantiles: keys of `QUANTILES`.
+def statistics(quantiles: Iterable[str] = tuple(QUANTILES), scores: Iterable[str] | None = None) -> list[str]:
+    """The names of the statistics of scores over layers, then over heads.
+
+    quantiles: keys of `QUANTILES`. scores: by default those that are no optional ones.
 
     >>> statistics(["median"])[0]
     'symmetry_median'
     """
-    named = [*product(score_names(), quantiles)]
+    named = [*product(score_names() if scores is None else scores, quantiles)]
     over_layers = [statistic(score, quantile) for score, quantile in named]
     over_heads = [statistic(score, quantile, heads=True) for score, quantile in named]
     return over_layers + over_heads
 
 
-def summary_columns() -> tuple[str, ...]:
-    """The columns of `summarise`, in their order."""
-    return ("model", "stack", "parameters", "layers", "heads", *statistics())
+def name_circuits(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose stack is named with their circuit, such as "decoder ov", one circuit after the other.
+
+    Rows that do not say of which circuit they are stay as they are. To split such a table into stacks splits it into
+    circuits, too.
+    """
+    if CIRCUIT not in rows:
+        return rows
+    ordered = rows.sort_values(CIRCUIT, kind="stable", key=lambda circuits: circuits == "ov")
+    return ordered.assign(stack=ordered["stack"].astype("str") + " " + ordered[CIRCUIT].astype("str"))
+
+
+def summary_columns(scores: Iterable[str] | None = None) -> tuple[str, ...]:
+    """The columns of `summarise`, in their order. scores: by default those that are no optional ones."""
+    return ("model", "stack", "parameters", "layers", "heads", *statistics(scores=scores))
 
 
 def spread_of(rows: pd.DataFrame) -> dict[str, float]:
@@ -59,12 +75,13 @@ def spread_of(rows: pd.DataFrame) -> dict[str, float]:
     rows: of one stack of one model, with the columns head and one for each score. Quantiles are linear interpolations,
     as numpy's default.
     """
-    scores = rows.reindex(columns=list(score_names())).astype("float64")
+    names = scores_in(rows.columns)
+    scores = rows.reindex(columns=list(names)).astype("float64")
     heads = rows["head"].notna()
     spread = {}
     for of_heads, members in ((False, scores[~heads]), (True, scores[heads])):
         values = members.quantile(list(QUANTILES.values()))
-        for score in score_names():
+        for score in names:
             for quantile, value in zip(QUANTILES, values[score], strict=True):
                 spread[statistic(score, quantile, heads=of_heads)] = float(value)
     return spread
@@ -90,6 +107,7 @@ def find_settled(values: pd.Series) -> Any:
 
 def refuse_repeated(rows: pd.DataFrame) -> None:
     """Raise DataError if a layer or head of a model has two rows, for example of two conventions joined in one file."""
+    rows = name_circuits(rows)
     repeated = rows.duplicated(list(IDENTITY))
     if repeated.any():
         row = rows[repeated].iloc[0]
@@ -102,11 +120,13 @@ def refuse_repeated(rows: pd.DataFrame) -> None:
 def split_stacks(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """The model, the stack and the rows of each stack of each model, in the order of a table of scores.
 
+    Stacks are named with their circuits, see `name_circuits`.
+
     Raises DataError if the table lacks a column, or has a layer or head twice.
     """
     require_columns(rows, (*IDENTITY, score_names()[0]), "the table", "attngeo.score")
     refuse_repeated(rows)
-    for (model, stack), members in rows.groupby(["model", "stack"], sort=False):
+    for (model, stack), members in name_circuits(rows).groupby(["model", "stack"], sort=False):
         yield str(model), str(stack), members
 
 
@@ -129,8 +149,8 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
         rows: table of `attngeo.score`.
 
     Returns:
-        The columns `summary_columns()`. `layers` and `heads` count the rows that have the first score of `SCORES`. A
-        statistic is missing if there is nothing to summarise.
+        The columns `summary_columns(scores)` for the scores that `rows` have. `layers` and `heads` count the rows that
+        have the first score of `SCORES`. A statistic is missing if there is nothing to summarise.
 
     Raises:
         DataError: `rows` lacks a column, or has a layer or head twice.
@@ -140,18 +160,20 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     summaries = []
     for model, stack, members in split_stacks(rows):
         summaries.append({"model": model, "stack": stack} | count_scored(members) | spread_of(members))
-    dtypes = {"parameters": "Int64"} | dict.fromkeys(statistics(), "float64")
-    frame = pd.DataFrame(summaries, columns=list(summary_columns())).astype(dtypes)
+    scores = scores_in(rows.columns)
+    dtypes = {"parameters": "Int64"} | dict.fromkeys(statistics(scores=scores), "float64")
+    frame = pd.DataFrame(summaries, columns=list(summary_columns(scores))).astype(dtypes)
     frame.attrs = {"title": "Attention scores, summarised"}
     return frame
 
 
-def brief_columns() -> tuple[str, ...]:
-    """The columns of a summary that a page has room for."""
-    spread = (statistic(score, quartile) for score in score_names() for quartile in QUARTILES)
+def brief_columns(scores: Iterable[str] | None = None) -> tuple[str, ...]:
+    """The columns of a summary that a page has room for. scores: by default those that are no optional ones."""
+    names = score_names() if scores is None else scores
+    spread = (statistic(score, quartile) for score in names for quartile in QUARTILES)
     return ("model", "stack", "parameters", "layers", "heads", *spread)
 
 
 def summarise_briefly(rows: pd.DataFrame) -> pd.DataFrame:
     """What a page shows of `summarise`."""
-    return summarise(rows)[list(brief_columns())]
+    return summarise(rows)[list(brief_columns(scores_in(rows.columns)))]

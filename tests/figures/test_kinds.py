@@ -7,10 +7,10 @@ import plotly.graph_objects as go
 import pytest
 
 from attngeo.errors import UsageError
-from attngeo.figures.kinds import FIGURES, SOURCES, FigureSpec, PlotOptions, drawable_scores
+from attngeo.figures.kinds import FIGURES, LOSS, SOURCES, FigureSpec, PlotOptions, drawable_scores
 from attngeo.options import options_of
 from attngeo.reporting.plots import plot
-from attngeo.scores.spec import score_names
+from attngeo.scores.spec import SCORES, score_names
 
 
 @pytest.mark.parametrize("spec", FIGURES.values(), ids=lambda spec: spec.name)
@@ -23,8 +23,9 @@ def test_every_kind_uses_options_and_frames_that_exist(spec: FigureSpec) -> None
 
 def test_only_kinds_with_an_option_score_show_any_score() -> None:
     assert FIGURES["heads"].scores == ()
-    assert FIGURES["heatmap"].scores == score_names()
-    assert FIGURES["training"].scores == drawable_scores()
+    assert FIGURES["heatmap"].scores == tuple(SCORES)
+    assert FIGURES["training"].scores == (*score_names(), LOSS)
+    assert drawable_scores() == (*SCORES, LOSS)
 
 
 def test_options_without_an_effect_are_refused() -> None:

@@ -20,7 +20,7 @@ from transformers.integrations import integration_utils
 import attngeo
 from attngeo.errors import UnsupportedModelError, UsageError
 from attngeo.pretrain import AttentionGeometryCallback
-from attngeo.scores.spec import SCORES
+from attngeo.scores.spec import score_names
 
 Build = Callable[[str], Any]
 
@@ -48,9 +48,9 @@ def test_rows_are_the_scores_of_the_live_model(name: str, built: Build, tmp_path
     trainer = train(built(name), tmp_path, callback)
     frame = pd.read_parquet(tmp_path / "geometry.parquet")
     pd.testing.assert_frame_equal(frame, callback.frame)
-    assert frame.columns.tolist() == ["step", "stack", "layer", "head", *SCORES, "loss"]
+    assert frame.columns.tolist() == ["step", "stack", "layer", "head", *score_names(), "loss"]
     assert frame["step"].unique().tolist() == [0, 2, 4]
-    columns = ["stack", "layer", "head", *SCORES]
+    columns = ["stack", "layer", "head", *score_names()]
     for step, model in ((0, built(name)), (4, trainer.model)):
         rows = frame.loc[frame["step"] == step, columns].reset_index(drop=True)
         pd.testing.assert_frame_equal(rows, attngeo.score(model, per_head=True)[columns], atol=1e-5)
@@ -65,7 +65,7 @@ def test_the_history_of_the_trainer_has_the_medians(built: Build, tmp_path: Path
     logged = {each["step"]: each for each in trainer.state.log_history if "loss" in each}
     assert [*logged] == [2, 4]
     summary = attngeo.summarise(attngeo.score(trainer.model, per_head=True)).iloc[0]
-    for score in SCORES:
+    for score in score_names():
         for name in (f"{score}_median", f"heads_{score}_median"):
             assert logged[4][name] == pytest.approx(summary[name], abs=1e-5)
     saved = json.loads((tmp_path / "checkpoint-4/trainer_state.json").read_text("utf-8"))["log_history"]
@@ -97,7 +97,7 @@ def test_the_rows_of_an_adapter_are_the_scores_of_the_merged_model(
         callback,
     )
     merged = trainer.model.merge_and_unload()  # type: ignore[union-attr]
-    columns = ["stack", "layer", "head", *SCORES]
+    columns = ["stack", "layer", "head", *score_names()]
     for step, model in ((0, built("llama")), (4, merged)):
         rows = callback.frame.loc[callback.frame["step"] == step, columns].reset_index(drop=True)
         pd.testing.assert_frame_equal(rows, attngeo.score(model, per_head=True)[columns], atol=1e-5)

@@ -39,7 +39,7 @@ from attngeo.pretrain import Comparison, TextPretrainOptions, compare, make_opti
 from attngeo.pretrain.curves import EVALUATION, find_speed_up
 from attngeo.pretrain.settings import write_settings
 from attngeo.progress import Progress
-from attngeo.scores.spec import SCORES
+from attngeo.scores.spec import score_names
 
 
 @needs("published/symmetric_init_loss.csv")
@@ -116,7 +116,7 @@ def test_the_rows_have_the_statistics_of_the_last_step(comparison: Comparison) -
     curves = comparison.curves
     last = curves.query("objective == 'clm' and init == 'symmetric' and seed == 1 and step == 10")
     layers, heads = last[last["head"].isna()], last[last["head"].notna()]
-    for score in SCORES:
+    for score in score_names():
         assert row[f"{score}_median"] == pytest.approx(layers[score].median(), abs=1e-6)
         assert row[f"heads_{score}_upper"] == pytest.approx(heads[score].quantile(0.75), abs=1e-6)
 
@@ -129,8 +129,8 @@ def write_finished(folder: Path, options: Any, steps: Iterable[int], losses: Seq
     logs = [(0, float("nan")), *zip(steps, losses, strict=True)]
     summary = {"settings": {"steps": logs[-1][0]}, "final_loss": losses[-1]}
     (own / "summary.json").write_text(json.dumps(summary))
-    rows = [{"step": step, "stack": "encoder", "layer": 0, "head": None, **dict.fromkeys(SCORES, 0.2), "loss": loss}
-            for step, loss in logs]  # fmt: skip
+    place = {"stack": "encoder", "layer": 0, "head": None}
+    rows = [{"step": step, **place, **dict.fromkeys(score_names(), 0.2), "loss": loss} for step, loss in logs]
     pd.DataFrame(rows).astype({"head": "Int64"}).to_parquet(own / "geometry.parquet")
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, layer_columns, summarise_layers, summarise_runs
-from attngeo.scores.spec import SCORES
+from attngeo.scores.spec import score_names
 from attngeo.scores.summary import find_settled
 
 
@@ -19,7 +19,7 @@ def make_curves(losses: dict[tuple[str, str, int], list[float]], **scores: list[
     return pd.DataFrame([
         dict(zip(RUN_COLUMNS, run, strict=True))
         | {"step": 10 * log, "stack": "encoder", "layer": int(name[-1]), "head": head, "loss": loss}
-        | dict.fromkeys(SCORES, values[log] + (0.0 if head is None else (-0.2, 0.0, 0.6)[head]))
+        | dict.fromkeys(score_names(), values[log] + (0.0 if head is None else (-0.2, 0.0, 0.6)[head]))
         for run, logged in losses.items() for log, loss in enumerate([np.nan, *logged])
         for name, values in layers.items() for head in (None, 0, 1, 2)
     ]).astype({"head": "Int64"})  # fmt: skip
@@ -50,7 +50,7 @@ def test_layers_have_their_last_scores_and_the_steps_at_which_these_settle() -> 
     rows = summarise_layers(make_curves({("mlm", "default", 3): [4.0, 3.0, 2.0, 1.0]}, layer_0=early, layer_1=late))
     assert list(rows.columns) == list(layer_columns())
     assert rows[["layer", "seed"]].to_numpy().tolist() == [[0, 3], [1, 3]]
-    for score in SCORES:
+    for score in score_names():
         assert rows[score].tolist() == [0.5, 0.5]
         assert rows[f"{score}_settled"].tolist() == rows[f"heads_{score}_settled"].tolist() == [10, 40]
         assert rows[f"heads_{score}_lower"].tolist() == pytest.approx([0.4, 0.4])

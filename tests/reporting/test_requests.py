@@ -121,7 +121,7 @@ def test_every_kind_of_figure_is_accepted_or_refused_in_one_line(command: str, f
 
     accepted = {kind for kind in FIGURES if accepts(kind)}
     if command == "file":
-        assert accepted == FIGURES.keys() - {"matrix", "outliers"}
+        assert accepted == FIGURES.keys() - {"matrix", "outliers", "spectrum"}
     else:
         assert "paraphrases" not in accepted  # of explained analogies, which no command of a recipe makes
         assert not any(accepts(kind, ", where = { acuracy = 1 }") for kind in accepted)

@@ -31,6 +31,14 @@ def weights(layers: int = 2, *, dtype: torch.dtype = torch.float32, seed: int = 
     return {name: tensor.to(dtype) for name, tensor in tensors.items()}
 
 
+def with_outputs(tensors: dict[str, Tensor], *, seed: int = 1) -> dict[str, Tensor]:
+    """The tensors of `weights` and an output projection [24, 24] in each layer."""
+    generator = torch.Generator().manual_seed(seed)
+    queries = [name for name in tensors if name.endswith("q_proj.weight")]
+    outputs = {name.replace("q_proj", "o_proj"): torch.randn(24, 24, generator=generator) for name in queries}
+    return tensors | outputs
+
+
 def write_config(folder: Path, config: Mapping[str, Any] = CONFIG) -> Path:
     """`folder` with a config.json."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,170 @@
+"""From a model to the table of compositions of its heads, with thresholds of pairs that cannot compose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from attngeo.bounds.names import in_utf8
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.identity import identify
+from attngeo.checkpoints.local_files import require_model
+from attngeo.checkpoints.reference import Model
+from attngeo.circuits.compose_options import COLUMNS, KINDS, ComposeOptions
+from attngeo.circuits.composing import Record, compose_model
+from attngeo.keywords import takes
+from attngeo.progress import Progress, ProgressCallback
+from attngeo.scores.score import OWN_ENTRIES, VERSION
+from attngeo.session import ResultOptions, Session
+from attngeo.studies.results import Kept, locate_record
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# The share of impossible pairs that lies below the threshold.
+QUANTILE = 0.999
+# From so many impossible pairs on, the quantile is not just their largest z.
+ENOUGH = 1_000
+
+
+class ComposeKeywords(ComposeOptions, HubAccess, ResultOptions):
+    """The keywords of `compose`."""
+
+    options: ComposeOptions | None = None
+    hub: HubAccess | None = None
+    results: ResultOptions | None = None
+    progress: ProgressCallback | None = None
+
+
+@takes(ComposeKeywords)
+def compose(  # noqa: D417 - the keywords are those of a session
+    model: Model, options: ComposeOptions, *, session: Session
+) -> pd.DataFrame:
+    """How much of what each head writes each head of a later layer reads, by its queries, its keys and its values.
+
+    The composition of a head that writes with O₁ = Wv·Wo and a head that reads with M₂ = Wq·Wkᵀ and writes with O₂ is
+    ‖O₁·M₂‖/(‖O₁‖·‖M₂‖) for q, ‖M₂·O₁ᵀ‖/(‖M₂‖·‖O₁‖) for k and ‖O₁·O₂‖/(‖O₁‖·‖O₂‖) for v, in [0, 1]. Its z counts the
+    standard deviations of the squared composition above that of heads with the same spectra, turned at random. Trained
+    heads exceed it even if they cannot compose. So there is a threshold: the 99.9% quantile of z over the pairs of the
+    same kind whose writer is in a later layer than the reader.
+
+    A pair above the threshold shares more directions than almost all pairs that cannot compose. That shows no circuit:
+    if more pairs are above than expected, it shows that layers follow each other in some directions, and only a running
+    model shows what a pair does.
+
+    Args:
+        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
+        options: which pairs, and how; its fields are keywords, too:
+            {options}
+        hub: access to the Hub; its fields are keywords, too:
+            {hub}
+        results: kept compositions; its field is a keyword, too:
+            {results}
+        progress: called before each layer.
+
+    Returns:
+        A DataFrame with the columns `attngeo.circuits.compose_options.COLUMNS`: one row for each kind and pair of heads
+        of which the second one is in a later layer. composition and z are missing if a form is zero or not finite. Its
+        `attrs` say how it was made; `thresholds` has a dictionary for each kind and pair of stacks: kind, from_stack,
+        to_stack, threshold, impossible (number of impossible pairs), pairs, above (the threshold), expected (false ones
+        among these).
+
+    Raises:
+        ModelUnavailableError: the model cannot be found or reached.
+        CheckpointError: the model cannot be read, its values or outputs are not known, or it has no two layers.
+        UsageError: a value is no choice or outside its limits.
+
+    >>> import attngeo
+    >>> rows = attngeo.compose("demo:minilm", kind="k")
+    >>> len(rows), [of_kind["impossible"] for of_kind in rows.attrs["thresholds"]]
+    (2160, [2160])
+    """
+    require_model(model, options.adapter, options.config)
+    identity = None
+    if not options.adapter and not options.config:  # what they name may change
+        identity = identify(model, session.hub)
+    record = None
+    if identity is not None:
+        content = {"content": identity.content, "version": VERSION}
+        chosen = dict(options.replace(memory=None))  # no number depends on it
+        record = locate_record(
+            "compositions", content | {"options": chosen}, is_current=identity.is_current, about=content
+        )
+    kept = None if record is None or session.results.fresh else record.load()
+    if kept is None:
+        kept = compose_model(model if identity is None else identity.ref, options, session, record)
+    else:
+        session.progress(Progress("kept", f"compositions of {kept.about['made']} from the result store"))
+    return _build_frame(kept, options, kept.about["model"] if identity is None else in_utf8(identity.ref.text))
+
+
+def _build_frame(kept: Kept, options: ComposeOptions, model: str) -> pd.DataFrame:
+    """The table of the pairs that can compose, with the thresholds of those that cannot."""
+    thresholds = _find_thresholds(kept.rows)
+    limits = {(row["kind"], row["from_stack"], row["to_stack"]): row["threshold"] for row in thresholds}
+    possible = [record for record in kept.rows if record["is_possible"]]
+    possible.sort(key=lambda record: KINDS.index(record["kind"]))
+    frames = [
+        _build_rows(record, limits[record["kind"], record["from_route"], record["to_route"]]) for record in possible
+    ]
+    frame = pd.concat(frames, ignore_index=True).assign(model=model)[list(COLUMNS)]
+    about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}
+    frame.attrs = {"title": "Composition of heads"} | about | {"model": model} | dict(options)
+    frame.attrs |= {"device": about["device"], "thresholds": thresholds}
+    return frame
+
+
+def _build_rows(record: Record, threshold: float) -> pd.DataFrame:
+    """One row for each pair of heads of a record."""
+    heads = record["from_heads"]
+    others = record["to_heads"]
+    z = np.array(record["z"], dtype=float)
+    return pd.DataFrame(
+        {
+            "kind": record["kind"],
+            "from_stack": record["from_stack"],
+            "from_layer": record["from_layer"],
+            "from_head": np.repeat(np.arange(heads), others),
+            "to_stack": record["to_stack"],
+            "to_layer": record["to_layer"],
+            "to_head": np.tile(np.arange(others), heads),
+            "composition": np.array(record["composition"], dtype=float),
+            "z": z,
+            "above_threshold": z > threshold,
+            "note": record["note"],
+        }
+    )
+
+
+def _find_thresholds(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Of each kind and route: the threshold, and how many pairs are above it and expected there."""
+    possible: dict[tuple[str, str, str], list[NDArray[np.float64]]] = {}
+    impossible: dict[tuple[str, str, str], list[NDArray[np.float64]]] = {}
+    for record in records:
+        route = (record["kind"], record["from_route"], record["to_route"])
+        z = np.array(record["z"], dtype=float)
+        group = possible if record["is_possible"] else impossible
+        group.setdefault(route, []).append(z[np.isfinite(z)])
+    thresholds = []
+    for route, members in possible.items():
+        z = np.concatenate(members)
+        null = np.concatenate(impossible.get(route, [np.zeros(0)]))
+        threshold = float(np.quantile(null, QUANTILE)) if len(null) else math.inf
+        kind, from_stack, to_stack = route
+        thresholds.append(
+            {
+                "kind": kind,
+                "from_stack": from_stack,
+                "to_stack": to_stack,
+                "threshold": threshold,
+                "impossible": len(null),
+                "pairs": len(z),
+                "above": int((z > threshold).sum()),
+                "expected": (1 - QUANTILE) * len(z),
+            }
+        )
+    return thresholds

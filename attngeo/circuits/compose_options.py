@@ -1,0 +1,71 @@
+"""Options and columns of `attngeo.compose`. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from attngeo.choices import one_of
+from attngeo.errors import UsageError
+from attngeo.options import COMPUTATION, INPUT, RUNNING, device_option, option, parse_bytes
+from attngeo.scores.layers import check_layers
+from attngeo.scores.options import SourceOptions
+
+# What a head reads with: its queries, its keys or its values.
+KINDS = ("q", "k", "v")
+# One row for each causal pair of heads and kind.
+COLUMNS = (
+    "model", "kind", "from_stack", "from_layer", "from_head", "to_stack", "to_layer", "to_head", "composition", "z",
+    "above_threshold", "note",
+)  # fmt: skip
+
+
+def parse_kinds(kinds: Any) -> tuple[str, ...]:
+    """The kinds of a text such as "q,k", or of names, in the order of `KINDS`. Raises UsageError.
+
+    >>> parse_kinds("k,q")
+    ('q', 'k')
+    """
+    names = kinds.split(",") if isinstance(kinds, str) else kinds
+    if not isinstance(names, list | tuple) or not names:
+        raise UsageError(f"$kind is {kinds!r:.60}, expected some of q, k and v, such as q,k", "kind")
+    names = [name.strip() if isinstance(name, str) else name for name in names]
+    for name in names:
+        one_of("kind", name, KINDS)
+    return tuple(kind for kind in KINDS if kind in names)
+
+
+def _layers_option(help: str) -> Any:
+    return option(None, help, panel=INPUT, metavar="LIST", shown_default="all", parse=check_layers)
+
+
+class ComposeOptions(SourceOptions):
+    """Which pairs of heads are composed, and how. Raises UsageError for a value that is no choice or out of limits."""
+
+    kind: Sequence[str] = option(
+        KINDS,
+        "What the later head reads with: its queries (q), keys (k) or values (v); several as q,k",
+        panel=INPUT,
+        metavar="LIST",
+        shown_default="q,k,v",
+        parse=parse_kinds,
+    )
+    stack: str | None = option(None, "Only heads of this stack (see attngeo inspect)", panel=INPUT, metavar="NAME")
+    from_layers: Sequence[int] | None = _layers_option("Layers of the heads that write, for example 0-3,7")
+    to_layers: Sequence[int] | None = _layers_option("Layers of the heads that read")
+    fold_norm: bool = option(
+        False, "Include the gain of the normalisation before attention in what heads read", panel=COMPUTATION
+    )
+    precision: Literal["float32", "float64"] = option(
+        "float32", "Number type of the products", panel=COMPUTATION, advanced=True
+    )
+    device: str = device_option()
+    memory: int | None = option(
+        None,
+        "Memory for the heads of layers. If not all fit, layers are read again for each part that does",
+        panel=RUNNING,
+        metavar="SIZE",
+        shown_default="a quarter of what is free",
+        least=1,
+        parse=parse_bytes,
+    )

@@ -1,0 +1,238 @@
+"""Composition of every pair of heads of a model: few layers in memory at a time, each layer folded once it is read.
+
+What is kept of a pair of layers are records: lists of numbers over all pairs of their heads, of one kind and direction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attngeo.bounds.machine import available_memory
+from attngeo.checkpoints.adapters import AdapterStore
+from attngeo.checkpoints.opening import open_adapted
+from attngeo.checkpoints.reference import Model
+from attngeo.checkpoints.store import TensorStore
+from attngeo.circuits.compose_options import ComposeOptions
+from attngeo.circuits.pairs import Direction, LayerPair, list_pairs
+from attngeo.devices import pick_device
+from attngeo.errors import about
+from attngeo.geometry.composition import compositions, fold, standardise, unevenness
+from attngeo.layouts.layout import AttentionSite
+from attngeo.progress import Progress
+from attngeo.provenance import machine, software
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.projections import key_heads_of, output_projections, projections, require_outputs
+from attngeo.scores.read_ahead import read_ahead
+from attngeo.scores.weights import select, sites_of
+from attngeo.session import Session
+from attngeo.studies.results import Kept, ResultRecord
+
+log = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+# Of one pair of layers, one kind and direction.
+Record = dict[str, Any]
+
+
+class FoldedHeads(NamedTuple):
+    """The heads of a site, each folded to one factor for what it writes and one for each kind of what it reads.
+
+    Attributes:
+        written: [heads, rank, width].
+        read: kind → [heads, rank, width].
+        notes: kind, or "o" for what is written → caveats.
+    """
+
+    written: Tensor
+    read: dict[str, Tensor]
+    notes: dict[str, list[str]]
+
+
+class Reading(NamedTuple):
+    """One step of the reading of layers: a site, whether it stays in memory, and whether those before are dropped."""
+
+    number: int
+    stays: bool
+    begins_part: bool
+
+
+def compose_model(model: Model, options: ComposeOptions, session: Session, record: ResultRecord | None = None) -> Kept:
+    """The records of all pairs of layers, and how they were made; see `attngeo.compose`.
+
+    record: keeps each pair of layers when it is finished, and all of them at the end.
+    """
+    device = pick_device(options.device)
+    opened = open_adapted(model, options.adapter, session.hub, config=options.config)
+    with closing(opened) as store, about(store.ref), torch.inference_mode():
+        if isinstance(store, AdapterStore):
+            record = None  # the base of an adapter may change
+        asked = ScoreOptions(fold_norm=options.fold_norm)
+        sites, skipped = sites_of(store, asked, lambda file: session.progress(Progress("download", file)), parts="qkvo")
+        sites, missing = _split_missing(select(sites, options.stack, None, store.ref))
+        pairs = list_pairs(sites, options)
+        description = {
+            **software(), **machine(), "model": store.ref, "revision": store.revision, "device": str(device),
+            "options": dict(options), "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "skipped": skipped | missing,
+        }  # fmt: skip
+        records = {} if record is None else _take_finished(record, len(pairs), session)
+        left = {number: pair for number, pair in enumerate(pairs) if number not in records}
+        plan = plan_readings(sites, [*left.values()], _choose_memory(options, session), DTYPES[options.precision])
+        description["layers_read"] = len({reading.number for reading in plan})
+        description["readings"] = len(plan)
+        with closing(_compose_pairs(store, sites, left, plan, options, device, session)) as composed:
+            for number, of_pair in composed:
+                records[number] = of_pair
+                if record is not None:
+                    record.keep_part(number, of_pair, description)
+    result = Kept([row for number in range(len(pairs)) for row in records[number]], description)
+    if record is not None:
+        record.keep(*result)
+    return result
+
+
+def _split_missing(sites: list[AttentionSite]) -> tuple[list[AttentionSite], dict[str, str]]:
+    """The sites whose values and outputs are known, and why those of others are not. Raises if none is."""
+    known = [site for site in sites if not site.missing]
+    if not known:
+        require_outputs(sites[0])
+    return known, {site.module: f"its outputs cannot be read: {site.missing}" for site in sites if site.missing}
+
+
+def _take_finished(record: ResultRecord, count: int, session: Session) -> dict[int, list[Record]]:
+    """The records of the pairs that were finished before, by number."""
+    if session.results.fresh:
+        record.forget_parts()
+        return {}
+    records = {number: part.rows for number, part in record.load_parts(count).items()}
+    if records:
+        session.progress(Progress("kept", f"{len(records)} of {count} pairs of layers from the result store"))
+    return records
+
+
+def _choose_memory(options: ComposeOptions, session: Session) -> int:
+    return options.memory or max(available_memory() // 4 // session.study.jobs, 1)
+
+
+def plan_readings(
+    sites: Sequence[AttentionSite], pairs: Sequence[LayerPair], memory: int, dtype: torch.dtype
+) -> list[Reading]:
+    """The order in which sites are read, so that each pair is in memory once.
+
+    Sites stay in memory in parts that fit, beside one other site at a time: after the sites of a part, those that are
+    paired with it and come later are read one after the other. If all fit, no site is read twice.
+
+    Args:
+        sites: all sites, which pairs name by their numbers.
+        pairs: those to compose.
+        memory: bytes for folded heads.
+        dtype: of the folded heads.
+    """
+    needed = sorted({number for pair in pairs for number in (pair.a, pair.b)})
+    sizes = {number: _count_bytes(sites[number], dtype) for number in needed}
+    plan: list[Reading] = []
+    while needed:
+        part: list[int] = []
+        room = memory if sum(sizes[number] for number in needed) <= memory else memory - max(sizes.values())
+        for number in needed:
+            if part and sum(map(sizes.__getitem__, (*part, number))) > room:
+                break
+            part.append(number)
+        others = sorted({pair.b for pair in pairs if pair.a in part and pair.b not in part})
+        if others or len(part) > 1:
+            plan += [Reading(number, True, begins_part=number == part[0]) for number in part]
+            plan += [Reading(number, False, begins_part=False) for number in others]
+        needed = needed[len(part) :]
+    return plan
+
+
+def _count_bytes(site: AttentionSite, dtype: torch.dtype) -> int:
+    """Bytes of the folded heads of a site: what is written, and what is read with q, k and v."""
+    inner = min(site.head_dim, site.d_model)
+    inner_value = min(site.value_dim, site.d_model)
+    entries = inner_value * site.output_width + inner * (site.d_model + site.key_width) + inner_value * site.key_width
+    return site.heads * entries * dtype.itemsize
+
+
+def _compose_pairs(
+    store: TensorStore,
+    sites: Sequence[AttentionSite],
+    pairs: dict[int, LayerPair],
+    plan: Sequence[Reading],
+    options: ComposeOptions,
+    device: torch.device,
+    session: Session,
+) -> Generator[tuple[int, list[Record]]]:
+    """The number and the records of each pair, as soon as both of its sites are there."""
+    numbers = {(pair.a, pair.b): number for number, pair in pairs.items()}
+    in_memory: dict[int, FoldedHeads] = {}
+    readings = read_ahead(
+        store,
+        [sites[reading.number] for reading in plan],
+        device=device,
+        memory=options.memory,
+        report=session.progress,
+    )
+    for reading, (site, tensors) in zip(plan, readings, strict=True):
+        if reading.begins_part:
+            in_memory.clear()
+        folded = _fold_heads(site, tensors, options, device)
+        tensors.clear()
+        here = {**in_memory, reading.number: folded}
+        for other in in_memory:
+            a, b = sorted((other, reading.number))
+            if (a, b) in numbers:
+                number = numbers.pop((a, b))
+                directions = pairs[number].directions
+                yield number, [row for direction in directions for row in _compose(sites, here, direction)]
+        if reading.stays:
+            in_memory[reading.number] = folded
+
+
+def _fold_heads(
+    site: AttentionSite, tensors: dict[str, Tensor], options: ComposeOptions, device: torch.device
+) -> FoldedHeads:
+    asked = ScoreOptions(fold_norm=options.fold_norm)
+    dtype = DTYPES[options.precision]
+    q, k, notes = projections(site, tensors, asked, dtype=dtype, device=device)
+    v, o, _, output_notes = output_projections(site, tensors, asked, dtype=dtype, device=device)
+    key_heads = key_heads_of(site, "corrected")
+    k = k[key_heads]
+    v = v[key_heads]
+    folds = {"q": (q, k), "k": (k, q), "v": (v, o)}
+    read = {kind: fold(*factors) for kind, factors in folds.items() if kind in options.kind}
+    return FoldedHeads(fold(o, v), read, {"q": notes, "k": notes, "v": output_notes, "o": output_notes})
+
+
+def _compose(sites: Sequence[AttentionSite], heads: dict[int, FoldedHeads], direction: Direction) -> Iterator[Record]:
+    """The records of one direction of a pair of layers, one for each kind."""
+    writer = sites[direction.writer]
+    reader = sites[direction.reader]
+    written = heads[direction.writer].written
+    for kind in direction.kinds:
+        read = heads[direction.reader].read[kind]
+        squares = compositions(written, read)
+        z = standardise(squares, unevenness(written), unevenness(read), written.shape[-1])
+        notes = (*heads[direction.writer].notes["o"], *heads[direction.reader].notes[kind])
+        yield {
+            "kind": kind,
+            "is_possible": direction.is_possible,
+            "from_route": direction.route[0],
+            "to_route": direction.route[1],
+            "from_stack": writer.stack,
+            "from_layer": writer.layer,
+            "to_stack": reader.stack,
+            "to_layer": reader.layer,
+            "from_heads": writer.heads,
+            "to_heads": reader.heads,
+            "composition": squares.sqrt().flatten().tolist(),
+            "z": z.flatten().tolist(),
+            "note": "; ".join(dict.fromkeys(notes)),
+        }

@@ -1,0 +1,69 @@
+"""The singular values of one query-key matrix."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.names import FORM, escape_name
+from attngeo.figures.style import GUIDE, MARKED, OTHER, fade, finish_figure
+
+
+def draw_spectrum(spectrum: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001
+    """Singular values against their number; those above the edge of random factors are marked.
+
+    A grey bar joins the values of a band, which are nearly equal, so that their directions are arbitrary.
+
+    Args:
+        spectrum: the table of `attngeo.scores.matrices.measure_spectrum`, whose `attrs` name the matrix.
+        options: unused; every kind takes them.
+
+    Returns:
+        A figure of one panel.
+    """
+    matrix = spectrum.attrs
+    figure = go.Figure(layout={"xaxis_title": "number", "yaxis_title": "singular value"})
+    hovers = []
+    for _, band in spectrum.groupby("band"):
+        first, last = band["number"].iloc[[0, -1]]
+        largest, smallest = band["value"].iloc[[0, -1]]
+        alone = f"singular value {first}"
+        several = f"band of {len(band)}: {smallest:.4g} to {largest:.4g}, directions arbitrary"
+        hovers += [several if len(band) > 1 else alone] * len(band)
+        if len(band) > 1:
+            figure.add_scatter(
+                x=band["number"],
+                y=band["value"],
+                mode="lines",
+                line={"color": fade(OTHER), "width": 14},
+                hoverinfo="skip",
+                name=f"band {first} to {last}",
+                showlegend=False,
+            )
+    is_above = spectrum["value"] > matrix["edge"]
+    figure.add_scatter(
+        x=spectrum["number"],
+        y=spectrum["value"],
+        mode="markers",
+        marker={"color": [MARKED if above else OTHER for above in is_above], "size": 6},
+        customdata=hovers,
+        hovertemplate="%{customdata}<br>%{x}: %{y:.4g}<extra></extra>",
+        showlegend=False,
+    )
+    figure.add_hline(
+        y=matrix["edge"],
+        line={"color": GUIDE, "width": 1, "dash": "dot"},
+        annotation={"text": "edge of random factors", "font_color": GUIDE},
+    )
+    figure.update_yaxes(rangemode="tozero")
+    name = f"layer {matrix['layer']}"
+    if matrix["head"] is not None:
+        name = f"head {matrix['head']} of {name}"
+    details = (
+        f"{is_above.sum()} of {len(spectrum)} above the edge of random factors of this rank "
+        f"and norm ({matrix['norm']:.4g}); "
+        "grey: nearly equal values, whose directions are arbitrary"
+    )
+    title = f"{escape_name(matrix['model'])}: singular values of {FORM} of {name} ({escape_name(matrix['stack'])})"
+    return finish_figure(figure, title, details)
