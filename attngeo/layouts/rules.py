@@ -55,8 +55,14 @@ OUTPUTS = make_outputs(
     "o_proj.linear", "../output.dense",
 )  # fmt: skip
 # What may stand between values and output: names of tensors in the module → a caveat.
-GATE = "a gate of each value is left out"
-OUTPUT_NOTES = ((("sinks",), "attention sink left out: weights sum to less than 1"),)
+SINK = "attention sink left out: weights sum to less than 1"
+GATE = "a gate between values and output is left out"
+NORM = "a normalisation between values and output is left out"
+# Those of something between values and output.
+BETWEEN = (GATE, NORM)
+OUTPUT_NOTES = (
+    (("sinks",), SINK),
+)  # fmt: skip
 
 # What GGUF files of any family have in place of tensors of another order: all queries, then all keys, then all values;
 # and of latent attention, the keys of heads apart from their values.
