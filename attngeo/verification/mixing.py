@@ -58,6 +58,8 @@ class MixtureRecorder(Recorder):  # type: ignore[no-untyped-call]
         self.mixtures: list[Mixture] = []
         # Memory of a tensor → the tensor, if it comes from a softmax.
         self._weights: dict[int, Tensor] = {}
+        # Memory of a tensor → the tensor, if it is a copy of a stored one.
+        self._copies: dict[int, Tensor] = {}
         # Memory of a tensor → the tensor, and the mixtures that it comes from.
         self._mixed: dict[int, tuple[Tensor, list[Mixture]]] = {}
 
@@ -71,6 +73,8 @@ class MixtureRecorder(Recorder):  # type: ignore[no-untyped-call]
         elif func in LINEAR:
             self._multiply(func, args, result)
         elif name in SOFTMAX:
+            # A query that may look at no token has no weights; here it looks at all.
+            result.nan_to_num_(1 / result.shape[-1])
             self._weights[memory_of(result)] = result
         else:
             self._pass_on_mixture(args, result)
@@ -79,7 +83,7 @@ class MixtureRecorder(Recorder):  # type: ignore[no-untyped-call]
     def _multiply(self, func: Any, args: Any, result: Tensor) -> None:
         """Note a product of weights and values, or one of what comes of it and a stored matrix."""
         first, second = (args[position] for position in LINEAR[func])
-        if memory_of(second) in self.stored:
+        if self._is_stored(second):
             self._project(first, result)
         elif memory_of(first) in self._weights:
             self._add(second.reshape(-1, *second.shape[-2:]), result.reshape(-1, *result.shape[-2:]), result)
@@ -99,13 +103,19 @@ class MixtureRecorder(Recorder):  # type: ignore[no-untyped-call]
                 mixture.projected = x.detach().reshape(-1, x.shape[-1]).clone()
                 mixture.written = result.detach().reshape(-1, result.shape[-1]).clone()
 
+    def _is_stored(self, x: Tensor) -> bool:
+        return memory_of(x) in self.stored or memory_of(x) in self._copies
+
     def _pass_on_mixture(self, args: Any, result: Any) -> None:
         """Note what the result of an elementwise operation or a view comes from."""
         sources = [memory_of(x) for x in tensors_in(args)]
         mixtures = [mixture for source in sources if source in self._mixed for mixture in self._mixed[source][1]]
         from_softmax = any(source in self._weights for source in sources)
+        is_copy = bool(sources) and all(map(self._is_stored, tensors_in(args)))
         for x in tensors_in([result]):
-            if mixtures:
+            if is_copy:
+                self._copies[memory_of(x)] = x
+            elif mixtures:
                 self._mixed[memory_of(x)] = x, list(dict.fromkeys(mixtures))
             elif from_softmax:
                 self._weights[memory_of(x)] = x
@@ -119,3 +129,4 @@ class MixtureRecorder(Recorder):  # type: ignore[no-untyped-call]
                 del self._mixed[memory]
         if not self.keeps:
             self._weights.clear()
+            self._copies.clear()

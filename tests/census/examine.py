@@ -18,7 +18,7 @@ from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import pattern_of
-from attngeo.layouts.rules import BETWEEN, SINK
+from attngeo.layouts.rules import GATE, NORM, SINK, VALUE_POSITIONS
 from attngeo.scores.weights import sites_of
 from attngeo.verification.checking import COMPARED, Findings, predict, predict_outputs
 from attngeo.verification.comparing import Prediction, difference_of
@@ -105,10 +105,10 @@ def _examine(specimen: Specimen, products: list[Product]) -> Row:
     return judge_outputs(row, findings) if row.verdict in ("right", "rest listed") else row
 
 
-# What the checks of a site may say besides "agrees" → the result, and the notes one of which it must have.
-INEXACT: dict[str, tuple[Outputs, Collection[str]]] = {
-    "heads agree": ("sink", (SINK,)),
-    "parts agree": ("changed", BETWEEN),
+# What the checks of a site may say besides "agrees" → the notes one of which the site must have.
+INEXACT: dict[str, Collection[str]] = {
+    "heads agree": (SINK,),
+    "parts agree": (SINK, GATE, NORM, VALUE_POSITIONS),
 }
 # From the best to the worst.
 OUTPUTS: tuple[Outputs, ...] = ("right", "sink", "changed", "unknown", "wrong")
@@ -125,12 +125,13 @@ def judge_outputs(row: Row, findings: Findings) -> Row:
         elif check.outputs == "agrees":
             outcomes["right"][""] = None
         else:
-            outcome, notes = INEXACT.get(check.outputs, ("wrong", ()))
-            stated = [note for note in site.output_notes if note in notes]
-            if stated:
-                outcomes[outcome]["; ".join(stated)] = None
-            else:
+            stated = [note for note in site.output_notes if note in INEXACT.get(check.outputs, ())]
+            if not stated:
                 outcomes["wrong"][f"{check.outputs}: {where}"] = None
+            elif stated == [SINK]:
+                outcomes["sink"][SINK] = None
+            else:
+                outcomes["changed"]["; ".join(stated)] = None
     worst = next(outcome for outcome in reversed(OUTPUTS) if outcomes[outcome])
     return replace(row, outputs=worst, output_reason=", ".join(outcomes[worst]))
 
