@@ -108,10 +108,10 @@ def _measure_head(measures: _Measures, head: int, offsets: range, notes: list[st
         return dict.fromkeys(MEASURES) | {"note": "; ".join(reasons)}
     kernel = dict(zip(offsets, measures.kernel[head].tolist(), strict=True))
     known = {offset: value for offset, value in kernel.items() if not math.isnan(value)}
-    columns = [kernel[offset] for offset in range(len(KERNEL))]
+    columns = torch.tensor([kernel[offset] for offset in range(len(KERNEL))], dtype=torch.float64)
     share = None if measures.fast_share is None else measures.fast_share[head].item()
-    preference = None if measures.scale is None else previous_token(torch.tensor(columns, dtype=torch.float64), scale).item()
-    numbers = (share, preference, max(known, key=lambda offset: known[offset]), *columns)
+    preference = None if measures.scale is None else previous_token(columns, scale).item()
+    numbers = (share, preference, max(known, key=lambda offset: known[offset]), *columns.tolist())
     return dict(zip(MEASURES, numbers, strict=True)) | {"note": "; ".join(reasons)}
 
 
