@@ -44,6 +44,8 @@ from attngeo.scores.weights import require_updates, select, sites_of
 from attngeo.session import Session
 from attngeo.studies.results import Kept
 
+# How the names of stacks end whose queries are learned.
+POOLING = "pooling"
 CPU = torch.device("cpu")
 Row = dict[str, Any]
 
@@ -121,6 +123,8 @@ def _measure_form(
     """The measures of the heads of a form, or why there are none."""
     if site.is_cross:
         return "cross-attention: queries and keys are of different sequences"
+    if site.stack.endswith(POOLING):
+        return "pooling: queries are no tokens of the sequence"
     slopes = find_alibi_slopes(site)
     if slopes is not None:
         distances = torch.tensor(offsets, dtype=torch.float64).abs()
@@ -135,7 +139,7 @@ def _measure_form(
     name = find_table(site, store.names)
     if name is None:
         others = "; relative position terms are not read" if has_relative_terms(store.names) else ""
-        return f"no rotary embeddings, no table of positions and no ALiBi{others}"
+        return f"no rotary embeddings, no ALiBi and no known table of positions{others}"
     if name not in tables:
         tables[name] = store.read(name).float().squeeze(0)
     return _measure_table(site, form, name, tables[name], offsets)
