@@ -47,11 +47,11 @@ def positions(
 ) -> None:
     """Show where each head looks by position alone: one token back, at itself, or far away.
 
-    The kernel is the logit of a token with itself Δ positions earlier, summed over directions: of queries and keys with
-    rotary embeddings, or of a table of learned positions. A large fast share, that of the fastest quarter of the rotary
-    pairs, is the mark of heads that look at the previous token. Previous: the kernel at Δ = 1 above its mean at 0, 2
-    and 3, over the size of all pairs. Peak: Δ of the largest kernel. Reads queries and keys only. Files, csv and json
-    have a row for each head, with the kernel from 0 to 8.
+    Fast share: that of the fastest quarter of the rotary pairs in the size of all; heads that look at the previous
+    token tend to have a large one. Kernel κ(Δ): the logit of a token with itself Δ positions earlier, summed over
+    directions; or of a table of positions, the mean over tokens. Previous: κ(1) above the mean of κ(0), κ(2) and κ(3),
+    over the size of all pairs. Peak: Δ of the largest κ. Reads queries, keys and the table of positions only. Files,
+    csv and json have the kernel from 0 to 8.
 
     Examples:
         attngeo positions demo:decoder

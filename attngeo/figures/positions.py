@@ -58,7 +58,8 @@ def draw_position_map(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
         figure.update_xaxes(choose_ticks(table.columns), row=number, col=1)
         figure.update_yaxes(choose_ticks(table.index), title="layer", row=number, col=1)
     bar = {"title": {"text": "fast share", "side": "right"}}
-    _lay_out(figure, heights, {"colorscale": MAGNITUDE, "cmin": 0, "colorbar": bar}, "head")
+    largest = float(rows["fast_share"].max())
+    _lay_out(figure, heights, {"colorscale": MAGNITUDE, "cmin": 0, "cmax": largest, "colorbar": bar}, "head")
     title = compose_title(rows, "share of the fastest quarter of the rotary pairs")
     return finish_figure(figure, title, top=_room_above(panels))
 

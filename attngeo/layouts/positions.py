@@ -36,9 +36,10 @@ PADDED = frozenset({
 # More rows than positions are these at most.
 MOST_UNUSED = 2
 # Towers of text that the census does not know to be causal: a mask is all that makes them so.
-CAUSAL_TEXTS = frozenset(
-    f"{name}_text_model" for name in ("aimv2", "clip", "clipseg", "groupvit", "metaclip_2", "owlv2", "owlvit", "xclip")
-)
+CAUSAL_TEXTS = frozenset({
+    "aimv2_text_model", "clip_text_model", "clipseg_text_model", "git", "groupvit_text_model", "metaclip_2_text_model",
+    "owlv2_text_model", "owlvit_text_model", "xclip_text_model",
+})  # fmt: skip
 # Model types that always have ALiBi, and the words of a configuration that names it.
 ALIBI_TYPES = ("bloom", "gpt_refact", "mpt")
 ALIBI_WORDS = ("alibi", True)

@@ -44,6 +44,8 @@ from attngeo.scores.weights import require_updates, select, sites_of
 from attngeo.session import Session
 from attngeo.studies.results import Kept
 
+# How the names of stacks end whose queries are learned.
+POOLING = "pooling"
 CPU = torch.device("cpu")
 Row = dict[str, Any]
 
@@ -108,12 +110,10 @@ def _measure_head(measures: _Measures, head: int, offsets: range, notes: list[st
         return dict.fromkeys(MEASURES) | {"note": "; ".join(reasons)}
     kernel = dict(zip(offsets, measures.kernel[head].tolist(), strict=True))
     known = {offset: value for offset, value in kernel.items() if not math.isnan(value)}
-    columns = [kernel[offset] for offset in range(len(KERNEL))]
+    columns = torch.tensor([kernel[offset] for offset in range(len(KERNEL))], dtype=torch.float64)
     share = None if measures.fast_share is None else measures.fast_share[head].item()
-    preference = (
-        None if measures.scale is None else previous_token(torch.tensor(columns, dtype=torch.float64), scale).item()
-    )
-    numbers = (share, preference, max(known, key=lambda offset: known[offset]), *columns)
+    preference = None if measures.scale is None else previous_token(columns, scale).item()
+    numbers = (share, preference, max(known, key=lambda offset: known[offset]), *columns.tolist())
     return dict(zip(MEASURES, numbers, strict=True)) | {"note": "; ".join(reasons)}
 
 
@@ -123,6 +123,8 @@ def _measure_form(
     """The measures of the heads of a form, or why there are none."""
     if site.is_cross:
         return "cross-attention: queries and keys are of different sequences"
+    if site.stack.endswith(POOLING):
+        return "pooling: queries are no tokens of the sequence"
     slopes = find_alibi_slopes(site)
     if slopes is not None:
         distances = torch.tensor(offsets, dtype=torch.float64).abs()
@@ -137,7 +139,7 @@ def _measure_form(
     name = find_table(site, store.names)
     if name is None:
         others = "; relative position terms are not read" if has_relative_terms(store.names) else ""
-        return f"no rotary embeddings, no table of positions and no ALiBi{others}"
+        return f"no rotary embeddings, no ALiBi and no known table of positions{others}"
     if name not in tables:
         tables[name] = store.read(name).float().squeeze(0)
     return _measure_table(site, form, name, tables[name], offsets)

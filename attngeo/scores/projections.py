@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 from attngeo.checkpoints.adapters import FACTORS
 from attngeo.choices import Convention
-from attngeo.errors import UnsupportedModelError
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 from attngeo.geometry.factors import append_bias, fold_head_norm, rotate
 from attngeo.geometry.forms import Form
 from attngeo.layouts.layout import (

@@ -55,7 +55,7 @@ def test_the_census_notices_a_scaling_that_is_read_wrongly(monkeypatch: pytest.M
             section = {**section, "rope_parameters": {"rope_theta": rope["rope_theta"]}}
         return rotary_frequencies(section, *args)
 
-    monkeypatch.setattr("attngeo.scores.projections.rotary_frequencies", read_without_llama3)
+    monkeypatch.setattr("attngeo.layouts.positions.rotary_frequencies", read_without_llama3)
     assert find_rotation(build("starcoder2"), ["linear", "llama3"]) == ("halves", "linear")
 
 

@@ -91,7 +91,7 @@ def test_what_cannot_be_measured_is_one_line_with_an_exit_code(
     no_keys = {name: tensor for name, tensor in weights().items() if "k_proj" not in name}
     cases = [
         (4, [no_attention], ["no query-key attention"]),
-        (4, [write_single(tmp_path / "half", no_keys)], ["k_proj"]),
+        (4, [write_single(tmp_path / "half", no_keys)], ["q_proj"]),
         (4, [write_single(tmp_path / "rope", config=CONFIG | {"rope_theta": "x"})], ["rotary", "'x'", "--config"]),
         (3, [tmp_path / "none"], ["none"]),
         (2, [model, "--layers", "7"], ["layer 7", "0 to 1"]),
@@ -144,7 +144,9 @@ def test_a_recipe_asks_and_draws(model: Path, tmp_path: Path) -> None:
 
 def test_the_map_shows_the_share_of_each_head(model: Path) -> None:
     rows = measure(model)
-    (trace,) = library.plot("position-map", rows).data
+    figure = library.plot("position-map", rows)
+    (trace,) = figure.data
+    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, rows["fast_share"].max())
     expected = rows.pivot_table(index="layer", columns="head", values="fast_share")
     assert np.asarray(trace.z) == pytest.approx(expected.to_numpy(), rel=1e-6)
     assert (list(trace.x), list(trace.y)) == ([0, 1, 2, 3], [0, 1])

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from support.checkpoints import CONFIG, weights, write_single
 from support.messages import refuses
 from support.running_model import linear_latent_norms, record
-from support.tiny_models import BERT, LLAMA, MLA, SEQ2SEQ, TINY_MODELS, TinyModel, build
+from support.tiny_models import BERT, LLAMA, MLA, SEQ2SEQ, TINY_MODELS, VIT, TinyModel, build
 from torch import Tensor
 
 import attngeo
@@ -102,6 +102,30 @@ def test_kernels_are_the_logits_of_running_attention_over_all_directions(name: s
     assert_proportional(kernel - kernel.mean(1, keepdim=True), (running - running.mean(1, keepdim=True)).double())
 
 
+# A rotation the other way; a QK-norm; neighbours; neighbours in a part of each head; rows and columns of an image.
+OTHERS = {
+    "nanochat": TinyModel("nanochat", "NanoChatForCausalLM", BERT | {"num_key_value_heads": 2}),
+    "qwen3": TINY_MODELS["qwen3"],
+    "roformer": TINY_MODELS["roformer"],
+    "gptj": TINY_MODELS["gptj"],
+    "mlcd": TinyModel("mlcd_vision_model", "MLCDVisionModel", VIT, "image"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.filterwarnings("ignore")
+def test_kernels_are_the_traces_of_the_forms_at_offsets(name: str) -> None:
+    """Other tests compare these forms with the running models."""
+    model = build(OTHERS[name])
+    kernel = read_kernel(measure(model, layers=[0]))
+    for offset in range(len(KERNEL)):
+        of_offset = attngeo.attention_sites(model, layers=[0], rope_offset=offset, dtype=torch.float64)
+        [(site, wq, wk)] = list(of_offset)
+        traces = (wq * wk.repeat_interleave(site.heads // site.key_heads, 0)).sum((1, 2))
+        torch.testing.assert_close(kernel[:, offset], traces, rtol=1e-4, atol=1e-4)
+    assert (kernel.std(1) > 1e-2).all()
+
+
 def test_a_head_that_is_made_to_look_back_or_ahead_has_its_peak_there(tmp_path: Path) -> None:
     """Keys that are queries turned by five positions; heads that share them, too."""
     frequencies = 10_000.0 ** (-torch.arange(0, 6, 2) / 6)
@@ -121,6 +145,50 @@ def test_a_head_that_is_made_to_look_back_or_ahead_has_its_peak_there(tmp_path: 
     assert list(causal.columns) == list(position_columns())
     assert set(causal["note"]) == {"rotary embeddings"}
     assert read_kernel(causal).equal(read_kernel(both_ways))
+
+
+@pytest.mark.parametrize(
+    ("name", "causal", "both_ways"),
+    [
+        ("bert", (), ("encoder",)),
+        ("bert-decoder", ("decoder",), ()),
+        ("bart", ("decoder",), ("encoder",)),
+        ("clip", ("text",), ("vision",)),
+        ("siglip", (), ("text", "vision")),
+        ("git", ("text",), ("vision",)),
+        ("llama", ("decoder",), ()),
+        ("modernbert", (), ("encoder",)),
+    ],
+)
+def test_the_peak_is_ahead_only_if_tokens_see_later_ones(
+    saved: Callable[[str], Path], name: str, causal: tuple[str, ...], both_ways: tuple[str, ...]
+) -> None:
+    """The heads of a model with random weights look ahead as often as back."""
+    peaks = measure(saved(name)).groupby("stack")["peak"].min()
+    assert all(peaks[stack] >= 0 for stack in causal)
+    assert all(peaks[stack] < 0 for stack in both_ways)
+
+
+def test_each_tower_has_the_table_that_is_nearest_to_it(saved: Callable[[str], Path]) -> None:
+    """That of the text of GIT holds the tower of images, too, which has its own."""
+    tables = measure(saved("git")).groupby("stack")["note"].first().str.split().str[3]
+    assert tables["text"] == "git.embeddings.position_embeddings.weight,"
+    assert tables["vision"] == "git.image_encoder.vision_model.embeddings.position_embedding.weight,"
+
+
+def test_pairs_that_stand_still_count_in_no_measure(tmp_path: Path) -> None:
+    """With this scaling, half of the pairs have the frequency 0."""
+    rope = {"rope_type": "proportional", "rope_theta": 50.0, "partial_rotary_factor": 0.7}
+    folder = write_single(tmp_path, config=CONFIG | {"rope_parameters": rope})
+    rows = measure(folder, layers=[0])
+    assert rows["note"][0] == "rotary embeddings of 4 of 6 dimensions"
+    [(_, wq, wk)] = attngeo.attention_sites(folder, layers=[0], dtype=torch.float64)
+    parts = [wq[:, :, [pair, 3 + pair]] @ wk[[0, 0, 1, 1]][:, :, [pair, 3 + pair]].mT for pair in (0, 1)]
+    norms = torch.stack([part.norm(dim=(1, 2)) for part in parts], 1)
+    kernel = read_kernel(rows)
+    preference = (kernel[:, 1] - kernel[:, [0, 2, 3]].mean(1)) / norms.sum(1)
+    assert rows["previous_token"].tolist() == pytest.approx(preference.tolist(), rel=1e-4)
+    assert rows["fast_share"].tolist() == pytest.approx((norms[:, 0] / norms.sum(1)).tolist(), rel=1e-4)
 
 
 def orthogonal_rows(count: int, width: int) -> Tensor:
@@ -227,10 +295,11 @@ def test_alibi_that_sees_later_tokens_falls_both_ways(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "stacks", "reason"),
     [
-        ("t5", ("encoder", "decoder"), "no ALiBi; relative position terms are not read"),
+        ("t5", ("encoder", "decoder"), "no known table of positions; relative position terms are not read"),
         ("bart", ("cross",), "cross-attention: queries and keys are of different sequences"),
         ("albert", ("encoder",), "is [40, 8], and queries read 32 inputs"),
-        ("wav2vec2", ("encoder",), "no rotary embeddings, no table of positions and no ALiBi"),
+        ("siglip", ("vision_pooling",), "pooling: queries are no tokens of the sequence"),
+        ("wav2vec2", ("encoder",), "no rotary embeddings, no ALiBi and no known table of positions"),
     ],
 )
 def test_what_has_no_kernel_says_why(
@@ -264,7 +333,7 @@ def test_layers_that_do_not_rotate_are_told_from_those_that_do() -> None:
     rows = measure(build(smollm3))
     by_layer = rows.groupby("layer")["fast_share"].count().tolist()
     assert by_layer == [4, 0]
-    assert rows["note"].iloc[-1].startswith("no rotary embeddings, no table of positions and no ALiBi")
+    assert rows["note"].iloc[-1].startswith("no rotary embeddings, no ALiBi and no known table of positions")
 
 
 def test_options_change_the_form_as_those_of_score_do(saved: Callable[[str], Path]) -> None:

@@ -1,0 +1,99 @@
+"""Compare where heads look by position alone with what running models attend to; see README.md beside it.
+
+python reports/circuits/positions.py    # after reports/pretrained/fetch.py; a minute on one core
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, WhisperForConditionalGeneration
+
+from attngeo.checkpoints.demos import locate_demo
+from attngeo.positions import measure
+
+HERE = Path(__file__).parent
+PRETRAINED = HERE.parents[1] / "build/pretrained"
+SMOLLM2, WHISPER = PRETRAINED / "SmolLM2-135M-Instruct.Q4_1.gguf", PRETRAINED / "whisper-base"
+# Sequences of random tokens that are repeated once, and how many tokens are drawn: the demo decoder was trained on 32.
+SEQUENCES, DRAWN, DRAWN_FOR_DEMO = 16, 40, 16
+SEED = 0
+EAGER = {"attn_implementation": "eager"}
+MEASURED = ("fast_share", "previous_token", "peak")
+
+
+def draw_repeated(tokens: int, drawn: int) -> Tensor:
+    """Sequences of random tokens, each followed by itself, [SEQUENCES, 2·drawn]. tokens: those to draw from."""
+    generator = torch.Generator().manual_seed(SEED)
+    first = torch.randint(0, tokens, (SEQUENCES, drawn), generator=generator)
+    return torch.cat([first, first], 1)
+
+
+def tabulate_attention(attentions: tuple[Tensor, ...]) -> pd.DataFrame:
+    """The mean weight of each head on the previous token, and of repeated tokens on what followed their first copy.
+
+    attentions: of each layer, [SEQUENCES, heads, tokens, tokens], on tokens that are repeated once.
+    """
+    rows = []
+    for layer, weights in enumerate(attentions):
+        drawn = weights.shape[-1] // 2
+        previous = weights.diagonal(-1, dim1=2, dim2=3).mean((0, 2))
+        followed = weights.diagonal(1 - drawn, dim1=2, dim2=3)[..., 1:].mean((0, 2))
+        for head, (on_previous, on_followed) in enumerate(zip(previous.tolist(), followed.tolist(), strict=True)):
+            rows.append({"layer": layer, "head": head, "previous": on_previous, "induction": on_followed})
+    return pd.DataFrame(rows)
+
+
+def run_smollm2() -> pd.DataFrame:
+    """The attention of SmolLM2."""
+    model = AutoModelForCausalLM.from_pretrained(SMOLLM2.parent, gguf_file=SMOLLM2.name, **EAGER).eval()
+    return tabulate_attention(model(draw_repeated(model.config.vocab_size, DRAWN), output_attentions=True).attentions)
+
+
+def run_whisper() -> pd.DataFrame:
+    """The self-attention of Whisper's decoder, which hears noise."""
+    model = WhisperForConditionalGeneration.from_pretrained(WHISPER, **EAGER).float().eval()
+    noise = torch.randn(1, model.config.num_mel_bins, 3000, generator=torch.Generator().manual_seed(SEED)) / 10
+    heard = model.model.encoder(noise).last_hidden_state.expand(SEQUENCES, -1, -1)
+    tokens = draw_repeated(model.config.vocab_size, DRAWN)
+    ran = model.model.decoder(tokens, encoder_hidden_states=heard, output_attentions=True)
+    return tabulate_attention(ran.attentions)
+
+
+def run_demo() -> pd.DataFrame:
+    """The attention of `demo:decoder`."""
+    model = AutoModelForCausalLM.from_pretrained(locate_demo("decoder"), **EAGER).eval()
+    tokens = draw_repeated(model.config.vocab_size, DRAWN_FOR_DEMO)
+    return tabulate_attention(model(tokens, output_attentions=True).attentions)
+
+
+def join_measures(name: str, model: Any, attention: pd.DataFrame) -> pd.DataFrame:
+    """A row for each head: what it attends to, and what its weights say without and with norms and biases."""
+    place = ["layer", "head"]
+    plain = measure(model, stack="decoder", fresh=True)[[*place, *MEASURED]]
+    folded = measure(model, stack="decoder", fold_norm=True, with_bias=True, fresh=True)[[*place, *MEASURED]]
+    folded = folded.rename(columns={column: f"folded_{column}" for column in MEASURED})
+    rows = attention.merge(plain, on=place).merge(folded, on=place)
+    rows.insert(0, "model", name)
+    rows.insert(1, "stack", "decoder")
+    return rows
+
+
+def main() -> None:
+    """Write positions.csv."""
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        frames = [
+            join_measures("SmolLM2-135M-Instruct", SMOLLM2, run_smollm2()),
+            join_measures("whisper-base", WHISPER, run_whisper()),
+            join_measures("demo:decoder", "demo:decoder", run_demo()),
+        ]
+    pd.concat(frames).to_csv(HERE / "positions.csv", index=False, float_format="%.5g")
+
+
+if __name__ == "__main__":
+    main()
