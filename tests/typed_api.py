@@ -33,6 +33,8 @@ def call_public_functions() -> None:
     attngeo.analogy("demo:minilm", method="cos")  # type: ignore[arg-type]
     attngeo.nearest("demo:minilm", "king - man", top_k=3)
     attngeo.nearest("demo:minilm")  # type: ignore[call-arg]
+    attngeo.compose("demo:minilm", kind="k", from_layers=[0], fold_norm=True)
+    attngeo.compose("demo:minilm", fold_norms=True)  # type: ignore[call-arg]
     attngeo.open_embedding("demo:minilm", table="output", offline=True)
     attngeo.open_embedding("demo:minilm", table="middle")  # type: ignore[arg-type]
 

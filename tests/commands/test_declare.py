@@ -9,6 +9,7 @@ from attngeo.commands.app import COMMANDS as COMMANDS_BY_NAME, load_command
 from conftest import Command
 
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
+from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.embeddings.options import CbowOptions
 from attngeo.gradients.options import GradientOptions
 from attngeo.options import PANELS, Options, choices_of, options_of
@@ -16,7 +17,7 @@ from attngeo.scores.options import ScoreOptions
 
 COMMANDS: dict[str, type[Options]] = {
     "score": ScoreOptions, "analogy": AnalogyOptions, "nearest": NearestOptions, "cbow": CbowOptions,
-    "gradients": GradientOptions,
+    "gradients": GradientOptions, "compose": ComposeOptions,
 }  # fmt: skip
 
 
