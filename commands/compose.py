@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.circuits.compose_options import KINDS, ComposeOptions
-from attngeo.options import RESULTS
+from attngeo.options import RESULTS, Options, option
 from attngeo.session import ResultOptions, Session
 
 from .declare import with_options
@@ -24,12 +22,6 @@ from .tables import Cell, Terminal, format_number, print_table
 if TYPE_CHECKING:
     import pandas as pd
 
-Top = Annotated[
-    int,
-    typer.Option(
-        "--top", metavar="N", min=0, help="Number of the strongest pairs of each kind to print", rich_help_panel=RESULTS
-    ),
-]
 # From so many impossible pairs on, the threshold is not just the largest z of them.
 ENOUGH = 1_000
 # Rows and columns of a map of layers; each is one layer if there are no more.
@@ -46,12 +38,18 @@ MEANING = (
 )
 
 
+class Printed(Options):
+    """What the terminal shows."""
+
+    top: int = option(20, "Number of the strongest pairs of each kind to print", panel=RESULTS, metavar="N", least=0)
+
+
 @with_options
 def compose(
     *,
     model: Model,
     options: ComposeOptions,
-    top: Top = 20,
+    printed: Printed,
     outputs: Outputs,
     hub: HubAccess,
     results: ResultOptions,
@@ -79,7 +77,7 @@ def compose(
 
     with Bar(model, verbosity) as progress:
         rows = compose_heads(model, options, Session(hub=hub, results=results, progress=progress))
-    outputs.deliver(rows, lambda frame: _print_routes(frame, top))
+    outputs.deliver(rows, lambda frame: _print_routes(frame, printed.top))
     for text in _list_notes(rows):
         verbosity.note(f"note: {model}: {text}")
 

@@ -65,6 +65,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "save": "writes models; a report has a folder of its own",
     },
     "compose": {
+        "model": "key `models` of the results",
         "top": "a report has all pairs; a table selects its rows",
         "fresh": "attngeo cache clear removes what a report would take from the result store",
     },
