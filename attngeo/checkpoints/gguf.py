@@ -248,7 +248,7 @@ class GgufFile(TensorFile):
                 f"{numbers} ({dtype}); download it again"
             )
         size = math.prod(shape) // numbers * nbytes
-        if entry.name.endswith("attn_k_b.weight") and len(shape) == 3:  # [heads, rank, width]
+        if entry.name.endswith(("attn_k_b.weight", "attn_v_b.weight")) and len(shape) == 3:  # a matrix for each head
             shape = (shape[0] * shape[1], columns)
         return TensorInfo(name, dtype, shape, size, data_start + entry.offset)
 

@@ -30,6 +30,7 @@ LATENT = {
     "attn_q_a": "self_attn.q_a_proj", "attn_q_b": "self_attn.q_b_proj", "attn_q_a_norm": "self_attn.q_a_layernorm",
     "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm",
     "attn_kv_b": "self_attn.kv_b_proj", "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
 }  # fmt: skip
 T5 = {
     **{f"attn_{letter}": f"layer.0.SelfAttention.{letter}" for letter in "qkvo"},
@@ -41,7 +42,7 @@ T5 = {
 
 def _fused(module: str, norm: str, **more: str) -> dict[str, str]:
     """The names of a family whose queries, keys and values llama.cpp puts one after the other, heads unmixed."""
-    return {"attn_qkv": f"{module}.attn_qkv", "attn_norm": norm, **more}
+    return {"attn_qkv": f"{module}.attn_qkv", "attn_output": f"{module}.o_proj", "attn_norm": norm, **more}
 
 
 ARCHITECTURES: Mapping[str, GgufFamily] = {
@@ -64,7 +65,9 @@ ARCHITECTURES: Mapping[str, GgufFamily] = {
         block="transformer.blocks.{}",
         names=_fused("attn", "norm_1", attn_q_norm="attn.q_ln", attn_k_norm="attn.k_ln"),
     ),
-    "nomic-bert": GgufFamily("nomic_bert", block="encoder.layers.{}", names={"attn_qkv": "attn.Wqkv"}),
+    "nomic-bert": GgufFamily(
+        "nomic_bert", block="encoder.layers.{}", names={"attn_qkv": "attn.Wqkv", "attn_output": "attn.out_proj"}
+    ),
     "olmo2": GgufFamily("olmo2"),
     "phi3": GgufFamily("phi3"),
     "qwen2": GgufFamily("qwen2"),

@@ -190,6 +190,7 @@ class Family:
         more_key_heads: some layers have more key heads than is stated, as many as query heads, or twice as many.
         other_attention: why its attention is no softmax of q·k, or its queries and keys are no products of weights.
         other_outputs: why what its heads write is no product of values and an output projection.
+        value_scale: name of the configuration field that all values are multiplied by.
         uncounted_layers: number of layers that the configuration counts and that have no weights of their own.
         notes: caveats for the user.
         query_key_notes: those about queries and keys only.
@@ -211,6 +212,7 @@ class Family:
     more_key_heads: bool = False
     other_attention: str = ""
     other_outputs: str = ""
+    value_scale: str = ""
     uncounted_layers: int = 0
     notes: tuple[str, ...] = ()
     query_key_notes: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ from attngeo.layouts.layout import (
     make_outputs,
     make_separate,
 )
+from attngeo.layouts.rules import VALUE_NORM
 
 
 def _type(*layouts: Layout | LatentLayout, **facts: Any) -> Family:
@@ -38,6 +39,8 @@ def _types(names: str, *layouts: Layout | LatentLayout, **facts: Any) -> dict[st
 # Queries, keys and values in one projection, in this order.
 QKV = make_fused("qkv")
 QKV_PROJ = make_fused("qkv_proj")
+# Gemma 4: some layers have keys only, and normalise them as values.
+KEYS_AS_VALUES = make_separate("q_proj", "k_proj", "v_proj", values_are_keys=True)
 # Each head of the query projection holds a query and a gate.
 GATED = Layout((make_linear("q_proj", "qg", "heads"), make_linear("k_proj", "k"), make_linear("v_proj", "v")))
 # Queries and keys are narrower than the input: head_dim follows from the weights.
@@ -67,11 +70,14 @@ TYPES: dict[str, Family] = {
         QKV,
     ),
     **_types("intern_vit_6b qianfan_ocr_vision", make_fused("attn.qkv", outputs=make_outputs("attn.proj"))),
-    **_types("kimi_k25_vision moonvit", make_fused("wqkv")),
+    **_types("kimi_k25_vision moonvit", make_fused("wqkv", outputs=make_outputs("wo", "attn.proj"))),
     **_types(
         "deepseek_ocr_clip gte new phi3_v phi4_multimodal pp_ocrv5_server_rec unlimited_ocr_vision_encoder", QKV_PROJ
     ),
-    **_types("bark coarse_acoustics fine_acoustics molmo2_text semantic", make_fused("att_proj")),
+    **_types(
+        "bark coarse_acoustics fine_acoustics molmo2_text semantic",
+        make_fused("att_proj", outputs=make_outputs("out_proj", "attn_out")),
+    ),
     **_types("hf_olmo molmo", make_fused("att_proj", outputs=make_outputs("attn_out")), stack="decoder"),
     **_types(
         "nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_word_timestamp nemotron3_diarization_audio",
@@ -103,7 +109,8 @@ TYPES: dict[str, Family] = {
         Layout(tuple(Projection(letter, letter, transposed=True) for letter in "qkv"), outputs=(Projection("o", "o"),))
     ),
     **_types("hiera sam2_hiera_det_model", make_fused("qkv", width_from_rows=True)),
-    **_types("convbert perceiver", NARROW_BERT),
+    "convbert": _type(NARROW_BERT, other_outputs="its output projection reads a convolution, too"),
+    "perceiver": _type(NARROW_BERT),
     **_types(
         "edgetam_mask_decoder edgetam_video_mask_decoder sam2_mask_decoder sam2_video_mask_decoder "
         "sam3_tracker_mask_decoder sam3_tracker_video_mask_decoder sam_hq_mask_decoder",
@@ -125,7 +132,19 @@ TYPES: dict[str, Family] = {
     **_types("qwen2_vl qwen2_5_vl", rotary=Rotary()),
     # Cross-attention normalises the input of queries and that of keys, under names of a QK-norm.
     **_types("blt_local_decoder blt_local_encoder", cross_norm=("q_norm",)),
-    **_types("hunyuan_vl_vision mimo_v2_flash", more_key_heads=True),
+    "hunyuan_vl_vision": _type(more_key_heads=True),
+    "mimo_v2_flash": _type(
+        more_key_heads=True, value_scale="attention_value_scale", defaults={"attention_value_scale": None}
+    ),
+    **_types(
+        "diffusion_gemma diffusion_gemma_text embedding_gemma2_text gemma3n_text gemma4_text gemma4_unified_text "
+        "gemma4_vision",
+        KEYS_AS_VALUES,
+        output_notes=(VALUE_NORM,),
+    ),
+    "diffllama": _type(other_outputs="two heads share each value, and one is subtracted from the other"),
+    "neomme": _type(other_outputs="what a head writes depends on the value of its own token"),
+    "nystromformer": _type(other_outputs="a convolution of its values is added"),
     "autoformer": _type(other_attention="auto-correlation of whole sequences, not products of tokens"),
     "axk2": _type(other_attention="its queries are a sum of a latent with and without normalisation"),
     "yoso": _type(other_attention="it attends by hashing the angle between query and key, without a softmax"),

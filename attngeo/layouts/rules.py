@@ -51,16 +51,28 @@ RULES = (
 # How attention modules of any family name their output projections, stored as Linear layers. A module with several of
 # them is not read. "../" leads to the module around it, if that is called attention.
 OUTPUTS = make_outputs(
-    "o_proj", "out_proj", "dense", "proj", "o", "out_lin", "linear_out", "wo", "Wo", "projection", "to_out.0", "out",
-    "o_proj.linear", "../output.dense",
+    "o_proj", "out_proj", "dense", "proj", "o", "out_lin", "linear_out", "wo", "Wo", "projection", "projection_layer",
+    "to_out", "to_out.0", "out", "o_proj.linear", "output", "out_projection", "attention_out", "attn_out", "post_proj",
+    "post.linear", "../output.dense", "../output", "../post",
 )  # fmt: skip
-# What may stand between values and output: names of tensors in the module → a caveat.
-GATE = "a gate of each value is left out"
-OUTPUT_NOTES = ((("sinks",), "attention sink left out: weights sum to less than 1"),)
+
+# What stands between values and output, or makes the weights of tokens sum to less than 1.
+SINK = "attention sink left out: weights sum to less than 1"
+GATE = "a gate between values and output is left out"
+NORM = "a normalisation between values and output is left out"
+VALUE_NORM = "the normalisation of values is left out"
+VALUE_POSITIONS = "relative positions that are added to values are left out"
+# Names of tensors in the module that show it → what it is.
+OUTPUT_NOTES = (
+    (("sinks", "learnable_sink_param", "attention_sink_bias"), SINK),
+    (("g_proj.weight", "gate_proj.weight", "linear_gate.weight"), GATE),
+    (("attn_sub_norm.weight", "inner_attn_ln.weight"), NORM),
+    (("emb_rel_v",), VALUE_POSITIONS),
+)  # fmt: skip
 
 # What GGUF files of any family have in place of tensors of another order: all queries, then all keys, then all values;
 # and of latent attention, the keys of heads apart from their values.
-GGUF = (make_fused("attn_qkv"), LatentLayout(kv_b="k_b_proj.weight", keys_alone=True))
+GGUF = (make_fused("attn_qkv"), LatentLayout(kv_b="k_b_proj.weight", v_b="v_b_proj.weight", keys_alone=True))
 
 # How modules of any family name the normalisations of queries and keys.
 HEAD_NORMS = (

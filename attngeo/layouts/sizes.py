@@ -93,7 +93,8 @@ def measure_outputs(stored: StoredModule, sizes: Sizes) -> Sizes:
         if holder.slots == "v":
             value_dim = rows // key_heads
         _require_size(stored, "v", rows, replace(sizes, value_dim=value_dim).rows(holder.slots))
-        _require_size(stored, "v", width, sizes.key_width)
+        if width != sizes.key_width:
+            raise ShapeError(f"its values read {width} inputs, and its keys {sizes.key_width}")
     output_width, inputs = stored.out_in("o", transposed=layout.outputs[0].transposed)
     _require_size(stored, "o", inputs, sizes.heads * value_dim)
     if "v_bias" in stored.tensors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -120,6 +121,9 @@ def output_projections(
         notes.append(_fold_norm(site, tensors, heads))
     v, v_bias, _ = heads["v"]
     o, o_bias, _ = heads["o"]
+    scale = _value_scale(site)
+    v = v * scale
+    v_bias = None if v_bias is None else v_bias * scale
     if options.with_bias and v_bias is None and o_bias is None:
         notes.append("no biases to include")
     elif options.with_bias:
@@ -127,6 +131,17 @@ def output_projections(
         notes.append("biases included")
     bias = o_bias[0] if options.with_bias and o_bias is not None else None
     return OutputProjections(v, o, bias, notes)
+
+
+def _value_scale(site: AttentionSite) -> float:
+    """The number that the configuration multiplies values by."""
+    fields = {**site.family.defaults, **site.section}
+    scale = fields.get(site.family.value_scale)
+    if scale is None:
+        return 1.0
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
+        raise CorruptCheckpointError(f"config.json has {site.family.value_scale} = {scale!r:.80}, expected a number")
+    return float(scale)
 
 
 def require_outputs(site: AttentionSite) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -15,16 +16,18 @@ from attngeo.errors import about
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import is_in, pattern_of
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.projections import key_heads_of, projections
+from attngeo.scores.projections import key_heads_of, output_projections, projections
 from attngeo.scores.weights import read
 from attngeo.verification.comparing import TOLERANCE, Prediction, compare
-from attngeo.verification.probing import OnRun, RunModel, products_of_runs, vectors_of_runs
-from attngeo.verification.recording import record_products
+from attngeo.verification.mixing import record_mixtures
+from attngeo.verification.probing import OnRun, RunModel, align_products, run_on_vectors, vectors_of_runs
+from attngeo.verification.recording import Recorder, record_products
+from attngeo.verification.written import OutputComparison, OutputPrediction, align_mixtures, compare_outputs
 
 # What is compared: queries and keys with their biases.
 COMPARED = ScoreOptions(with_bias=True)
 
-Verdict = Literal["agrees", "directions agree", "differs", "no product", "not run"]
+Verdict = Literal["agrees", "directions agree", "heads agree", "parts agree", "differs", "no product", "not run"]
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,13 @@ class Expectation:
     """What one site should multiply, if its weights are read rightly.
 
     module: the name of its module in the running model, which may differ from that in the file. prediction: its queries
-    and keys for the vectors of `predict`.
+    and keys for the vectors of `predict`. outputs: what it writes for them; None if that is not checked.
     """
 
     site: AttentionSite
     module: str
     prediction: Prediction
+    outputs: OutputPrediction | None = None
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,17 @@ class SiteCheck:
     verdict: "agrees"; "directions agree" if the model divides queries and keys by their lengths; "differs";
     "no product" if the module ran, but no product in it went through a softmax; "not run". difference: relative, see
     `compare`.
+
+    outputs: the same of values and outputs; "" if they are not checked. "heads agree" if each head writes what it
+    should of what it reads, but its weights do not sum to 1; "parts agree" if values and output projection do, but
+    something stands between. written: the differences.
     """
 
     site: AttentionSite
     verdict: Verdict
     difference: float
+    outputs: Verdict | Literal[""] = ""
+    written: OutputComparison | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,18 @@ def predict(store: TensorStore, site: AttentionSite, options: ScoreOptions = COM
     return Prediction(query, key, query_with_bias, key_with_bias)
 
 
+def predict_outputs(store: TensorStore, site: AttentionSite, options: ScoreOptions = COMPARED) -> OutputPrediction:
+    """What a site writes for the vector that is the input of each run. Reads its values and outputs only.
+
+    options: which form; with biases. Raises UnsupportedModelError if its values or outputs are not known.
+    """
+    with about(store.ref):
+        v, o, bias, _ = output_projections(site, read(store, site), options, dtype=torch.float32)
+    _, values = _apply_weight(v, site.key_width)
+    written = torch.einsum("hrk,hkd->rd", values[key_heads_of(site, "corrected")], o)
+    return OutputPrediction(values, o, written if bias is None else written + bias)
+
+
 def _apply_weight(weight: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """The product [heads, runs, head_dim] of a weight with the vector of each run, and the same with its bias.
 
@@ -118,6 +140,8 @@ def check_expectations(
     """
     with record_products(model) as recording:
         run_model()
+    with_outputs = any(expectation.outputs is not None for expectation in expected)
+    record: Callable[..., AbstractContextManager[Recorder]] = record_mixtures if with_outputs else record_products
     containers = [_nearest(expectation.module, recording.ran) for expectation in expected]
     contained: dict[str, list[int]] = defaultdict(list)
     widths: dict[str, set[int]] = defaultdict(set)
@@ -129,7 +153,8 @@ def check_expectations(
     best: dict[int, tuple[float, bool]] = {}
     explained: set[int] = set()
     attending: set[tuple[int, tuple[str, ...]]] = set()
-    for product in products_of_runs(model, run_model, widths, recording.products, on_run):
+    recordings = run_on_vectors(model, run_model, widths, recording.products, on_run, record)
+    for product in align_products(recordings):
         attending.add((product.softmax, product.running))
         owner = next((name for name in reversed(product.running) if name in widths), None)
         if owner is None:
@@ -139,11 +164,12 @@ def check_expectations(
             best[index] = min(best.get(index, comparison), comparison)
             if comparison[0] < TOLERANCE:
                 explained.add(product.softmax)
+    written = _compare_mixtures(recordings, expected, contained)
     checks = []
     differing = set()
     for index, container in enumerate(containers):
         check = _judge(expected[index].site, ran=container is not None, comparison=best.get(index))
-        checks.append(check)
+        checks.append(_judge_outputs(check, expected[index], written.get(index)))
         if check.verdict == "differs":
             differing.add(container)
     others = [running for softmax, running in attending if softmax not in explained and differing.isdisjoint(running)]
@@ -176,6 +202,35 @@ def _nearest(module: str, ran: set[str]) -> str | None:
     while module and module not in ran:
         module = module.rpartition(".")[0]
     return module or None
+
+
+def _compare_mixtures(
+    recordings: Iterable[Recorder], expected: Sequence[Expectation], contained: Mapping[str, Sequence[int]]
+) -> dict[int, OutputComparison]:
+    """The best comparison of each expectation, by its number, with what is made of values in its container.
+
+    contained: module → the numbers of the expectations in it.
+    """
+    best: dict[int, OutputComparison] = {}
+    for mixture in align_mixtures(recordings):
+        owner = next((name for name in reversed(mixture.running) if name in contained), None)
+        if owner is None:
+            continue
+        for index in contained[owner]:
+            outputs = expected[index].outputs
+            if outputs is not None:
+                comparison = compare_outputs(outputs, mixture)
+                best[index] = min(best.get(index, comparison), comparison, key=lambda other: other.rank)
+    return best
+
+
+def _judge_outputs(check: SiteCheck, expectation: Expectation, comparison: OutputComparison | None) -> SiteCheck:
+    """The check with the result for values and outputs, if they are checked."""
+    if expectation.outputs is None:
+        return check
+    if comparison is None:
+        return replace(check, outputs=check.verdict if check.verdict == "not run" else "no product")
+    return replace(check, outputs=comparison.verdict, written=comparison)
 
 
 def _judge(site: AttentionSite, *, ran: bool, comparison: tuple[float, bool] | None) -> SiteCheck:

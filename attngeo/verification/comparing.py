@@ -45,10 +45,10 @@ def compare(predicted: Prediction, query: Tensor, key: Tensor, offset: int = 0) 
         divides queries and keys by their lengths, only directions fit.
     """
     best = (math.inf, False)
-    changes = _changes(predicted.query) @ _changes(predicted.key).mT
+    changes = changes_of(predicted.query) @ changes_of(predicted.key).mT
     directions = normalize(predicted.query_with_bias, dim=-1) @ normalize(predicted.key_with_bias, dim=-1).mT
-    for ran_query, ran_key in _arrangements(query, key, len(predicted.query), offset):
-        ran_changes = _changes(ran_query) @ _changes(ran_key).mT
+    for ran_query, ran_key in arrange_heads(query, key, len(predicted.query), offset):
+        ran_changes = changes_of(ran_query) @ changes_of(ran_key).mT
         difference = _relative_difference(ran_changes, changes)
         if difference < TOLERANCE:
             return difference, False
@@ -57,7 +57,7 @@ def compare(predicted: Prediction, query: Tensor, key: Tensor, offset: int = 0) 
     return best
 
 
-def _changes(x: Tensor) -> Tensor:
+def changes_of(x: Tensor) -> Tensor:
     """Vectors [heads, runs - 1, width] of later runs less those of the first one, which have no biases any more."""
     return x[:, 1:] - x[:, :1]
 
@@ -77,7 +77,7 @@ def difference_of(one: Prediction, other: Prediction) -> float:
     return math.inf if have.any() else 0.0
 
 
-def _arrangements(query: Tensor, key: Tensor, heads: int, offset: int) -> Iterator[tuple[Tensor, Tensor]]:
+def arrange_heads(query: Tensor, key: Tensor, heads: int, offset: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Queries and keys [heads, runs, width] of one token, for each order in which a model may store its heads.
 
     The token is one in the middle, where no padding is near, and then the first one, which no position rotates.
@@ -98,7 +98,7 @@ def _arrangements(query: Tensor, key: Tensor, heads: int, offset: int) -> Iterat
 
 
 def _arrange_shared(query: Tensor, key: Tensor, heads: int, offset: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """As `_arrangements`, for queries that share a key head as rows of one product."""
+    """As `arrange_heads`, for queries that share a key head as rows of one product."""
     runs, n, rows, width = query.shape
     shared = heads // n
     if heads % n or rows % shared:

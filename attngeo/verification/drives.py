@@ -61,7 +61,10 @@ def find_drives(
             if path and isinstance(module, PreTrainedModel) and search.missing_under(path):
                 search.run(path)
         for name in sorted(search.missing):
-            for path in (name, *_ancestors(name)[:3]):
+            around = _ancestors(name)[:3]
+            # A module around it that is called attention, too, has the output projection.
+            attending = [path for path in around if _attends(model.get_submodule(path))]
+            for path in dict.fromkeys((*attending, name, *around)):
                 if name in search.missing:
                     search.run(path, once=True)
     return Drives(search.drives, sorted(search.missing), error)

@@ -335,14 +335,14 @@ _MAKERS: dict[str, Maker] = {
     "past_values": _make_past,
     "past_time_features": _make_past_times,
     "past_observed_mask": lambda source: [torch.ones_like(_make_past(source)[0])],
-    "hidden_states hidden_state inputs_embeds x query queries embeddings src tgt inputs features hidden "
+    "hidden_states hidden_state input_tensor inputs_embeds x query queries embeddings src tgt inputs features hidden "
     "query_states key_states value_states query_embeds embedding_output encoder_embeddings noise_embeds "
     "context_hidden_states": _make_hidden,
     "key value": _make_keys,
     "last_hidden_state": lambda source: [
         source.noise(1, TOKENS, source.integer("input_size", "hidden_size", default=48))
     ],
-    "encoder_hidden_states key_value_states context memory cross_attention_states image_embeds patch_embeds "
+    "encoder_hidden_states key_value_states context ctx_tensor memory cross_attention_states image_embeds patch_embeds "
     "encoder_outputs latents vision_hidden_states kv memory_states encoder_states keys values "
     "key_value_input": _make_context,
     "position_embeddings rotary_pos_emb rotary_emb freqs freqs_cis position_embedding pos_emb "

@@ -10,18 +10,18 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from attngeo.bounds.machine import available_memory
 from attngeo.errors import NotEnoughMemoryError
-from attngeo.verification.recording import Product, record_products
+from attngeo.verification.recording import Product, Recorder, record_products
 
 Vectors = Callable[[int], Tensor]
 # Arguments of attention modules that are not the sequence that is projected.
@@ -134,6 +134,7 @@ def _linear_hook(vectors: Vectors) -> Any:
 # The first run is what the others are compared with.
 RUNS = 4
 RunModel = Callable[[], None]
+RecorderType = TypeVar("RecorderType", bound=Recorder)
 # Is called with the number of runs that are done, and that of all.
 OnRun = Callable[[int, int], None]
 
@@ -141,7 +142,19 @@ OnRun = Callable[[int, int], None]
 def products_of_runs(
     model: Any, run_model: RunModel, widths: Mapping[str, set[int]], first: Iterable[Product], on_run: OnRun
 ) -> Iterator[Product]:
-    """Run the model RUNS times on known inputs and yield each product once, with its factors in all runs.
+    """Run the model as `run_on_vectors` does, and yield each product once, with its factors in all runs."""
+    return align_products(run_on_vectors(model, run_model, widths, first, on_run, record_products))
+
+
+def run_on_vectors(
+    model: Any,
+    run_model: RunModel,
+    widths: Mapping[str, set[int]],
+    first: Iterable[Product],
+    on_run: OnRun,
+    record: Callable[[Any, Collection[str]], AbstractContextManager[RecorderType]],
+) -> list[RecorderType]:
+    """Recordings of RUNS runs of the model on known inputs.
 
     Args:
         model: the model in memory.
@@ -149,6 +162,7 @@ def products_of_runs(
         widths: module to check → the widths of its inputs.
         first: the products of a run without known inputs.
         on_run: is called with the number of runs that are done, and that of all.
+        record: makes the recorder of one run, of a model and the names of modules.
 
     Raises:
         NotEnoughMemoryError: all factors do not fit in memory.
@@ -163,17 +177,17 @@ def products_of_runs(
             "verification"
         )
     others: Arguments = {}
-    by_run: list[list[Product]] = []
+    recordings = []
     for number, vectors in enumerate(vectors_of_runs()):
         on_run(number, RUNS)
         with (
             linear_norms(model, widths, vectors),
             probe_inputs(model, widths, vectors, others),
-            record_products(model, widths) as recording,
+            record(model, widths) as recording,
         ):
             run_model()
-        by_run.append(recording.products)
-    yield from _align(by_run)
+        recordings.append(recording)
+    return recordings
 
 
 def vectors_of_runs() -> Iterator[Vectors]:
@@ -181,28 +195,41 @@ def vectors_of_runs() -> Iterator[Vectors]:
     return map(random_vectors, range(RUNS))
 
 
-def _align(by_run: list[list[Product]]) -> Iterator[Product]:
-    """The products that every run computed. If the length of a sequence depends on the input, its start is kept.
-
-    Products of several runs are one if the same modules were running, and as many of these modules came before.
-    """
-    numbered: dict[tuple[tuple[str, ...], int], list[Product]] = defaultdict(list)
-    for products_of_run in by_run:
-        counts: Counter[tuple[str, ...]] = Counter()
-        for product in products_of_run:
-            numbered[product.running, counts[product.running]].append(product)
-            counts[product.running] += 1
-    for products in numbered.values():
+def align_products(recordings: Iterable[Recorder]) -> Iterator[Product]:
+    """The products that every run computed. If the length of a sequence depends on the input, its start is kept."""
+    for products in align([recording.products for recording in recordings]):
         sizes = {(product.query.shape[0], product.key.shape[0], product.query.shape[2]) for product in products}
-        if len(products) == len(by_run) and len(sizes) == 1:
+        if len(sizes) == 1:
             yield replace(
                 products[0],
-                query=_stack_starts([product.query for product in products]),
-                key=_stack_starts([product.key for product in products]),
+                query=stack_starts([product.query for product in products]),
+                key=stack_starts([product.key for product in products]),
             )
 
 
-def _stack_starts(factors: list[Tensor]) -> Tensor:
+class _Running(Protocol):
+    @property
+    def running(self) -> tuple[str, ...]: ...
+
+
+Recorded = TypeVar("Recorded", bound=_Running)
+
+
+def align(by_run: Sequence[Iterable[Recorded]]) -> Iterator[list[Recorded]]:
+    """What every run computed, those of all runs together.
+
+    Things of several runs are one if the same modules were running, and as many of these modules came before.
+    """
+    numbered: dict[tuple[tuple[str, ...], int], list[Recorded]] = defaultdict(list)
+    for of_run in by_run:
+        counts: Counter[tuple[str, ...]] = Counter()
+        for recorded in of_run:
+            numbered[recorded.running, counts[recorded.running]].append(recorded)
+            counts[recorded.running] += 1
+    yield from (of_runs for of_runs in numbered.values() if len(of_runs) == len(by_run))
+
+
+def stack_starts(factors: list[Tensor]) -> Tensor:
     """Factors [n, tokens, width] as one tensor [runs, n, tokens, width], with the tokens that all of them have."""
     tokens = min(factor.shape[1] for factor in factors)
     return torch.stack([factor[:, :tokens].float() for factor in factors])

@@ -69,6 +69,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         products: its products of queries and keys, in their order.
         ran: the names of all modules that ran.
+        running: the names of the modules that are running, the outermost first.
+        stored: the memory of all parameters and buffers.
     """
 
     def __init__(self, model: nn.Module, modules: Collection[str]) -> None:
@@ -77,8 +79,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ran: set[str] = set()
         self._modules = modules
         self._names = {module: name for name, module in model.named_modules()}
-        self._stored = {_memory_of(tensor) for tensor in (*model.parameters(), *model.buffers())}
-        self._running: list[str] = []
+        self.stored = {memory_of(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self.running: list[str] = []
         self._count = 0
         # Memory of a tensor → the products that its values depend on, and the tensor itself: memory is not reused
         # while the tensor lives.
@@ -89,36 +91,36 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        for used in _tensors_in(args):
-            self._unused.pop(_memory_of(used), None)
+        for used in tensors_in(args):
+            self._unused.pop(memory_of(used), None)
         if name.startswith("_scaled_dot_product"):
             query, key = (x.flatten(0, -3) for x in args[:2])
             self._keep([self._product(query, key)])
         elif func in PRODUCTS:
             first, second = (args[position] for position in PRODUCTS[func])
-            if not {_memory_of(first), _memory_of(second)} & self._stored:
+            if not {memory_of(first), memory_of(second)} & self.stored:
                 query, key = (x.reshape(-1, *x.shape[-2:]) for x in (first, second))
-                self._depends[_memory_of(result)] = result, frozenset([self._product(query, key.mT)])
+                self._depends[memory_of(result)] = result, frozenset([self._product(query, key.mT)])
         elif func is not ATEN.addmm.default:
             self._pass_on(name, args, result)
         return result
 
     def _pass_on(self, name: str, args: Any, result: Any) -> None:
         """Note what the result of an elementwise operation or a view depends on."""
-        sources = frozenset[Product]().union(*map(self._sources_of, _tensors_in(args)))
+        sources = frozenset[Product]().union(*map(self._sources_of, tensors_in(args)))
         if not sources:
             return
         if name in ("_softmax", "_safe_softmax", "exp"):
             self._keep(sorted(sources, key=lambda product: product.number))
-            self._unused[_memory_of(result)] = result, self.products[-1].softmax
+            self._unused[memory_of(result)] = result, self.products[-1].softmax
             self._forget(sources)
             return
-        for x in _tensors_in([result]):
-            self._depends[_memory_of(x)] = (x, self._sources_of(x) | sources)
+        for x in tensors_in([result]):
+            self._depends[memory_of(x)] = (x, self._sources_of(x) | sources)
 
     def _sources_of(self, x: Tensor) -> frozenset[Product]:
         """The products that the values of a tensor depend on."""
-        known = self._depends.get(_memory_of(x))
+        known = self._depends.get(memory_of(x))
         return frozenset() if known is None else known[1]
 
     def _forget(self, forgotten: Collection[Product]) -> None:
@@ -132,10 +134,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _product(self, query: Tensor, key: Tensor) -> Product:
         self._count += 1
-        running = tuple(self._running)
-        keeps = any(name in self._modules for name in running)
-        query, key = (x.detach().clone() if keeps else x.detach().to("meta") for x in (query, key))
-        return Product(query, key, running, self._count)
+        query, key = (x.detach().clone() if self.keeps else x.detach().to("meta") for x in (query, key))
+        return Product(query, key, tuple(self.running), self._count)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether factors are kept: one of the modules that were asked for is running."""
+        return any(name in self._modules for name in self.running)
 
     def _keep(self, products: list[Product]) -> None:
         number = self.products[-1].softmax + 1 if self.products else 0
@@ -158,20 +163,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
 
     def _enter(self, module: nn.Module, _: Any) -> None:
-        self._running.append(self._names[module])
+        self.running.append(self._names[module])
         self.ran.add(self._names[module])
 
     def _leave(self, *_: Any) -> None:
-        self._running.pop()
+        self.running.pop()
         # A product that met no softmax in its module or in the one around it is something else.
-        deepest = len(self._running) + 1
+        deepest = len(self.running) + 1
         pending = {product for _, products in self._depends.values() for product in products}
         ended = {product for product in pending if len(product.running) > deepest}
         if ended:
             self._forget(ended)
 
 
-def _tensors_in(args: Any) -> list[Tensor]:
+def tensors_in(args: Any) -> list[Tensor]:
     """The tensors among the arguments of an operation, and those in its lists."""
     tensors = []
     for argument in args:
@@ -180,6 +185,6 @@ def _tensors_in(args: Any) -> list[Tensor]:
     return tensors
 
 
-def _memory_of(tensor: Tensor) -> int:
+def memory_of(tensor: Tensor) -> int:
     """A number that tensors share if they are views of the same memory."""
     return tensor.untyped_storage().data_ptr()

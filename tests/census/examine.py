@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,21 +11,25 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from support.check_model import check_model
+from torch import Tensor
 
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import pattern_of
+from attngeo.layouts.rules import GATE, NORM, SINK, VALUE_POSITIONS
 from attngeo.scores.weights import sites_of
-from attngeo.verification.checking import COMPARED, Findings, predict
+from attngeo.verification.checking import COMPARED, Findings, predict, predict_outputs
 from attngeo.verification.comparing import Prediction, difference_of
 from attngeo.verification.drives import run_drives
 from attngeo.verification.recording import Product, record_products
+from attngeo.verification.written import OutputPrediction
 from census.build import CannotBuild, Specimen, build
 from census.rotary import find_rotation
 
 Verdict = Literal["right", "rest listed", "wrong", "incomplete", "refused", "no attention", "not verified"]
+Outputs = Literal["right", "sink", "changed", "unknown", "wrong", ""]
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,12 @@ class Row:
     "no attention"; "not verified" if the model cannot be built or run here. sites: how many attngeo reads.
     causal: "yes" if a self-attention module says that each token attends to earlier ones only. rotary, scalings: as
     `find_rotation` gives them. reason: what differs, or why it was refused or not verified.
+
+    outputs: of a type whose queries and keys are right, its values and outputs: "right" if every site writes what its
+    weights give; "sink" if every head does, but a note says that its weights do not sum to 1; "changed" if values and
+    output projection are right, and a note says what stands between them; "unknown" if a site says why its values or
+    outputs are not read; "wrong" if a site differs from the running model, or such a note is missing. output_reason:
+    what the notes say, or what is wrong.
     """
 
     model_type: str
@@ -46,6 +56,8 @@ class Row:
     rotary: str = ""
     scalings: str = ""
     reason: str = ""
+    outputs: Outputs = ""
+    output_reason: str = ""
 
 
 def examine(model_type: str, kinds: Iterable[str] = ()) -> Row:
@@ -89,7 +101,39 @@ def _examine(specimen: Specimen, products: list[Product]) -> Row:
         return Row(model_type, "no attention")
     if difference := compare_sites(saved, loaded, complete=not skipped):
         return Row(model_type, "wrong", len(saved), reason=difference)
-    return judge(model_type, findings)
+    row = judge(model_type, findings)
+    return judge_outputs(row, findings) if row.verdict in ("right", "rest listed") else row
+
+
+# What the checks of a site may say besides "agrees" → the notes one of which the site must have.
+INEXACT: dict[str, Collection[str]] = {
+    "heads agree": (SINK,),
+    "parts agree": (SINK, GATE, NORM, VALUE_POSITIONS),
+}
+# From the best to the worst.
+OUTPUTS: tuple[Outputs, ...] = ("right", "sink", "changed", "unknown", "wrong")
+
+
+def judge_outputs(row: Row, findings: Findings) -> Row:
+    """The row with the result for values and outputs."""
+    outcomes: dict[Outputs, dict[str, None]] = {outcome: {} for outcome in OUTPUTS}
+    for check in findings.checks:
+        site = check.site
+        where = f"{pattern_of(site.module)} ({site.stack})"
+        if site.missing:
+            outcomes["unknown"][f"{where}: {site.missing}"] = None
+        elif check.outputs == "agrees":
+            outcomes["right"][""] = None
+        else:
+            stated = [note for note in site.output_notes if note in INEXACT.get(check.outputs, ())]
+            if not stated:
+                outcomes["wrong"][f"{check.outputs}: {where}"] = None
+            elif stated == [SINK]:
+                outcomes["sink"][SINK] = None
+            else:
+                outcomes["changed"]["; ".join(stated)] = None
+    worst = next(outcome for outcome in reversed(OUTPUTS) if outcomes[outcome])
+    return replace(row, outputs=worst, output_reason=", ".join(outcomes[worst]))
 
 
 def judge(model_type: str, findings: Findings) -> Row:
@@ -118,18 +162,23 @@ SAME = 1e-4
 
 
 class Stored(NamedTuple):
-    """One site, and what its weights multiply."""
+    """One site, and what its weights multiply and write."""
 
     site: AttentionSite
     prediction: Prediction
+    outputs: OutputPrediction | None
 
 
 def read_sites(model: Any) -> tuple[list[Stored], dict[str, str]]:
     """All sites of a model in memory or in a file, and what is left out: name pattern → reason."""
     store: TensorStore
     with closing(ModuleStore(model) if hasattr(model, "state_dict") else open_store(model)) as store:
-        sites, skipped = sites_of(store, COMPARED)
-        return [Stored(site, predict(store, site)) for site in sites], skipped
+        sites, skipped = sites_of(store, COMPARED, parts="qkvo")
+        stored = []
+        for site in sites:
+            outputs = None if site.missing else predict_outputs(store, site)
+            stored.append(Stored(site, predict(store, site), outputs))
+        return stored, skipped
 
 
 def compare_sites(saved: list[Stored], loaded: list[Stored], *, complete: bool) -> str:
@@ -148,5 +197,17 @@ def compare_sites(saved: list[Stored], loaded: list[Stored], *, complete: bool) 
 
 
 def _are_equal(one: Stored, other: Stored) -> bool:
-    """Whether two sites have the same form."""
-    return one.site.is_cross == other.site.is_cross and difference_of(one.prediction, other.prediction) < SAME
+    """Whether two sites have the same forms."""
+    if one.site.is_cross != other.site.is_cross or difference_of(one.prediction, other.prediction) >= SAME:
+        return False
+    if one.outputs is None or other.outputs is None:
+        return one.outputs is other.outputs
+    have = _write(one.outputs)
+    want = _write(other.outputs)
+    return have.shape == want.shape and bool((have - want).norm() < SAME * want.norm())
+
+
+def _write(outputs: OutputPrediction) -> Tensor:
+    """What each head writes, [heads, runs, output_width]."""
+    values = outputs.values.repeat_interleave(len(outputs.o) // len(outputs.values), 0)
+    return torch.einsum("hrk,hkd->hrd", values, outputs.o)

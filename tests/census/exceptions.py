@@ -99,6 +99,8 @@ EXCEPTIONS: dict[str, Exceptional] = {
     "mra": Exceptional(cannot="its attention runs on a GPU only, in a kernel that transformers downloads"),
     "gemma4_assistant": Exceptional(cannot=ALL_SHARED),
     "gemma4_unified_assistant": Exceptional(cannot=ALL_SHARED),
+    # Its mask has the tokens that are not there.
+    "gemma3n_audio": Exceptional(given={"": {"audio_mel_mask": torch.zeros(1, 64, dtype=torch.bool)}}),
     # Saving it takes queries, keys and values to be equally wide.
     "gradium_phonon_tts": Exceptional(plans=(Plan(grouped=False),)),
     "gpt_neo": Exceptional(fields={"attention_types": [[["global", "local"], 1]]}),

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 SECONDS = 120
 CSV = Path(__file__).parents[2] / "attngeo/layouts/census.csv"
-FIELDS = ("model_type", "verdict", "sites", "causal", "rotary", "scalings", "reason")
+FIELDS = ("model_type", "verdict", "sites", "causal", "rotary", "scalings", "reason", "outputs", "output_reason")
 
 
 def all_types() -> list[str]:
@@ -114,6 +114,7 @@ def main() -> None:
         rows.append(row)
         counts[row["verdict"]] += 1
         print(f"{row['model_type']}: {row['verdict']} ({row['sites']}) {row['reason']}"[:200], file=sys.stderr)
+        print(f"    outputs: {row['outputs'] or 'none'} {row['output_reason']}"[:200], file=sys.stderr)
     if asked.only and asked.output.exists():
         with asked.output.open(encoding="utf-8", newline="") as file:
             known: dict[str, dict[str, Any]] = {row["model_type"]: row for row in csv.DictReader(file)}

@@ -7,7 +7,14 @@ from typing import Any
 
 from attngeo.checkpoints.store import ModuleStore
 from attngeo.scores.weights import sites_of
-from attngeo.verification.checking import COMPARED, Expectation, Findings, check_expectations, predict
+from attngeo.verification.checking import (
+    COMPARED,
+    Expectation,
+    Findings,
+    check_expectations,
+    predict,
+    predict_outputs,
+)
 
 
 def check_model(model: Any, run: Callable[[], None]) -> Findings:
@@ -17,6 +24,9 @@ def check_model(model: Any, run: Callable[[], None]) -> Findings:
     same each time. Raises what `attention_sites` raises.
     """
     store = ModuleStore(model)
-    sites, skipped = sites_of(store, COMPARED)
-    expected = [Expectation(site, site.module, predict(store, site)) for site in sites]
+    sites, skipped = sites_of(store, COMPARED, parts="qkvo")
+    expected = []
+    for site in sites:
+        outputs = None if site.missing else predict_outputs(store, site)
+        expected.append(Expectation(site, site.module, predict(store, site), outputs))
     return check_expectations(model, run, expected, skipped, lambda *_: None)
