@@ -102,6 +102,10 @@ QUESTIONS = {
             "attngeo.scores.score:score_columns",
         ),
         Question(
+            "compose", "attngeo.circuits.compose_options:ComposeOptions", f"{ANSWERS}:compose_all",
+            "attngeo.circuits.compose_options:COLUMNS",
+        ),
+        Question(
             "analogy", "attngeo.analogies.options:AnalogyOptions", f"{ANSWERS}:ask_analogies",
             "attngeo.analogies.options:COLUMNS",
         ),

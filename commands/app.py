@@ -57,6 +57,9 @@ COMMANDS = {
     "analogy": SubCommand(READ, "Test embeddings on word analogies: a is to b as c is to which word?"),
     "nearest": SubCommand(READ, "Show the words nearest to a sum of words."),
     "words": SubCommand(READ, "Show which tokens one head connects, by its weights and the token embeddings alone."),
+    "compose": SubCommand(
+        READ, "Measure how much of what each head writes the heads of later layers read, by the weights alone."
+    ),
     "gradients": SubCommand(
         READ, "Score the updates that a text asks of every query-key matrix: where its scores come from."
     ),

@@ -82,6 +82,7 @@ Baseline = Annotated[
         metavar="FILE",
         help="File of earlier scores, for conditions such as 'abs(symmetry.median - baseline.symmetry.median) > 0.05'",
         rich_help_panel=RESULTS,
+        hidden=True,
     ),
 ]
 Verify = Annotated[

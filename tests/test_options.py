@@ -11,6 +11,7 @@ import pytest
 import attngeo
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
 from attngeo.checkpoints.access import HubAccess
+from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.circuits.word_options import WordOptions
 from attngeo.embeddings.cbow import train_cbow
 from attngeo.embeddings.options import CbowOptions
@@ -29,6 +30,7 @@ from attngeo.scores.options import ScoreOptions
 FUNCTIONS = {
     ScoreOptions: attngeo.score, AnalogyOptions: attngeo.analogy, NearestOptions: attngeo.nearest,
     WordOptions: attngeo.words,
+    ComposeOptions: attngeo.compose,
     CbowOptions: train_cbow, PlotOptions: attngeo.plot,
     ComparisonOptions: attngeo.pretrain.compare, GradientOptions: measure, PositionOptions: measure_positions,
     HubAccess: attngeo.open_embedding,

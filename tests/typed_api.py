@@ -36,6 +36,8 @@ def call_public_functions() -> None:
     attngeo.nearest("demo:minilm")  # type: ignore[call-arg]
     attngeo.words("demo:minilm", layer=1, head=2, top=3)
     attngeo.words("demo:minilm", circuit="kq")  # type: ignore[arg-type]
+    attngeo.compose("demo:minilm", kind="k", from_layers=[0], fold_norm=True)
+    attngeo.compose("demo:minilm", fold_norms=True)  # type: ignore[call-arg]
     attngeo.open_embedding("demo:minilm", table="output", offline=True)
     attngeo.open_embedding("demo:minilm", table="middle")  # type: ignore[arg-type]
 

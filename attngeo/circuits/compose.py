@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 # The share of impossible pairs that lies below the threshold.
 QUANTILE = 0.999
-# From so many impossible pairs on, the quantile is not just their largest z.
-ENOUGH = 1_000
 
 
 class ComposeKeywords(ComposeOptions, HubAccess, ResultOptions):
@@ -83,6 +81,11 @@ def compose(  # noqa: D417 - the keywords are those of a session
     >>> len(rows), [of_kind["impossible"] for of_kind in rows.attrs["thresholds"]]
     (2160, [2160])
     """
+    return compose_heads(model, options, session)
+
+
+def compose_heads(model: Model, options: ComposeOptions, session: Session) -> pd.DataFrame:
+    """The table of compositions of one model: `compose` with a session."""
     require_model(model, options.adapter, options.config)
     identity = None
     if not options.adapter and not options.config:  # what they name may change

@@ -41,18 +41,26 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 Record = dict[str, Any]
 
 
+# In place of a kind: what heads write.
+WRITTEN = "o"
+
+
 class FoldedHeads(NamedTuple):
-    """The heads of a site, each folded to one factor for what it writes and one for each kind of what it reads.
+    """What the heads of a site write, or read with one kind, folded to one factor for each head.
 
     Attributes:
-        written: [heads, rank, width].
-        read: kind → [heads, rank, width].
-        notes: kind, or "o" for what is written → caveats.
+        factors: as `fold` returns them, [heads, rank, width].
+        unevenness: of each factor, [heads].
+        notes: caveats.
     """
 
-    written: Tensor
-    read: dict[str, Tensor]
-    notes: dict[str, list[str]]
+    factors: Tensor
+    unevenness: Tensor
+    notes: list[str]
+
+
+# Kind, or `WRITTEN` → the heads of one site.
+FoldedSite = dict[str, FoldedHeads]
 
 
 class Reading(NamedTuple):
@@ -172,7 +180,7 @@ def _compose_pairs(
 ) -> Generator[tuple[int, list[Record]]]:
     """The number and the records of each pair, as soon as both of its sites are there."""
     numbers = {(pair.a, pair.b): number for number, pair in pairs.items()}
-    in_memory: dict[int, FoldedHeads] = {}
+    in_memory: dict[int, FoldedSite] = {}
     readings = read_ahead(
         store,
         [sites[reading.number] for reading in plan],
@@ -198,7 +206,7 @@ def _compose_pairs(
 
 def _fold_heads(
     site: AttentionSite, tensors: dict[str, Tensor], options: ComposeOptions, device: torch.device
-) -> FoldedHeads:
+) -> FoldedSite:
     asked = ScoreOptions(fold_norm=options.fold_norm)
     dtype = DTYPES[options.precision]
     q, k, notes = projections(site, tensors, asked, dtype=dtype, device=device)
@@ -206,21 +214,25 @@ def _fold_heads(
     key_heads = key_heads_of(site, "corrected")
     k = k[key_heads]
     v = v[key_heads]
-    folds = {"q": (q, k), "k": (k, q), "v": (v, o)}
-    read = {kind: fold(*factors) for kind, factors in folds.items() if kind in options.kind}
-    return FoldedHeads(fold(o, v), read, {"q": notes, "k": notes, "v": output_notes, "o": output_notes})
+    pairs = {"q": (q, k, notes), "k": (k, q, notes), "v": (v, o, output_notes), WRITTEN: (o, v, output_notes)}
+    folded: FoldedSite = {}
+    for kind, (kept, other, caveats) in pairs.items():
+        if kind == WRITTEN or kind in options.kind:
+            factors = fold(kept, other)
+            folded[kind] = FoldedHeads(factors, unevenness(factors), caveats)
+    return folded
 
 
-def _compose(sites: Sequence[AttentionSite], heads: dict[int, FoldedHeads], direction: Direction) -> Iterator[Record]:
+def _compose(sites: Sequence[AttentionSite], heads: dict[int, FoldedSite], direction: Direction) -> Iterator[Record]:
     """The records of one direction of a pair of layers, one for each kind."""
     writer = sites[direction.writer]
     reader = sites[direction.reader]
-    written = heads[direction.writer].written
+    written = heads[direction.writer][WRITTEN]
     for kind in direction.kinds:
-        read = heads[direction.reader].read[kind]
-        squares = compositions(written, read)
-        z = standardise(squares, unevenness(written), unevenness(read), written.shape[-1])
-        notes = (*heads[direction.writer].notes["o"], *heads[direction.reader].notes[kind])
+        read = heads[direction.reader][kind]
+        squares = compositions(written.factors, read.factors)
+        z = standardise(squares, written.unevenness, read.unevenness, written.factors.shape[-1])
+        notes = (*written.notes, *read.notes)
         yield {
             "kind": kind,
             "is_possible": direction.is_possible,

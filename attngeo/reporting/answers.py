@@ -17,6 +17,7 @@ from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.analogies.questions import require_questions
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.checkpoints.local_files import require_model
+from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.embeddings.reference import require_embedding
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, OutputError
 from attngeo.gradients.options import GradientOptions
@@ -164,6 +165,20 @@ def _ask_each(function: Function[str, pd.DataFrame], models: Models, workplace: 
     failures += [(references[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
     answer.failures = sorted(failures, key=lambda failure: models.index(failure[0]))
     return answer
+
+
+def compose_all(options: ComposeOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
+    """Composition of the heads of some models."""
+    from attngeo.circuits.compose import compose_heads
+
+    chosen = options.replace(
+        adapter=[workplace.paths.resolve_adapter(text) for text in options.adapter],
+        config=None if options.config is None else workplace.paths.resolve(options.config),
+    )
+    references = [workplace.paths.resolve(model) for model in models]
+    for reference in references:
+        require_model(reference)
+    return ResultsAnswer.of(*(compose_heads(reference, chosen, workplace.session) for reference in references))
 
 
 def ask_analogies(options: AnalogyOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:

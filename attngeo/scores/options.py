@@ -111,6 +111,7 @@ class ScoreOptions(Options):
         metavar="Δ",
         least=-LARGEST_OFFSET,
         most=LARGEST_OFFSET,
+        advanced=True,
     )
     precision: Precision = option(
         "float32",

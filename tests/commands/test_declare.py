@@ -9,6 +9,7 @@ from attngeo.commands.app import COMMANDS as COMMANDS_BY_NAME, load_command
 from conftest import Command
 
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
+from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.circuits.word_options import WordOptions
 from attngeo.embeddings.options import CbowOptions
 from attngeo.gradients.options import GradientOptions
@@ -18,7 +19,7 @@ from attngeo.scores.options import ScoreOptions
 
 COMMANDS: dict[str, type[Options]] = {
     "score": ScoreOptions, "analogy": AnalogyOptions, "nearest": NearestOptions, "cbow": CbowOptions,
-    "gradients": GradientOptions, "positions": PositionOptions, "words": WordOptions,
+    "gradients": GradientOptions, "positions": PositionOptions, "words": WordOptions, "compose": ComposeOptions,
 }  # fmt: skip
 
 

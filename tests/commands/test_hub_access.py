@@ -30,6 +30,7 @@ RECIPE = 'title = "Own"\n[[results]]\nname = "scores"\ncommand = "score"\nmodels
 COMMANDS = {
     "score org/name --format csv": ([LAYER_0, LAYER_1], []),
     "inspect org/name": ([LAYER_0, LAYER_1], []),
+    "compose org/name --format csv": ([LAYER_0, LAYER_1], []),
     "nearest org/name waa --format csv": ([EMBEDDINGS], ["tokenizer.json"]),
     "analogy org/name --questions q.txt --format csv": ([EMBEDDINGS], ["tokenizer.json"]),
     "plot matrix org/name --layer 1 -o m.json": ([LAYER_0, LAYER_1], []),
@@ -140,7 +141,7 @@ def test_a_failed_request_is_repeated_as_often_as_the_option_says(
 
 FUNCTIONS: list[Callable[..., object]] = [
     library.score, library.verify, library.attention_sites, library.query_key_matrix, library.analogy,
-    library.nearest, library.words, library.open_embedding, library.plot, build_report,
+    library.nearest, library.words, library.compose, library.open_embedding, library.plot, build_report,
 ]  # fmt: skip
 # What they take by place, if it is more than a model.
 PLACES = {"nearest": ("demo:minilm", "king"), "plot": ("heatmap", "demo:minilm"), "build_report": ("r.toml", "page")}

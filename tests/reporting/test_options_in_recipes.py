@@ -71,6 +71,11 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "fresh": "attngeo cache clear removes what a report would take from the result store",
         "save": "writes models; a report has a folder of its own",
     },
+    "compose": {
+        "model": "key `models` of the results",
+        "top": "a report has all pairs; a table selects its rows",
+        "fresh": "attngeo cache clear removes what a report would take from the result store",
+    },
     "plot": {
         "inputs": "key `of` or `model` of a figure",
         "width": "figures of a page have the width of the window",

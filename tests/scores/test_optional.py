@@ -144,7 +144,7 @@ def test_recipes_know_the_optional_scores_of_their_results(inside: Run, tmp_path
     path.write_text(RECIPE.replace("FIGURE", "stable_rank").replace("CHECK", "stable_rank"))
     done = inside("report", path, "-o", tmp_path / "report", "-q")
     assert done.returncode == 0, done.stderr
-    assert "stable rank" in (tmp_path / "report" / "report.md").read_text("utf-8")
+    assert "stable rank" in (tmp_path / "report" / "report.md").read_text("utf-8").lower()
     for figure, check in (("trace_z", "stable_rank"), ("stable_rank", "trace_z")):
         path.write_text(RECIPE.replace("FIGURE", figure).replace("CHECK", check))
         with refuses(UsageError, "trace_z", "scores"):

@@ -1,0 +1,198 @@
+"""`attngeo compose`: which heads read what which earlier heads write, as tables for people and files for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.local_files import require_model
+from attngeo.checkpoints.reference import split_adapter_weight
+from attngeo.circuits.compose_options import KINDS, ComposeOptions
+from attngeo.options import RESULTS, Options, option
+from attngeo.session import ResultOptions, Session
+
+from .declare import with_options
+from .outputs import Model, Outputs, Verbosity
+from .progress import Bar
+from .tables import Cell, Terminal, format_number, print_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# From so many impossible pairs on, the threshold is not just the largest z of them.
+ENOUGH = 1_000
+# Rows and columns of a map of layers; each is one layer if there are no more.
+MAP = 12
+# Marks of a map by the share of the pairs of two layers that are above the threshold, and from which share on.
+SHADES = {0.2: ("█", "#"), 0.05: ("▓", "+"), 0.01: ("▒", "-"), 0.0: ("░", ".")}
+# A row of the table.
+Pair = dict[str, Any]
+NAMES = {"q": "queries", "k": "keys", "v": "values"}
+MEANING = (
+    "above the threshold, a pair shares more directions than 99.9% of the pairs of this model that cannot compose; "
+    "more of them than chance gives show that later layers read what earlier ones write, and no circuit: what a head "
+    "uses shows in the running model only"
+)
+
+
+class Printed(Options):
+    """What the terminal shows."""
+
+    top: int = option(20, "Number of the strongest pairs of each kind to print", panel=RESULTS, metavar="N", least=0)
+
+
+@with_options
+def compose(
+    *,
+    model: Model,
+    options: ComposeOptions,
+    printed: Printed,
+    outputs: Outputs,
+    hub: HubAccess,
+    results: ResultOptions,
+    verbosity: Verbosity,
+) -> None:
+    """Measure how much of what each head writes the heads of later layers read, by the weights alone.
+
+    A head reads with its queries (q), its keys (k) and its values (v). z counts standard deviations above heads with
+    the same spectra that are turned at random. Trained heads exceed it even if they cannot compose, so that the
+    threshold is the 99.9% quantile of z over the pairs whose writer is in a later layer than the reader. Pairs above it
+    have a star. Files, csv and json have all pairs. Composition is defined in Elhage et al. 2021 (A mathematical
+    framework for transformer circuits).
+
+    Examples:
+        attngeo compose demo:minilm
+        attngeo compose openai-community/gpt2 --kind k --fold-norm -o pairs.parquet
+        attngeo compose ./checkpoint --from-layers 0-11 --to-layers 12-23
+        attngeo compose ./checkpoint --memory 4GB
+    """
+    read = [model, options.config, *(split_adapter_weight(text)[0] for text in options.adapter)]
+    outputs.check(*read)
+    require_model(model, options.adapter, options.config)
+
+    from attngeo.circuits.compose import compose_heads
+
+    with Bar(model, verbosity) as progress:
+        rows = compose_heads(model, options, Session(hub=hub, results=results, progress=progress))
+    outputs.deliver(rows, lambda frame: _print_routes(frame, printed.top))
+    for text in _list_notes(rows):
+        verbosity.note(f"note: {model}: {text}")
+
+
+def _print_routes(frame: pd.DataFrame, top: int) -> None:
+    """Print the strongest pairs, the thresholds and the maps of each pair of stacks."""
+    about = frame.attrs
+    routes = dict.fromkeys((found["from_stack"], found["to_stack"]) for found in about["thresholds"])
+    for from_stack, to_stack in routes:
+        place = from_stack if from_stack == to_stack else f"{from_stack} to {to_stack}"
+        title = " · ".join([about["model"], place, *(["norm folded"] if about["fold_norm"] else [])])
+        pairs = frame[(frame["from_stack"] == from_stack) & (frame["to_stack"] == to_stack)]
+        thresholds = [
+            found for found in about["thresholds"] if (found["from_stack"], found["to_stack"]) == (from_stack, to_stack)
+        ]
+        by_kind = {kind: pairs[pairs["kind"] == kind] for kind in KINDS if (pairs["kind"] == kind).any()}
+        if top:
+            _print_strongest(by_kind, top, title)
+        _print_thresholds(thresholds, "" if top else title)
+        _print_maps(by_kind)
+
+
+def _print_strongest(by_kind: dict[str, pd.DataFrame], top: int, title: str) -> None:
+    """One line for each rank, and in it the pair of each kind."""
+    strongest = []
+    for rows in by_kind.values():
+        kept = rows.dropna(subset="z").nlargest(top, "z")
+        strongest.append(kept.to_dict("records"))
+    lines = [dict(zip(by_kind, pairs, strict=True)) for pairs in zip_longest(*strongest)]
+    columns: list[tuple[str, Cell]] = []
+    for kind in by_kind:
+        columns += [
+            (f"{NAMES[kind]} read", partial(_show_pair, kind, _name_pair)),
+            ("c", partial(_show_pair, kind, lambda pair: format_number(pair["composition"]))),
+            ("z", partial(_show_pair, kind, _show_z)),
+        ]
+    print_table(lines, columns, title=title, texts=[f"{NAMES[kind]} read" for kind in by_kind], expendable=["c"])
+
+
+def _show_pair(kind: str, show: Callable[[Pair], str], line: dict[str, Pair | None]) -> str:
+    """A cell about the pair of this kind, if there is one."""
+    pair = line[kind]
+    return "" if pair is None else show(pair)
+
+
+def _name_pair(pair: Pair) -> str:
+    arrow = "->" if Terminal().options.ascii_only else "→"
+    return f"{pair['from_layer']}.{pair['from_head']}{arrow}{pair['to_layer']}.{pair['to_head']}"
+
+
+def _show_z(pair: Pair) -> str:
+    return format_number(pair["z"], "+.0f") + ("*" if pair["above_threshold"] else " ")
+
+
+def _print_thresholds(thresholds: list[dict[str, Any]], title: str) -> None:
+    """One line for each kind: the threshold, and how many pairs are above it and expected there."""
+    columns: dict[str, Cell] = {
+        "read by": lambda found: NAMES[found["kind"]],
+        "threshold z": "threshold:.1f",
+        "impossible pairs": "impossible:,",
+        "pairs": "pairs:,",
+        "above": "above:,",
+        "expected": "expected:,.0f",
+    }
+    print_table(thresholds, columns, title=title, rule="tight", expendable=["impossible pairs", "pairs"])
+
+
+def _print_maps(by_kind: dict[str, pd.DataFrame]) -> None:
+    """A map for each kind: layers that write down, those that read across, shaded by the share above the threshold."""
+    console = Terminal()
+    rows = next(iter(by_kind.values()))
+    lines: dict[str, list[str]] = {}
+    first, last = (int(getattr(rows[["from_layer", "to_layer"]].stack(), name)()) for name in ("min", "max"))
+    step = -(-(last + 1 - first) // MAP)
+    bins = range(first, last + 1, step)
+    for kind, pairs in by_kind.items():
+        cells = [(pairs[name] - first) // step for name in ("from_layer", "to_layer")]
+        shares = pairs.groupby(cells)["above_threshold"].mean()
+        lines[kind] = [
+            "".join(_shade(shares.get((i, j)), console.options.ascii_only) for j in range(len(bins)))
+            for i in range(len(bins))
+        ]
+    width = 2 * len(bins)
+    label = max(len(_name_bin(start, step, last)) for start in bins)
+    console.print(f"\n{'':{label}}  " + "  ".join(f"{NAMES[kind]:{width}}" for kind in by_kind).rstrip())
+    for i, start in enumerate(bins):
+        of_kinds = "  ".join(lines[kind][i] for kind in by_kind)
+        console.print(f"{_name_bin(start, step, last):>{label}}  {of_kinds}".rstrip())
+    marks = [(mark[console.options.ascii_only], share) for share, mark in reversed(SHADES.items())]
+    legend = ", ".join(f"{mark} >{share:.0%}" for mark, share in marks)
+    console.print(f"writing layers down, reading ones across; above the threshold: {legend}\n")
+
+
+def _name_bin(start: int, step: int, last: int) -> str:
+    """The layers of one row of a map."""
+    end = min(start + step - 1, last)
+    return f"{start}" if start == end else f"{start}-{end}"
+
+
+def _shade(share: float | None, ascii_only: bool) -> str:
+    """Two characters for a share of pairs; blank if there is no pair, a dot if none is above."""
+    if share is None:
+        return "  "
+    mark = next((marks[ascii_only] for least, marks in SHADES.items() if share > least), "·" if not ascii_only else " ")
+    return mark * 2
+
+
+def _list_notes(frame: pd.DataFrame) -> list[str]:
+    """What the table does not say: the meaning, what is left out, and what reading again costs."""
+    about: dict[Any, Any] = frame.attrs
+    notes = [MEANING]
+    uncertain = [found for found in about["thresholds"] if found["impossible"] < ENOUGH]
+    notes += [f"the threshold of {NAMES[found['kind']]} is of {found['impossible']} pairs only" for found in uncertain]
+    if about["readings"] > about["layers_read"]:
+        times = about["readings"] / about["layers_read"]
+        notes.append(f"each layer was read {times:.1f} times, because not all fit into the memory; --memory gives more")
+    notes += [f"left out: {module}: {reason}" for module, reason in about["skipped"].items()]
+    return notes + [note for note in frame["note"].unique() if note]
