@@ -378,11 +378,13 @@ def _print_experiment(frame: pd.DataFrame) -> None:
         "paper": "published:.3f",
     }
     section = [] if has_settings else ["direction"]
-    print_table(rows.reset_index(), texts | numbers, texts=texts, section=section, style=_style)
-
-
-def _style(row: Any) -> str:
-    return "bold" if row["model"] == "efa" else ""
+    print_table(
+        rows.reset_index(),
+        texts | numbers,
+        texts=texts,
+        section=section,
+        style=lambda row: "bold" if row["model"] == "efa" else "",
+    )
 
 
 efa = make_group(

@@ -51,9 +51,8 @@ class MaskedRows:
         self._hidden = hidden
         self._device = device
         models, rows, columns = codes.shape
-        observed = codes >= 0
-        # The numbers of the cells, row × K + column, that are masked in turn.
-        self._cells = _number_cells(observed)
+        # The numbers of the cells, row × K + column, that are masked in turn: [M, cells].
+        self._cells = (codes >= 0).flatten(1).nonzero()[:, 1].reshape(models, -1)
         self._most = self._cells.shape[1] if most is None else min(most, self._cells.shape[1])
         self._has_response = has_response and self._most < self._cells.shape[1]
         self._columns = columns
@@ -126,9 +125,3 @@ class MaskedRows:
             bits.random_(-(2**63), None, generator=draw_generator(seed, epoch, chunk, 1))
             model_noise.copy_(bits.view(torch.int16)[: len(model_noise)] >= least)
         return noise.div_(self._keep).view(models, copies, self._noise)
-
-
-def _number_cells(chosen: Tensor) -> Tensor:
-    """The numbers of the chosen cells ([M, rows, K]) of each model, row × K + column: [M, cells]."""
-    flat = chosen.flatten(1)
-    return flat.nonzero()[:, 1].reshape(len(flat), -1)
