@@ -38,8 +38,8 @@ class Question:
 
     def make_options_class(self) -> type[Options]:
         """The class of its options."""
-        kind: type[Options] = _resolve(self.options)
-        return kind
+        options_class: type[Options] = _resolve(self.options)
+        return options_class
 
     def find_function(self) -> Callable[..., ResultsAnswer]:
         """The function that answers it."""

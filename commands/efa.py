@@ -14,7 +14,7 @@ from attngeo.estimators.efa.options import MADE_BY, PARTS, EfaDrawOptions, EfaFi
 from attngeo.estimators.shared.paths import SUFFIXES, require_saved, require_table
 from attngeo.options import COMPUTATION
 from attngeo.papers.wibisono2025.options import RunOptions, list_settings, require_data
-from attngeo.session import ResultOptions, StudyOptions
+from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.tables.write import write_table
 
 from .declare import with_options
@@ -359,7 +359,7 @@ def run(
         runs = plan_runs(experiment, options)
         with Bar("data", verbosity) as progress:
             load_dataset(EXPERIMENTS[experiment].dataset, options.data, progress)
-        outcomes = run_experiment("efa", runs, results, study, verbosity)
+        outcomes = run_experiment("efa", runs, Session(results=results, study=study), verbosity)
     deliver(build_frame(outcomes, options), outcomes, outputs, _print_experiment)
 
 
@@ -378,11 +378,13 @@ def _print_experiment(frame: pd.DataFrame) -> None:
         "paper": "published:.3f",
     }
     section = [] if has_settings else ["direction"]
-    print_table(rows.reset_index(), texts | numbers, texts=texts, section=section, style=_style)
-
-
-def _style(row: Any) -> str:
-    return "bold" if row["model"] == "efa" else ""
+    print_table(
+        rows.reset_index(),
+        texts | numbers,
+        texts=texts,
+        section=section,
+        style=lambda row: "bold" if row["model"] == "efa" else "",
+    )
 
 
 efa = make_group(

@@ -13,7 +13,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
 from attngeo.papers.runs import perform
-from attngeo.session import ResultOptions, Session, StudyOptions
+from attngeo.session import Session
 from attngeo.studies.engine import run_study
 from attngeo.studies.models import list_models
 from attngeo.studies.results import cache_folder
@@ -91,13 +91,9 @@ def run_all(
     return outcomes
 
 
-def run_experiment(
-    name: str, runs: Sequence[Any], results: ResultOptions, study: StudyOptions, verbosity: Verbosity
-) -> list[RunOutcome[Any]]:
+def run_experiment(name: str, runs: Sequence[Any], session: Session, verbosity: Verbosity) -> list[RunOutcome[Any]]:
     """The outcomes of the runs of a paper's experiment."""
-    return run_all(
-        name, perform, runs, Session(results=results, study=study), verbosity, names=[run.name for run in runs]
-    )
+    return run_all(name, perform, runs, session, verbosity, names=[run.name for run in runs])
 
 
 def raise_if_traced(outcome: RunOutcome[Any], *, alone: bool = False) -> None:

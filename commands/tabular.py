@@ -18,7 +18,7 @@ from attngeo.papers.wibisono2023.summaries import (
     measure_advantage,
     summarise_methods,
 )
-from attngeo.session import ResultOptions, StudyOptions
+from attngeo.session import ResultOptions, Session, StudyOptions
 
 from .declare import with_options
 from .help import make_group
@@ -181,7 +181,7 @@ def simulate(
     from attngeo.papers.wibisono2023.tables import build_simulation_frame, plan_simulation
 
     runs = plan_simulation(options)
-    outcomes = run_experiment("simulate", runs, results, study, verbosity)
+    outcomes = run_experiment("simulate", runs, Session(results=results, study=study), verbosity)
     deliver(build_simulation_frame(options, outcomes), outcomes, outputs, _print_experiment)
 
 
@@ -216,7 +216,7 @@ def auto_mpg(
     if not data.is_of_paper:
         verbosity.note(f"{options.data}: other numbers than those of UCI, so that the paper's scores are not shown")
     runs = plan_auto_mpg(options, data)
-    outcomes = run_experiment("auto-mpg", runs, results, study, verbosity)
+    outcomes = run_experiment("auto-mpg", runs, Session(results=results, study=study), verbosity)
     deliver(build_auto_mpg_frame(data, outcomes), outcomes, outputs, _print_experiment)
 
 

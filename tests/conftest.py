@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # One worker for each core: more threads would only wait for each other.
@@ -23,6 +23,9 @@ import pytest
 import torch
 from support import products, seeds
 from support.forks import Forks, start_forks
+
+if TYPE_CHECKING:
+    from support.hub_server import Hub
 
 # No deadline, because time is for the benchmarks to judge. The same examples in each run: those of a failed run are
 # found again without a database.
@@ -143,6 +146,31 @@ def inside(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
         return subprocess.CompletedProcess(given, int(stop.value.code or 0), *capfd.readouterr())
 
     return run
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """A Hub on this machine, without repositories."""
+    from support.hub_server import serve
+
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture
+def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine that reaches the server, with a cache of its own."""
+    from support.hub_client import environment_of
+
+    return environment_of(hub.url, tmp_path / "home")
+
+
+@pytest.fixture
+def connected(hub: Hub, inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run the command in this process, which reaches the server, with the cache of `online`."""
+    from support.hub_client import connect
+
+    return connect(inside, hub.url, tmp_path / "home", monkeypatch)
 
 
 @pytest.fixture(scope="session")

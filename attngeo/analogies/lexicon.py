@@ -7,7 +7,7 @@ scaled to unit length.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from unicodedata import normalize
 
@@ -49,10 +49,14 @@ class Lexicon:
     candidates: Tensor
     row_of: dict[str, int]
     case: str
+    # The rows of the words that were looked up: questions repeat their words.
+    _found: dict[str, int | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def row(self, word: str) -> int | None:
         """The row of a word; None if the table does not know it, with its accents composed or not."""
-        return find_row(self.row_of, FOLDS[self.case](word))
+        if word not in self._found:
+            self._found[word] = find_row(self.row_of, FOLDS[self.case](word))
+        return self._found[word]
 
     def label(self, row: int) -> str:
         """The word or token that a row stands for."""

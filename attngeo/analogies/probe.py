@@ -46,6 +46,8 @@ class CosAdd:
         """Take vectors [words, width] and terms [questions, 3], the numbers of a, b and c among the words."""
         self._vectors = vectors
         self._terms = terms
+        # Sets of questions ask about each pair of a and b again and again, in a row: their difference is made once.
+        self._pairs, self._pair_numbers = torch.unique_consecutive(terms[:, :2], dim=0, return_inverse=True)
         lengths = []
         for block in torch.split(terms, QUESTIONS_AT_ONCE):
             a, b, c = block.T
@@ -60,8 +62,12 @@ class CosAdd:
 
     def scores(self, start: int, stop: int) -> Tensor:
         """The cosines, [stop − start, block]."""
-        a, b, c = self._terms[start:stop].T
-        total = self._products[a].neg_().add_(self._products[b]).add_(self._products[c])
+        numbers = self._pair_numbers[start:stop]
+        first = numbers[0]
+        a, b = self._pairs[first : numbers[-1] + 1].T
+        differences = self._products.index_select(0, b).sub_(self._products.index_select(0, a))
+        total = differences.index_select(0, numbers - first)
+        total += self._products.index_select(0, self._terms[start:stop, 2])
         return total.mul_(self._scale[start:stop])
 
 
@@ -208,11 +214,17 @@ class _Probe:
                 excluded = self._excluded[start:stop] - first
                 questions, columns = ((excluded >= 0) & (excluded < len(x))).nonzero(as_tuple=True)
                 scores[questions, excluded[questions, columns]] = -torch.inf
-                counts[start:stop] += (scores >= floor[start:stop, None]).sum(1)
-                block_top = scores.topk(min(self._top_k, len(x)), 1)
-                merged = torch.cat([top_scores[start:stop], block_top.values], 1).topk(self._top_k, 1)
-                top_scores[start:stop] = merged.values
-                top[start:stop] = torch.cat([top[start:stop], block_top.indices + first], 1).gather(1, merged.indices)
+                best = scores.amax(1)
+                # Most questions have no candidate in this block that counts, or that is better than their best k.
+                reaching = (best >= floor[start:stop]).nonzero()[:, 0]
+                questions = start + reaching
+                counts[questions] += (scores.index_select(0, reaching) >= floor[questions, None]).sum(1)
+                improving = (best > top_scores[start:stop, -1]).nonzero()[:, 0]
+                questions = start + improving
+                block_top = scores.index_select(0, improving).topk(min(self._top_k, len(x)), 1)
+                merged = torch.cat([top_scores[questions], block_top.values], 1).topk(self._top_k, 1)
+                top_scores[questions] = merged.values
+                top[questions] = torch.cat([top[questions], block_top.indices + first], 1).gather(1, merged.indices)
         return counts, self._space.candidates.to(top.device)[top]
 
 

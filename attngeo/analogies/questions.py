@@ -117,7 +117,7 @@ def _parse(text: str, name: str, category: str) -> QuestionSet:
 
     category: of the questions before the first title, and of those after a title without a name.
     """
-    questions: list[Question] = []
+    asked: list[tuple[str, list[str], int]] = []
     left_out: list[int] = []
     untitled = category
     for number, line in enumerate(text.splitlines(), 1):
@@ -125,22 +125,24 @@ def _parse(text: str, name: str, category: str) -> QuestionSet:
         if line.startswith(":"):
             category = " ".join(line.lstrip(": ").split()) or untitled
         elif len(words) == 4:
-            questions.append(_make_question(category, words, number))
-            _check_number(len(questions))
+            asked.append((category, words, number))
+            _check_number(len(asked))
         elif words:
             left_out.append(number)
-    if any(question.category.startswith("gram") for question in questions):  # named as those of Google's set
-        questions = [
-            replace(question, type="syntactic" if question.category.startswith("gram") else "semantic")
-            for question in questions
-        ]
+    has_types = any(category.startswith("gram") for category, _, _ in asked)  # named as those of Google's set
+    questions = []
+    for category, words, number in asked:
+        question_type = ""
+        if has_types:
+            question_type = "syntactic" if category.startswith("gram") else "semantic"
+        questions.append(_make_question(category, words, number, question_type))
     return _make_set(name, questions, _note_left_out(name, left_out, "four words"), "four words a line")
 
 
-def _make_question(category: str, words: Sequence[str], number: int) -> Question:
+def _make_question(category: str, words: Sequence[str], number: int, question_type: str = "") -> Question:
     """A question of four words. number: its line."""
     a, b, c, d = words
-    return Question(category, "", a, b, c, (d,), number, f"{a} {b}", f"{c} {d}")
+    return Question(category, question_type, a, b, c, (d,), number, f"{a} {b}", f"{c} {d}")
 
 
 def _read_bats(folder: Path) -> QuestionSet:

@@ -22,6 +22,8 @@ import torch
 from attngeo.checkpoints.store import MOST_DIMENSIONS
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsafeCheckpointError, first_line
 
+# Bytes of a pickle that is read as a whole, or of another list of the tensors; 300 bytes a tensor are usual for both.
+LONGEST = 100_000_000
 # The types whose hash is short work and no chance for collisions; of whole numbers, those of at most 64 bits.
 KEYS = frozenset({str, bytes, int, float, bool, type(None)})
 LONGEST_KEY = 64

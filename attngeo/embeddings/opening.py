@@ -32,6 +32,7 @@ from attngeo.errors import (
 )
 from attngeo.keywords import takes
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.session import Session
 
 FLOATS = ("f2", "f4", "f8")
 # How the known families name the tables; a prefix before the name is allowed. The first name that a model has counts.
@@ -70,8 +71,7 @@ def open_embedding(
     *,
     table: Table = "input",
     tokeniser: Any = None,
-    hub: HubAccess,
-    progress: ProgressCallback = ignore_progress,
+    session: Session,
 ) -> Embedding:
     """Open a table of vectors.
 
@@ -100,14 +100,14 @@ def open_embedding(
     if text.startswith(CBOW):
         from attngeo.embeddings.cbow import train_cbow
 
-        return _take_vectors(train_cbow(local_path(text.removeprefix(CBOW)), progress=progress), text)
+        return _take_vectors(train_cbow(local_path(text.removeprefix(CBOW)), progress=session.progress), text)
     file = find_vectors_file(text)
     if file is None:
-        return _read_checkpoint(model, table, tokeniser, hub, progress)
+        return _read_checkpoint(model, table, tokeniser, session)
     if table == "output":
         raise UsageError(f"{text}: a file of word vectors has one table only; leave out $table", "table")
     with about(text):
-        return read_vectors(*file, text, progress)
+        return read_vectors(*file, text, session.progress)
 
 
 def _take_vectors(vectors: Any, ref: str) -> Embedding:
@@ -124,18 +124,18 @@ def _take_vectors(vectors: Any, ref: str) -> Embedding:
         return Embedding.from_words(ref, rows, labels)
 
 
-def _read_checkpoint(model: Any, table: Table, tokeniser: Any, hub: HubAccess, progress: ProgressCallback) -> Embedding:
+def _read_checkpoint(model: Any, table: Table, tokeniser: Any, session: Session) -> Embedding:
     """The input embeddings, or the unembedding, of a checkpoint or of a transformers model in memory.
 
     Reads this one tensor only. Raises ShapeError if the tokeniser belongs to another model.
     """
-    with closing(open_store(model, hub)) as store, about(store.ref):
+    with closing(open_store(model, session.hub)) as store, about(store.ref):
         name, notes = find_table(store, table)
         rows = float_shape(store, name)[0]
         vocabulary = read_tokeniser(store) if tokeniser is None else take_tokeniser(tokeniser)
         notes += _check_match(vocabulary, rows, name)
-        store.open([name], lambda file: progress(Progress("download", file)))
-        progress(Progress("read", name, 0, store.info(name).nbytes))
+        store.open([name], lambda file: session.progress(Progress("download", file)))
+        session.progress(Progress("read", name, 0, store.info(name).nbytes))
         matrix = store.read(name)
         tokens = {number: text for number, text in vocabulary.tokens.items() if number < rows}
         labels, words = label_tokens(tokens, vocabulary.special)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attngeo.progress import Progress, ProgressCallback
+from attngeo.progress import Progress
 from attngeo.provenance import machine, software
 from attngeo.session import Session
 from attngeo.studies.engine import run_study
@@ -57,7 +57,7 @@ def answer_cases(
     name: str,
     records: Sequence[ResultRecord | None],
     compute: Callable[[list[int]], Sequence[Answer]],
-    progress: ProgressCallback,
+    session: Session,
     *,
     fresh: bool = False,
 ) -> list[Rows]:
@@ -67,19 +67,20 @@ def answer_cases(
         name: of the run.
         records: the kept result of each case; None where nothing is to be kept.
         compute: called once with the numbers of the cases that are missing.
-        progress: is told how many cases are kept.
-        fresh: compute all of them again.
+        session: says whether kept ones are used; its progress is told how many are kept.
+        fresh: compute all of them again, whatever the session says.
     """
+    is_fresh = fresh or session.results.fresh
     rows: dict[int, Rows] = {}
     missing = []
     for case, record in enumerate(records):
-        kept = None if record is None or fresh else record.load()
+        kept = None if record is None or is_fresh else record.load()
         if kept is None:
             missing.append(case)
         else:
             rows[case] = kept.rows
     if rows:
-        progress(Progress("kept", f"{name}: {len(rows)} of {len(records)} from the result store"))
+        session.progress(Progress("kept", f"{name}: {len(rows)} of {len(records)} from the result store"))
     if missing:
         started = time.perf_counter()
         answers = compute(missing)

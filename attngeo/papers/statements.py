@@ -18,6 +18,7 @@ from attngeo.options import COMPUTATION, Options, option
 from attngeo.papers.residuals import Residuals
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.provenance import machine, software
+from attngeo.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -342,7 +343,7 @@ class TheoryKeywords(TheoryOptions):
 
 @takes(TheoryKeywords)
 def check_statements(
-    names: Sequence[str] = (), options: TheoryOptions = TheoryOptions(), *, progress: ProgressCallback = ignore_progress
+    names: Sequence[str] = (), options: TheoryOptions = TheoryOptions(), *, session: Session
 ) -> pd.DataFrame:
     """Evaluate the statements of these names, or all: a row for each, with the columns COLUMNS.
 
@@ -366,7 +367,7 @@ def check_statements(
     chosen = select_statements(names)
     rows = []
     for done, name in enumerate(chosen):
-        progress(Progress("verify", name, done, len(chosen), "steps"))
+        session.progress(Progress("verify", name, done, len(chosen), "steps"))
         statement = STATEMENTS[name]
         residuals = statement.compute(options.seed)
         holds = residuals.worst <= statement.tolerance

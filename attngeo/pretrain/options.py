@@ -134,7 +134,7 @@ class PretrainOptions(Options):
             names = ", ".join(name for name, other in PRESETS.items() if other.task == cls.TASK)
             raise UsageError(f"model {model} is trained on {preset.task}s, not {cls.TASK}s; expected one of: {names}")
         chosen = {name: value for name, value in options.items() if value is not None}
-        for other in KINDS.values():
+        for other in OPTIONS_CLASSES.values():
             for name in chosen.keys() & options_of(other).keys() - options_of(cls).keys():
                 raise UsageError(f"${name} is for {other.TASK}s, but this run has {cls.TASK}s; leave it out", name)
         if chosen.get("objective") == "clm":
@@ -252,7 +252,7 @@ class ImagePretrainOptions(PretrainOptions):
 
 
 RunOptions = TextPretrainOptions | ImagePretrainOptions
-KINDS: Mapping[Task, type[RunOptions]] = {"text": TextPretrainOptions, "image": ImagePretrainOptions}
+OPTIONS_CLASSES: Mapping[Task, type[RunOptions]] = {"text": TextPretrainOptions, "image": ImagePretrainOptions}
 
 
 def parse_names(text: Any) -> Any:
@@ -336,7 +336,7 @@ def make_options(model: str = "", *, task: Task | None = None, **options: Any) -
         task = preset.task
     if task is None:
         task = "image" if options.get("data") in IMAGE_DATA else "text"
-    return KINDS[one_of("task", task, Task)].of(model or "", **options)
+    return OPTIONS_CLASSES[one_of("task", task, Task)].of(model or "", **options)
 
 
 def make_absolute(option: str, reference: str) -> str:

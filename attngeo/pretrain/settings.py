@@ -10,7 +10,7 @@ from typing import Any
 from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import DataUnavailableError, TrainingError, UsageError, first_line
 from attngeo.options import options_of
-from attngeo.pretrain.options import KINDS, PretrainOptions, RunOptions, make_absolute
+from attngeo.pretrain.options import OPTIONS_CLASSES, PretrainOptions, RunOptions, make_absolute
 from attngeo.pretrain.presets import PATHS
 from attngeo.tables.files import atomic_write
 
@@ -34,8 +34,8 @@ def read_settings(folder: Path) -> RunOptions:
     path = folder / SETTINGS
     try:
         stored = json.loads(read_small_text(path))
-        kind = KINDS[stored["task"]]
-        return kind(**stored)
+        options_class = OPTIONS_CLASSES[stored["task"]]
+        return options_class(**stored)
     except FileNotFoundError:
         advice = f"no run to resume: there is no {SETTINGS}; start the run without $resume"
         if any(folder.glob(f"*/{SETTINGS}")):

@@ -120,9 +120,9 @@ class _OfRuns(Options):
 def _declare_run_options() -> dict[str, Any]:
     """The options of training runs and of their comparison, none of which is required."""
     fields: dict[str, Any] = {}
-    for kind in (TextPretrainOptions, ImagePretrainOptions, ComparisonOptions):
-        for name, declared in options_of(kind).items():
-            hint: Any = kind.model_fields[name].annotation
+    for options_class in (TextPretrainOptions, ImagePretrainOptions, ComparisonOptions):
+        for name, declared in options_of(options_class).items():
+            hint: Any = options_class.model_fields[name].annotation
             fields[name] = (hint | None, option(None, **vars(declared)))
     return fields
 

@@ -107,12 +107,12 @@ def build_report(
     workplace = Workplace(paths=RecipePaths(file.path.parent), folder=folder, session=session)
     _refuse_inputs(file, folder)
     with lock_folder(folder):
-        results = collect_results(file, workplace)
-        content, tables = _build_content(file, results, workplace, date)
+        collected = collect_results(file, workplace)
+        content, tables = _build_content(file, collected, workplace, date)
         _write(folder, content, tables)
-        if not results.failures:
+        if not collected.failures:
             remove_parts(folder)
-    return Report(folder, content.checks, results.failures)
+    return Report(folder, content.checks, collected.failures)
 
 
 def _refuse_inputs(file: RecipeFile, folder: Path) -> None:
@@ -134,47 +134,47 @@ def _refuse_inputs(file: RecipeFile, folder: Path) -> None:
 
 
 def _build_content(
-    file: RecipeFile, results: CollectedResults, workplace: Workplace, date: str
+    file: RecipeFile, collected: CollectedResults, workplace: Workplace, date: str
 ) -> tuple[ReportContent, dict[str, pd.DataFrame]]:
     """What the report shows, and its tables by the names of their files: all results, and those of the sections."""
     recipe = file.recipe
-    tables = dict(results.rows)
+    tables = dict(collected.rows)
     sections = []
     for i, section in enumerate(recipe.section):
         figures = []
         shown = []
         for j, figure in enumerate(section.figures):
-            with _list_failure(file, ("section", i, "figures", j), results):
-                figures.append(build_figure(figure, results, workplace))
+            with _list_failure(file, ("section", i, "figures", j), collected):
+                figures.append(build_figure(figure, collected, workplace))
         for j, table in enumerate(section.tables):
-            with _list_failure(file, ("section", i, "tables", j), results):
-                shown.append(build_table(table, results, tables))
+            with _list_failure(file, ("section", i, "tables", j), collected):
+                shown.append(build_table(table, collected, tables))
         sections.append(ReportSection(section.title, section.text, figures, shown))
     outcomes: list[Outcome] = []
     for i, check in enumerate(recipe.check):
-        with _list_failure(file, ("check", i), results):
-            outcomes += run_check(check, recipe, results)
+        with _list_failure(file, ("check", i), collected):
+            outcomes += run_check(check, recipe, collected)
     provenance = {
         "date": date,
         "command": f"attngeo report {file.path.name}",
         "recipe": f"{file.path.name}, sha256 {file.sha256}",
         "software": software(),
         "machine": machine(),
-        "results": results.origins,
+        "results": collected.origins,
         "tables": sorted(tables),
     }
-    failures = list(map(str, results.failures))
+    failures = list(map(str, collected.failures))
     return ReportContent(recipe.title, recipe.text, sections, outcomes, failures, provenance), tables
 
 
 @contextmanager
-def _list_failure(file: RecipeFile, location: RecipeLocation, results: CollectedResults) -> Iterator[None]:
+def _list_failure(file: RecipeFile, location: RecipeLocation, collected: CollectedResults) -> Iterator[None]:
     """List a figure, table or check that fails, with its location in the recipe; the report continues with the next."""
     try:
         yield
     except Exception as error:
         what = name_location(location, file.recipe.model_dump(include={"section": {"__all__": {"title"}}}))
-        results.failures.append(ReportFailure.of(file.path.name, what, error))
+        collected.failures.append(ReportFailure.of(file.path.name, what, error))
 
 
 def _read_date() -> str:

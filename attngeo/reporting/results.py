@@ -209,7 +209,7 @@ class ReportContent:
         return ", ".join(counts)
 
 
-def build_figure(block: FigureBlock, results: CollectedResults, workplace: Workplace) -> ReportFigure:
+def build_figure(block: FigureBlock, collected: CollectedResults, workplace: Workplace) -> ReportFigure:
     """The figure of a block.
 
     Raises what reading a model raises, and DataError or UsageError if the results lack what is shown.
@@ -218,7 +218,7 @@ def build_figure(block: FigureBlock, results: CollectedResults, workplace: Workp
     label = block.spec.describe(score)
     label = label[0].upper() + label[1:]
     if block.model is None:
-        return ReportFigure(label, block.caption, block.of, _draw_variants(block, _select_rows(block, results)))
+        return ReportFigure(label, block.caption, block.of, _draw_variants(block, _select_rows(block, collected)))
     # The model is named as in the recipe instead of by its path on this machine.
     source = resolve_reference(block.model, workplace.paths.base)
     tables = read_tables(block.spec, [source], block.shown, workplace.session)
@@ -239,10 +239,10 @@ def _draw_variants(block: FigureBlock, rows: pd.DataFrame) -> list[tuple[str, Fi
     return [(model, plot(block.kind, rows[rows["model"] == model], options=options)) for model in models]
 
 
-def _select_rows(block: FigureBlock, results: CollectedResults) -> pd.DataFrame:
+def _select_rows(block: FigureBlock, collected: CollectedResults) -> pd.DataFrame:
     """The rows that a figure shows: those of its models that `where` selects."""
     name = str(block.of)
-    rows = filter_rows(results.find(name), block.spec.split_where(block.shown)[0], name)
+    rows = filter_rows(collected.find(name), block.spec.split_where(block.shown)[0], name)
     if block.models is None:
         return rows
     rows = require_columns(rows, ("model",), name, "attngeo.score")
@@ -252,12 +252,12 @@ def _select_rows(block: FigureBlock, results: CollectedResults) -> pd.DataFrame:
     return rows
 
 
-def build_table(block: TableBlock, results: CollectedResults, taken: dict[str, pd.DataFrame]) -> ReportTable:
+def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str, pd.DataFrame]) -> ReportTable:
     """The table of a block. Raises DataError, and UsageError for a column or a value that the results lack.
 
     taken: the tables so far, by the names of their files; the new one is added under a name of its own.
     """
-    rows = VIEWS[block.show].show(filter_rows(results.find(block.of), block.where, block.of))
+    rows = VIEWS[block.show].show(filter_rows(collected.find(block.of), block.where, block.of))
     if block.columns is not None:
         missing = [column for column in block.columns if column not in rows]
         if missing:
@@ -284,11 +284,11 @@ def put_scores_first(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[[*first, *scores, *others]]
 
 
-def run_check(check: Check, recipe: Recipe, results: CollectedResults) -> list[Outcome]:
+def run_check(check: Check, recipe: Recipe, collected: CollectedResults) -> list[Outcome]:
     """The outcome of a check for every stack of its models; a model that is missing fails."""
     request = recipe.find_request(check.of)
     wanted = check.models or ([] if request is None else request.model_names)
-    rows = results.rows.get(check.of)
+    rows = collected.rows.get(check.of)
     present = set() if rows is None else {*require_columns(rows, ("model",), check.of, "attngeo.score")["model"]}
     missing = [Outcome(check.fail_if, model, "", None, {}) for model in wanted if model not in present]
     if rows is not None and check.models is not None:

@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Command
-from support.hub_client import connect, environment_of, reach_hub
-from support.hub_server import Hub, serve
+from support.hub_client import reach_hub
+from support.hub_server import Hub
 
 from attngeo.checkpoints import remote
-
-
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    """A Hub on this machine, without repositories."""
-    with serve() as running:
-        yield running
-
-
-@pytest.fixture
-def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine that reaches the server, with a cache of its own."""
-    return environment_of(hub.url, tmp_path / "home")
-
-
-@pytest.fixture
-def connected(hub: Hub, inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Run the command in this process, which reaches the server, with the cache of `online`."""
-    return connect(inside, hub.url, tmp_path / "home", monkeypatch)
 
 
 @pytest.fixture

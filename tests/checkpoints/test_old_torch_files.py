@@ -23,9 +23,10 @@ from support.messages import refuses
 from support.mutate import mutate_bytes
 
 import attngeo
-from attngeo.checkpoints import torch_file
+from attngeo.checkpoints import torch_legacy
 from attngeo.checkpoints.tensor_file import RegularFile
-from attngeo.checkpoints.torch_file import OLD_MARKS, TorchFile
+from attngeo.checkpoints.torch_file import TorchFile
+from attngeo.checkpoints.torch_legacy import MARKS
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsafeCheckpointError
 
 from .test_torch_files import BOMBS
@@ -57,7 +58,7 @@ def assemble(
 ) -> bytes:
     """The bytes of a file, from its parts."""
     listed = list(keys) if isinstance(keys, tuple) else keys
-    return OLD_MARKS[0] + version + pickle.dumps(system, 2) + state + pickle.dumps(listed, 2) + content
+    return MARKS[0] + version + pickle.dumps(system, 2) + state + pickle.dumps(listed, 2) + content
 
 
 def read_file(path: Path, content: bytes) -> dict[str, torch.Tensor]:
@@ -117,8 +118,8 @@ REFUSED = {
     "another count": (assemble(content=struct.pack("<q4f", 5, 1, 2, 3, 4)), "5 numbers"),
     "fewer bytes": (assemble(content=struct.pack("<q3f", 4, 1, 2, 3)), "bytes"),
     "no storage": (assemble(content=b""), "bytes"),
-    "no list of storages": (OLD_MARKS[0] + VERSION + pickle.dumps(SYSTEM, 2) + pickle_old(FOUR), "EOFError"),
-    "nothing but the mark": (OLD_MARKS[0], "EOFError"),
+    "no list of storages": (MARKS[0] + VERSION + pickle.dumps(SYSTEM, 2) + pickle_old(FOUR), "EOFError"),
+    "nothing but the mark": (MARKS[0], "EOFError"),
     "no state dict": (assemble(pickle.dumps([1], 2), keys=(), content=b""), "list"),
     "no tensors": (assemble(pickle.dumps({"a": 1}, 2), keys=(), content=b""), "no tensors"),
 }  # fmt: skip
@@ -141,7 +142,7 @@ def test_a_view_of_another_storage_is_refused(path: Path) -> None:
 
 def test_a_pickle_longer_than_any_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_old(path, {"x" * 500: torch.zeros(2)})
-    monkeypatch.setattr(torch_file, "LONGEST", 400)
+    monkeypatch.setattr(torch_legacy, "LONGEST", 400)
     with refuses(CorruptCheckpointError, path.name):
         TorchFile(RegularFile(path))
 

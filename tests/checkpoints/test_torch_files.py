@@ -17,7 +17,7 @@ from support.damage import Rebuilt, Storage, pickle_state, run_bounded, write_pi
 from support.messages import refuses
 
 import attngeo
-from attngeo.checkpoints import torch_file
+from attngeo.checkpoints import torch_zip
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.tensor_file import RegularFile
 from attngeo.checkpoints.torch_file import TorchFile
@@ -203,7 +203,7 @@ def test_an_archive_without_a_pickle_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_pickle_longer_than_any_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_file, "LONGEST", 2000)
+    monkeypatch.setattr(torch_zip, "LONGEST", 2000)
     path = write_pickled(tmp_path / "x.bin", pickle_state({"a" * 3000: Rebuilt(Storage("0", 1), (1, 1), (1, 1))}))
     with refuses(CorruptCheckpointError, path.name, "data.pkl", "2,000"):
         attngeo.score(path)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from conftest import Command
 from support.checkpoints import write_sharded
-from support.hub_client import connect, environment_of
 from support.hub_server import Fault, Hub, serve
 from support.messages import assert_fails, refuses
 from support.vectors import word_piece
@@ -45,18 +44,6 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         folder = running.repositories["org/name"] = write_sharded(tmp_path / "remote")
         word_piece(folder / "tokenizer.json", ["[PAD]", "[UNK]", *WORDS])
         yield running
-
-
-@pytest.fixture
-def online(hub: Hub, tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine that reaches the server, with a cache of its own."""
-    return environment_of(hub.url, tmp_path / "home")
-
-
-@pytest.fixture
-def connected(hub: Hub, inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Run the command in this process, which reaches the server, with the cache of `online`."""
-    return connect(inside, hub.url, tmp_path / "home", monkeypatch)
 
 
 @pytest.fixture

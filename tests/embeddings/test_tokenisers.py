@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from conftest import Command
 from support.checkpoints import write_single
 from support.hub_client import environment_of
-from support.hub_server import Hub, serve
+from support.hub_server import Hub
 from support.vectors import TEXT, byte_level, checkpoint, random_vectors, sentence_piece, word_piece, write_questions
 
 from attngeo.embeddings.embedding import Embedding
@@ -172,12 +172,6 @@ def test_a_family_that_transformers_does_not_know_is_refused(tmp_path: Path) -> 
     shutil.copy(sentence_piece(tmp_path), folder / "spiece.model")
     with pytest.raises(UnsupportedModelError, match=r"spiece\.model.*'own'.*tokenizer\.json"):
         open_embedding(folder)
-
-
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    with serve() as running:
-        yield running
 
 
 @pytest.mark.slow

@@ -362,21 +362,24 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             raise UsageError("the model is of items, which are drawn without a table; leave out $data", "data")
         if data is not None and (options.sequences is not None or options.length is not None):
             raise UsageError("the table has the sequences that are drawn; leave out sequences and length")
-        rows = data
-        if rows is None:
-            shape = self._parts[0].shape
-            length = options.length or shape.trained or shape.longest
-            longest, reason = shape.longest, "the model has no longer sequences"
-            if not shape.repeats and shape.items < longest:
-                longest, reason = shape.items, "no item occurs twice"
-            if length > longest:
-                raise UsageError(f"$length is {length}, expected at most {longest}: {reason}", "length")
-            sequences, positions = np.indices((options.sequences or 1, length))
-            position = fitted.position or POSITION
-            rows = pd.DataFrame({fitted.sequence: sequences.ravel(), position: positions.ravel()})
+        rows = self._make_rows(options) if data is None else data
         for model in self._parts:
             rows = self._draw(model, rows, options)
         return rows
+
+    def _make_rows(self, options: EfaSampleOptions) -> pd.DataFrame:
+        """A row for each sequence and position that is drawn. Raises UsageError if the model has no such sequences."""
+        fitted = self.options_
+        shape = self._parts[0].shape
+        length = options.length or shape.trained or shape.longest
+        longest, reason = shape.longest, "the model has no longer sequences"
+        if not shape.repeats and shape.items < longest:
+            longest, reason = shape.items, "no item occurs twice"
+        if length > longest:
+            raise UsageError(f"$length is {length}, expected at most {longest}: {reason}", "length")
+        sequences, positions = np.indices((options.sequences or 1, length))
+        position = fitted.position or POSITION
+        return pd.DataFrame({fitted.sequence: sequences.ravel(), position: positions.ravel()})
 
     def _draw(self, model: PartModel, rows: pd.DataFrame, options: EfaSampleOptions) -> pd.DataFrame:
         """The rows with the items or values of a part."""

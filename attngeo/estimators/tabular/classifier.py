@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy, deepcopy
 from pathlib import Path
 from types import MappingProxyType
@@ -21,12 +21,12 @@ from sklearn.base import (
 )
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
 
 from attngeo.bounds.names import list_names
 from attngeo.devices import pick_device, usable_device
 from attngeo.errors import UnsupportedModelError, UsageError
 from attngeo.estimators.shared import takes_keywords
+from attngeo.estimators.tabular.cell_layout import MISSING, CellLayout
 from attngeo.estimators.tabular.coding import (
     TableCoding,
     TrainingRows,
@@ -36,14 +36,13 @@ from attngeo.estimators.tabular.coding import (
     read_table,
     read_training_rows,
 )
-from attngeo.estimators.tabular.network import MISSING, CellLayout, FittedTable, FittingPlan, TableAttention, fit_plans
+from attngeo.estimators.tabular.fitting import FittedTable, FittingPlan, fit_plans
+from attngeo.estimators.tabular.network import TableAttention
 from attngeo.estimators.tabular.options import ClassifierOptions, Unseen
+from attngeo.estimators.tabular.reading import read_attention, read_cells
 from attngeo.estimators.tabular.saving import read_classifier, write_classifier
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
-
-# Rows that are read at once.
-CHUNK = 4096
 
 
 class ClassifierKeywords(ClassifierOptions):
@@ -160,7 +159,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         for number, cells in enumerate(is_missing):
             coding = self.coding_.columns[number]
             rows = np.flatnonzero(cells & bool(coding.values))
-            _, chances = _read_cells(network, codes[rows], number)
+            _, chances = read_cells(network, codes[rows], number)
             tables.append(
                 pd.DataFrame(
                     {
@@ -194,7 +193,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
             raise UsageError(f"$column is {column!r:.60}, expected one of: {list_names(names)}", "column")
         number = names.index(column)
         values = self.coding_.columns[number].decode_all()
-        _, chances = _read_cells(self._exact_network(), codes, number)
+        _, chances = read_cells(self._exact_network(), codes, number)
         return pd.DataFrame(chances, columns=pd.Index(values, dtype=object))
 
     def attention(self, X: Any, y: Any = None) -> np.ndarray:  # noqa: N803
@@ -211,13 +210,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
             TableError: the table cannot be used.
         """
         codes = self._code(X, y)
-        network = self._exact_network()
-        weights = []
-        with torch.no_grad():
-            for column in range(codes.shape[1]):
-                chunks = [network.attend(rows, masked) for rows, masked in _mask(network, codes, column)]
-                weights.append(torch.cat(chunks, 1)[0].cpu())
-        return torch.stack(weights, 1).permute(0, 3, 1, 2).contiguous().numpy()
+        return read_attention(self._exact_network(), codes)
 
     @property
     def columns_(self) -> list[Hashable]:
@@ -554,7 +547,7 @@ class AttentionClassifier(
     def _read_response(self, X: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
         """The vector of each row's masked response, [rows, d], and the probability of each label, [rows, classes]."""
         codes = self._code(X)
-        return _read_cells(self._exact_network(), codes, codes.shape[1] - 1)
+        return read_cells(self._exact_network(), codes, codes.shape[1] - 1)
 
 
 class AttentionImputer(
@@ -628,27 +621,3 @@ def fit_together(
 def _find_unseen(options: ClassifierOptions, layout: CellLayout) -> Unseen:
     """What a value without a category is: missing, if it should be one of its own and the network has none."""
     return "mask" if options.unseen == "category" and not layout.has_unseen else options.unseen
-
-
-def _mask(network: TableAttention, codes: np.ndarray, column: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Slots ([1, B, K]) with this column masked, and its number ([1, B])."""
-    slots = network.layout.to_slots(torch.as_tensor(codes))
-    slots[:, column] = network.layout.mask_slots()[column]
-    for rows in torch.split(slots, CHUNK):
-        yield rows[None].to(network.slots.device), torch.full((1, len(rows)), column, device=network.slots.device)
-
-
-@torch.no_grad()
-def _read_cells(network: TableAttention, codes: np.ndarray, column: int) -> tuple[np.ndarray, np.ndarray]:
-    """The masked cell of each row: its vector ([rows, d]), and the probability of each category of its column.
-
-    codes: categories, [rows, K]; those of `column` are ignored. The probabilities are [rows, categories].
-    """
-    words = network.layout.to_words(torch.arange(network.layout.sizes[column]), torch.tensor(column))
-    vectors = []
-    chances = []
-    for rows, masked in _mask(network, codes, column):
-        vector, logits = network.read(rows, masked)
-        vectors.append(vector[0].cpu())
-        chances.append(logits[0].cpu()[:, words].softmax(1))
-    return torch.cat(vectors).numpy(), torch.cat(chances).numpy()

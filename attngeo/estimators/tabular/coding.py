@@ -21,7 +21,7 @@ from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, first_line
 from attngeo.estimators.shared.cells import UNKNOWN, find_values, read_numbers, show_value
 from attngeo.estimators.shared.files import sort_values
-from attngeo.estimators.tabular.network import MISSING, UNSEEN
+from attngeo.estimators.tabular.cell_layout import MISSING, UNSEEN
 from attngeo.estimators.tabular.options import Unseen
 
 # The name of the response if the labels have none.

@@ -64,7 +64,9 @@ def fit_table(
     """
     assert tables.train_y is not None
     assert tables.test_y is not None
-    model = _prepare(AttentionClassifier, tables, options, progress)
+    model = _prepare(AttentionClassifier, tables, options)
+    for note in _describe_bins(model, tables.train_x):
+        progress(Progress("note", note))
     numbers = _number_classes(model.classes_, tables.train_y.dtype)
     has_label = tables.test_y.notna()
     test_x = tables.test_x[has_label]
@@ -81,7 +83,8 @@ def fit_table(
             chances = _repeat_frequencies(train_codes[:, -1], len(model.classes_), len(test_y))
         elif name == OURS:
             fit_together([model], [(tables.train_x, tables.train_y)], progress)
-            _note_epoch(model, progress)
+            for note in _describe_epoch(model):
+                progress(Progress("note", note))
             chances = model.predict_proba(test_x)
         else:
             chances = _predict_baseline(name, train_codes, test_codes, model, options.random_state, progress)
@@ -108,13 +111,16 @@ def fit_columns(
     Raises:
         TableError: as `fit_table` raises, or no test row has a value of a column that varies.
     """
-    model = _prepare(AttentionImputer, tables, options, progress)
+    model = _prepare(AttentionImputer, tables, options)
+    for note in _describe_bins(model, tables.train_x):
+        progress(Progress("note", note))
     unseen: Unseen = "mask" if options.test is None and options.unseen == "error" else options.unseen
     train_codes = model.coding_.encode(tables.train_x, None, "mask")
     with naming({"": options.test or "the test rows"}, tables.test_x.index):
         test_codes = model.coding_.encode(tables.test_x, None, unseen)
     fit_together([model], [(tables.train_x, None)], progress)
-    _note_epoch(model, progress)
+    for note in _describe_epoch(model):
+        progress(Progress("note", note))
     measured = copy(model).set_params(unseen=unseen)
     rows = []
     for number, coding in enumerate(model.coding_.columns):
@@ -142,23 +148,20 @@ def _repeat_frequencies(codes: np.ndarray, categories: int, rows: int) -> np.nda
     return np.tile(counts / counts.sum(), (rows, 1))
 
 
-def _note_epoch(model: TableModel, progress: ProgressCallback) -> None:
-    """Note which epoch is kept of those that were trained, if held-out rows decided it."""
+def _describe_epoch(model: TableModel) -> list[str]:
+    """A note of the epoch that is kept of those that were trained, if held-out rows decided it."""
     losses = model.validation_loss_
-    if len(losses):
-        best = int(np.nanargmin(losses))
-        what = (
-            f"epoch {best + 1} of {len(losses)} is kept: the lowest loss on held-out training rows, {losses[best]:.4f}"
-        )
-        progress(Progress("note", what))
+    if not len(losses):
+        return []
+    best = int(np.nanargmin(losses))
+    return [f"epoch {best + 1} of {len(losses)} is kept: the lowest loss on held-out training rows, {losses[best]:.4f}"]
 
 
-def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions, progress: ProgressCallback) -> Model:
+def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions) -> Model:
     """A model that has learned the categories, so that bad rows are refused at once. Raises TableError."""
     model = kind(**{name: getattr(options, name) for name in ClassifierOptions.model_fields})
     with naming({}, tables.train_x.index):
         model.prepare(tables.train_x, tables.train_y)
-    _note_bins(model, tables.train_x, progress)
     model.missing_texts = tuple(list_missing(options.missing))
     model.dates = tables.dates
     if options.save is not None:
@@ -166,18 +169,19 @@ def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions, progres
     return model
 
 
-def _note_bins(model: TableModel, train: pd.DataFrame, progress: ProgressCallback) -> None:
-    """Note the columns of whole numbers in bins whose values occur often, as those of codes do."""
+def _describe_bins(model: TableModel, train: pd.DataFrame) -> list[str]:
+    """A note of the columns of whole numbers in bins whose values occur often, as those of codes do."""
     counts = {}
     for name, coding in zip(model.coding_.names, model.coding_.features, strict=True):
         if coding.edges is not None and isinstance(coding.values[0], int):
             count = train[name].nunique()
             if coding.size < count and count * OFTEN <= len(train):
                 counts[name] = count
-    if counts:
-        listed = ", ".join(f"{name!s:.60} ({count} values)" for name, count in counts.items())
-        advice = f"--column-type {next(iter(counts))!s:.60}:category keeps each value, which codes need"
-        progress(Progress("note", f"whole numbers are cut into bins: {listed}; {advice}"))
+    if not counts:
+        return []
+    listed = ", ".join(f"{name!s:.60} ({count} values)" for name, count in counts.items())
+    advice = f"--column-type {next(iter(counts))!s:.60}:category keeps each value, which codes need"
+    return [f"whole numbers are cut into bins: {listed}; {advice}"]
 
 
 def _predict_baseline(

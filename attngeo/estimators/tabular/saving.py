@@ -26,8 +26,9 @@ from attngeo.estimators.shared.saving import (
     read_tensors,
     write_model,
 )
+from attngeo.estimators.tabular.cell_layout import CellLayout
 from attngeo.estimators.tabular.coding import ColumnCoding, TableCoding
-from attngeo.estimators.tabular.network import CellLayout, TableAttention, draw_start
+from attngeo.estimators.tabular.network import TableAttention, draw_start
 from attngeo.estimators.tabular.options import MADE_BY, ClassifierOptions
 from attngeo.schemas import Table
 

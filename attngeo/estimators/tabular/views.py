@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from sklearn.decomposition import PCA
 
+from attngeo.estimators.tabular.cell_layout import MISSING
 from attngeo.estimators.tabular.classifier import TableModel
 from attngeo.estimators.tabular.coding import read_table
-from attngeo.estimators.tabular.network import MISSING
 
 MASK = "[MASK]"
 

@@ -139,18 +139,18 @@ class MethodRun:
         records = [self._locate_record(problem) for problem in problems]
 
         def compute(missing: list[int]) -> list[Answer]:
-            return self._measure([problems[number] for number in missing], session.progress)
+            return self._measure([problems[number] for number in missing], session)
 
-        answers = answer_cases(self.name, records, compute, session.progress, fresh=session.results.fresh)
+        answers = answer_cases(self.name, records, compute, session)
         rows = []
         for seed, (scores,) in zip(self.seeds, answers, strict=True):
             rows.append({**self.labels, "method": self.method, "seed": seed, **scores})
         return rows
 
-    def _measure(self, problems: list[Problem], progress: ProgressCallback) -> list[Answer]:
+    def _measure(self, problems: list[Problem], session: Session) -> list[Answer]:
         """The scores of the method on each problem, and what is kept beside them."""
         answers: list[Answer] = []
-        predictions = METHODS[self.method].predict(problems, progress)
+        predictions = METHODS[self.method].predict(problems, session.progress)
         for (table, seed), predicted in zip(problems, predictions, strict=True):
             scores = _score(table.test, predicted.test) | _score(table.train, predicted.train, "train_")
             answers.append(([scores], {**self.about, **predicted.about, "seed": seed}))

@@ -198,7 +198,8 @@ def load_dataset(
             raise UsageError(f"the data set {name} is drawn, not read; leave out $data", "data")
         path = Path(data).expanduser()
         frame = dataset.read(path)
-        _note_changes(dataset, path, progress)
+        for changed in _list_changed(dataset, path):
+            progress(Progress("note", f"{changed} is not the published file, so numbers differ from the paper's"))
         return frame
     with downloads_folder() as downloads:
         folder = downloads / f"efa-{name}"
@@ -220,9 +221,10 @@ def load_item_names(name: str, data: str | Path | None = None) -> Mapping[int, s
         return dataset.name_items(folder) if folder.exists() else {}
 
 
-def _note_changes(dataset: DataSet, data: Path, progress: ProgressCallback) -> None:
-    """Tell which files of the user, of those that a download would get, have another content."""
+def _list_changed(dataset: DataSet, data: Path) -> list[Path]:
+    """The files of the user, of those that a download would get, that have another content."""
     folder = folder_of(data)
+    changed = []
     for file in dataset.files:
         if file.replaced_by and look_for(folder, file.replaced_by):
             continue
@@ -236,7 +238,8 @@ def _note_changes(dataset: DataSet, data: Path, progress: ProgressCallback) -> N
         try:
             _verify(file, path)
         except DataError:
-            progress(Progress("note", f"{path} is not the published file, so numbers differ from the paper's"))
+            changed.append(path)
+    return changed
 
 
 def _fetch_files(dataset: DataSet, folder: Path, progress: ProgressCallback) -> None:

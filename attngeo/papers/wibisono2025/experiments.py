@@ -37,7 +37,6 @@ from attngeo.papers.wibisono2025.options import (
     list_settings,
 )
 from attngeo.papers.wibisono2025.splits import Split
-from attngeo.progress import ProgressCallback
 from attngeo.provenance import describe_code
 from attngeo.session import Session
 from attngeo.studies.results import ResultRecord, locate_record
@@ -91,13 +90,12 @@ class EfaRun:
 
         def compute(_: list[int]) -> list[runs.Answer]:
             state = None if record is None else record.folder
-            metrics = self._compute(split, state, session.progress)
+            metrics = self._compute(split, state, session)
             rows: Rows = [{"metric": name, "value": value} for name, value in metrics.items()]
             choices = {name: value for name, value in self.choices if name in CHOICES}
             return [(rows, {"options": choices})]
 
-        fresh = session.results.fresh or self._is_unsaved()
-        (rows,) = answer_cases(self.name, [record], compute, session.progress, fresh=fresh)
+        (rows,) = answer_cases(self.name, [record], compute, session, fresh=self._is_unsaved())
         labels = {name: getattr(self, name) for name in LABELS}
         return [labels | row for row in rows]
 
@@ -114,7 +112,7 @@ class EfaRun:
         is_same = saved.architecture_.replace(longest=None) == self.architecture
         return not is_same or saved.options_.replace(device="cpu") != self.options.replace(device="cpu")
 
-    def _compute(self, split: Split, state: Path | None, progress: ProgressCallback) -> dict[str, float]:
+    def _compute(self, split: Split, state: Path | None, session: Session) -> dict[str, float]:
         """The metrics of test rows. state: the folder from which an interrupted training resumes."""
         if self.options is None or self.architecture is None:
             return TRIVIAL[self.model](split, self.direction, self.setting)
@@ -125,7 +123,7 @@ class EfaRun:
         longest = max(int(rows.groupby("sequence").size().max()) for rows in split)
         architecture = self.architecture.replace(longest=longest)
         model = ExponentialFamilyAttention(**{**dict(self.options), "architecture": architecture})
-        model.fit(split.train, validation=split.validation, folder=state, progress=progress)
+        model.fit(split.train, validation=split.validation, folder=state, progress=session.progress)
         if self.folder is not None:
             named = copy(model)
             named.items_ = rename_items(model.items_, names)

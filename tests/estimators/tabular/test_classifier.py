@@ -26,8 +26,9 @@ from support.plain_recipe import BATCH, DROPOUT, HEADS, HIDDEN, RATE, WIDTH, Pla
 
 from attngeo.errors import TableError, TrainingError, UsageError
 from attngeo.estimators import AttentionClassifier, AttentionImputer, fit_together
+from attngeo.estimators.tabular.cell_layout import MISSING
 from attngeo.estimators.tabular.classifier import TableModel
-from attngeo.estimators.tabular.network import MISSING, MaskedRows
+from attngeo.estimators.tabular.masking import MaskedRows
 
 COLORS, WEIGHTS, LABELS = ["blue", "red"], ["heavy", "light", "medium"], ["no", "yes"]
 FEATURES = ["color", "weight"]

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attngeo.estimators.tabular.network import CHUNK, MISSING, CellLayout, MaskedRows, TableAttention
+from attngeo.estimators.tabular.cell_layout import MISSING, CellLayout
+from attngeo.estimators.tabular.masking import CHUNK, MaskedRows
+from attngeo.estimators.tabular.network import TableAttention
 from attngeo.training.loop import draw_generator
 
 HEADS, HEAD_SIZE, HIDDEN = 2, 3, 5

@@ -53,6 +53,15 @@ def write_archive(folder: Path, days: Days, cities: Sequence[str] = CITIES, *, s
     write_table(folder / ARCHIVE, HEADER.split(","), rows)
 
 
+def assert_refused(folder: Path, name: str, old: str, new: str) -> None:
+    """The temperatures of the folder cannot be read if a text in one of its files is another one."""
+    text = (folder / name).read_text()
+    assert old in text
+    (folder / name).write_text(text.replace(old, new, 1))
+    with refuses(DataError, folder.name):
+        read_temperatures(folder)
+
+
 def test_lags_are_the_days_before(tmp_path: Path) -> None:
     days = make_days([2008, 2013, 2019])
     write_wide(tmp_path, days)
@@ -130,11 +139,7 @@ def test_bad_tables_are_one_line(tmp_path: Path, name: str, old: str, new: str) 
     days[date(2008, 10, 1)][0] = 20.0
     write_wide(tmp_path, days)
     write_coordinates(tmp_path)
-    text = (tmp_path / name).read_text()
-    assert old in text
-    (tmp_path / name).write_text(text.replace(old, new, 1))
-    with refuses(DataError, tmp_path.name):
-        read_temperatures(tmp_path)
+    assert_refused(tmp_path, name, old, new)
 
 
 @pytest.mark.parametrize(
@@ -154,11 +159,7 @@ def test_a_bad_archive_is_one_line(tmp_path: Path, name: str, old: str, new: str
     days[date(2010, 10, 9)][0] = 21.5
     write_archive(tmp_path, days, sites_until=2018)
     write_coordinates(tmp_path)
-    text = (tmp_path / name).read_text()
-    assert old in text
-    (tmp_path / name).write_text(text.replace(old, new, 1))
-    with refuses(DataError, tmp_path.name):
-        read_temperatures(tmp_path)
+    assert_refused(tmp_path, name, old, new)
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
