@@ -42,6 +42,7 @@ COMPLETE = (
     "reports/pretraining",
     "reports/quantisation",
     "reports/symmetric-init",
+    "reports/tabular",
 )
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 MARKER = re.compile(r"<!-- (?P<file>(?!generated|given)[\w./-]+):\s+(?P<expression>.+?) -->", re.DOTALL)
