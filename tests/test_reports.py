@@ -43,6 +43,7 @@ COMPLETE = (
     "reports/quantisation",
     "reports/symmetric-init",
     "reports/tabular",
+    "reports/theory",
 )
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 MARKER = re.compile(r"<!-- (?P<file>(?!generated|given)[\w./-]+):\s+(?P<expression>.+?) -->", re.DOTALL)
