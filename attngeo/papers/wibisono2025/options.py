@@ -134,7 +134,7 @@ SETTINGS: Mapping[str, ExperimentSettings] = {
     ),
     "movielens-sequence": ExperimentSettings(
         options=ITEMS | {"max_epochs": 2000, "batch_size": COPIES // 15}, architecture=OF_ITEMS,
-        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-of-the-rest", "softmax-regression"),
+        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-without-repeats", "softmax-regression"),
     ),
     "movielens-ratings": ExperimentSettings(
         options=SMALL | {"max_epochs": 1000, "batch_size": COPIES // 14}, architecture=OF_RATINGS,
@@ -143,7 +143,7 @@ SETTINGS: Mapping[str, ExperimentSettings] = {
     ),
     "instacart": ExperimentSettings(
         options=ITEMS | {"max_epochs": 1000, "patience": 0, "batch_size": COPIES // 11}, architecture=OF_ITEMS,
-        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-of-the-rest", "softmax-regression"),
+        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-without-repeats", "softmax-regression"),
     ),
     TEMPERATURE: ExperimentSettings(
         options=SMALL | {
