@@ -17,10 +17,10 @@ from attngeo.papers.wibisono2025.baselines import (
     measure_persistence,
     measure_ratings,
     measure_regression,
-    measure_without_repeats,
     measure_ridge,
     measure_truth,
     measure_unigram,
+    measure_without_repeats,
 )
 from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset
 from attngeo.papers.wibisono2025.splits import Split
