@@ -416,7 +416,9 @@ REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {
     "text as number": ({"value": VALUES, "covariates": "genre:number"}, TableError, ["row 1", "'genre'", "number"]),
     "text as time": ({"value": VALUES, "covariates": "genre:time"}, TableError, ["row 1", "'genre'", "2020-01-31"]),
     "values of items": ({"part": "items", "value": "rating:poisson"}, UsageError, ["value has no effect", "items"]),
-    "embedding of items": ({"part": "items", "value_embedding": "lookup"}, UsageError, ["value_embedding has no effect"]),
+    "values of items, looked up": (
+        {"part": "items", "value_embedding": "lookup"}, UsageError, ["value_embedding has no effect"]
+    ),
     "outputs of items": ({"part": "items", "output_units": (8,)}, UsageError, ["output_units has no effect"]),
     "nothing": ({"value": ("rating:poisson", "empty:gaussian")}, TableError, ["'empty'", "has no values"]),
     "both without values": ({"part": "both"}, TableError, ["no column 'value'"]),
