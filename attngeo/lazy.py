@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import ast
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 from attngeo.errors import require_extra
+
+
+@contextmanager
+def hide_advice() -> Iterator[None]:
+    """Inside, bitsandbytes does not log which packages to install, as it does when transformers imports it."""
+    logger = logging.getLogger("bitsandbytes")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def import_when_used(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
@@ -42,7 +56,7 @@ def import_when_used(package: str) -> tuple[Callable[[str], object], Callable[[]
         if name.startswith("__") or name not in find_homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = find_homes()[name]
-        with require_extra():
+        with require_extra(), hide_advice():
             return import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
 
     def list_names() -> list[str]:

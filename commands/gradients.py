@@ -30,7 +30,7 @@ PairsOutput = Annotated[
 # Titles of the columns of an update, as a terminal has room for them.
 TITLES = {
     "column_spread": "columns", "row_spread": "rows", "beta_symmetry": "pairs", "context_share": "context",
-    "prediction_share": "predicted",
+    "prediction_share": "attending",
 }  # fmt: skip
 
 
@@ -49,13 +49,14 @@ def gradients(
     The model runs on sequences of the text. With the gradient β of the loss by the attention logits and the inputs X of
     attention, the update of W_qk is Xᵀ·β·X (Saponati et al. 2025, Proposition 2.1). It is scored as W_qk is. Chance is
     the score if each row of β is shuffled. Columns and rows: variance of their norms, over the mean square. Pairs:
-    correlation of β of two tokens in both directions. Context and predicted: share of the first half of the positions.
+    correlation of β of two tokens in both directions. Context: share of the first half of the positions as contexts;
+    attending: as the tokens that attend.
     A second table scores the change of W_qk by a step of gradient descent on Wq and Wk (Remark S1.6). Files, csv and
     json have the rows of heads and more columns, too.
 
     Examples:
         attngeo gradients demo:encoder
-        attngeo gradients demo:decoder --text notes.txt --seq-len 32 -o updates.csv
+        attngeo gradients demo:decoder --text notes.txt --sequences 48 -o updates.csv
         attngeo gradients ./checkpoint --text Salesforce/wikitext --objective clm
         attngeo gradients demo:decoder --pairs-output pairs.parquet
     """
@@ -84,7 +85,7 @@ def _print_updates(frame: pd.DataFrame) -> None:
         [*_list_columns(), *tokens],
         title=printable(" · ".join(map(str, parts))),
         section=["stack"],
-        expendable=["stack", "predicted", "context", "rows", "columns", "pairs"],
+        expendable=["stack", "attending", "context", "rows", "columns", "pairs"],
     )
     print_stacks(frame)
     if frame[f"{CHANGE}symmetry"].isna().all():

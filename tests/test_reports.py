@@ -37,10 +37,13 @@ COMPLETE = (
     "attngeo/papers/wibisono2023",
     "attngeo/papers/wibisono2025",
     "reports/demo-models",
+    "reports/gradients",
     "reports/pretrained",
     "reports/pretraining",
     "reports/quantisation",
     "reports/symmetric-init",
+    "reports/tabular",
+    "reports/theory",
 )
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 MARKER = re.compile(r"<!-- (?P<file>(?!generated|given)[\w./-]+):\s+(?P<expression>.+?) -->", re.DOTALL)

@@ -39,6 +39,8 @@ LONGEST_POINTER = 1024
 ADVICE_FOR_POINTERS = "it stands for a file that git-lfs has not fetched; run git lfs pull in its folder"
 # How the names of threads that open files begin. One that waits for a server keeps the process until that has answered.
 THREADS = "attngeo-open"
+# Folders inside one without a configuration that its error names.
+MOST_FOLDERS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,8 +325,10 @@ def find_checkpoint(path: Path, config: Mapping[str, Any] | None = None) -> Foun
         if any(path.glob(f"*{GGUF}")):
             return find_checkpoint(path / find_only_weights(path))
         refuse_other_folders(path)
-        if (path / "model/config.json").is_file():
-            raise CorruptCheckpointError(f"no config.json in {path}; give {path / 'model'}, which has one")
+        inner = sorted(file.parent for file in path.glob("*/config.json"))
+        if inner:
+            shown = " or ".join(map(str, inner[:MOST_FOLDERS]))
+            raise CorruptCheckpointError(f"no config.json in {path}; give a folder in it that has one: {shown}")
     if config is None:
         config = read_config(path / "config.json")
     name = stated_weights(config)

@@ -48,5 +48,5 @@ class GradientOptions(Options):
         shown_default="what the model was trained on",
     )
     sequences: int = option(24, "Number of sequences, drawn from the whole text", panel=INPUT, least=1)
-    seq_len: int = option(64, "Tokens per sequence", panel=INPUT, least=2)
+    seq_len: int = option(32, "Tokens per sequence, no more than in the training of the model", panel=INPUT, least=2)
     seed: int = option(0, "Seed of the sequences, the masks and the shuffles", panel=COMPUTATION, least=0)

@@ -28,6 +28,8 @@ HERE = Path(__file__).parent
 DEMO_SEEDS, TRAINING_SEEDS = range(5), range(2)
 # Updates between two measurements of a training, and sequences of its length that are measured.
 EVERY, SEQUENCES = 100, 192
+# Tokens of the sequences of the training of the demo models, and twice as many.
+LENGTHS = (32, 64)
 # The recipe of the demo models, of which the first 2,000 updates are measured.
 DEMO_RECIPE = {"seq_len": 32, "steps": 12_000, "batch_size": 64, "lr": 2e-3, "warmup": 500, "weight_decay": 0.1}
 DEMO_RECIPES = {"mlm": DEMO_RECIPE | {"mlm_probability": 0.3}, "clm": DEMO_RECIPE}
@@ -94,6 +96,16 @@ def measure_demos(wikitext: str) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def measure_lengths() -> pd.DataFrame:
+    """`demo:decoder` on the novels, with sequences as long as in training and twice as long: five draws of 96."""
+    frames = [
+        measure("demo:decoder", sequences=96, seq_len=length, seed=seed).rows.assign(seq_len=length, seed=seed)
+        for length in LENGTHS
+        for seed in DEMO_SEEDS
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
 def measure_training(options: TextPretrainOptions, folder: Path, last: int) -> pd.DataFrame:
     """The first updates of a training, measured on fixed sequences of its text."""
     objective = options.objective
@@ -134,5 +146,6 @@ def write(frame: pd.DataFrame, name: str) -> None:
 
 if __name__ == "__main__":
     write(measure_demos(sys.argv[1]), "demos.csv")
+    write(measure_lengths(), "lengths.csv")
     write(pd.concat(measure_trainings({"mlm": {}, "clm": {}}, TRAINING_SEEDS)), "training.csv")
     write(pd.concat(measure_trainings(DEMO_RECIPES, [0])), "demo-training.csv")

@@ -57,7 +57,12 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str,
     "a config one folder below": (
         lambda f: write_single(f / "model"),
         CorruptCheckpointError,
-        ("config.json", "/model,"),
+        ("config.json", "/model"),
+    ),
+    "configs in two folders below": (
+        lambda f: [write_single(f / part) for part in ("values", "items")],
+        CorruptCheckpointError,
+        ("config.json", "/items or ", "/values"),
     ),
     "config not JSON": (
         lambda f: (f / "config.json").write_text("{"),

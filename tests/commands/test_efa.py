@@ -110,6 +110,15 @@ def test_a_fit_says_how_the_training_of_each_part_ended(inside: Command, baskets
     )
 
 
+def test_errors_name_the_folders_of_both_parts(inside: Command, baskets: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    fit = ["efa", "fit", baskets, "--part", "both", "--value", "value:poisson", *SMALL, "--save", model]
+    assert inside(*fit).returncode == 0
+    assert_fails(inside("score", model), 4, "config.json", f"{model / 'items'} or {model / 'values'}")
+    assert_fails(inside("efa", "attention", model, "Limes,Tea"), 2, "no values", "give the folder items")
+    assert_shows(inside("efa", "attention", model / "items", "Limes,Tea").stdout, "1 Limes")
+
+
 def test_several_values_covariates_and_both_parts_are_fitted_and_used(
     inside: Command, baskets: Path, tmp_path: Path
 ) -> None:

@@ -75,7 +75,7 @@ def test_what_cannot_be_measured_is_one_line_with_an_exit_code(inside: Command, 
         shutil.copy(tokeniser / name, bloom / name)
     cases = [
         (4, ["demo:minilm"], ["BertModel", "head"]),
-        (4, ["demo:encoder", "--text", tmp_path / "one.txt"], ["one.txt", 2, 64, "--seq-len"]),
+        (4, ["demo:encoder", "--text", tmp_path / "one.txt"], ["one.txt", 2, 32, "--seq-len"]),
         (4, ["demo:encoder", "--text", text, "--sequences", 99_999], ["99999", "--sequences"]),
         (3, ["demo:encoder", "--text", tmp_path / "none.txt"], ["none.txt"]),
         (4, ["demo:encoder", "--text", tmp_path / "empty.txt"], ["empty.txt", "give another one"]),

@@ -39,7 +39,7 @@ PLACES = pd.DataFrame(
 EFA: tuple[tuple[pd.DataFrame, dict[str, Any]], ...] = (
     (ROWS, {"family": "poisson"}),
     (ROWS, {"family": "gaussian", "direction": "uni", "coordinates": ("x", "y"), "lags": ("before",), "join": 4}),
-    (ROWS, {"family": "binomial:2", "embedding": "truncated", "head": (3,)}),
+    (ROWS, {"family": "binomial:2", "value_embedding": "lookup", "output_units": (3,)}),
     (ROWS, {"value": ("value:poisson", "before:gaussian"), "covariates": ("x", "y:category", "before_day:time")}),
     (ROWS, {"part": "items", "covariates": ("y:category", "x")}),
     (ROWS, {"part": "items", "head_size": 3, "norm": True, "feed_forward": 3}),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -109,6 +111,12 @@ def test_a_model_in_memory_requires_a_tokeniser_and_is_left_as_it_was(built: Cal
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in before.items() if "layer" in name)
 
 
+def test_the_import_prints_no_advice_of_other_packages() -> None:
+    code = "from attngeo.gradients import measure"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (run.stdout, run.stderr) == ("", "")
+
+
 def refuse(kind: type[AttnGeoError], *facts: str, model: Any = "demo:encoder", **options: Any) -> None:
     with pytest.raises(kind) as caught:
         measure(model, options=GradientOptions(**options))
@@ -119,7 +127,7 @@ def refuse(kind: type[AttnGeoError], *facts: str, model: Any = "demo:encoder", *
 
 def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("a\n")
-    refuse(DataError, "one.txt has 2 tokens", "64", "seq_len", text=str(tmp_path / "one.txt"))
+    refuse(DataError, "one.txt has 2 tokens", "32", "seq_len", text=str(tmp_path / "one.txt"))
     (tmp_path / "empty.txt").write_text("\n")
     refuse(DataError, "empty.txt", "no column holds text", "text_column", text=str(tmp_path / "empty.txt"))
     (tmp_path / "few.txt").write_text("words of a text\n" * 40)

@@ -43,7 +43,7 @@ def describe_data(
         sizes["places"] = tuple(tuple(place) for place in train.coordinates[: train.starts[1]].tolist())
         for table in tables:
             check_places(table, sizes["places"])
-    has_levels = architecture.embedding == "truncated"
+    has_levels = architecture.value_embedding == "lookup"
     if has_levels:
         sizes["levels"] = _count_levels(tables)
     assert train.values is not None
@@ -68,9 +68,9 @@ def _count_levels(tables: Sequence[Sequences]) -> int:
     largest = int(max(float(table.values.nan_to_num().max()) for table in tables if table.values is not None))
     if largest > LARGEST_LEVEL:
         raise UsageError(
-            f"$embedding is truncated, one vector for each whole number, but values go up to {largest:,}, expected "
+            f"$value_embedding is lookup, one vector for each whole number, but values go up to {largest:,}, expected "
             f"at most {LARGEST_LEVEL:,}; choose network",
-            "embedding",
+            "value_embedding",
         )
     return max(largest, 0) + 1
 

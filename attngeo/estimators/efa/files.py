@@ -204,7 +204,10 @@ def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
         return read_like(model, text)
     if model.part_ != "items" or model.options_.covariates:
         lacks = "covariates" if model.part_ == "items" else "values"
-        raise UsageError(f"{text!r:.60} has no {lacks}, expected a file ({' '.join(SUFFIXES)}) for a model of {lacks}")
+        problem = f"{text!r:.60} has no {lacks}, expected a file ({' '.join(SUFFIXES)}) for a model of {lacks}"
+        if model.part_ == "both" and not model.options_.covariates:
+            problem += "; for items alone, give the folder items in that of the model"
+        raise UsageError(problem)
     names = next(csv.reader([text], skipinitialspace=True))
     items = [find_item(model, name.strip()) for name in names]
     options = model.options_

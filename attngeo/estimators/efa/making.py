@@ -99,16 +99,16 @@ def _make_value_attention(options: EfaOptions, architecture: Architecture, shape
     tokens = ValueShape(
         size=options.width,
         items=shape.items,
-        both=architecture.both,
+        two_item_vectors=architecture.two_item_vectors,
         coordinates=shape.coordinates,
         covariates=shape.covariate_sizes,
         columns=len(shape.values),
         lags=shape.lags,
-        value=architecture.embedding,
+        value=architecture.value_embedding,
         levels=shape.levels,
         positions=_count_positions(options, shape),
         join=architecture.join,
-        head=tuple(architecture.head) if architecture.readout == "network" else None,
+        output_units=tuple(architecture.output_units) if architecture.readout == "network" else None,
         bias=architecture.bias,
     )
     layers = _shape_attention(options, architecture, tokens.attended)

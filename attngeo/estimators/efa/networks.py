@@ -173,30 +173,30 @@ class ItemAttention(AttentionNetwork):
 class ValueShape:
     """The parts of a token of the value part, and how its number is read.
 
-    size: of each vector that is a part of it: K, and K'. items: D, with an embedding each; 0 for none. both: whether
-    center and context embeddings of the item are in the token, as in the paper, or the context embedding only.
-    coordinates: dimensions of τ, of which a network g with `hidden` units makes a vector; 0 for none. covariates: how
-    many categories and numbers, as those of `Covariates`. columns: d_y. lags: previous copies of the observations, with
-    an embedding of time. value: λ1, "identity" (the values, [MASK] is 0), "truncated" (a vector for each of `levels`
-    whole numbers from 0, the sum over columns; values lose their fractions, and others have the nearest vector) or
-    "network" (of all columns, and of which a position has). positions: the longest sequence, or 0. join: units of a
-    hidden layer through which each token goes first, to `size`; 0 for none. head: hidden units of λ2; None reads the
-    last d_y numbers of the vector. bias: whether g has biases.
+    size: of each vector that is a part of it: K, and K'. items: D, with an embedding each; 0 for none.
+    two_item_vectors: whether center and context embeddings of the item are in the token, as in the paper, or the
+    context embedding only. coordinates: dimensions of τ, of which a network g with `hidden` units makes a vector; 0 for
+    none. covariates: how many categories and numbers, as those of `Covariates`. columns: d_y. lags: previous copies of
+    the observations, with an embedding of time. value: λ1, "identity" (the values, [MASK] is 0), "lookup" (a vector for
+    each of `levels` whole numbers from 0, the sum over columns; values lose their fractions, and others have the
+    nearest vector) or "network" (of all columns, and of which a position has). positions: the longest sequence, or 0.
+    join: units of a hidden layer through which each token goes first, to `size`; 0 for none. output_units: hidden units
+    of λ2; None reads the last d_y numbers of the vector. bias: whether g has biases.
     """
 
     size: int = 32
     items: int = 0
-    both: bool = True
+    two_item_vectors: bool = True
     coordinates: int = 0
     hidden: int = 128
     covariates: tuple[int, int] = (0, 0)
     columns: int = 1
     lags: int = 0
-    value: Literal["identity", "truncated", "network"] = "identity"
+    value: Literal["identity", "lookup", "network"] = "identity"
     levels: int = 0
     positions: int = 0
     join: int = 0
-    head: tuple[int, ...] | None = ()
+    output_units: tuple[int, ...] | None = ()
     bias: bool = True
 
     @property
@@ -204,7 +204,7 @@ class ValueShape:
         """The size of a token: 2K + K' in the paper, if it has no more parts."""
         vectors = [bool(self.coordinates), any(self.covariates), bool(self.lags), self.value != "identity"].count(True)
         if self.items:
-            vectors += 2 if self.both else 1
+            vectors += 2 if self.two_item_vectors else 1
         numbers = self.columns if self.value == "identity" else 0
         return numbers + self.size * vectors
 
@@ -229,13 +229,13 @@ class ValueAttention(AttentionNetwork):
         self.shape = shape
         if shape.items:
             self.context = nn.Embedding(shape.items, shape.size)
-            self.center = nn.Embedding(shape.items, shape.size) if shape.both else None
+            self.center = nn.Embedding(shape.items, shape.size) if shape.two_item_vectors else None
         if shape.coordinates:
             self.place = make_network(shape.coordinates, (shape.hidden,), shape.size, bias=shape.bias)
         self.covariates = Covariates(*shape.covariates, shape.size, shape.hidden) if any(shape.covariates) else None
         self.lag = nn.Embedding(shape.lags + 1, shape.size) if shape.lags else None
         self.level: nn.Module
-        if shape.value == "truncated":
+        if shape.value == "lookup":
             self.level = nn.Embedding(shape.columns * shape.levels, shape.size)
         elif shape.value == "network":
             inputs = 2 * shape.columns if shape.columns > 1 else 1
@@ -245,7 +245,9 @@ class ValueAttention(AttentionNetwork):
         self.join = make_network(shape.token, (shape.join,), shape.size) if shape.join else None
         self.position = nn.Embedding(shape.positions, shape.attended) if shape.positions else None
         self.attention = MaskedAttention(attention)
-        self.head = None if shape.head is None else make_network(shape.attended, shape.head, shape.columns)
+        self.head = (
+            None if shape.output_units is None else make_network(shape.attended, shape.output_units, shape.columns)
+        )
 
     def embed(self, batch: Batch) -> Tokens:
         """The input of the layers."""
@@ -287,7 +289,7 @@ class ValueAttention(AttentionNetwork):
         values = torch.where(is_stated, values, 0)
         if shape.value == "identity":
             return values
-        if shape.value == "truncated":
+        if shape.value == "lookup":
             first = torch.arange(shape.columns, device=values.device) * shape.levels
             vectors: Tensor = self.level(values.long().clamp(0, shape.levels - 1) + first)
             return (vectors * is_stated[..., None]).sum(-2)

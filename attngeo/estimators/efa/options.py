@@ -30,7 +30,7 @@ Model = Literal["efa", "fm"]
 Direction = Literal["bi", "uni"]
 Scale = Literal["width", "head"]
 Weights = Literal["softmax", "linear", "relu"]
-Embedding = Literal["network", "truncated", "identity"]
+ValueEmbedding = Literal["network", "lookup", "identity"]
 Readout = Literal["network", "last"]
 Pooling = Literal["mean", "sum", "seen"]
 Init = Literal["torch", "keras"]
@@ -64,7 +64,7 @@ SHORT = "What to do with a sequence of one row, which no other row predicts: sto
 def _parse_units(units: Any) -> tuple[int, ...]:
     """Whole numbers from 1. Raises UsageError."""
     counts = units if isinstance(units, list | tuple) else [units]
-    return tuple(whole("head", count, 1) for count in counts)
+    return tuple(whole("output_units", count, 1) for count in counts)
 
 
 def _parse_pairs(columns: Any) -> Any:
@@ -80,9 +80,15 @@ class Architecture(Options):
     Raises UsageError for a value outside its limits.
     """
 
-    longest: int | None = option(None, "Most positions of a sequence; as in the data", panel=MODEL, least=1)
+    longest: int | None = option(
+        None, "Positions of the longest sequence", panel=MODEL, least=1, shown_default="as in the data"
+    )
     head_size: int | None = option(
-        None, "Size of a head; numbers of a token / heads, rounded down", panel=MODEL, least=1
+        None,
+        "Numbers of a query, key or value of a head",
+        panel=MODEL,
+        least=1,
+        shown_default="those of a token / heads, rounded down",
     )
     scale: Scale = option("width", "Products are divided by the width, or by √(head size)", panel=MODEL)
     weights: Weights = option(
@@ -97,26 +103,31 @@ class Architecture(Options):
     feed_forward: int = option(
         0, "Hidden units of a feed-forward layer after each attention; 0 for none", panel=MODEL, least=0
     )
-    both: bool = option(True, "Give tokens of values two vectors of the item, or one", panel=MODEL)
-    embedding: Embedding = option(
+    two_item_vectors: bool = option(
+        True, "Put both the context vector and the center vector of the item into the token of a value", panel=MODEL
+    )
+    value_embedding: ValueEmbedding = option(
         "network",
-        "How values enter: through a network; by a vector for each whole number from 0, without fractions; or as they "
-        "are, 0 where they are masked",
+        "What makes a vector of a value: a network; lookup, a table with a vector for each whole number from 0, to "
+        "which values are rounded down; or identity, the value itself, and 0 for a masked one",
         panel=MODEL,
     )
-    join: int = option(0, "Hidden units through which each token goes first; 0 for none", panel=MODEL, least=0)
-    head: Sequence[int] = option(
-        (32,), "Hidden units before the parameter of the family", panel=MODEL, parse=_parse_units, repeated=True
+    join: int = option(
+        0, "Hidden units of a network between tokens and the first layer; 0 for no network", panel=MODEL, least=0
+    )
+    output_units: Sequence[int] = option(
+        (32,), "Hidden units of the output network, layer by layer", panel=MODEL, parse=_parse_units, repeated=True
     )
     readout: Readout = option(
-        "network", "How the parameter of the family is read: by a network, or as the last number", panel=MODEL
+        "network", "What reads the parameter of the family: the output network, or the last number", panel=MODEL
     )
     pooling: Pooling = option(
         "mean",
-        "What the factor model divides the sum of a context by: the length less 1, 1, or how many are seen",
+        "What the factor model divides the sum of a context by: the length less 1 (mean), 1 (sum), or the number of "
+        "rows that are seen (seen)",
         panel=MODEL,
     )
-    start: bool = option(False, "Let the factor model have a vector of its own for the start", panel=MODEL)
+    start: bool = option(False, "Add a learned vector to the sums of the factor model of items", panel=MODEL)
     init: Init = option("torch", "How parameters start: as torch's modules, or as those of Keras", panel=MODEL)
 
 
@@ -197,7 +208,7 @@ class EfaOptions(EstimatorOptions):
     n_layers: int = option(2, "Layers of attention", panel=MODEL, flags=("--layers",), least=1, most=1000)
     n_heads: int = option(2, "Heads of attention", advanced=True, panel=MODEL, flags=("--heads",), least=1)
     item_vectors: bool = option(
-        True, "Give tokens of values a vector of their item, if there are items", advanced=True, panel=MODEL
+        True, "Put vectors of the item into the token of a value, if rows have items", advanced=True, panel=MODEL
     )
     standardise: bool = option(
         True,

@@ -21,7 +21,7 @@ OF_PLACES = ("coordinates", "neighbours", "distance")
 OF_VALUES = ("value", "coordinates", "lags", "item_vectors")
 OF_ITEMS = ("repeats",)
 # Choices of an architecture that only models of values have.
-ARCHITECTURE_OF_VALUES = ("both", "embedding", "join", "head", "readout")
+ARCHITECTURE_OF_VALUES = ("two_item_vectors", "value_embedding", "join", "output_units", "readout")
 
 
 def choose_parts(options: EfaOptions, train: pd.DataFrame) -> tuple[tuple[ModelledPart, ...], bool]:

@@ -75,7 +75,7 @@ class SavedEfa(SavedModel):
             expected["values"] = len(options.families)
             expected["coordinates"] = len(options.coordinates)
             expected["lags"] = len(options.lags)
-            if self.architecture.embedding == "truncated":
+            if self.architecture.value_embedding == "lookup":
                 expected["levels"] = max(shape.levels, 1)
             if options.model == "fm" and not shape.items:
                 expected["places"] = shape.trained

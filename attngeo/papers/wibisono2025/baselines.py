@@ -36,7 +36,7 @@ def measure_unigram(split: Split, _direction: str, _setting: str) -> Metrics:
     return {"cross_entropy": float(-np.log(probabilities).mean())}
 
 
-def measure_rest(split: Split, direction: str, _setting: str) -> Metrics:
+def measure_without_repeats(split: Split, direction: str, _setting: str) -> Metrics:
     """Items as frequent as in training rows, but none occurs again: those of the context have probability 0."""
     probabilities = split.test["item"].map(_count_items(split))
     sequences = probabilities.groupby(split.test["sequence"])
@@ -190,7 +190,7 @@ def _square_errors(fit: Ridge, days: Days, city: int) -> np.ndarray:
 
 TRIVIAL: Mapping[str, Measure] = {
     "unigram": measure_unigram,
-    "unigram-of-the-rest": measure_rest,
+    "unigram-without-repeats": measure_without_repeats,
     "softmax-regression": measure_regression,
     "mean-per-item": measure_means,
     "bayes": measure_truth,

@@ -177,7 +177,7 @@ def check_theorem_1_values(seed: int = 0) -> Residuals:
 
 def _draw_value_part() -> ValueAttention:
     """A random value part, unidirectional, that uses center embeddings in no number that is read."""
-    shape = ValueShape(size=SIZE, items=ITEMS, head=None)
+    shape = ValueShape(size=SIZE, items=ITEMS, output_units=None)
     attention = AttentionShape(width=shape.attended, residual=False, output=False)
     model = randomise(ValueAttention(shape, attention, causal=True))
     layer = first_layer(model)

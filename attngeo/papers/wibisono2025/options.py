@@ -121,8 +121,8 @@ class ExperimentSettings:
 SMALL = {"width": 32, "standardise": False, "learning_rate": 1e-4, "short": "keep", "order": True}
 ITEMS = SMALL | {"part": "items", "repeats": True}
 OF_ITEMS = Architecture(init="keras", head_size=16)
-OF_RATINGS = OF_ITEMS.replace(both=False, embedding="truncated")
-OF_PLACES = OF_ITEMS.replace(norm=True, feed_forward=64, join=64, head=(128, 16))
+OF_RATINGS = OF_ITEMS.replace(two_item_vectors=False, value_embedding="lookup")
+OF_PLACES = OF_ITEMS.replace(norm=True, feed_forward=64, join=64, output_units=(128, 16))
 # The code divides products of queries and keys by √(head size); the sums of factor models of items by 1, and those of
 # values by the number of positions that are seen.
 CODE_OF_ITEMS = {"scale": "head", "pooling": "sum"}
@@ -134,7 +134,7 @@ SETTINGS: Mapping[str, ExperimentSettings] = {
     ),
     "movielens-sequence": ExperimentSettings(
         options=ITEMS | {"max_epochs": 2000, "batch_size": COPIES // 15}, architecture=OF_ITEMS,
-        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-of-the-rest", "softmax-regression"),
+        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-without-repeats", "softmax-regression"),
     ),
     "movielens-ratings": ExperimentSettings(
         options=SMALL | {"max_epochs": 1000, "batch_size": COPIES // 14}, architecture=OF_RATINGS,
@@ -143,7 +143,7 @@ SETTINGS: Mapping[str, ExperimentSettings] = {
     ),
     "instacart": ExperimentSettings(
         options=ITEMS | {"max_epochs": 1000, "patience": 0, "batch_size": COPIES // 11}, architecture=OF_ITEMS,
-        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-of-the-rest", "softmax-regression"),
+        published=CODE_OF_ITEMS, trivial=("unigram", "unigram-without-repeats", "softmax-regression"),
     ),
     TEMPERATURE: ExperimentSettings(
         options=SMALL | {

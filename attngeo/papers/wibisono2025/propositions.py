@@ -49,7 +49,7 @@ def attention_of_places(factors: SpatialFactors) -> ValueAttention:
     assert isinstance(last, nn.Linear)
     size = last.out_features
     width = size + 1
-    shape = ValueShape(size=size, coordinates=first.in_features, hidden=first.out_features, head=None)
+    shape = ValueShape(size=size, coordinates=first.in_features, hidden=first.out_features, output_units=None)
     attention = AttentionShape(width=width, kind="linear", residual=False, output=False)
     model = ValueAttention(shape, attention).to(last.weight)
     model.place.load_state_dict(factors.place.state_dict())
@@ -65,7 +65,7 @@ def attention_of_values(factors: ValueFactors, length: int) -> ValueAttention:
     """The model of section 3.3, with linear attention, that equals a factor model in both directions (Prop. 3)."""
     items, size = factors.center.weight.shape
     width = 2 * size + 1
-    shape = ValueShape(size=size, items=items, head=None)
+    shape = ValueShape(size=size, items=items, output_units=None)
     attention = AttentionShape(width=width, kind="linear", residual=False, output=False)
     model = ValueAttention(shape, attention).to(factors.center.weight)
     assert model.center is not None

@@ -37,7 +37,7 @@ COVARIATES = ("genre", "age:number", "when:time")
 KINDS: dict[str, dict[str, Any]] = {
     "values": {"value": VALUES},
     "values, identity": {"value": VALUES, "n_layers": 1, "n_heads": 1},
-    "values of whole numbers": {"value": ("rating:poisson", "age:ordinal:90"), "embedding": "truncated"},
+    "values of whole numbers": {"value": ("rating:poisson", "age:ordinal:90"), "value_embedding": "lookup"},
     "values of places": {"value": VALUES, "coordinates": ("age",), "item_vectors": False},
     "covariates of values": {"value": VALUES, "covariates": COVARIATES},
     "covariates of items": {"part": "items", "covariates": COVARIATES},
@@ -155,10 +155,10 @@ def test_log_p_of_a_row_is_the_sum_over_the_values_that_it_has(direction: str) -
     assert measured["values", "rating"].without_context == pytest.approx(alone, abs=1e-4)
 
 
-@pytest.mark.parametrize("embedding", ["network", "truncated"])
+@pytest.mark.parametrize("embedding", ["network", "lookup"])
 def test_a_missing_value_is_no_number_and_a_row_without_any_is_predicted_and_not_seen(embedding: str) -> None:
     value = ("rating:poisson", "age:ordinal:90")
-    model = fit(value=value, embedding=embedding, size=2)
+    model = fit(value=value, value_embedding=embedding, size=2)
     lacking = ROWS.assign(rating=ROWS["rating"].where(ROWS.index != 1))
     found = model.predict(lacking)
     others = (ROWS["sequence"] == ROWS["sequence"][1]) & (ROWS.index != 1)
@@ -416,8 +416,10 @@ REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {
     "text as number": ({"value": VALUES, "covariates": "genre:number"}, TableError, ["row 1", "'genre'", "number"]),
     "text as time": ({"value": VALUES, "covariates": "genre:time"}, TableError, ["row 1", "'genre'", "2020-01-31"]),
     "values of items": ({"part": "items", "value": "rating:poisson"}, UsageError, ["value has no effect", "items"]),
-    "embedding of items": ({"part": "items", "embedding": "identity"}, UsageError, ["embedding has no effect"]),
-    "head of items": ({"part": "items", "head": (8,)}, UsageError, ["head has no effect", "items"]),
+    "values of items, looked up": (
+        {"part": "items", "value_embedding": "lookup"}, UsageError, ["value_embedding has no effect"]
+    ),
+    "outputs of items": ({"part": "items", "output_units": (8,)}, UsageError, ["output_units has no effect"]),
     "nothing": ({"value": ("rating:poisson", "empty:gaussian")}, TableError, ["'empty'", "has no values"]),
     "both without values": ({"part": "both"}, TableError, ["no column 'value'"]),
     "both without items": ({"part": "both", "value": VALUES, "item": "film"}, TableError, ["no column 'film'"]),

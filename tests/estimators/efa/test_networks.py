@@ -64,13 +64,13 @@ def test_the_item_part_is_attention_on_masked_sequences(causal: bool) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("value", ["identity", "truncated", "network"])
+@pytest.mark.parametrize("value", ["identity", "lookup", "network"])
 def test_the_value_part_is_attention_on_masked_values(value: Any, causal: bool) -> None:
     items, values, known = draw()
-    values = values.abs().clamp(max=2.9) if value == "truncated" else values
+    values = values.abs().clamp(max=2.9) if value == "lookup" else values
     shape = ValueShape(
-        size=3 if value == "identity" else 4, items=ITEMS, value=value, levels=3, hidden=5, positions=LENGTH, head=(5,),
-        both=value != "identity",
+        size=3 if value == "identity" else 4, items=ITEMS, value=value, levels=3, hidden=5, positions=LENGTH,
+        output_units=(5,), two_item_vectors=value != "identity",
     )  # fmt: skip
     model = randomise(ValueAttention(shape, AttentionShape(width=shape.attended, **TWO_LAYERS), causal=causal))
     found = model(Batch(known, items, values))
@@ -79,9 +79,9 @@ def test_the_value_part_is_attention_on_masked_values(value: Any, causal: bool) 
             embedded = values.clone()
             embedded[:, i] = 0
         else:
-            embedded = model.level(values[..., 0].long() if value == "truncated" else values)
+            embedded = model.level(values[..., 0].long() if value == "lookup" else values)
             embedded = torch.where((torch.arange(LENGTH) == i)[None, :, None], model.mask, embedded)
-        parts = [model.context(items), *([model.center(items)] if shape.both else []), embedded]
+        parts = [model.context(items), *([model.center(items)] if shape.two_item_vectors else []), embedded]
         x = attend(model, torch.cat(parts, -1) + model.position.weight, known, causal)
         rows = known[:, i]
         torch.testing.assert_close(found[rows, i], model.head(x[:, i])[rows])
@@ -92,7 +92,7 @@ def test_the_value_part_is_attention_on_masked_values(value: Any, causal: bool) 
 def test_a_value_changes_no_prediction_of_itself_nor_of_earlier_ones(causal: bool, layers: int) -> None:
     items, values, known = draw()
     known[:] = True
-    shape = ValueShape(size=3, items=ITEMS, head=())
+    shape = ValueShape(size=3, items=ITEMS, output_units=())
     attention = AttentionShape(width=shape.attended, layers=layers, heads=1)
     model = randomise(ValueAttention(shape, attention, causal=causal))
     before = model(Batch(known, items, values))
@@ -108,7 +108,7 @@ def test_earlier_values_are_context_and_time_is_told() -> None:
     torch.manual_seed(2)
     coordinates, values = torch.randn(5, 2, dtype=torch.float64), torch.randn(3, 5, 1, dtype=torch.float64)
     known = torch.ones(3, 5, dtype=torch.bool)
-    shape = ValueShape(size=6, coordinates=2, hidden=6, value="network", lags=2, join=8, head=(16, 8))
+    shape = ValueShape(size=6, coordinates=2, hidden=6, value="network", lags=2, join=8, output_units=(16, 8))
     model = randomise(ValueAttention(shape, AttentionShape(width=6, layers=2, heads=2, norm=True, feed_forward=7)))
     lagged = torch.randn(3, 2, 5, dtype=torch.float64)
     found = model(Batch(known, values=values, coordinates=coordinates, lagged=lagged))

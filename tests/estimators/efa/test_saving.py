@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[pd.DataFrame, dict[str, Any]]] = {
     "learned variance": (ROWS, {"family": "gaussian", "direction": "uni"}),
     "items": (ROWS, {"part": "items", "head_size": 3}),
     "coordinates": (ROWS, {"coordinates": ("x", "y"), "lags": ("x",), "join": 6, "norm": True, "feed_forward": 3}),
-    "levels": (ROWS, {"embedding": "truncated", "family": "ordinal:3"}),
+    "levels": (ROWS, {"value_embedding": "lookup", "family": "ordinal:3"}),
     "factors": (ROWS, {"model": "fm", "part": "items", "start": True}),
     "places": (PLACES, {"model": "fm", "coordinates": ("x", "y"), "neighbours": 1}),
 }
@@ -151,7 +151,11 @@ def set_value(folder: Path, place: str, value: object) -> None:
         ("options.width", True, ["options.width", "expected a whole number", True]),
         ("options.width", "4", ["options.width", "expected a whole number", "'4'"]),
         ("options.n_heads", 0, ["options.n_heads", "at least 1", "got 0"]),
-        ("architecture.head", [0.5], ["architecture.head", "architecture.head", "0.5", "expected a whole number"]),
+        (
+            "architecture.output_units",
+            [0.5],
+            ["architecture.output_units", "architecture.output_units", "0.5", "expected a whole number"],
+        ),
         ("options.position", ["x"], ["options.position", "expected a text"]),
         ("options.sequence", "\ud800", ["cannot be read", "JSON"]),
         ("options." + "a" * 100_000, 1, ["unknown key"]),

@@ -107,13 +107,13 @@ def test_a_family_of_ones_own_may_have_layers_and_other_kinds_of_statistics() ->
     assert measure_fit(model)["train"].without_context == pytest.approx(expected, abs=1e-3)
 
 
-def test_truncated_values_lose_their_fraction() -> None:
+def test_values_that_are_looked_up_lose_their_fraction() -> None:
     rows = draw_rows(lambda draw, count: draw.uniform(0, 3, count))
-    model = make_efa(**SMALL, embedding="truncated").fit(rows)
+    model = make_efa(**SMALL, value_embedding="lookup").fit(rows)
     whole = rows.assign(value=np.floor(rows["value"]))
     np.testing.assert_array_equal(model.predict(rows)["mean"], model.predict(whole)["mean"])
-    with refuses(UsageError, "embedding is truncated", "2,000,000,000", "100,000", "network"):
-        make_efa(**SMALL, embedding="truncated").fit(rows.assign(value=2e9))
+    with refuses(UsageError, "value_embedding is lookup", "2,000,000,000", "100,000", "network"):
+        make_efa(**SMALL, value_embedding="lookup").fit(rows.assign(value=2e9))
     with refuses(UsageError, "levels is 100000000000", "from 2 to 100000"):
         Ordinal(10**11)
 

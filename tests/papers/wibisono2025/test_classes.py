@@ -26,7 +26,7 @@ from attngeo.training.loop import seeded
 
 # λ1 reads values as they are, λ2 the last number; layers are those of Bai et al. 2023.
 THEOREM_2: dict[str, Any] = {
-    "weights": "relu", "embedding": "identity", "readout": "last", "bias": False, "residual": True,
+    "weights": "relu", "value_embedding": "identity", "readout": "last", "bias": False, "residual": True,
 }  # fmt: skip
 SECTION_3_3: dict[str, Any] = {"weights": "linear", "residual": False, "readout": "last"}
 PLACES: dict[str, Any] = {
@@ -107,7 +107,7 @@ def test_linear_attention_learns_ratings_that_depend_on_the_others(embedding: st
     train, test = table[table["sequence"] < 500], table[table["sequence"] >= 500]
     model = ExponentialFamilyAttention(
         family="gaussian:1", width=8, n_layers=1, n_heads=1, max_epochs=30, learning_rate=0.01, order=False,
-        validation_fraction=0, device="cpu", architecture=Architecture(**SECTION_3_3, embedding=embedding),
+        validation_fraction=0, device="cpu", architecture=Architecture(**SECTION_3_3, value_embedding=embedding),
     ).fit(train)  # fmt: skip
     errors = model.predict(test)["mean"] - test["value"]
     of_movie = test["item"].map(train.groupby("item")["value"].mean()) - test["value"]
