@@ -17,7 +17,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from itertools import chain
 from types import NoneType
@@ -135,7 +135,7 @@ def build_signature(
     """The function's signature with the keywords in place of its options."""
     fields = keywords.model_fields
     kept = [
-        parameter
+        parameter.replace(annotation=spell_out(parameter.annotation, function.__globals__))
         for name, parameter in inspect.signature(function).parameters.items()
         if name != "session" and name not in fields
     ]
@@ -148,6 +148,22 @@ def build_signature(
         for name in dict.fromkeys((*options, *rest))
     ]
     return inspect.Signature([*kept, *named])
+
+
+def spell_out(annotation: Any, names: Mapping[str, Any]) -> Any:
+    """An annotation with the types of aliases that are texts in place of their names, which `help` would show.
+
+    >>> spell_out("Model | Sequence[Model]", {"Model": "str | Path"})
+    'str | Path | Sequence[str | Path]'
+    """
+    if not isinstance(annotation, str):
+        return annotation
+
+    def find(name: re.Match[str]) -> str:
+        alias = names.get(name[0])
+        return alias if isinstance(alias, str) else name[0]
+
+    return re.sub(r"\b[A-Za-z_]\w*", find, annotation)
 
 
 def fill_in(docstring: str, name: str, options_class: type[Options]) -> str:

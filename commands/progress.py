@@ -35,12 +35,14 @@ LONGEST_SILENCE = 30.0
 
 
 class _Done(DownloadColumn):
-    """The amount done: bytes, or steps."""
+    """The amount done: bytes, or steps; empty while nothing is counted."""
 
     def render(self, task: Task) -> Text:
+        if not task.total:
+            return Text()
         if task.fields["unit"] == "bytes":
             return super().render(task)
-        return Text(f"{int(task.completed):,}/{int(task.total or 0):,}", style="progress.download")
+        return Text(f"{int(task.completed):,}/{int(task.total):,}", style="progress.download")
 
 
 class _Log(logging.Handler):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,3 +107,11 @@ def test_options_may_follow_the_model() -> None:
         attngeo.score("demo:minilm", options, options=options)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         attngeo.score("demo:minilm", options, options)  # type: ignore[call-arg]
+
+
+def test_help_names_what_a_model_is() -> None:
+    """Not the alias of its types, which is a text."""
+    functions = [getattr(attngeo, name) for name in dir(attngeo)]
+    signatures = [str(inspect.signature(function)) for function in functions if inspect.isfunction(function)]
+    assert not [signature for signature in signatures if re.search(r"\bModel\b", signature)]
+    assert str(inspect.signature(attngeo.verify)).startswith("(model: 'str | Path | ModelRef | torch.nn.Module', ")

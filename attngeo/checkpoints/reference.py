@@ -13,11 +13,11 @@ from attngeo.checkpoints.suggestions import did_you_mean
 from attngeo.errors import ModelNotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from torch import nn
+    import torch
 
 Kind = Literal["hub", "folder", "file", "demo"]
 # What names or is a model: a reference, a path, or a transformers model in memory.
-Model: TypeAlias = "str | Path | ModelRef | nn.Module"
+Model: TypeAlias = "str | Path | ModelRef | torch.nn.Module"
 
 # What the Hub accepts as a repository id: an optional owner and a name, of letters, digits, ".", "_" and "-".
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", re.ASCII)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -150,7 +152,8 @@ def _add_published(figure: go.Figure, published: pd.DataFrame, score: str) -> No
 def _add_measured(figure: go.Figure, summary: pd.DataFrame, score: str) -> None:
     """Add the median of each stack with a bar from quartile to quartile, and a label if there are few.
 
-    Names are beside the points if all have room, otherwise numbers, which the legend explains.
+    Names are beside the points if all have room, otherwise numbers, which the legend explains; points in a clump share
+    a label.
     """
     summary = summary.assign(role=summary["stack"].map(role_of))
     if len(summary) > MOST_LABELLED:
@@ -165,15 +168,15 @@ def _add_measured(figure: go.Figure, summary: pd.DataFrame, score: str) -> None:
         for role, stacks in summary.groupby("role", sort=False):
             _add_stacks(figure, stacks, score, escape_name(role))
         return
-    numbers = [str(number) for number in range(1, len(summary) + 1)]
-    positions = place_labels(points, [len(number) * LETTER for number in numbers], must_fit=False)
-    summary = summary.assign(label=numbers, position=positions)
+    labels, positions = place_numbers(points)
+    summary = summary.assign(label=labels, position=positions)
     has_stacks = len(summary) > summary["model"].nunique()
-    for number, model, stack in zip(numbers, summary["model"], summary["stack"], strict=True):
-        name = f"{number} {escape_name(model)}"
+    for index in range(len(summary)):
+        stacks = summary.iloc[[index]]
+        name = f"{index + 1} {escape_name(stacks['model'].item())}"
         if has_stacks:
-            name += f" · {escape_name(stack)}"
-        _add_stacks(figure, summary[summary["label"] == number], score, name)
+            name += f" · {escape_name(stacks['stack'].item())}"
+        _add_stacks(figure, stacks, score, name)
 
 
 def _add_stacks(figure: go.Figure, stacks: pd.DataFrame, score: str, name: str) -> None:
@@ -215,10 +218,59 @@ def _scale_points(figure: go.Figure, parameters: pd.Series, scores: pd.Series) -
     return list(zip(across * PANEL[0], down * PANEL[1], strict=True))
 
 
+def place_numbers(points: Sequence[Point]) -> tuple[list[str], list[str]]:
+    """The label of each point, its number from 1, and where it is. Points in a clump share one label: "1–6".
+
+    Points that cover each other are a clump; clumps are the smallest whose labels have room.
+
+    Args:
+        points: in pixels, from the left and upper edge of the panel.
+
+    Returns:
+        The labels, "" of a point whose clump has its label at another one; and positions, as of `place_labels`.
+    """
+    reach = MARKER
+    while True:
+        clumps = _group_points(points, reach)
+        labels = [""] * len(points)
+        for clump in clumps:
+            labels[clump[len(clump) // 2]] = _join_numbers(clump)
+        widths = [len(label) * LETTER for label in labels]
+        positions = place_labels(points, widths, must_fit=len(clumps) > 1)
+        if positions is not None:
+            return labels, positions
+        reach += MARKER
+
+
+def _group_points(points: Sequence[Point], reach: float) -> list[list[int]]:
+    """The numbers of points in clumps, from above: those of a clump have neighbours in it within reach, in pixels."""
+    clumps: list[list[int]] = []
+    for number, point in enumerate(points):
+        near = [clump for clump in clumps if any(math.dist(point, points[other]) <= reach for other in clump)]
+        clumps = [clump for clump in clumps if clump not in near]
+        clumps.append(sorted([number, *itertools.chain(*near)], key=lambda other: points[other][1]))
+    return clumps
+
+
+def _join_numbers(indices: Sequence[int]) -> str:
+    """Numbers from 1, with those in a row as a range.
+
+    >>> _join_numbers([3, 0, 1, 2, 5])
+    '1–4, 6'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(index + 1 for index in indices):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+
+
 def place_labels(points: Sequence[Point], widths: Sequence[float], *, must_fit: bool = True) -> list[str] | None:
     """Where the label of each point is, as plotly calls it, so that none covers another or a point.
 
-    Each label takes the first free position in turn.
+    Each label takes the first free position in turn. One without width is not drawn, and has the first position.
 
     Args:
         points: in pixels, from the left and upper edge of the panel.
@@ -231,6 +283,9 @@ def place_labels(points: Sequence[Point], widths: Sequence[float], *, must_fit: 
     boxes = [Box(x - MARKER, y - MARKER, x + MARKER, y + MARKER) for x, y in points]
     positions = []
     for number, (point, width) in enumerate(zip(points, widths, strict=True)):
+        if not width:
+            positions.append(next(iter(POSITIONS)))
+            continue
         around = boxes[:number] + boxes[number + 1 :]
         labels = {position: _surround(point, width, towards) for position, towards in POSITIONS.items()}
         free = [position for position, label in labels.items() if _has_room(label, around)]

@@ -30,6 +30,23 @@
     }
     return lines.map((line) => (part.startsWith("<sup>") ? `<sup>${line}</sup>` : line)).join("<br>");
   }).join("<br>");
+  // Pixels: a line of a legend, and an entry beside its name; and around the panels, at their sides.
+  const ENTRY = { height: 29, width: 50 }, BESIDE = 110, USUAL = 450, LETTER = 6.6;
+  // The height that a legend below the panels needs. plotly would shrink the panels, and show at most half a figure of it.
+  const legendHeight = (data, layout, width) => {
+    if (layout.legend?.orientation !== "h" || !layout.showlegend) return 0;
+    const names = data.filter(({ name, showlegend }) => name && showlegend !== false).map(({ name }) => name);
+    const longest = Math.max(0, ...names.map(letters)) * LETTER + ENTRY.width;
+    return ENTRY.height * Math.ceil(names.length / Math.max(Math.floor((width - BESIDE) / longest), 1));
+  };
+  // The width that panels beside each other need, with their titles.
+  const panelsWidth = (layout) => {
+    const axes = Object.keys(layout).filter((key) => /^xaxis/.test(key)).map((key) => String(layout[key].domain));
+    const columns = new Set(axes).size;
+    const titles = (layout.annotations ?? []).filter(({ xref, yref }) => xref === "paper" && yref === "paper");
+    const longest = Math.max(0, ...titles.map(({ text }) => letters(text)));
+    return columns > 2 ? columns * Math.max(150, longest * LETTER + 10) + BESIDE : 0;
+  };
   // Dark colours would be invisible on black: a share of white makes them as light as they must be.
   const lighten = (colour) => {
     if (!/^#[0-9a-f]{6}$/i.test(colour)) return colour;
@@ -62,15 +79,17 @@
     };
     const top = layout.margin?.t ?? 70, titles = Math.max(top - 70, 0); // titles of panels are below the figure's
     layout.margin = { ...layout.margin, t: Math.max(top, 24 + 1.35 * size * lines + titles) };
-    // Panels beside each other need a width; where the screen is narrower, the figure scrolls.
-    const columns = new Set(Object.keys(layout).filter((key) => /^xaxis/.test(key)).map((key) => String(layout[key].domain))).size;
-    if (columns > 2 && narrow) layout.width = Math.max(chart.clientWidth, 150 * columns);
+    // Where the screen is narrower than the panels, the figure scrolls.
+    const width = Math.max(chart.clientWidth, panelsWidth(layout));
+    if (width > chart.clientWidth) layout.width = width;
     if (narrow) {
       layout.legend = { ...layout.legend, orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, xanchor: "left" };
       layout.margin = { ...layout.margin, l: 40, r: 10 };
       if (layout.coloraxis) layout.coloraxis.colorbar = { ...layout.coloraxis.colorbar, thickness: 10 };
     }
-    chart.style.minHeight = (layout.height || 450) + "px";
+    const legend = legendHeight(data, layout, width), height = layout.height || USUAL;
+    layout.height = Math.max(height + Math.max(legend - ENTRY.height, 0), 2 * legend);
+    chart.style.minHeight = layout.height + "px";
     // On a small screen the tool bar would cover the title; touch gestures replace it.
     await Plotly.react(chart, data, { ...layout, autosize: true }, { displaylogo: false, responsive: true, displayModeBar: narrow ? false : "hover" });
     chart.dataset.drawn = "yes";

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import re
+import sys
 import time
 from pathlib import Path
 
@@ -110,3 +113,19 @@ def test_a_line_of_the_log_ends_the_silence(
             drawn.LOGGER.warning("a warning")
             time.sleep(SHORT)
     assert set(capsys.readouterr().err.splitlines()) == {"attngeo: a warning"}
+
+
+def test_a_bar_counts_nothing_before_the_amount_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, a step of unknown length has a name and no numbers."""
+    for name, value in {"TERM": "xterm-256color", "FORCE_COLOR": "1", "COLUMNS": "100"}.items():
+        monkeypatch.setenv(name, value)
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    with drawn.Bar("run", Verbosity()) as bar:
+        bar(Progress("prepare", "reading austen"))
+        time.sleep(3 * SHORT)
+        bar(Progress("train", "loss 2.0", 3, 1200, "steps"))
+        time.sleep(3 * SHORT)
+    assert "reading austen" in written.getvalue()
+    assert "3/1,200" in written.getvalue()
+    assert "?" not in re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", written.getvalue())

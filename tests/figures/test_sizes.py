@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +13,17 @@ from support.messages import refuses
 import attngeo
 from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.sizes import LINE, MARKER, MOST_LABELLED, PANEL, POSITIONS, Box, draw_sizes, place_labels
+from attngeo.figures.sizes import (
+    LINE,
+    MARKER,
+    MOST_LABELLED,
+    PANEL,
+    POSITIONS,
+    Box,
+    draw_sizes,
+    place_labels,
+    place_numbers,
+)
 from attngeo.papers.saponati2025.published import published_scores
 
 SYMMETRY, ALONE = PlotOptions(), PlotOptions(published=False)
@@ -57,9 +69,8 @@ def test_models_whose_names_would_cover_each_other_are_numbered(rows: pd.DataFra
     own = one_model(rows, "demo:encoder")
     several = pd.concat([own.assign(model=f"organisation/model-{number}") for number in range(6)])
     traces = draw_sizes(several, published_scores(), ALONE).data
-    assert [(trace.text[0], trace.name) for trace in traces] == [
-        (str(number), f"{number} organisation/model-{number - 1}") for number in range(1, 7)
-    ]
+    assert [trace.name for trace in traces] == [f"{number} organisation/model-{number - 1}" for number in range(1, 7)]
+    assert [trace.text[0] for trace in traces if trace.text[0]] == ["1–6"]
     both = pd.concat([several, several.assign(stack="cross")])
     names = [trace.name for trace in draw_sizes(both, published_scores(), ALONE).data]
     assert names[:2] == ["1 organisation/model-0 · encoder", "2 organisation/model-1 · encoder"]
@@ -88,6 +99,28 @@ def test_labels_cover_neither_labels_nor_points() -> None:
     crowd = [(100.0, 100.0)] * 12
     assert place_labels(crowd, [40.0] * 12) is None
     assert place_labels(crowd, [40.0] * 12, must_fit=False) is not None
+
+
+def test_points_in_a_clump_share_a_label() -> None:
+    above, below = [(10.0, 20.0 + y) for y in range(6)], [(10.0, 100.0 + y) for y in range(6)]
+    labels, positions = place_numbers([*above, (200.0, 20.0), *below])
+    assert [label for label in labels if label] == ["1–6", "7", "8–13"]
+    assert set(positions) == {"middle right"}
+    mixed = [above[0], below[0], above[1], below[1], above[2], below[2]]
+    assert [label for label in place_numbers(mixed)[0] if label] == ["1, 3, 5", "2, 4, 6"]
+    apart = [(100.0 * x, 50.0) for x in range(4)]
+    assert place_numbers(apart)[0] == ["1", "2", "3", "4"]
+    draw = np.random.default_rng(0)
+    for count in (2, 8, MOST_LABELLED):  # each number is in one label
+        labels, _ = place_numbers([(float(x), float(y)) for x, y in draw.uniform((0, 0), (90.0, 40.0), (count, 2))])
+        numbers = [read_range(part) for part in ", ".join(filter(None, labels)).split(", ")]
+        assert sorted(itertools.chain(*numbers)) == [*range(1, count + 1)]
+
+
+def read_range(text: str) -> range:
+    """The numbers of "3" or "1–6"."""
+    ends = [int(end) for end in text.split("–")]
+    return range(ends[0], ends[-1] + 1)
 
 
 def surround(point: tuple[float, float], position: str) -> Box:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,6 +108,53 @@ def test_every_figure_is_drawn_offline_without_errors(browser: Any, made: Path, 
             assert chart.locator(".legend .traces").count() != 1, chart.get_attribute("id")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of twelve models with long names."""
+    import attngeo
+
+    folder = tmp_path_factory.mktemp("many")
+    rows = attngeo.score("demo:encoder", per_head=True)
+    frames = [rows.assign(model=f"organisation/encoder-base-multilingual-{number}") for number in range(12)]
+    tables.write_table(pd.concat(frames, ignore_index=True), folder / "scores.parquet")
+    source = '[[results]]\nname = "scores"\ncommand = "file"\npath = "scores.parquet"\n'
+    figures = ", ".join(f'{{ kind = "{kind}", of = "scores" }}' for kind in ("layers", "heads", "size"))
+    recipe = folder / "recipe.toml"
+    recipe.write_text(f'title = "Twelve"\n{source}[[section]]\ntitle = "All"\nfigures = [{figures}]\n')
+    build_report(recipe, folder / "report")
+    return folder / "report/index.html"
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1400, 380])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_twelve_long_names_have_room(browser: Any, many: Path, width: int, scheme: str) -> None:
+    """No legend scrolls or crowds the panels, and no title of a panel covers another."""
+    with open_page(browser, many, width=width, scheme=scheme) as (page, complaints):
+        ready(page)
+        for chart in page.locator(".chart").all():
+            chart.scroll_into_view_if_needed()
+            page.wait_for_function("c => c.dataset.drawn === 'yes'", arg=chart.element_handle())
+            bars = chart.evaluate("c => [...c.querySelectorAll('.legend .scrollbar')].map(b => b.getBBox().height)")
+            assert max(bars, default=0) == 0
+            height, panels = chart.evaluate(
+                "c => [c._fullLayout._size.h, new Set(Object.keys(c._fullLayout)"
+                ".filter(k => /^yaxis/.test(k)).map(k => String(c._fullLayout[k].domain))).size]"
+            )
+            assert height / panels >= 80, chart.get_attribute("id")
+            boxes = chart.evaluate(
+                "c => [...c.querySelectorAll('.annotation-text')].map(t => "
+                "{ const b = t.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; })"
+            )
+            assert not any(overlap(one, other) for one, other in itertools.combinations(boxes, 2))
+        assert complaints == []
+
+
+def overlap(one: list[float], other: list[float]) -> bool:
+    """Whether two rectangles (left, top, right, bottom) have a common area."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 @needs_browser

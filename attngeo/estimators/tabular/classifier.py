@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from copy import copy, deepcopy
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -43,6 +44,9 @@ from attngeo.estimators.tabular.reading import read_attention, read_cells
 from attngeo.estimators.tabular.saving import read_classifier, write_classifier
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
+
+# The least and the largest patience that is chosen, in epochs, and the held-out rows for a patience of 1.
+LEAST_PATIENCE, MOST_PATIENCE, PATIENT_ROWS = 3, 10, 1500
 
 
 class ClassifierKeywords(ClassifierOptions):
@@ -276,8 +280,9 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         options = self._check_options()
         rows = self._learn(X, y, sample_weight, options, None)
         self._data_sets = 1
-        training = options.training(patience=options.patience or None)
-        return self._plan(rows, options, training, self._seed, options.validation_fraction)
+        plan = self._plan(rows, options, options.training(), self._seed, options.validation_fraction)
+        patience = _choose_patience(len(plan.held_out_codes)) if options.patience is None else options.patience
+        return replace(plan, training=options.training(patience=patience or None))
 
     def _learn(self, X: Any, y: Any, weight: Any, options: ClassifierOptions, classes: Any) -> TrainingRows:  # noqa: N803
         """Start a model of these rows."""
@@ -621,3 +626,10 @@ def fit_together(
 def _find_unseen(options: ClassifierOptions, layout: CellLayout) -> Unseen:
     """What a value without a category is: missing, if it should be one of its own and the network has none."""
     return "mask" if options.unseen == "category" and not layout.has_unseen else options.unseen
+
+
+def _choose_patience(held_out: int) -> int:
+    """Epochs without a lower loss, by the number of held-out rows: the loss of a few goes up and down by chance."""
+    if not held_out:
+        return 0
+    return min(max(PATIENT_ROWS // held_out, LEAST_PATIENCE), MOST_PATIENCE)

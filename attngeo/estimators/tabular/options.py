@@ -89,14 +89,15 @@ def validation_option(default: float) -> Any:
     )
 
 
-def patience_option(default: int | None) -> Any:
+def patience_option() -> Any:
     """The option `patience`."""
     return option(
-        default,
+        None,
         "Stop after this number of epochs without a lower loss on held-out rows; 0 never stops",
         advanced=True,
         panel=OPTIMISATION,
         least=0,
+        shown_default="3 to 10, by the held-out rows",
     )
 
 
@@ -122,7 +123,7 @@ class ClassifierOptions(EstimatorOptions):
     epoch_cells: int | None = epoch_option(None)
     hidden_share: float = hidden_option(0.0)
     validation_fraction: float = validation_option(0.0)
-    patience: int | None = patience_option(None)
+    patience: int | None = patience_option()
     random_state: int | None = option(
         None, "Seed of everything that is random", panel=OPTIMISATION, flags=("--seed",), least=0, most=2**32 - 1
     )
@@ -245,7 +246,6 @@ class FitOptions(ClassifierOptions):
     epoch_cells: int | None = epoch_option(50_000)
     hidden_share: float = hidden_option(0.5, "0.5; 0 with --target")
     validation_fraction: float = validation_option(0.1)
-    patience: int | None = patience_option(3)
     random_state: int = option(
         0, "Seed of everything that is random", panel=OPTIMISATION, flags=("--seed",), least=0, most=2**32 - 1
     )

@@ -234,6 +234,17 @@ def test_a_patience_of_0_never_stops() -> None:
     assert stopped.n_iter_ < always.n_iter_ == 5
 
 
+@pytest.mark.parametrize(("copies", "patience"), [(1, 10), (30, 4), (45, 3)])
+def test_few_held_out_rows_are_waited_for_longer(copies: int, patience: int) -> None:
+    """Their loss goes up and down by chance."""
+    frame, labels = draw_table()
+    frame, labels = pd.concat([frame] * copies), np.concatenate([labels] * copies)
+    options = {"max_epochs": 40, "validation_fraction": 0.2, "learning_rate": 1.0, "epoch_cells": 200}
+    losses = small(**options).fit(frame, labels).validation_loss_
+    assert len(losses) - 1 - losses.argmin() == patience
+    assert len(losses) < 40
+
+
 @pytest.mark.parametrize(("batch_size", "threads"), [(32, 1), (1000, 2)])
 def test_only_large_batches_are_divided_between_threads(batch_size: int, threads: int) -> None:
     """The number of threads is as before afterwards."""
