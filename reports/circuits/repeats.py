@@ -75,7 +75,8 @@ def tabulate_attention(attentions: tuple[Tensor, ...]) -> pd.DataFrame:
 def measure_heads(model: Path, seed: int) -> pd.DataFrame:
     """A row for each head: what it attends to, where its weights look, and how far they copy."""
     tokeniser = AutoTokenizer.from_pretrained(model)
-    running = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager").eval()
+    running: Any = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
+    running.eval()
     with torch.inference_mode():
         attention = tabulate_attention(running(draw_tokens(tokeniser), output_attentions=True).attentions)
     looks = measure(model, fresh=True)[["layer", "head", "fast_share", "previous_token", "peak"]]
