@@ -112,7 +112,6 @@ OF_PLACES: dict[str, tuple[dict[str, Any], int]] = {
 FEWER = {
     ("baskets", "two layers"): 1,
     ("baskets in order", "two layers"): 1,
-    ("movies", "two layers"): 2,
     ("movies in order", "two layers"): 1,
 }
 
