@@ -98,7 +98,7 @@ for day in range(300):
     days.append(places.assign(sequence=day, value=60 + 8 * (field + 0.3 * draw.normal(size=12))))
 pd.concat(days).to_csv(sys.argv[2], index=False)
 END
-attngeo efa fit "$scratch/baskets.csv" --direction uni --width 16 --lr 0.01 --epochs 40 --save "$scratch/items" --quiet > /dev/null
+attngeo efa fit "$scratch/baskets.csv" --direction uni --layers 2 --width 16 --lr 0.01 --epochs 40 --save "$scratch/items" --quiet > /dev/null
 attngeo efa attention "$scratch/items" tea,milk,sugar,bread,butter,jam -o "$scratch/weights.csv" > /dev/null
 attngeo plot item-attention "$scratch/weights.csv" -o "$out/item-attention.png" --width 900 --height 450 --quiet
 attngeo plot item-vectors "$scratch/items" -o "$out/item-vectors.png" --width 900 --height 600 --quiet

@@ -37,6 +37,7 @@ COMPLETE = (
     "attngeo/papers/wibisono2023",
     "attngeo/papers/wibisono2025",
     "reports/demo-models",
+    "reports/efa",
     "reports/gradients",
     "reports/pretrained",
     "reports/pretraining",

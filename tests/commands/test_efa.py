@@ -25,7 +25,7 @@ from attngeo.papers.wibisono2025.experiments import load_split
 from attngeo.papers.wibisono2025.synthetic import synthetic_ratings
 
 NAMES = ["Limes", "Lemon", "Tea", "Milk", "Bread"]
-SMALL = ["--width", "4", "--epochs", "2"]
+SMALL = ["--width", "4", "--epochs", "2", "--layers", "2"]
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ EFA: dict[str, dict[str, Any]] = {
     "efa-items": {"part": "items", "n_layers": 2, "norm": True, "feed_forward": 3},
     "efa-values": {
         "part": "values", "direction": "uni", "coordinates": ("x",), "lags": ("before",), "n_layers": 1, "join": 4,
-        "head": (3,),
+        "output_units": (3,),
     },
     "efa-mixed": {
         "part": "both", "value": ("count:poisson", "value:gaussian"), "covariates": ("shop", "x", "day:time"),

@@ -42,8 +42,10 @@ COMMANDS = {
     "tabular-fit.csv": "tabular fit rows.csv --target y --methods lr,atn --epochs 8 --device cpu --save t --format csv",
     "tabular-columns.csv": "tabular fit rows.csv --epochs 8 --device cpu --save columns --format csv",
     "tabular-predict.csv": "tabular predict t rows.csv --format csv",
-    "efa-items.csv": "efa fit baskets.csv --part items --width 8 --epochs 5 --device cpu --save i --format csv",
-    "efa-values.csv": "efa fit ratings.csv --part values --width 8 --epochs 5 --device cpu --save v --format csv",
+    "efa-items.csv": "efa fit baskets.csv --part items --layers 2 --lr 0.001 --width 8 --epochs 5 --device cpu "
+    "--save i --format csv",
+    "efa-values.csv": "efa fit ratings.csv --part values --layers 2 --lr 0.001 --width 8 --epochs 5 --device cpu "
+    "--save v --format csv",
     "efa-predict-items.csv": "efa predict i baskets.csv --device cpu --format csv",
     "efa-predict-values.csv": "efa predict v ratings.csv --device cpu --format csv",
     "efa-similar.csv": "efa similar i b --format csv",

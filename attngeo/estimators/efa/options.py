@@ -205,7 +205,7 @@ class EfaOptions(EstimatorOptions):
         shown_default="if one does in training rows",
     )
     width: int = option(32, "Numbers of an embedding", panel=MODEL, least=1)
-    n_layers: int = option(2, "Layers of attention", panel=MODEL, flags=("--layers",), least=1, most=1000)
+    n_layers: int = option(1, "Layers of attention", panel=MODEL, flags=("--layers",), least=1, most=1000)
     n_heads: int = option(2, "Heads of attention", advanced=True, panel=MODEL, flags=("--heads",), least=1)
     item_vectors: bool = option(
         True, "Put vectors of the item into the token of a value, if rows have items", advanced=True, panel=MODEL
@@ -235,6 +235,7 @@ class EfaOptions(EstimatorOptions):
     distance: Distance = option(
         "haversine", "Distance of places: of latitude and longitude, or straight", advanced=True, panel=MODEL
     )
+    learning_rate: float = option(3e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
     weight_decay: float = option(0.0, "Weight decay of AdamW; 0 is Adam", advanced=True, panel=OPTIMISATION, least=0)
     context_dropout: float | None = option(
         None,

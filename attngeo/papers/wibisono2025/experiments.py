@@ -22,7 +22,6 @@ import pandas as pd
 
 from attngeo.errors import AttnGeoError
 from attngeo.estimators.efa.options import Architecture, EfaOptions
-from attngeo.options import default_of
 from attngeo.papers import runs
 from attngeo.papers.runs import Outcome, Rows, answer_cases
 from attngeo.papers.wibisono2025.baselines import TRIVIAL, measure_ratings
@@ -30,6 +29,7 @@ from attngeo.papers.wibisono2025.datasets import EXPERIMENTS, load_dataset, load
 from attngeo.papers.wibisono2025.options import (
     COLUMNS,
     LABELS,
+    PAPER_LAYERS,
     SETTINGS,
     TEMPERATURE,
     ModelSetting,
@@ -215,7 +215,7 @@ def build_frame(outcomes: Sequence[Outcome], options: RunOptions) -> pd.DataFram
     frame = runs.build_frame(outcomes, COLUMNS, published_results())
     if options.epochs is not None:
         frame["published"] = np.nan
-    if options.layers not in (None, default_of(EfaOptions, "n_layers")):  # of temperatures, the setting names them
+    if options.layers not in (None, PAPER_LAYERS):  # of temperatures, the setting names them
         is_another = (frame["model"] == "efa") & (frame["experiment"] != TEMPERATURE)
         frame["published"] = frame["published"].mask(is_another)
     frame.attrs = {"title": "Exponential family attention", "published": SOURCE, "as_published": options.published}

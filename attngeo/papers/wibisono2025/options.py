@@ -118,6 +118,8 @@ class ExperimentSettings:
     trivial: tuple[str, ...]
 
 
+# Layers of attention in all experiments but that of temperatures.
+PAPER_LAYERS = 2
 SMALL = {"width": 32, "standardise": False, "learning_rate": 1e-4, "short": "keep", "order": True}
 ITEMS = SMALL | {"part": "items", "repeats": True}
 OF_ITEMS = Architecture(init="keras", head_size=16)
@@ -205,11 +207,9 @@ def _list_models(
         if name == TEMPERATURE and model == "efa":  # it stopped early in no run
             common |= {"standardise": False, "patience": 0}
     if model == "efa":
-        common["context_dropout"] = 0.0
+        common |= {"context_dropout": 0.0, "n_layers": options.layers or PAPER_LAYERS}
     if options.epochs is not None:
         common["max_epochs"] = options.epochs
-    if model == "efa" and options.layers is not None:
-        common["n_layers"] = options.layers
     settings = experiment.settings
     if name == TEMPERATURE and model == "efa":
         settings = _list_layers(options)

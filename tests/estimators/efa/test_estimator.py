@@ -299,7 +299,7 @@ def test_scaling_inside_the_model_does_not_change_what_units_mean() -> None:
 @pytest.mark.parametrize("direction", ["bi", "uni"])
 def test_weights_of_attention_sum_to_1_and_see_what_the_prediction_sees(direction: str) -> None:
     frame = draw_table([0.0, 1.0])
-    model = randomise(fit(frame, direction=direction, short="keep"))
+    model = randomise(fit(frame, direction=direction, short="keep", n_layers=2))
     weights = model.attention_weights(frame)
     assert set(weights["layer"]) == {0, 1} == set(weights["head"])
     sums = weights.groupby(["row", "layer", "head"])["weight"].sum()
@@ -512,7 +512,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "family": ({"family": "normal"}, "family is 'normal'; expected one of: gaussian[:VARIANCE], poisson"),
     "no number": ({"family": "binomial"}, "expected binomial:TOTAL_COUNT"),
     "number": ({"family": "binomial:2.5"}, "expected a whole number after the colon"),
-    "head": ({"head": (-1,)}, "head is -1"),
+    "output_units": ({"output_units": (-1,)}, "output_units is -1"),
     "n_heads": ({"n_heads": 5}, "expected a multiple of n_heads, 5"),
     "longest": ({"longest": 2}, "longest is 2, but a sequence has 4 positions"),
 }

@@ -35,15 +35,15 @@ SMALL: dict[str, Any] = {"width": 4, "max_epochs": 2, "validation_fraction": 0, 
 VALUES = ("rating:poisson", "minutes:gaussian")
 COVARIATES = ("genre", "age:number", "when:time")
 KINDS: dict[str, dict[str, Any]] = {
-    "values": {"value": VALUES},
+    "values": {"value": VALUES, "n_layers": 2},
     "values, identity": {"value": VALUES, "n_layers": 1, "n_heads": 1},
     "values of whole numbers": {"value": ("rating:poisson", "age:ordinal:90"), "value_embedding": "lookup"},
     "values of places": {"value": VALUES, "coordinates": ("age",), "item_vectors": False},
     "covariates of values": {"value": VALUES, "covariates": COVARIATES},
-    "covariates of items": {"part": "items", "covariates": COVARIATES},
+    "covariates of items": {"part": "items", "covariates": COVARIATES, "n_layers": 2},
     "both": {"part": "both", "value": VALUES},
     "categories": {"value": VALUES, "covariates": ("genre:categories", "age:number", "when:time")},
-    "both with covariates": {"part": "both", "value": VALUES, "covariates": COVARIATES},
+    "both with covariates": {"part": "both", "value": VALUES, "covariates": COVARIATES, "n_layers": 2},
 }  # fmt: skip
 DIRECTIONS, ITEMS = ("bi", "uni"), ["jam", "milk", "rice", "tea"]
 

@@ -47,12 +47,13 @@ ROWS = draw_rows([2, 3, 4, 2, 3])
 # Numbers in single precision that are near 1, of other batches; files have other types of columns.
 NEAR: dict[str, Any] = {"check_dtype": False, "check_column_type": False, "rtol": 1e-5, "atol": 1e-5}
 KINDS: dict[str, dict[str, Any]] = {
-    "items": {"part": "items"},
-    "items, uni": {"part": "items", "direction": "uni"},
+    "items": {"part": "items", "n_layers": 2},
+    "items, uni": {"part": "items", "direction": "uni", "n_layers": 2},
     "one layer": {"n_layers": 1},
+    "two layers": {"n_layers": 2},
     "three layers": {"n_layers": 3, "norm": True, "feed_forward": 5},
-    "earlier values": {"lags": ("before",), "coordinates": ("x", "y")},
-    "earlier values, uni": {"lags": ("before",), "direction": "uni"},
+    "earlier values": {"lags": ("before",), "coordinates": ("x", "y"), "n_layers": 2},
+    "earlier values, uni": {"lags": ("before",), "direction": "uni", "n_layers": 2},
     "factors": {"model": "fm"},
     "factors of items, uni": {"model": "fm", "part": "items", "direction": "uni"},
 }
@@ -345,7 +346,7 @@ def test_half_precision_trains_copies_of_both_directions(residual: bool) -> None
     ("options", "facts"),
     [
         ({"model": "fm", "lags": ("before",)}, ["lags", "factor model"]),
-        ({"model": "fm", "coordinates": ("x", "y")}, ["coordinates", "item_vectors"]),
+        ({"model": "fm", "coordinates": ("x", "y"), "n_layers": 2}, ["coordinates", "item_vectors"]),
         ({"model": "fm", "n_layers": 5}, ["n_layers", "factor model"]),
         ({"neighbours": 2}, ["neighbours", "attention"]),
         ({"model": "fm", "distance": "euclidean"}, ["distance", "factor model of items"]),
@@ -371,7 +372,7 @@ def test_a_model_that_is_not_fitted_says_so() -> None:
 
 
 def test_a_file_of_huge_sizes_is_refused_before_its_memory_is_taken(tmp_path: Path) -> None:
-    fit(part="items", order=True).save(tmp_path / "m")
+    fit(part="items", order=True, n_layers=2).save(tmp_path / "m")
     config = (tmp_path / "m" / CONFIG).read_text()
     for old, new in (('"n_layers": 2', '"n_layers": 99999999'), ('"longest": 4', '"longest": 99999999999')):
         assert old in config
@@ -563,7 +564,7 @@ def test_a_column_has_one_role() -> None:
     [
         ({"value": "valeu"}, ["'valeu'", "did you mean value?"]),
         ({"value": "price", "family": "poisson"}, ["'price'", "name the columns"]),
-        ({"item": "itme", "coordinates": ("x", "y")}, ["'itme'", "did you mean item?"]),
+        ({"item": "itme", "coordinates": ("x", "y"), "n_layers": 2}, ["'itme'", "did you mean item?"]),
         ({"position": "posn"}, ["'posn'"]),
     ],
 )
