@@ -47,7 +47,7 @@ def plot(
         ),
     ] = None,
     width: Annotated[
-        int | None, PIXELS(help="Width of the figure", show_default="that of the page; 1000 of images")
+        int | None, PIXELS(help="Width of the figure", show_default="1000, or that of a wider page")
     ] = None,
     height: Annotated[
         int | None,

@@ -37,10 +37,10 @@ def check_figure(path: Path) -> None:
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
 
-    An image has the size of the figure's layout, by default 1000 × 600, and twice as many pixels. The page contains
-    plotly.js and opens offline. In both, titles are wrapped, a small figure has small type, and a figure is higher if
-    its panels or its legend need it. Images require an installed Chromium or Chrome. The same figure gives the same
-    page and the same JSON, byte for byte.
+    An image has the size of the figure's layout, by default 1000 × 600, and twice as many pixels. The page has that
+    height and at least that width, contains plotly.js and opens offline. In both, titles are wrapped, a small figure
+    has small type, and a figure is higher if its panels or its legend need it. Images require an installed Chromium or
+    Chrome. The same figure gives the same page and the same JSON, byte for byte.
 
     Args:
         figure: a plotly figure, as `attngeo.plot` returns.
@@ -69,13 +69,16 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 
 def build_page(figure: Figure) -> str:
-    """An HTML page of one figure, with plotly.js in it."""
+    """An HTML page of one figure, with plotly.js in it. In a window with less room than its texts need, it scrolls."""
+    width, height = figure.layout.width or WIDTH, figure.layout.height or HEIGHT
+    figure = type(figure)(figure).update_layout(height=height)
     body = figure.to_html(include_plotlyjs=True, full_html=False, div_id="figure", config={"displaylogo": False})
     # Without mark-up and details, in one line; names in it are escaped already.
     text = (figure.layout.title.text or "attngeo").replace("<sub>", "_")
     title = re.sub(r"<sup>.*|</?(?:b|sub)>", "", text).replace("<br>", " ").strip()
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>\n'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+        f"<style>#figure{{min-width:{width}px}}</style></head>\n"
         f"<body>{body}</body></html>\n"
     )
 

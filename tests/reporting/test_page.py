@@ -259,6 +259,20 @@ def test_a_figure_is_a_page_of_its_own(browser: Any, tmp_path: Path) -> None:
         assert complaints == []
 
 
+@needs_browser
+@pytest.mark.parametrize(("width", "expected"), [(500, 1000), (1400, 1384)])
+def test_a_page_of_a_figure_is_as_large_as_its_texts_need(
+    browser: Any, tmp_path: Path, width: int, expected: int
+) -> None:
+    save_figure(plot("layers", "demo:encoder"), tmp_path / "figure.html")
+    with open_page(browser, tmp_path / "figure.html", width=width) as (page, _):
+        page.wait_for_selector(".main-svg")
+        size = page.evaluate(
+            "() => { const l = document.getElementById('figure')._fullLayout; return [l.width, l.height]; }"
+        )
+    assert size == [expected, 600]
+
+
 def test_the_page_loads_nothing_and_describes_its_figures(made: Path) -> None:
     page = made.read_text()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)

@@ -143,7 +143,7 @@ class TableReader:
                 family = self.families[number]
                 advice = "leave the row out" if source == TABLE else "choose another family"
                 is_wrong = rows & ~family.supports(torch.tensor(values[-1])).numpy()
-                refuse_first(is_wrong, frame[name], source, f", expected {family.values}; {advice}")
+                refuse_first(is_wrong, frame[name], source, f", expected {family.values} ({family.text}); {advice}")
         tensors = {"values": np.stack(values, 1)}
         for tensor, columns in (("coordinates", self.options.coordinates), ("lagged", self.options.lags)):
             if columns:

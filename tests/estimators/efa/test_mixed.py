@@ -403,6 +403,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {
     "other family": ({"value": "rating:normal"}, UsageError, ["'normal'", "gaussian[:VARIANCE]"]),
     "number of a family": ({"value": "rating:binomial"}, UsageError, ["value", "binomial:TOTAL_COUNT"]),
     "missing column": ({"value": ("ratin:poisson", "age:gaussian")}, TableError, ["'ratin'", "did you mean rating?"]),
+    "levels": ({"value": "rating:ordinal:5"}, TableError, ["'rating'", "from 0 to 4 (ordinal:5)"]),
     "support": ({"value": ("rating:poisson", "minutes:bernoulli")}, TableError, ["row 1", "'minutes'", "from 0 to 1"]),
     "factors": ({"value": VALUES, "model": "fm"}, UsageError, ["value names 2 columns", "one value"]),
     "lags": ({"value": VALUES, "lags": "age"}, UsageError, ["value names 2 columns", "lags"]),
