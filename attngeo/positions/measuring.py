@@ -70,7 +70,7 @@ def measure(  # noqa: D417 - the keywords are those of a session
         UsageError: a value is no choice or outside its limits.
 
     >>> from attngeo.positions import measure
-    >>> rows = measure("demo:decoder", layers=[1])
+    >>> rows = measure("demo:decoder", layers=[0])
     >>> rows[["head", "peak"]].values.tolist()
     [[0, 1], [1, 1], [2, 1], [3, 1]]
     """

@@ -22,8 +22,12 @@ SMOLLM2, WHISPER = PRETRAINED / "SmolLM2-135M-Instruct.Q4_1.gguf", PRETRAINED / 
 # Sequences of random tokens that are repeated once, and how many tokens are drawn: the demo decoder was trained on 32.
 SEQUENCES, DRAWN, DRAWN_FOR_DEMO = 16, 40, 16
 SEED = 0
-EAGER: dict[str, Any] = {"attn_implementation": "eager"}
 MEASURED = ("fast_share", "previous_token", "peak")
+
+
+def load(kind: Any, folder: Path | None, **about: Any) -> Any:
+    """A model of a class of transformers in float32, whose attention weights can be seen."""
+    return kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32, **about).eval()
 
 
 def draw_repeated(tokens: int, drawn: int) -> Tensor:
@@ -50,15 +54,13 @@ def tabulate_attention(attentions: tuple[Tensor, ...]) -> pd.DataFrame:
 
 def run_smollm2() -> pd.DataFrame:
     """The attention of SmolLM2."""
-    model: Any = AutoModelForCausalLM.from_pretrained(SMOLLM2.parent, gguf_file=SMOLLM2.name, **EAGER)
-    model.eval()
+    model = load(AutoModelForCausalLM, SMOLLM2.parent, gguf_file=SMOLLM2.name)
     return tabulate_attention(model(draw_repeated(model.config.vocab_size, DRAWN), output_attentions=True).attentions)
 
 
 def run_whisper() -> pd.DataFrame:
     """The self-attention of Whisper's decoder, which hears noise."""
-    model: Any = WhisperForConditionalGeneration.from_pretrained(WHISPER, **EAGER)
-    model.float().eval()
+    model = load(WhisperForConditionalGeneration, WHISPER)
     noise = torch.randn(1, model.config.num_mel_bins, 3000, generator=torch.Generator().manual_seed(SEED)) / 10
     heard = model.model.encoder(noise).last_hidden_state.expand(SEQUENCES, -1, -1)
     tokens = draw_repeated(model.config.vocab_size, DRAWN)
@@ -68,8 +70,7 @@ def run_whisper() -> pd.DataFrame:
 
 def run_demo() -> pd.DataFrame:
     """The attention of `demo:decoder`."""
-    model: Any = AutoModelForCausalLM.from_pretrained(str(locate_demo("decoder")), **EAGER)
-    model.eval()
+    model = load(AutoModelForCausalLM, locate_demo("decoder"))
     tokens = draw_repeated(model.config.vocab_size, DRAWN_FOR_DEMO)
     return tabulate_attention(model(tokens, output_attentions=True).attentions)
 
