@@ -1,4 +1,4 @@
-"""The singular values of one query-key matrix."""
+"""The singular values of one matrix of a head or a layer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.names import FORM, escape_name
+from attngeo.figures.names import escape_name
 from attngeo.figures.style import GUIDE, MARKED, OTHER, fade, finish_figure
 
 
@@ -65,5 +65,6 @@ def draw_spectrum(spectrum: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
         f"and norm ({matrix['norm']:.4g}); "
         "grey: nearly equal values, whose directions are arbitrary"
     )
-    title = f"{escape_name(matrix['model'])}: singular values of {FORM} of {name} ({escape_name(matrix['stack'])})"
+    form = f"W<sub>{matrix['circuit']}</sub>"
+    title = f"{escape_name(matrix['model'])}: singular values of {form} of {name} ({escape_name(matrix['stack'])})"
     return finish_figure(figure, title, details)
