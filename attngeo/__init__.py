@@ -2,7 +2,7 @@
 
     score(model)                       symmetry and directionality of every layer and head, as a DataFrame
     score_columns()                    the columns of that DataFrame
-    attention_sites(model)             each attention site with its query and key weights
+    attention_sites(model)             each attention site with its weights: queries and keys, values and outputs
     verify(model)                      whether the weights that are read are those that the running model multiplies
     analogy(models)                    accuracy of embeddings at word analogies, and tests between models
     nearest(model, words, ...)         the words nearest to a sum of words

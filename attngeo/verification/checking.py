@@ -15,6 +15,7 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import about
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import is_in, pattern_of
+from attngeo.layouts.rules import GATE, NORM, SINK, VALUE_POSITIONS
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, output_projections, projections
 from attngeo.scores.weights import read
@@ -28,6 +29,11 @@ from attngeo.verification.written import OutputComparison, OutputPrediction, ali
 COMPARED = ScoreOptions(with_bias=True)
 
 Verdict = Literal["agrees", "directions agree", "heads agree", "parts agree", "differs", "no product", "not run"]
+# Verdicts of values and outputs that need a reason → the notes one of which a site must have.
+EXPLAINED: Mapping[Verdict, frozenset[str]] = {
+    "heads agree": frozenset([SINK]),
+    "parts agree": frozenset([SINK, GATE, NORM, VALUE_POSITIONS]),
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class SiteCheck:
 
     outputs: the same of values and outputs; "" if they are not checked. "heads agree" if each head writes what it
     should of what it reads, but its weights do not sum to 1; "parts agree" if values and output projection do, but
-    something stands between. written: the differences.
+    something stands between; both only if a note of the site says why, see `EXPLAINED`. written: the differences.
     """
 
     site: AttentionSite
@@ -230,7 +236,10 @@ def _judge_outputs(check: SiteCheck, expectation: Expectation, comparison: Outpu
         return check
     if comparison is None:
         return replace(check, outputs=check.verdict if check.verdict == "not run" else "no product")
-    return replace(check, outputs=comparison.verdict, written=comparison)
+    verdict: Verdict = comparison.verdict
+    if verdict in EXPLAINED and EXPLAINED[verdict].isdisjoint(check.site.output_notes):
+        verdict = "differs"
+    return replace(check, outputs=verdict, written=comparison)
 
 
 def _judge(site: AttentionSite, *, ran: bool, comparison: tuple[float, bool] | None) -> SiteCheck:

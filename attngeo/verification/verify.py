@@ -16,6 +16,7 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import ModuleStore, TensorStore
+from attngeo.choices import Parts
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError, about
 from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
@@ -24,50 +25,74 @@ from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import software
 from attngeo.scores.weights import sites_of
 from attngeo.session import Session
-from attngeo.verification.checking import COMPARED, Expectation, check_expectations, predict
+from attngeo.verification.checking import (
+    COMPARED,
+    Expectation,
+    SiteCheck,
+    check_expectations,
+    predict,
+    predict_outputs,
+)
 from attngeo.verification.comparing import TOLERANCE, Prediction, difference_of
 from attngeo.verification.drives import find_drives, run_drives
 from attngeo.verification.loading import open_running, silence_libraries
 
 COLUMNS = ("model", "stack", "layer", "module", "verdict", "difference")
-AGREEING = ("agrees", "directions agree")
+# If values and outputs are compared, too.
+CIRCUIT_COLUMNS = ("model", "stack", "layer", "circuit", "module", "verdict", "difference")
+AGREEING = ("agrees", "directions agree", "heads agree", "parts agree")
 # Other verdicts → what they say: that scores are not those of the running model, or that this is not known.
 FAILING = {
     "differs": "differs from what the running model multiplies",
     "no product": "has no product that goes through a softmax in the running model",
     "only in memory": "attends in the running model, and is not read from the file",
 }
-UNCHECKED = {"not run": "was not run", "only in the file": "is not in the running model"}
+UNCHECKED = {
+    "not run": "was not run",
+    "only in the file": "is not in the running model",
+    "not known": "has values or outputs in a form that no layout knows",
+}
 
 
 class VerifyKeywords(HubAccess):
     """The keywords of `verify`."""
 
     hub: HubAccess | None = None
+    parts: Parts = "qk"
     progress: ProgressCallback | None = None
 
 
 @takes(VerifyKeywords)
-def verify(model: Model, *, session: Session) -> pd.DataFrame:  # noqa: D417 - the keywords are those of a session
-    """Comparison of the query and key weights that attngeo reads with what the running model multiplies, at every site.
+def verify(  # noqa: D417 - the other keywords are those of a session
+    model: Model, *, parts: Parts = "qk", session: Session
+) -> pd.DataFrame:
+    """Comparison of the weights that attngeo reads with what the running model multiplies, at every site.
 
     The model runs on random inputs. Each product of queries and keys that goes through a softmax is recorded, whatever
-    its tensors and modules are called, and compared with the product that the weights give. The files of weights of a
-    model on the Hub are downloaded in any case: transformers reads them.
+    its tensors and modules are called, and compared with the product that the weights give. For values and outputs, all
+    tokens of a module are equal, and what is written of the product of attention weights and values is compared. The
+    files of weights of a model on the Hub are downloaded in any case: transformers reads them.
 
     Args:
         model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`), which transformers loads in float32
             without code of the checkpoint, by that reference alone; or a transformers model in memory.
+        parts: the weights that are compared: "qk" for queries and keys, "vo" for values and outputs, "qkvo" for all.
         hub: access to the Hub; its fields are keywords, too:
             {hub}
         progress: is called before each file and run.
 
     Returns:
-        A DataFrame with one row for each site. `module` is its name in the file, `difference` the relative difference
-        of the products, and `verdict` one of:
+        A DataFrame with one row for each site, and for each of its circuits if `parts` has values and outputs: then a
+        column `circuit` says "qk" or "ov". `module` is its name in the file, `difference` the relative difference of
+        the products, or of what is written, and `verdict` one of:
 
-            agrees              the products are those of the weights
+            agrees              the products, or what is written, are those of the weights
             directions agree    so are their directions; the model divides queries and keys by their lengths
+            heads agree         each head writes what it should of what it reads, and its weights do not sum to 1: a
+                                note of the site says that it has an attention sink
+            parts agree         values and output projection are those of the weights, and a note of the site says what
+                                stands between them, such as a gate
+            not known           it is not known where the site has its values or outputs
             differs             the products are others
             no product          the module ran, but nothing in it goes through a softmax
             only in memory      the running model attends here, and attngeo neither finds the site in the file nor
@@ -88,20 +113,21 @@ def verify(model: Model, *, session: Session) -> pd.DataFrame:  # noqa: D417 - t
     >>> attngeo.verify("demo:minilm").verdict.unique().tolist()
     ['agrees']
     """
-    return verify_model(model, session)
+    return verify_model(model, session, parts)
 
 
-def verify_model(model: Model, session: Session) -> pd.DataFrame:
+def verify_model(model: Model, session: Session, parts: Parts = "qk") -> pd.DataFrame:
     """The verdicts of one model: `verify` with a session."""
+    read_parts: Parts = "qk" if parts == "qk" else "qkvo"  # queries and keys tell which sites are which
     progress = session.progress
     with closing(open_store(model, session.hub)) as store, about(store.ref), silence_libraries():
-        saved, skipped = sites_of(store, COMPARED)
+        saved, skipped = sites_of(store, COMPARED, parts=read_parts)
         if isinstance(model, nn.Module) and not model.state_dict().keys() >= set(store.names):
             raise UnsupportedModelError(
                 "its modules have the names that PEFT gives them; verify it after merge_and_unload"
             )
         with open_running(model, store, progress) as (running, random):
-            loaded, skipped_in_memory = _sites_in_memory(running)
+            loaded, skipped_in_memory = _sites_in_memory(running, read_parts)
             _require_values(loaded, random, type(running).__name__)
             expected, only_saved = _expect(store, saved, ModuleStore(running), loaded, progress)
             drives = find_drives(running)
@@ -114,24 +140,35 @@ def verify_model(model: Model, session: Session) -> pd.DataFrame:
             )
     matched = {expectation.module for expectation in expected}
     only_loaded = [site for site in loaded if site.module not in matched]
-    verdicts: list[tuple[AttentionSite, str, float]]
-    verdicts = [(check.site, check.verdict, check.difference) for check in findings.checks]
-    verdicts += [(site, "only in the file", math.nan) for site in only_saved]
-    for site in only_loaded:
-        if any(_is_in(site, module) for module in findings.unreported):
-            verdicts.append((site, "only in memory", math.nan))
-    rows = [(store.ref, site.stack, site.layer, site.module, *outcome) for site, *outcome in verdicts]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"layer": "Int64"})
+    in_memory = [site for site in only_loaded if any(_is_in(site, module) for module in findings.unreported)]
+    rows = []
+    for circuit in ("qk", "ov"):
+        if set(circuit) <= set(parts):
+            verdicts = [(check.site, *_judge_circuit(check, circuit)) for check in findings.checks]
+            verdicts += [(site, "only in the file", math.nan) for site in only_saved]
+            verdicts += [(site, "only in memory", math.nan) for site in in_memory]
+            rows += [(store.ref, site.stack, site.layer, circuit, site.module, *rest) for site, *rest in verdicts]
+    frame = pd.DataFrame(rows, columns=list(CIRCUIT_COLUMNS)).astype({"layer": "Int64"})
+    if parts == "qk":
+        frame = frame[list(COLUMNS)]
     attrs: dict[Any, Any] = {"title": "Verification", **software(), "model": store.ref, "revision": store.revision}
     unexplained = [module for module in findings.unreported if not any(_is_in(site, module) for site in only_loaded)]
     frame.attrs = attrs | {"skipped": skipped, "unexplained": unexplained, "problem": drives.error}
     return frame
 
 
-def _sites_in_memory(model: nn.Module) -> tuple[list[AttentionSite], dict[str, str]]:
+def _judge_circuit(check: SiteCheck, circuit: str) -> tuple[str, float]:
+    """Verdict and difference of one circuit of a site."""
+    if circuit == "qk":
+        return check.verdict, check.difference
+    difference = math.nan if check.written is None else check.written.of_verdict
+    return check.outputs or "not known", difference
+
+
+def _sites_in_memory(model: nn.Module, parts: Parts) -> tuple[list[AttentionSite], dict[str, str]]:
     """The sites of a model in memory, and what is left out; none if it is refused, though its file is not."""
     try:
-        return sites_of(ModuleStore(model), COMPARED)
+        return sites_of(ModuleStore(model), COMPARED, parts=parts)
     except AttnGeoError:
         return [], {}
 
@@ -170,13 +207,15 @@ def _expect(
     for loaded_place, place in sources.items():
         site = loaded_sites[loaded_place]
         if place in partners:
-            copies.append(Expectation(site, site.module, predicted[place]))
+            outputs = predict_outputs(store, saved_sites[place]) if "v" in saved_sites[place].parts else None
+            copies.append(Expectation(site, site.module, predicted[place], outputs))
         partners.setdefault(place, site)
     expected = []
     only_saved = []
     for place, site in saved_sites.items():
         if place in partners:
-            expected.append(Expectation(site, partners[place].module, predicted[place]))
+            outputs = predict_outputs(store, site) if "v" in site.parts else None
+            expected.append(Expectation(site, partners[place].module, predicted[place], outputs))
         else:
             only_saved.append(site)
     return expected + copies, only_saved
@@ -249,17 +288,23 @@ def describe_verification(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
     if frame.attrs["problem"] and "not run" in set(frame["verdict"]):
         notes.append(f"the whole model does not run on random inputs: {frame.attrs['problem']}")
     share = f"all {total}" if agreeing == total else f"{agreeing} of {total}"
-    notes.append(f"{share} sites agree with what the running model multiplies")
+    unit = "circuits" if "circuit" in frame else "sites"
+    notes.append(f"{share} {unit} agree with what the running model multiplies")
     model = frame.attrs["model"]
     return [f"{model}: {text}" for text in complaints], [f"{model}: {text}" for text in notes]
 
 
 def _describe_groups(frame: pd.DataFrame, meanings: Mapping[str, str]) -> list[str]:
-    """A sentence for the sites of each verdict, stack and pattern of names."""
+    """A sentence for the sites of each verdict, circuit, stack and pattern of names."""
     rows = frame[frame["verdict"].isin([*meanings])].assign(pattern=frame["module"].map(pattern_of))
+    if "circuit" not in rows:
+        rows["circuit"] = "qk"
     sentences = []
-    for (verdict, stack, pattern), sites in rows.groupby(["verdict", "stack", "pattern"], sort=False):
+    for (verdict, circuit, stack, pattern), sites in rows.groupby(
+        ["verdict", "circuit", "stack", "pattern"], sort=False
+    ):
         difference = f", difference {sites['difference'].max():.2g}" if verdict == "differs" else ""
-        where = f"{str(stack).partition(':')[0]}, {name_layers(sites['layer'])}{difference}"
+        of_outputs = ", values and outputs" if circuit == "ov" else ""
+        where = f"{str(stack).partition(':')[0]}, {name_layers(sites['layer'])}{of_outputs}{difference}"
         sentences.append(f"{pattern or 'the model itself'} ({where}) {meanings[str(verdict)]}")
     return sentences

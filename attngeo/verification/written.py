@@ -61,6 +61,16 @@ class OutputComparison(NamedTuple):
         return "differs"
 
     @property
+    def of_verdict(self) -> float:
+        """The difference that the verdict is about."""
+        match self.verdict:
+            case "heads agree":
+                return max(self.heads, self.values)
+            case "parts agree":
+                return max(self.projected, self.values)
+        return self.written
+
+    @property
     def rank(self) -> tuple[int, float]:
         """The better the comparison, the lower."""
         return get_args(OutputVerdict).index(self.verdict), self.written

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +18,9 @@ from attngeo.checkpoints.store import ModuleStore, TensorStore
 from attngeo.errors import AttnGeoError
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import pattern_of
-from attngeo.layouts.rules import GATE, NORM, SINK, VALUE_POSITIONS
+from attngeo.layouts.rules import SINK
 from attngeo.scores.weights import sites_of
-from attngeo.verification.checking import COMPARED, Findings, predict, predict_outputs
+from attngeo.verification.checking import COMPARED, EXPLAINED, Findings, predict, predict_outputs
 from attngeo.verification.comparing import Prediction, difference_of
 from attngeo.verification.drives import run_drives
 from attngeo.verification.recording import Product, record_products
@@ -105,11 +105,6 @@ def _examine(specimen: Specimen, products: list[Product]) -> Row:
     return judge_outputs(row, findings) if row.verdict in ("right", "rest listed") else row
 
 
-# What the checks of a site may say besides "agrees" → the notes one of which the site must have.
-INEXACT: dict[str, Collection[str]] = {
-    "heads agree": (SINK,),
-    "parts agree": (SINK, GATE, NORM, VALUE_POSITIONS),
-}
 # From the best to the worst.
 OUTPUTS: tuple[Outputs, ...] = ("right", "sink", "changed", "unknown", "wrong")
 
@@ -125,8 +120,8 @@ def judge_outputs(row: Row, findings: Findings) -> Row:
         elif check.outputs == "agrees":
             outcomes["right"][""] = None
         else:
-            stated = [note for note in site.output_notes if note in INEXACT.get(check.outputs, ())]
-            if not stated:
+            stated = [note for note in site.output_notes if note in EXPLAINED["parts agree"]]
+            if check.outputs not in EXPLAINED:
                 outcomes["wrong"][f"{check.outputs}: {where}"] = None
             elif stated == [SINK]:
                 outcomes["sink"][SINK] = None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from census.examine import OUTPUTS
 from census.run import CSV, all_types, take_census
 
 # From the worst to the best. "not verified" may change with what is installed.
@@ -39,6 +40,14 @@ def test_no_model_type_got_worse() -> None:
     assert [row for row in take_census(every_fifth()) if _is_worse(row, known[row["model_type"]])] == []
 
 
+def test_values_and_outputs_of_no_model_type_are_wrong() -> None:
+    """Each type whose queries and keys are right has a result for them, and each result but "right" its reason."""
+    for row in read_census().values():
+        is_read = row["verdict"] in ("right", "rest listed")
+        assert (row["outputs"] in OUTPUTS and row["outputs"] != "wrong") == is_read, row
+        assert bool(row["output_reason"]) == (row["outputs"] not in ("", "right")), row
+
+
 def test_no_model_type_is_wrong_or_silently_incomplete() -> None:
     """A model type that is, is mended or refused before its row is written."""
     verdicts = Counter(row["verdict"] for row in read_census().values())
@@ -52,6 +61,7 @@ def _is_worse(row: dict[str, Any], known: dict[str, Any]) -> bool:
     return row["verdict"] == "no attention" or _rate(row) < _rate(known)
 
 
-def _rate(row: dict[str, Any]) -> tuple[int, int]:
-    """The better, the higher: by verdict, and then by the number of sites."""
-    return RANKS.index(row["verdict"]), int(row["sites"])
+def _rate(row: dict[str, Any]) -> tuple[int, int, int]:
+    """The better, the higher: by verdict, by the number of sites, and by values and outputs."""
+    outputs = -OUTPUTS.index(row["outputs"]) if row["outputs"] else 0
+    return RANKS.index(row["verdict"]), int(row["sites"]), outputs

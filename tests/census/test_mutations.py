@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from support import check_model
 
-from attngeo.layouts import model_types, modules
+from attngeo.layouts import layout, model_types, modules, outputs, rules
 from attngeo.layouts.layout import Family, make_fused
 from attngeo.layouts.sections import TowerSection
 from attngeo.scores import projections
@@ -22,7 +24,7 @@ def swap_queries_and_keys(patch: pytest.MonkeyPatch) -> None:
 
     def assemble(*args: Any) -> Any:
         parts = original(*args)
-        return {"q": parts["k"], "k": parts["q"]}
+        return parts | {"q": parts["k"], "k": parts["q"]} if "q" in parts else parts
 
     patch.setattr(projections, "assemble", assemble)
 
@@ -50,6 +52,71 @@ def take_the_heads_of_another_part(patch: pytest.MonkeyPatch) -> None:
         return original(module, config)._replace(section=other._replace(fields=heads))
 
     patch.setattr(modules, "find_section", find_section)
+
+
+def cut_values_as_keys(patch: pytest.MonkeyPatch) -> None:
+    original = projections.assemble
+
+    def assemble(site: Any, tensors: Any, letters: Any = "qk") -> Any:
+        parts = original(site, tensors, letters)
+        return parts | {"v": original(site, tensors, "k")["k"]} if "v" in parts else parts
+
+    patch.setattr(projections, "assemble", assemble)
+
+
+def take_rows_of_another_head(patch: pytest.MonkeyPatch) -> None:
+    original = layout._cut_outputs
+
+    def cut_outputs(*args: Any) -> Any:
+        heads = original(*args)
+        return heads._replace(weight=heads.weight.roll(1, 0))
+
+    patch.setattr(layout, "_cut_outputs", cut_outputs)
+
+
+def pair_heads_of_values_in_turn(patch: pytest.MonkeyPatch) -> None:
+    original = checking.predict_outputs
+
+    def predict_outputs(store: Any, site: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            pair_heads_in_turn(inner)
+            return original(store, site)
+
+    patch.setattr(check_model, "predict_outputs", predict_outputs)
+
+
+def transpose_the_output_projection(patch: pytest.MonkeyPatch) -> None:
+    transposed = tuple(replace(output, transposed=True) for output in rules.OUTPUTS)
+    patch.setattr(outputs, "OUTPUTS", transposed)
+
+
+def forget_the_scale_of_values(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(model_types.TYPES, "mimo_v2_flash", Family(source="", more_key_heads=True))
+
+
+def forget_the_note_about_a_gate(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(outputs, "OUTPUT_NOTES", ())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "mutate"),
+    [
+        ("camembert", cut_values_as_keys),
+        ("starcoder2", pair_heads_of_values_in_turn),
+        ("camembert", transpose_the_output_projection),
+        ("starcoder2", take_rows_of_another_head),
+        ("mimo_v2_flash", forget_the_scale_of_values),
+        ("afmoe", forget_the_note_about_a_gate),
+    ],
+)
+def test_values_and_outputs_that_are_read_wrongly_are_wrong(
+    model_type: str, mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examine(model_type).outputs in ("right", "sink", "changed")
+    mutate(monkeypatch)
+    row = examine(model_type)
+    assert row.outputs == "wrong"
+    assert row.verdict in ("right", "rest listed")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import transformers
 from conftest import Command
 from safetensors.torch import load_file, save_file
 from support.checkpoints import assert_refused, write_single
+from support.circuits import assert_same_outputs
 from support.hub_server import Hub
 from support.measure import LargestTensor
 from support.packing import PACKINGS, pack_state
@@ -92,6 +93,26 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_scores_are_those_of_the_merged_model(case: str, tmp_path: Path) -> None:
     name, options = CASES[case]
     assert_same(*adapt(tmp_path, name, **options))
+
+
+# Updates of values and outputs.
+OUTPUT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "lora": ("llama", {"target_modules": ["v_proj", "o_proj"]}),
+    "dora": ("llama", {"target_modules": ["v_proj", "o_proj"], "use_dora": True}),
+    "conv1d": ("gpt2", {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
+    "fused": ("gpt_neox", {"target_modules": ["query_key_value", "dense"]}),
+    "encoder": ("bert", {"target_modules": ["value", "attention.output.dense"]}),
+    "whole modules": ("llama", {"target_modules": ["v_proj"], "modules_to_save": ["o_proj"]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OUTPUT_CASES)
+def test_values_and_outputs_are_those_of_the_merged_model(case: str, tmp_path: Path) -> None:
+    name, options = OUTPUT_CASES[case]
+    adapter, merged = adapt(tmp_path, name, **options)
+    assert_same_outputs(adapter, merged)
+    with pytest.raises(AssertionError):
+        assert_same_outputs(tmp_path / "base", merged)
 
 
 def dense_updates(base: Path, merged: Path, **options: Any) -> Iterator[tuple[int, int | None, torch.Tensor]]:

@@ -20,6 +20,7 @@ import pytest
 import torch
 from conftest import Command
 from support.checkpoints import assert_refused, write_single
+from support.circuits import assert_same_outputs
 from support.hub_server import Hub
 from support.tiny_models import TINY_MODELS, build
 from support.vectors import TEXT, byte_level, checkpoint, random_vectors, sentence_piece, word_piece, write_questions
@@ -41,7 +42,8 @@ CONFIG = {
 }  # fmt: skip
 NAMES = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "input_layernorm": "attn_norm",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "input_layernorm": "attn_norm",
 }  # fmt: skip
 KEYS = {
     "embedding_length": WIDTH, "block_count": 2, "attention.head_count": HEADS, "attention.head_count_kv": KEY_HEADS,
@@ -155,6 +157,20 @@ def test_a_llama_is_scored_as_its_checkpoint(name: str, options: dict[str, Any],
     kind = gguf.GGMLQuantizationType[name]
     decoded = write_gguf(tmp_path / "model.gguf", draw_state(biases=True), kind)
     assert_same(tmp_path, tmp_path / "model.gguf", decoded, "llama", **options)
+
+
+@pytest.mark.parametrize("name", ["F32", "F16", "Q4_0", "Q8_0"])
+def test_values_and_outputs_of_a_llama_are_not_permuted(name: str, tmp_path: Path) -> None:
+    """Unlike its queries and keys."""
+    generator = torch.Generator().manual_seed(2)
+    outputs = {
+        f"model.layers.{layer}.self_attn.o_proj.weight": torch.randn(WIDTH, HEADS * HEAD, generator=generator)
+        for layer in (0, 1)
+    }
+    state = draw_state(biases=True) | outputs
+    decoded = write_gguf(tmp_path / "model.gguf", state, gguf.GGMLQuantizationType[name])
+    plain = write_single(tmp_path / "plain", decoded, CONFIG | {"model_type": "llama"})
+    assert_same_outputs(tmp_path / "model.gguf", plain)
 
 
 @pytest.mark.parametrize("kind", DECODED_ONLY, ids=lambda kind: kind.name)
@@ -510,19 +526,20 @@ def sort_heads(tensor: Tensor, heads: int, key_heads: int) -> Tensor:
     return torch.cat([groups[:, part].flatten(0, -tensor.ndim) for part in (slice(-2), slice(-2, -1), slice(-1, None))])
 
 
+FUSED_NAMES = {"self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output"}
 # Tiny model → architecture, its names in the file by their names in the checkpoint, query heads and key heads.
 FUSED: dict[str, tuple[str, dict[str, str], int, int]] = {
-    "gpt2": ("gpt2", {"attn.c_attn": "attn_qkv", "ln_1": "attn_norm"}, 4, 4),
-    "gpt_neox": ("gptneox", {"attention.query_key_value": "attn_qkv", "input_layernorm": "attn_norm"}, 4, 4),
-    "bloom": ("bloom", {"self_attention.query_key_value": "attn_qkv", "input_layernorm": "attn_norm"}, 4, 4),
-    "falcon-new": (
-        "falcon",
-        {"self_attention.query_key_value": "attn_qkv", "ln_attn": "attn_norm_2", "ln_mlp": "attn_norm"}, 4, 2,
+    "gpt2": ("gpt2", {"attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_1": "attn_norm"}, 4, 4),
+    "gpt_neox": (
+        "gptneox",
+        {
+            "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output", "input_layernorm": "attn_norm",
+        }, 4, 4,
     ),
-    "falcon-multi-query": (
-        "falcon", {"self_attention.query_key_value": "attn_qkv", "input_layernorm": "attn_norm"}, 4, 1
-    ),
-    "mpt": ("mpt", {"attn.Wqkv": "attn_qkv", "norm_1": "attn_norm"}, 4, 4),
+    "bloom": ("bloom", FUSED_NAMES | {"input_layernorm": "attn_norm"}, 4, 4),
+    "falcon-new": ("falcon", FUSED_NAMES | {"ln_attn": "attn_norm_2", "ln_mlp": "attn_norm"}, 4, 2),
+    "falcon-multi-query": ("falcon", FUSED_NAMES | {"input_layernorm": "attn_norm"}, 4, 1),
+    "mpt": ("mpt", {"attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm_1": "attn_norm"}, 4, 4),
 }  # fmt: skip
 
 
@@ -551,8 +568,11 @@ def rename(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, T
     }
 
 
-def assert_equal_scores(folder: Path, count: int, offset: int = 0) -> None:
-    """model.gguf has the scores of the checkpoint `plain`, as they are and with biases, norms and an offset."""
+def assert_equal_scores(folder: Path, count: int, offset: int = 0, *, outputs: bool = True) -> None:
+    """model.gguf has the scores of the checkpoint `plain`, as they are and with biases, norms and an offset.
+
+    outputs: it has the same values and outputs, too.
+    """
     for options in ({}, {"with_bias": True, "fold_norm": True}, *([{"rope_offset": offset}] if offset else [])):
         scores, expected = (
             attngeo.score(path, per_head=True, **options) for path in (folder / "model.gguf", folder / "plain")
@@ -562,6 +582,8 @@ def assert_equal_scores(folder: Path, count: int, offset: int = 0) -> None:
         assert scores["key_head"].equals(expected["key_head"])
         np.testing.assert_allclose(scores[SCORES[:2]], expected[SCORES[:2]], rtol=0, atol=2e-5)
         np.testing.assert_allclose(scores[SCORES[2]], expected[SCORES[2]], rtol=1e-5)
+    if outputs:
+        assert_same_outputs(folder / "model.gguf", folder / "plain")
 
 
 @pytest.mark.parametrize("case", FUSED)
@@ -578,7 +600,7 @@ def test_fused_tensors_are_read_in_the_order_of_the_file(case: str, tmp_path: Pa
     for name in tensors:
         if "attn_qkv" in name and case not in ("gpt2", "mpt"):
             tensors[name] = sort_heads(tensors[name], heads, key_heads)
-        elif name.endswith("attn_qkv.weight") and case == "gpt2":
+        elif name.endswith(("attn_qkv.weight", "attn_output.weight")) and case == "gpt2":
             tensors[name] = tensors[name].T
     write_tensors(tmp_path / "model.gguf", architecture, values, tensors)
     assert_equal_scores(tmp_path, 10, offset=3 if rotated else 0)
@@ -625,7 +647,7 @@ def test_both_stacks_and_cross_attention_of_t5(tmp_path: Path) -> None:
 
 SEPARATE = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
 }  # fmt: skip
 COMMON = {"embedding_length": 32, "block_count": 2, "attention.head_count": 4}
 GROUPED = COMMON | {"attention.head_count_kv": 2}
@@ -674,6 +696,9 @@ def test_nomic_bert(tmp_path: Path) -> None:
         f"blk.{layer}.attn_qkv.weight": torch.cat(
             [model.state_dict()[f"layers.{layer}.self_attn.{letter}_proj.weight"] for letter in "qkv"]
         )
+        for layer in range(2)
+    } | {
+        f"blk.{layer}.attn_output.weight": model.state_dict()[f"layers.{layer}.self_attn.o_proj.weight"]
         for layer in range(2)
     }
     write_tensors(tmp_path / "model.gguf", "nomic-bert", COMMON | {"rope.freq_base": 1000.0}, tensors)
@@ -757,7 +782,7 @@ def test_the_scaling_of_rotary_embeddings(kind: str, tmp_path: Path) -> None:
     values = KEYS | {"rope.freq_base": 5000.0} | {f"rope.scaling.{name}": value for name, value in header.items()}
     tensors = rename(state, NAMES) | factors()
     write_tensors(tmp_path / "model.gguf", "qwen2", values, tensors)
-    assert_equal_scores(tmp_path, 10, offset=3)
+    assert_equal_scores(tmp_path, 10, offset=3, outputs=False)
     if factors is not dict:  # they may be in another file than the metadata
         write_tensors(tmp_path / "split.gguf", "qwen2", values, tensors, split_max_tensors=7)
         parts = [gguf.GGUFReader(path) for path in sorted(tmp_path.glob("split-*.gguf"))]

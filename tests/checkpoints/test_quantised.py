@@ -20,6 +20,7 @@ import torch
 from conftest import Command
 from safetensors.torch import save_file
 from support.checkpoints import assert_refused, write_config, write_index, write_single
+from support.circuits import assert_same_outputs
 from support.packing import PACKINGS, Packing, bitsandbytes, compressed, fp8, gptq, mlx, pack_state
 from torch import Tensor
 
@@ -89,6 +90,15 @@ def test_scores_are_those_of_the_decoded_weights(case: str, tmp_path: Path, insi
 
 
 @pytest.mark.parametrize("case", PACKINGS)
+def test_values_and_outputs_are_those_of_the_decoded_weights(case: str, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(4)
+    outputs = {f"{ATTENTION.format(layer, 'o')}.weight": torch.randn(128, 128, generator=generator) for layer in (0, 1)}
+    stored, decoded = pack_state(draw_state() | outputs, PACKINGS[case], is_projection)
+    packed = write_single(tmp_path / "packed", stored, CONFIG | PACKINGS[case].config)
+    assert_same_outputs(packed, write_single(tmp_path / "plain", decoded, CONFIG))
+
+
+@pytest.mark.parametrize("case", PACKINGS)
 def test_rows_are_those_of_the_whole_weight(case: str, tmp_path: Path) -> None:
     store = open_store(str(write_packed(tmp_path, PACKINGS[case])[0]))
     whole = store.read(f"{Q0}.weight")
@@ -115,6 +125,7 @@ def test_families_are_read_as_without_quantisation(
     plain = write_single(tmp_path / "plain", decoded, config)
     for options in ([], ["--with-bias", "--fold-norm"]):
         assert_same(read_scores(inside, packed, *options), read_scores(inside, plain, *options))
+    assert_same_outputs(packed, plain)
 
 
 def test_scales_may_be_in_another_file(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.patience import require_answers
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.remote import merge
-from attngeo.errors import CorruptCheckpointError, NetworkError, UnsafeCheckpointError
+from attngeo.errors import CorruptCheckpointError, NetworkError, UnsafeCheckpointError, UnsupportedModelError
 from attngeo.scores.weights import sites_of
 
 FILE = "model.safetensors"
@@ -87,12 +87,41 @@ def test_a_model_is_read_by_little_more_than_its_queries_and_keys(suffix: str, h
     assert [request for request in here.requests if request.part is not None] == []
 
 
+@pytest.mark.parametrize(("parts", "width"), [("qk", WIDTH + KEYS), ("vo", WIDTH + KEYS), ("qkvo", 2 * (WIDTH + KEYS))])
+def test_only_the_parts_that_are_asked_for_are_read(parts: Any, width: int, here: Hub, tmp_path: Path) -> None:
+    folder = here.repositories["org/name"] = write_mistral(tmp_path / "remote", "safetensors")
+    for found, expected in zip(
+        attngeo.attention_sites("org/name", parts=parts), attngeo.attention_sites(folder, parts=parts), strict=True
+    ):
+        assert torch.equal(found.wq, expected.wq)
+        assert torch.equal(found.wv, expected.wv)
+        assert torch.equal(found.wo, expected.wo)
+    needed = 4 * LAYERS * WIDTH * width
+    needed += sum(8 + int.from_bytes(path.read_bytes()[:8], "little") for path in folder.glob("*.safetensors"))
+    assert needed <= here.sent.total() <= 1.02 * needed
+
+
 def test_rows_of_a_fused_tensor_are_read_alone(here: Hub, tmp_path: Path) -> None:
     """Those of the values come last."""
     config = {"model_type": "phi3", "hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 1}
     tensors = {"model.layers.0.self_attn.qkv_proj.weight": torch.randn(3 * 512, 512)}
     folder = here.repositories["org/name"] = write_single(tmp_path / "remote", tensors, config)
     assert_same_scores("org/name", folder)
+    assert here.sent.total() < 1.02 * 4 * 2 * 512 * 512 + 10_000
+    here.sent.clear()
+    with pytest.raises(UnsupportedModelError, match="its output projection is unknown"):
+        list(attngeo.attention_sites("org/name", parts="vo"))
+    assert here.sent.total() <= 10_000
+
+
+def test_values_of_a_fused_tensor_are_read_alone(here: Hub, tmp_path: Path) -> None:
+    """They come last, after the queries and keys."""
+    config = {"model_type": "phi3", "hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 1}
+    attention = "model.layers.0.self_attn"
+    tensors = {f"{attention}.qkv_proj.weight": torch.randn(3 * 512, 512), f"{attention}.o_proj.weight": torch.eye(512)}
+    here.repositories["org/name"] = write_single(tmp_path / "remote", tensors, config)
+    (weights,) = attngeo.attention_sites("org/name", parts="vo")
+    assert torch.equal(weights.wv.mT.flatten(0, 1), tensors[f"{attention}.qkv_proj.weight"][2 * 512 :])
     assert here.sent.total() < 1.02 * 4 * 2 * 512 * 512 + 10_000
 
 

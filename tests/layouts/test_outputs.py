@@ -15,7 +15,8 @@ from support.tiny_models import TINY_MODELS
 from torch import Tensor, nn
 
 import attngeo
-from attngeo.layouts.layout import AttentionSite
+from attngeo.layouts.layout import AttentionSite, Heads
+from attngeo.scores import projections
 from attngeo.scores.weights import SiteWeights
 from attngeo.verification.probing import linear_norms, probe_inputs, random_vectors
 
@@ -75,3 +76,62 @@ def test_outputs_are_what_the_running_model_writes(name: str, built: Build) -> N
         got = written[of_site.site.module]
         assert expected.norm() > 1e-3
         assert torch.allclose(got, expected.expand_as(got), atol=1e-5 * float(expected.abs().max())), of_site.site
+
+
+Assembled = dict[str, Heads]
+
+
+def cut_values_as_keys(parts: Assembled, keys: Heads) -> None:
+    parts["v"] = keys
+
+
+def transpose_the_projection(parts: Assembled, _: Heads) -> None:
+    o = parts["o"].weight
+    matrix = o.flatten(0, 1)
+    parts["o"] = parts["o"]._replace(weight=matrix.T.reshape(o.shape))
+
+
+def take_rows_of_another_head(parts: Assembled, _: Heads) -> None:
+    parts["o"] = parts["o"]._replace(weight=parts["o"].weight.roll(1, 0))
+
+
+def pair_heads_in_turn(parts: Assembled, _: Heads) -> None:
+    """The group of each query head is h mod K: the same as its outputs in another order."""
+    o = parts["o"].weight
+    key_heads = len(parts["v"].weight)
+    parts["o"] = parts["o"]._replace(weight=o.reshape(-1, key_heads, *o.shape[1:]).transpose(0, 1).reshape(o.shape))
+
+
+@pytest.mark.parametrize(
+    ("name", "mutate"),
+    [
+        ("llama", cut_values_as_keys),
+        ("gpt_neox", cut_values_as_keys),
+        ("bert", transpose_the_projection),
+        ("gpt2", transpose_the_projection),
+        ("gpt2", take_rows_of_another_head),
+        ("deepseek_v3", take_rows_of_another_head),
+        ("llama", pair_heads_in_turn),
+    ],
+)
+def test_weights_that_are_read_wrongly_are_noticed(
+    name: str, mutate: Callable[[Assembled, Heads], None], built: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the oracle above, and by verification."""
+    model = built(name)
+    weights = list(attngeo.attention_sites(model, parts="qkvo", with_bias=True))
+    written = run_on_equal_tokens(name, model, [of_site.site for of_site in weights])
+    assert set(attngeo.verify(model, parts="vo")["verdict"]) == {"agrees"}
+    original = projections.assemble
+
+    def assemble(site: AttentionSite, tensors: dict[str, Tensor], letters: Any = "qk") -> Assembled:
+        parts = original(site, tensors, letters)
+        if "v" in parts:
+            mutate(parts, original(site, tensors, "k")["k"])
+        return parts
+
+    monkeypatch.setattr(projections, "assemble", assemble)
+    for of_site in attngeo.attention_sites(model, parts="qkvo", with_bias=True):
+        expected = expect_written(of_site)
+        assert (written[of_site.site.module] - expected).norm(dim=-1).min() > 0.1 * expected.norm()
+    assert set(attngeo.verify(model, parts="qkvo").set_index("circuit").loc["ov", "verdict"]) == {"differs"}

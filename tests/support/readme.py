@@ -25,6 +25,14 @@ VERDICTS = {
     "no attention": "the model has no attention by queries and keys",
     "not verified": "the model cannot be built or run for the census",
 }
+# Results of the census for values and outputs, with their meaning.
+OUTPUTS = {
+    "right": "every layer writes what its values and its output projection give",
+    "sink": "every head does, but an attention sink takes a share of its weights, as a note says",
+    "changed": "values and output projection agree, and a note says what stands between them",
+    "unknown": "values or outputs of a layer are not read, for the reason given",
+    "wrong": "a layer differs from the running model, or a note is missing",
+}
 # Words of the census about rotary embeddings that do not tell everything.
 ROTATIONS = {
     "gain": "refused: the gain of a QK-norm follows the rotation",
@@ -89,6 +97,13 @@ def _census() -> str:
     counts = Counter(row["verdict"] for row in rows)
     lines = ["| result | model types | meaning |", "| --- | ---: | --- |"]
     lines += [f"| {verdict} | {counts[verdict]} | {meaning} |" for verdict, meaning in VERDICTS.items()]
+    outputs = Counter(row["outputs"] for row in rows)
+    lines += ["", "Values and outputs of the model types that are right, or whose rest is listed:", ""]
+    lines += ["| result | model types | meaning |", "| --- | ---: | --- |"]
+    lines += [f"| {result} | {outputs[result]} | {meaning} |" for result, meaning in OUTPUTS.items()]
+    notes = Counter(row["output_reason"] for row in rows if row["outputs"] in ("sink", "changed"))
+    lines += ["", "What stands between values and output:", "", "| note | model types |", "| --- | ---: |"]
+    lines += [f"| {note} | {count} |" for note, count in notes.most_common()]
     rotations = Counter(row["rotary"] for row in rows if row["rotary"])
     lines += ["", "How model types rotate queries and keys:", "", "| rotation | model types |", "| --- | ---: |"]
     lines += [f"| {ROTATIONS.get(name, name)} | {count} |" for name, count in rotations.most_common()]
@@ -98,6 +113,11 @@ def _census() -> str:
         if row["verdict"] in ("wrong", "incomplete", "refused"):
             reason = row["reason"].replace("|", "\\|").replace("<", "&lt;")
             lines.append(f"| {row['model_type']} | {row['verdict']} | {textwrap.shorten(reason, 160)} |")
+    lines += ["", "Model types whose values or outputs are unknown or wrong:", "", "| model type | result | reason |"]
+    lines += ["| --- | --- | --- |"]
+    for row in rows:
+        if row["outputs"] in ("unknown", "wrong"):
+            lines.append(f"| {row['model_type']} | {row['outputs']} | {textwrap.shorten(row['output_reason'], 160)} |")
     return "\n".join(lines)
 
 

@@ -28,12 +28,20 @@ import attngeo
 from attngeo.bounds import machine
 from attngeo.checkpoints import files, hub as hub_module
 from attngeo.errors import CorruptCheckpointError, NotEnoughMemoryError, UnsupportedModelError, UsageError
+from attngeo.layouts import outputs
 from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.layout import AttentionSite, make_fused
 from attngeo.progress import Progress
 from attngeo.verification import drives, loading, probing, verify as verifying
 from attngeo.verification.comparing import Prediction
-from attngeo.verification.verify import AGREEING, COLUMNS, SitePlace, match_places
+from attngeo.verification.verify import (
+    AGREEING,
+    CIRCUIT_COLUMNS,
+    COLUMNS,
+    SitePlace,
+    describe_verification,
+    match_places,
+)
 
 Build = Callable[[str], Any]
 Save = Callable[[str], Path]
@@ -67,6 +75,44 @@ def test_every_site_that_is_scored_agrees(name: str, saved: Save) -> None:
     assert frame["difference"].max() < 1e-4
     assert (frame.attrs["unexplained"], frame.attrs["problem"]) == ([], "")
     assert set(frame["model"]) == {str(saved(name))} == {frame.attrs["model"]}
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "phi3", "deepseek_v3", "t5", "whisper", "clip", "swin", "wav2vec2"])
+def test_both_circuits_of_every_site_agree(name: str, saved: Save) -> None:
+    frame = attngeo.verify(saved(name), parts="qkvo")
+    assert list(frame.columns) == list(CIRCUIT_COLUMNS)
+    assert set(frame["verdict"]) <= {"agrees", "directions agree"}
+    assert frame["difference"].max() < 1e-4
+    of_circuits = [rows.drop(columns=["circuit", "verdict", "difference"]) for _, rows in frame.groupby("circuit")]
+    assert len(of_circuits) == 2
+    pd.testing.assert_frame_equal(*(rows.reset_index(drop=True) for rows in of_circuits))
+    alone = attngeo.verify(saved(name), parts="vo")
+    assert set(alone["circuit"]) == {"ov"}
+    assert alone["difference"].max() < 1e-4
+    complaints, notes = describe_verification(frame)
+    assert complaints == []
+    assert notes[-1].endswith(f"all {len(frame)} circuits agree with what the running model multiplies")
+
+
+def test_a_sink_is_told_from_weights_that_sum_to_1(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = attngeo.verify(saved("gpt_oss"), parts="vo")
+    assert set(frame["verdict"]) == {"heads agree"}
+    assert frame["difference"].max() < 1e-4
+    # Without its note, it is a difference.
+    monkeypatch.setattr(outputs, "OUTPUT_NOTES", ())
+    frame = attngeo.verify(saved("gpt_oss"), parts="vo")
+    assert set(frame["verdict"]) == {"differs"}
+    complaints, _ = describe_verification(frame)
+    assert "values and outputs" in complaints[0]
+
+
+def test_outputs_that_are_not_known_leave_queries_and_keys(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "OUTPUTS", ())
+    frame = attngeo.verify(saved("llama"), parts="qkvo")
+    assert frame.groupby("circuit")["verdict"].unique().map(list).to_dict() == {"qk": ["agrees"], "ov": ["not known"]}
+    complaints, notes = describe_verification(frame)
+    assert complaints == []
+    assert any("no layout knows" in note for note in notes)
 
 
 def test_the_scaling_of_what_rotates_is_that_of_the_running_model(saved: Save, tmp_path: Path) -> None:
