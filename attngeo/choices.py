@@ -23,7 +23,8 @@ PANELS = (MODEL, INPUT, DRAWING, COMPUTATION, OPTIMISATION, COMPARISON, RESULTS,
 # Formulas of the scores, and the number type of products; see `scores.options`.
 Convention = Literal["corrected", "published"]
 Precision = Literal["float32", "float64", "fast"]
-# Matrices of a head that are scored: queries with keys, values with outputs, or both.
+# Matrices of a head: queries with keys, values with outputs; and both of them.
+OneCircuit = Literal["qk", "ov"]
 Circuit = Literal["qk", "ov", "both"]
 # Weights of attention that are read: queries and keys, values and outputs, or all.
 Parts = Literal["qk", "vo", "qkvo"]

@@ -148,27 +148,28 @@ def _print_thresholds(thresholds: list[dict[str, Any]], title: str) -> None:
 def _print_maps(by_kind: dict[str, pd.DataFrame]) -> None:
     """A map for each kind: layers that write down, those that read across, shaded by the share above the threshold."""
     console = Terminal()
+    plain = console.options.ascii_only
     rows = next(iter(by_kind.values()))
-    lines: dict[str, list[str]] = {}
-    first, last = (int(getattr(rows[["from_layer", "to_layer"]].stack(), name)()) for name in ("min", "max"))
+    first = min(rows["from_layer"].min(), rows["to_layer"].min())
+    last = max(rows["from_layer"].max(), rows["to_layer"].max())
     step = -(-(last + 1 - first) // MAP)
-    bins = range(first, last + 1, step)
+    starts = range(first, last + 1, step)
+    shares = {}
     for kind, pairs in by_kind.items():
-        cells = [(pairs[name] - first) // step for name in ("from_layer", "to_layer")]
-        shares = pairs.groupby(cells)["above_threshold"].mean()
-        lines[kind] = [
-            "".join(_shade(shares.get((i, j)), console.options.ascii_only) for j in range(len(bins)))
-            for i in range(len(bins))
-        ]
-    width = 2 * len(bins)
-    label = max(len(_name_bin(start, step, last)) for start in bins)
-    console.print(f"\n{'':{label}}  " + "  ".join(f"{NAMES[kind]:{width}}" for kind in by_kind).rstrip())
-    for i, start in enumerate(bins):
-        of_kinds = "  ".join(lines[kind][i] for kind in by_kind)
-        console.print(f"{_name_bin(start, step, last):>{label}}  {of_kinds}".rstrip())
-    marks = [(mark[console.options.ascii_only], share) for share, mark in reversed(SHADES.items())]
-    legend = ", ".join(f"{mark} >{share:.0%}" for mark, share in marks)
-    console.print(f"writing layers down, reading ones across; above the threshold: {legend}\n")
+        writing = (pairs["from_layer"] - first) // step
+        reading = (pairs["to_layer"] - first) // step
+        shares[kind] = pairs.groupby([writing, reading])["above_threshold"].mean()
+    names = [_name_bin(start, step, last) for start in starts]
+    margin = max(map(len, names))
+    titles = "  ".join(f"{NAMES[kind]:{2 * len(starts)}}" for kind in by_kind)
+    console.print(f"\n{'':{margin}}  {titles}".rstrip())
+    for i, name in enumerate(names):
+        cells = {
+            kind: [_shade(of_kind.get((i, j)), plain) for j in range(len(starts))] for kind, of_kind in shares.items()
+        }
+        console.print(f"{name:>{margin}}  {'  '.join(map(''.join, cells.values()))}".rstrip())
+    marks = [f"{marks[plain]} >{least:.0%}" for least, marks in reversed(SHADES.items())]
+    console.print(f"writing layers down, reading across; pairs above: {', '.join(marks)}\n")
 
 
 def _name_bin(start: int, step: int, last: int) -> str:
@@ -177,12 +178,14 @@ def _name_bin(start: int, step: int, last: int) -> str:
     return f"{start}" if start == end else f"{start}-{end}"
 
 
-def _shade(share: float | None, ascii_only: bool) -> str:
-    """Two characters for a share of pairs; blank if there is no pair, a dot if none is above."""
+def _shade(share: float | None, plain: bool) -> str:
+    """Two characters for a share of pairs; blank if there is no pair, dots if none is above the threshold."""
     if share is None:
         return "  "
-    mark = next((marks[ascii_only] for least, marks in SHADES.items() if share > least), "·" if not ascii_only else " ")
-    return mark * 2
+    for least, marks in SHADES.items():
+        if share > least:
+            return 2 * marks[plain]
+    return "  " if plain else "··"
 
 
 def _list_notes(frame: pd.DataFrame) -> list[str]:

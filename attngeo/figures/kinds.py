@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from attngeo.choices import OneCircuit
 from attngeo.errors import UsageError
 from attngeo.figures.names import replace_title
 from attngeo.options import DRAWING, Options, option
@@ -63,6 +64,9 @@ class PlotOptions(Options):
     )
     stack: str | None = option(
         None, "Draw only this stack: encoder, decoder, cross, vision …", panel=DRAWING, metavar="NAME"
+    )
+    circuit: OneCircuit = option(
+        "qk", "Matrix of each head: queries with keys (qk), or values with outputs (ov)", panel=DRAWING
     )
     where: Mapping[str, object] | None = option(
         None,
@@ -218,8 +222,9 @@ FIGURES: dict[str, FigureSpec] = {
             description="entries of one W_qk, with the norms of its rows and columns",
         ),
         FigureSpec(
-            name="spectrum", draw="spectrum:draw_spectrum", source="matrix", options=("layer", "head", "stack"),
-            description="singular values of one W_qk, in bands, beside the edge of random factors",
+            name="spectrum", draw="spectrum:draw_spectrum", source="matrix",
+            options=("layer", "head", "stack", "circuit"),
+            description="singular values of one W_qk or W_ov, in bands, beside the edge of random factors",
         ),
         FigureSpec(
             name="outliers", draw="matrix:draw_outliers", source="matrix", options=("over", "stack"),

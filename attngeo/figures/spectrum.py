@@ -1,4 +1,4 @@
-"""The singular values of one query-key matrix."""
+"""The singular values of one matrix of a head or a layer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from attngeo.figures.kinds import PlotOptions
-from attngeo.figures.names import FORM, escape_name
-from attngeo.figures.style import GUIDE, MARKED, OTHER, fade, finish_figure
+from attngeo.figures.names import escape_name
+from attngeo.figures.style import GUIDE, INITIALISATIONS, ROLES, fade, finish_figure
+
+# Values above and below the edge, in colours that are seen on white and on black.
+ABOVE, BELOW = INITIALISATIONS["symmetric"], ROLES["encoder"]
 
 
 def draw_spectrum(spectrum: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001
     """Singular values against their number; those above the edge of random factors are marked.
 
-    A grey bar joins the values of a band, which are nearly equal, so that their directions are arbitrary.
+    A bar joins the values of a band, which are nearly equal, so that their directions are arbitrary.
 
     Args:
         spectrum: the table of `attngeo.scores.matrices.measure_spectrum`, whose `attrs` name the matrix.
@@ -36,7 +39,7 @@ def draw_spectrum(spectrum: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
                 x=band["number"],
                 y=band["value"],
                 mode="lines",
-                line={"color": fade(OTHER), "width": 14},
+                line={"color": fade(BELOW), "width": 14},
                 hoverinfo="skip",
                 name=f"band {first} to {last}",
                 showlegend=False,
@@ -46,7 +49,7 @@ def draw_spectrum(spectrum: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
         x=spectrum["number"],
         y=spectrum["value"],
         mode="markers",
-        marker={"color": [MARKED if above else OTHER for above in is_above], "size": 6},
+        marker={"color": [ABOVE if above else BELOW for above in is_above], "size": 6},
         customdata=hovers,
         hovertemplate="%{customdata}<br>%{x}: %{y:.4g}<extra></extra>",
         showlegend=False,
@@ -63,7 +66,8 @@ def draw_spectrum(spectrum: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
     details = (
         f"{is_above.sum()} of {len(spectrum)} above the edge of random factors of this rank "
         f"and norm ({matrix['norm']:.4g}); "
-        "grey: nearly equal values, whose directions are arbitrary"
+        "bars: nearly equal values, whose directions are arbitrary"
     )
-    title = f"{escape_name(matrix['model'])}: singular values of {FORM} of {name} ({escape_name(matrix['stack'])})"
+    form = f"W<sub>{matrix['circuit']}</sub>"
+    title = f"{escape_name(matrix['model'])}: singular values of {form} of {name} ({escape_name(matrix['stack'])})"
     return finish_figure(figure, title, details)

@@ -142,6 +142,19 @@ def layer_form(form: Form) -> Form:
     return Form(left.flatten(0, 1)[None], form.right.flatten(0, 1)[None], [0])
 
 
+def output_forms(v: Tensor, o: Tensor, key_heads: list[int]) -> tuple[Form, Form]:
+    """The matrices vᵀ·o of heads that share values, and their sum, as `layer_form` returns that of shared keys.
+
+    Args:
+        v: values, [count, rank, n].
+        o: the part of the output projection that belongs to each head, [heads, rank, n].
+        key_heads: the values of each head.
+    """
+    heads = Form(v[key_heads], o, list(range(len(o))))
+    transposed = layer_form(Form(o, v, key_heads))  # whose right factors are those that heads share
+    return heads, Form(transposed.right, transposed.left, [0])
+
+
 def largest_entries(q: Tensor, k: Tensor, edge: int) -> Tensor:
     """The largest |M_ij| in each square of `edge` × `edge` entries of M = qᵀ·k.
 

@@ -156,7 +156,15 @@ def _read_matrices(spec: FigureSpec, model: Any, options: PlotOptions, session: 
     if spec.name == "outliers":
         return [count_outliers(model, session, stack=options.stack)]
     if spec.name == "spectrum":
-        return [measure_spectrum(model, session, layer=options.layer, head=options.head, stack=options.stack)]
+        spectrum = measure_spectrum(
+            model,
+            session,
+            layer=options.layer,
+            head=options.head,
+            stack=options.stack,
+            circuit=options.circuit,
+        )
+        return [spectrum]
     matrix = query_key_matrix(model, layer=options.layer, head=options.head, stack=options.stack, hub=session.hub)
     return list(matrix)
 

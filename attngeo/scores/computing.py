@@ -24,7 +24,7 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import Circuit, Parts, Precision
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError, about
-from attngeo.geometry.forms import Form, FormStatistics, form_statistics, layer_form, rescale_form
+from attngeo.geometry.forms import Form, FormStatistics, form_statistics, layer_form, output_forms, rescale_form
 from attngeo.geometry.scores import measure_spread
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress
@@ -196,10 +196,7 @@ def _score_outputs(
     if v.shape[-1] != o.shape[-1]:
         note = f"M is not square: values read {v.shape[-1]} inputs, outputs write {o.shape[-1]}"
         return iter([beginning | _empty([*notes, note]) for beginning in beginnings])
-    heads = Form(v[key_heads], o, list(range(site.heads)))
-    # The transpose, whose right factors are those that heads share.
-    transposed = layer_form(Form(o, v, key_heads))
-    layer = Form(transposed.right, transposed.left, [0])
+    heads, layer = output_forms(v, o, key_heads)
     return _score_rows(beginnings, heads, layer, notes, options, weights="value or output")
 
 

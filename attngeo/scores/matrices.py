@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
-from attngeo.choices import real, whole
+from attngeo.choices import OneCircuit, real, whole
 from attngeo.errors import CheckpointError, UnsupportedModelError, UsageError, about
-from attngeo.geometry.forms import Form, form_statistics, largest_entries, layer_form, rescale_form
+from attngeo.geometry.forms import Form, form_statistics, largest_entries, layer_form, output_forms, rescale_form
 from attngeo.geometry.scores import is_outlier, norms_and_thresholds
 from attngeo.geometry.spectra import random_edge, singular_values
 from attngeo.keywords import takes
-from attngeo.scores.projections import key_heads_of, projections
+from attngeo.scores.projections import key_heads_of, output_projections, projections
 from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.weights import read, select, sites_of
 from attngeo.session import Session
@@ -95,7 +95,7 @@ def query_key_matrix(
     """
     gamma = real("gamma", gamma, 0)
     cells = whole("cells", cells, 1)
-    form, attrs = _read_form(model, layer, head, stack, hub)
+    form, attrs = _read_form(model, layer, head, stack, "qk", hub)
     d_model = form.left.shape[2]
     edge = -(-d_model // cells)
     attrs |= {"gamma": gamma, "edge": edge}
@@ -108,31 +108,50 @@ def query_key_matrix(
 
 
 def _read_form(
-    model: Model, layer: int, head: int | None, stack: str | None, hub: HubAccess
+    model: Model, layer: int, head: int | None, stack: str | None, circuit: OneCircuit, hub: HubAccess
 ) -> tuple[Form, dict[Any, Any]]:
     """The form of one head, or of the whole layer, in float64, and the names of its place.
 
     Raises what opening a model raises, CheckpointError and UsageError.
     """
     with closing(open_store(model, hub)) as store, about(store.ref), torch.inference_mode():
-        sites, _ = sites_of(store)
+        sites, _ = sites_of(store, parts="qk" if circuit == "qk" else "vo")
         site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
         if head is not None and not 0 <= head < site.heads:
             raise UsageError(f"{store.ref} has no head {head} in layer {layer}, expected from 0 to {site.heads - 1}")
-        q, k, _ = projections(site, read(store, site), dtype=torch.float64)
-    if q.shape[-1] != k.shape[-1]:
-        raise CheckpointError(f"{site.module}: W_qk is not square, expected queries and keys of the same input width")
-    key_head = key_heads_of(site, "corrected")
-    form = layer_form(Form(q, k, key_head)) if head is None else Form(q[[head]], k[[key_head[head]]], [0])
+        key_heads = key_heads_of(site, "corrected")
+        if circuit == "qk":
+            left, right, _ = projections(site, read(store, site), dtype=torch.float64)
+            needed = "query or key"
+        else:
+            left, right, _, _ = output_projections(site, read(store, site), dtype=torch.float64)
+            needed = "value or output"
+    if left.shape[-1] != right.shape[-1]:
+        raise CheckpointError(
+            f"{site.module}: its matrix is {left.shape[-1]} × {right.shape[-1]}, expected a square one; choose another "
+            "stack"
+        )
+    if circuit == "qk":
+        heads = Form(left, right, key_heads)
+        of_layer = layer_form(heads)
+    else:
+        heads, of_layer = output_forms(left, right, key_heads)
+    form = of_layer if head is None else Form(heads.left[[head]], heads.right[[heads.key_heads[head]]], [0])
     if not (form.left.isfinite().all() and form.right.isfinite().all()):
-        raise CheckpointError(f"{site.module} has NaN or Inf in its query or key weights")
-    return form, {"model": store.ref, "stack": site.stack, "layer": layer, "head": head}
+        raise CheckpointError(f"{site.module} has NaN or Inf in its {needed} weights")
+    return form, {"model": store.ref, "stack": site.stack, "layer": layer, "head": head, "circuit": circuit}
 
 
 def measure_spectrum(
-    model: Model, session: Session = Session(), *, layer: int = 0, head: int | None = None, stack: str | None = None
+    model: Model,
+    session: Session = Session(),
+    *,
+    layer: int = 0,
+    head: int | None = None,
+    stack: str | None = None,
+    circuit: OneCircuit = "qk",
 ) -> pd.DataFrame:
-    """The singular values of W_qk of one layer, or of one of its heads, in bands of values that are nearly equal.
+    """The singular values of a matrix of one layer, or of one of its heads, in bands of values that are nearly equal.
 
     The directions of a band are arbitrary: a small change of the weights turns them into each other.
 
@@ -142,6 +161,7 @@ def measure_spectrum(
         layer: number of the layer in its stack.
         head: number of a query head; by default the sum over all heads.
         stack: name of the stack; by default the first one.
+        circuit: W_qk, or Wv·Wo (ov).
 
     Returns:
         One row for each singular value that may be above 0, the largest first: number, from 1; value; and band, the
@@ -157,7 +177,7 @@ def measure_spectrum(
     >>> len(spectrum), int(spectrum["band"].max())
     (32, 16)
     """
-    form, attrs = _read_form(model, layer, head, stack, session.hub)
+    form, attrs = _read_form(model, layer, head, stack, circuit, session.hub)
     _, rank, d_model = form.left.shape
     values = singular_values(form.left, form.right)[0].numpy()
     is_apart = values[1:] < values[:-1] * (1 - NEAR_EQUAL)

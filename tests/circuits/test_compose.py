@@ -11,8 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 from support.checkpoints import CONFIG, weights, with_outputs, write_single
+from support.hub_client import reach_hub
+from support.hub_server import serve
 from support.messages import refuses
+from support.mistral import write_mistral
 from torch import Tensor
 
 import attngeo
@@ -255,3 +259,14 @@ def test_what_is_finished_is_kept_and_resumed(folder: Path, tmp_path: Path, monk
     assert calls == 6
     monkeypatch.setattr(composing, "_compose", real)
     pd.testing.assert_frame_equal(rows, attngeo.compose(folder, kind="v", fresh=True))
+
+
+def test_each_byte_is_read_once_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_mistral(tmp_path / "remote", layers=3, width=1024, outputs=True)
+    needed = sum(of_site.numel() * 2 for of_site in load_file(folder / "model.safetensors").values())
+    with serve() as hub:
+        hub.repositories["org/name"] = folder
+        reach_hub(hub.url, tmp_path / "home", monkeypatch)
+        rows = attngeo.compose("org/name")
+        assert rows["z"].notna().all()
+        assert needed <= hub.sent.total() <= 1.02 * needed

@@ -133,10 +133,18 @@ def test_kinds_without_optional_scores_refuse_them() -> None:
         attngeo.plot("training", "somewhere", score="stable_rank")
 
 
-def test_kept_scores_are_those_that_were_asked_for(inside: Run) -> None:
-    for names, expected in (("trace_z", ["trace_z"]), ("all", OPTIONAL), ("symmetry", [])):
-        done = inside("score", "demo:encoder", "--scores", names, "--format", "json", "-q")
-        assert [name for name in OPTIONAL if f'"{name}"' in done.stdout] == expected
+def test_kept_scores_are_those_that_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "kept"))
+    for circuit in ("qk", "ov"):
+        for scores, expected in (("trace_z", ["trace_z"]), ("all", OPTIONAL), ("symmetry", [])):
+            computed, kept = (
+                attngeo.score("demo:encoder", scores=scores, circuit=circuit)  # type: ignore[arg-type]
+                for _ in range(2)
+            )
+            assert [name for name in OPTIONAL if name in kept] == expected
+            assert ("circuit" in kept) == (circuit == "ov")
+            pd.testing.assert_frame_equal(kept, computed)
+    assert len(list((tmp_path / "kept").glob("scores/*.parquet"))) == 6
 
 
 def test_recipes_know_the_optional_scores_of_their_results(inside: Run, tmp_path: Path) -> None:

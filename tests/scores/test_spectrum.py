@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.checkpoints import weights, write_single
+from support.checkpoints import weights, with_outputs, write_single
 from support.dense import form
 from support.messages import refuses
 
 import attngeo
-from attngeo.errors import CheckpointError, UsageError
+from attngeo.errors import CheckpointError, UnsupportedModelError, UsageError
 from attngeo.scores.matrices import measure_spectrum
 
 
@@ -27,6 +27,21 @@ def test_the_values_are_those_of_the_formed_matrix(head: int | None, tmp_path: P
     np.testing.assert_allclose(spectrum["value"], expected, rtol=0, atol=1e-8 * expected[0])
     assert spectrum.attrs["norm"] == pytest.approx(np.linalg.norm(m))
     assert (spectrum.attrs["layer"], spectrum.attrs["head"]) == (1, head)
+
+
+@pytest.mark.parametrize("head", [None, 3])
+def test_the_values_of_what_is_written(head: int | None, tmp_path: Path) -> None:
+    folder = write_single(tmp_path, with_outputs(weights()))
+    of_site = next(attngeo.attention_sites(folder, parts="vo", dtype=torch.float64))
+    group = len(of_site.wo) // len(of_site.wv)
+    forms = [(of_site.wv[number // group] @ of_site.wo[number]).numpy() for number in range(len(of_site.wo))]
+    expected = np.linalg.svd(sum(forms) if head is None else forms[head], compute_uv=False)
+    spectrum = measure_spectrum(folder, layer=0, head=head, circuit="ov")
+    np.testing.assert_allclose(spectrum["value"], expected[: len(spectrum)], rtol=0, atol=1e-8 * expected[0])
+    title = attngeo.plot("spectrum", folder, circuit="ov").layout.title.text
+    assert "W<sub>ov</sub>" in title
+    with refuses(UnsupportedModelError, "output projection"):
+        measure_spectrum(write_single(tmp_path / "b"), circuit="ov")
 
 
 def test_bands_join_values_that_are_nearly_equal(tmp_path: Path) -> None:
