@@ -18,7 +18,7 @@ AROUND = "../"
 ATTENTION = re.compile(r"att(n|ention)?[^.]*$", re.IGNORECASE)
 
 
-class Outputs(NamedTuple):
+class OutputTensors(NamedTuple):
     """The values and the output projection of one module.
 
     Attributes:
@@ -34,13 +34,13 @@ class Outputs(NamedTuple):
     missing: str = ""
 
 
-def locate_outputs(module: Module, names: Collection[str]) -> Outputs:
+def locate_outputs(module: Module, names: Collection[str]) -> OutputTensors:
     """Values and output projection of a module that has queries and keys, by the names of its tensors.
 
     names: all tensor names.
     """
     if module.family.other_outputs:
-        return Outputs(module, {}, missing=module.family.other_outputs)
+        return OutputTensors(module, {}, missing=module.family.other_outputs)
     layout = module.layout
     tensors: dict[str, str] = {}
     if isinstance(layout, LatentLayout):
@@ -53,7 +53,7 @@ def locate_outputs(module: Module, names: Collection[str]) -> Outputs:
             others = tuple(projection for projection in layout.projections if projection.slots != "v")
             layout = replace(layout, projections=(*others, replace(keys, slots="v")))
         if "v" not in layout.letters:
-            return Outputs(module, {}, missing="no layout knows its values")
+            return OutputTensors(module, {}, missing="no layout knows its values")
         holder = layout.holder("v")
         values = holder.name
         tensors["v"] = join(module.name, values)
@@ -62,19 +62,19 @@ def locate_outputs(module: Module, names: Collection[str]) -> Outputs:
         if stored_biases:
             tensors["v_bias"] = stored_biases[0]
     if join(module.name, values) not in names:
-        return Outputs(module, {}, missing=f"it has no {values}, where its values were looked for")
+        return OutputTensors(module, {}, missing=f"it has no {values}, where its values were looked for")
     found = list(_find_outputs(module, layout.outputs or OUTPUTS, names))
     if len(found) != 1:
         looked_for = ", ".join(output.name.removesuffix(".weight") for output in layout.outputs or OUTPUTS)
         several = ", ".join(output.name for output in found)
         reason = f"any of {several} may be its output projection" if found else f"it has none of {looked_for}"
-        return Outputs(module, {}, missing=f"its output projection is unknown: {reason}")
+        return OutputTensors(module, {}, missing=f"its output projection is unknown: {reason}")
     (output,) = found
     tensors["o"] = _resolve(module.name, output.name)
     tensors["o_bias"] = _resolve(module.name, output.bias)
     notes = _list_notes(module, names)
     located = replace(module, layout=replace(layout, outputs=(output,)))
-    return Outputs(located, {role: name for role, name in tensors.items() if name in names}, notes)
+    return OutputTensors(located, {role: name for role, name in tensors.items() if name in names}, notes)
 
 
 def _find_values(module: Module, layout: Layout, names: Collection[str]) -> str | None:
