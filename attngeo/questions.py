@@ -102,16 +102,16 @@ QUESTIONS = {
             "attngeo.scores.score:score_columns",
         ),
         Question(
-            "compose", "attngeo.circuits.compose_options:ComposeOptions", f"{ANSWERS}:compose_all",
-            "attngeo.circuits.compose_options:COLUMNS",
-        ),
-        Question(
             "analogy", "attngeo.analogies.options:AnalogyOptions", f"{ANSWERS}:ask_analogies",
             "attngeo.analogies.options:COLUMNS",
         ),
         Question(
             "gradients", "attngeo.gradients.options:GradientOptions", f"{ANSWERS}:measure_gradients",
             "attngeo.gradients.options:gradient_columns",
+        ),
+        Question(
+            "compose", "attngeo.circuits.compose_options:ComposeOptions", f"{ANSWERS}:compose_all",
+            "attngeo.circuits.compose_options:COLUMNS",
         ),
         Question(
             "pretrain", f"{ANSWERS}:PretrainTable", f"{ANSWERS}:train", "attngeo.pretrain.curves:list_curve_columns"
