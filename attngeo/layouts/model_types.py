@@ -134,7 +134,7 @@ TYPES: dict[str, Family] = {
     **_types("blt_local_decoder blt_local_encoder", cross_norm=("q_norm",)),
     "hunyuan_vl_vision": _type(more_key_heads=True),
     "mimo_v2_flash": _type(
-        more_key_heads=True, value_scale="attention_value_scale", defaults={"attention_value_scale": None}
+        more_key_heads=True, value_scale="attention_value_scale", defaults={"attention_value_scale": 0.707}
     ),
     **_types(
         "diffusion_gemma diffusion_gemma_text embedding_gemma2_text gemma3n_text gemma4_text gemma4_unified_text "

@@ -18,7 +18,7 @@ AROUND = "../"
 ATTENTION = re.compile(r"att(n|ention)?[^.]*$", re.IGNORECASE)
 
 
-class Outputs(NamedTuple):
+class OutputTensors(NamedTuple):
     """The values and the output projection of one module.
 
     Attributes:
@@ -34,55 +34,52 @@ class Outputs(NamedTuple):
     missing: str = ""
 
 
-def locate_outputs(module: Module, names: Collection[str]) -> Outputs:
+def locate_outputs(module: Module, names: Collection[str]) -> OutputTensors:
     """Values and output projection of a module that has queries and keys, by the names of its tensors.
 
     names: all tensor names.
     """
     if module.family.other_outputs:
-        return Outputs(module, {}, missing=module.family.other_outputs)
-    layout = module.layout
-    tensors: dict[str, str] = {}
-    if isinstance(layout, LatentLayout):
-        values = layout.v_b if layout.keys_alone else layout.kv_b
-        if layout.keys_alone:
-            tensors["v_b"] = join(module.name, values)
-    else:
-        if layout.values_are_keys and _find_values(module, layout, names) is None:
-            keys = layout.holder("k")
-            others = tuple(projection for projection in layout.projections if projection.slots != "v")
-            layout = replace(layout, projections=(*others, replace(keys, slots="v")))
-        if "v" not in layout.letters:
-            return Outputs(module, {}, missing="no layout knows its values")
-        holder = layout.holder("v")
-        values = holder.name
-        tensors["v"] = join(module.name, values)
-        biases = [join(module.name, bias) for bias in (holder.bias, "v_bias") if bias]
-        stored_biases = [bias for bias in biases if bias in names]
-        if stored_biases:
-            tensors["v_bias"] = stored_biases[0]
-    if join(module.name, values) not in names:
-        return Outputs(module, {}, missing=f"it has no {values}, where its values were looked for")
-    found = list(_find_outputs(module, layout.outputs or OUTPUTS, names))
-    if len(found) != 1:
-        looked_for = ", ".join(output.name.removesuffix(".weight") for output in layout.outputs or OUTPUTS)
-        several = ", ".join(output.name for output in found)
-        reason = f"any of {several} may be its output projection" if found else f"it has none of {looked_for}"
-        return Outputs(module, {}, missing=f"its output projection is unknown: {reason}")
-    (output,) = found
+        return OutputTensors(module, {}, missing=module.family.other_outputs)
+    layout, tensors = _locate_values(module, names)
+    absent = [name for role, name in tensors.items() if role != "v_bias" and name not in names]
+    if absent or not tensors:
+        looked_for = absent[0] if absent else "a layer for values, which its layout does not name"
+        return OutputTensors(module, {}, missing=f"it has no {looked_for}")
+    candidates = layout.outputs or OUTPUTS
+    outputs = list(_find_outputs(module, candidates, names))
+    if len(outputs) != 1:
+        looked_for = ", ".join(output.name.removesuffix(".weight") for output in candidates)
+        several = ", ".join(output.name for output in outputs)
+        reason = f"any of {several} may be its output projection" if outputs else f"it has none of {looked_for}"
+        return OutputTensors(module, {}, missing=f"its output projection is unknown: {reason}")
+    (output,) = outputs
     tensors["o"] = _resolve(module.name, output.name)
     tensors["o_bias"] = _resolve(module.name, output.bias)
-    notes = _list_notes(module, names)
     located = replace(module, layout=replace(layout, outputs=(output,)))
-    return Outputs(located, {role: name for role, name in tensors.items() if name in names}, notes)
+    stored = {role: name for role, name in tensors.items() if name in names}
+    return OutputTensors(located, stored, _list_notes(module, names))
 
 
-def _find_values(module: Module, layout: Layout, names: Collection[str]) -> str | None:
-    """The name of the layer that holds values, if the checkpoint has one."""
+def _locate_values(module: Module, names: Collection[str]) -> tuple[Layout | LatentLayout, dict[str, str]]:
+    """The layout with a layer for values, and role → name of their tensors; none if the layout does not name them."""
+    layout = module.layout
+    if isinstance(layout, LatentLayout):
+        role = "v_b" if layout.keys_alone else "kv_b"
+        return layout, {role: join(module.name, getattr(layout, role))}
     if "v" not in layout.letters:
-        return None
-    name = join(module.name, layout.holder("v").name)
-    return name if name in names else None
+        return layout, {}
+    holder = layout.holder("v")
+    if layout.values_are_keys and join(module.name, holder.name) not in names:
+        holder = replace(layout.holder("k"), slots="v")
+        others = tuple(projection for projection in layout.projections if projection.slots != "v")
+        layout = replace(layout, projections=(*others, holder))
+    tensors = {"v": join(module.name, holder.name)}
+    for bias in (holder.bias, "v_bias"):  # the second one of models that give biases to queries and values only
+        name = join(module.name, bias)
+        if bias and name in names:
+            tensors.setdefault("v_bias", name)
+    return layout, tensors
 
 
 def _find_outputs(module: Module, candidates: Collection[Projection], names: Collection[str]) -> Iterator[Projection]:

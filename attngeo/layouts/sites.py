@@ -15,7 +15,7 @@ from attngeo.layouts.heads import HeadConfig, read_heads
 from attngeo.layouts.layout import LATENT_ROLES, LETTERS, AttentionSite, HeadNorm, LatentLayout, Layout, Sizes
 from attngeo.layouts.modules import Module, conditions_hold, survey_modules
 from attngeo.layouts.names import MOST_LAYERS, Fields, Reasons, join
-from attngeo.layouts.outputs import Outputs, locate_outputs
+from attngeo.layouts.outputs import OutputTensors, locate_outputs
 from attngeo.layouts.rules import HEAD_NORMS
 from attngeo.layouts.sizes import ShapeOf, StoredModule, measure, measure_outputs
 from attngeo.layouts.stacks import CROSS, DECODER, ENCODER, group_by_stack, number_layers
@@ -31,7 +31,7 @@ class _Candidate(NamedTuple):
     layer: int
     module: Module
     tensors: dict[str, str]
-    outputs: Outputs | None
+    outputs: OutputTensors | None
 
 
 def find_sites(
@@ -209,7 +209,7 @@ def _stage(module: Module, section: Fields) -> int | None:
     return next((stage for stage, end in enumerate(accumulate(blocks)) if number < end), None)
 
 
-def _measure_outputs(stored: StoredModule, sizes: Sizes, outputs: Outputs) -> tuple[Sizes, str]:
+def _measure_outputs(stored: StoredModule, sizes: Sizes, outputs: OutputTensors) -> tuple[Sizes, str]:
     """The sizes with those of values and outputs; or without, and why the tensors do not fit."""
     if outputs.missing:
         return sizes, outputs.missing

@@ -43,8 +43,8 @@ class Row:
     `find_rotation` gives them. reason: what differs, or why it was refused or not verified.
 
     outputs: of a type whose queries and keys are right, its values and outputs: "right" if every site writes what its
-    weights give; "sink" if every head does, but a note says that its weights do not sum to 1; "changed" if values and
-    output projection are right, and a note says what stands between them; "unknown" if a site says why its values or
+    weights give; "sink" if values and output projection are right, and a note says that weights do not sum to 1;
+    "changed" if they are, and a note says what else stands between them; "unknown" if a site says why its values or
     outputs are not read; "wrong" if a site differs from the running model, or such a note is missing. output_reason:
     what the notes say, or what is wrong.
     """

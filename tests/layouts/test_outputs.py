@@ -6,16 +6,20 @@ If all tokens are x, and the weights of attention sum to 1, each head h writes x
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.checkpoints import write_single
 from support.running_model import inputs_for
 from support.tiny_models import TINY_MODELS
 from torch import Tensor, nn
 
 import attngeo
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 from attngeo.layouts.layout import AttentionSite, Heads
+from attngeo.layouts.rules import VALUE_NORM
 from attngeo.scores import projections
 from attngeo.scores.weights import SiteWeights
 from attngeo.verification.probing import linear_norms, probe_inputs, random_vectors
@@ -135,3 +139,86 @@ def test_weights_that_are_read_wrongly_are_noticed(
         expected = expect_written(of_site)
         assert (written[of_site.site.module] - expected).norm(dim=-1).min() > 0.1 * expected.norm()
     assert set(attngeo.verify(model, parts="qkvo").set_index("circuit").loc["ov", "verdict"]) == {"differs"}
+
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "num_hidden_layers": 1,
+}  # fmt: skip
+ATTENTION = "model.layers.0.self_attn"
+
+
+def draw_llama() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"q": (32, 24), "k": (16, 24), "v": (16, 24), "o": (24, 32)}
+    return {
+        f"{ATTENTION}.{letter}_proj.weight": torch.randn(shape, generator=generator) for letter, shape in shapes.items()
+    }
+
+
+# What is wrong → the tensors that differ, and what the error says.
+UNKNOWN: dict[str, tuple[dict[str, Tensor | None], str]] = {
+    "no values": ({"v_proj": None}, f"it has no {ATTENTION}.v_proj.weight"),
+    "no output projection": ({"o_proj": None}, "its output projection is unknown: it has none of o_proj, out_proj"),
+    "two output projections": ({"dense": torch.ones(24, 32)}, "any of o_proj.weight, dense.weight may be"),
+    "an output projection of another width": ({"o_proj": torch.ones(24, 31)}, r"\[24, 31\], expected a size of 32"),
+    "values of another input": ({"v_proj": torch.ones(16, 20)}, "its values read 20 inputs, and its keys 24"),
+    "a bias of another width": ({"o_proj.bias": torch.ones(5)}, "expected a size of 24, got 5"),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_values_and_outputs_are_never_guessed(case: str, tmp_path: Path) -> None:
+    """Queries and keys are read all the same."""
+    changes, message = UNKNOWN[case]
+    tensors = draw_llama()
+    for name, tensor in changes.items():
+        full = f"{ATTENTION}.{name}" if name.endswith(".bias") else f"{ATTENTION}.{name}.weight"
+        tensors.pop(full, None)
+        if tensor is not None:
+            tensors[full] = tensor
+    folder = write_single(tmp_path, tensors, CONFIG)
+    for parts in ("vo", "qkvo"):
+        with pytest.raises(UnsupportedModelError, match=message):
+            list(attngeo.attention_sites(folder, parts=parts, with_bias=True))
+    (weights,) = attngeo.attention_sites(folder)
+    assert torch.equal(weights.wq.mT.flatten(0, 1), tensors[f"{ATTENTION}.q_proj.weight"])
+    assert not weights.wv.numel()
+    assert len(attngeo.score(folder)) == 1
+
+
+def test_values_may_have_another_width(tmp_path: Path) -> None:
+    tensors = draw_llama() | {
+        f"{ATTENTION}.v_proj.weight": torch.randn(2 * 5, 24), f"{ATTENTION}.o_proj.weight": torch.randn(24, 4 * 5),
+    }  # fmt: skip
+    (weights,) = attngeo.attention_sites(write_single(tmp_path, tensors, CONFIG), parts="vo")
+    assert torch.equal(weights.wv.mT.flatten(0, 1), tensors[f"{ATTENTION}.v_proj.weight"])
+    assert torch.equal(weights.wo.flatten(0, 1).T, tensors[f"{ATTENTION}.o_proj.weight"])
+    assert weights.wq.shape == (0, 24, 8)
+
+
+def test_values_may_be_keys(tmp_path: Path) -> None:
+    """Those of Gemma 4, before the gain of their norm."""
+    tensors = draw_llama() | {f"{ATTENTION}.{letter}_norm.weight": torch.rand(8) for letter in "qk"}
+    keys = tensors[f"{ATTENTION}.k_proj.weight"]
+    del tensors[f"{ATTENTION}.v_proj.weight"]
+    folder = write_single(tmp_path, tensors, CONFIG | {"model_type": "gemma4_text"})
+    (weights,) = attngeo.attention_sites(folder, parts="qkvo")
+    assert torch.equal(weights.wv.mT.flatten(0, 1), keys)
+    assert not torch.allclose(weights.wk, weights.wv)
+    assert VALUE_NORM in weights.site.output_notes
+
+
+@pytest.mark.parametrize("scale", ["much", True, float("inf")])
+def test_a_scale_of_values_that_is_no_number_is_refused(scale: Any, tmp_path: Path) -> None:
+    config = CONFIG | {"model_type": "mimo_v2_flash"}
+    values = draw_llama()[f"{ATTENTION}.v_proj.weight"]
+    for number, factor in enumerate((None, 0.5)):
+        folder = write_single(tmp_path / str(number), draw_llama(), config | {"attention_value_scale": factor})
+        (weights,) = attngeo.attention_sites(folder, parts="vo")
+        assert torch.equal(weights.wv.mT.flatten(0, 1), values if factor is None else factor * values)
+    (weights,) = attngeo.attention_sites(write_single(tmp_path / "unstated", draw_llama(), config), parts="vo")
+    torch.testing.assert_close(weights.wv.mT.flatten(0, 1), 0.707 * values)  # as transformers does
+    folder = write_single(tmp_path / "broken", draw_llama(), config | {"attention_value_scale": scale})
+    with pytest.raises(CorruptCheckpointError, match="attention_value_scale"):
+        list(attngeo.attention_sites(folder, parts="vo"))

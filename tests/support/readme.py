@@ -28,7 +28,7 @@ VERDICTS = {
 # Results of the census for values and outputs, with their meaning.
 OUTPUTS = {
     "right": "every layer writes what its values and its output projection give",
-    "sink": "every head does, but an attention sink takes a share of its weights, as a note says",
+    "sink": "values and output projection agree; an attention sink takes a share of the weights, as a note says",
     "changed": "values and output projection agree, and a note says what stands between them",
     "unknown": "values or outputs of a layer are not read, for the reason given",
     "wrong": "a layer differs from the running model, or a note is missing",
