@@ -26,8 +26,9 @@ Precision = Literal["float32", "float64", "fast"]
 # Matrices of a head: queries with keys, values with outputs; and both of them.
 OneCircuit = Literal["qk", "ov"]
 Circuit = Literal["qk", "ov", "both"]
-# Weights of attention that are read: queries and keys, values and outputs, or all.
+# Weights of attention that are read: queries and keys, values and outputs, or all; and those of a circuit.
 Parts = Literal["qk", "vo", "qkvo"]
+PARTS_OF: dict[Circuit, Parts] = {"qk": "qk", "ov": "vo", "both": "qkvo"}
 # A table of a checkpoint: its input embeddings, or its unembedding.
 Table = Literal["input", "output"]
 # The rows of a table that may be answers: whole words, or every entry.

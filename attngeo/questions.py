@@ -102,10 +102,6 @@ QUESTIONS = {
             "attngeo.scores.score:score_columns",
         ),
         Question(
-            "compose", "attngeo.circuits.compose_options:ComposeOptions", f"{ANSWERS}:compose_all",
-            "attngeo.circuits.compose_options:COLUMNS",
-        ),
-        Question(
             "analogy", "attngeo.analogies.options:AnalogyOptions", f"{ANSWERS}:ask_analogies",
             "attngeo.analogies.options:COLUMNS",
         ),
@@ -116,6 +112,10 @@ QUESTIONS = {
         Question(
             "positions", "attngeo.positions.options:PositionOptions", f"{ANSWERS}:measure_positions",
             "attngeo.positions.options:position_columns",
+        ),
+        Question(
+            "compose", "attngeo.circuits.compose_options:ComposeOptions", f"{ANSWERS}:compose_all",
+            "attngeo.circuits.compose_options:COLUMNS",
         ),
         Question(
             "pretrain", f"{ANSWERS}:PretrainTable", f"{ANSWERS}:train", "attngeo.pretrain.curves:list_curve_columns"

@@ -16,6 +16,7 @@ import attngeo
 from attngeo.bounds.names import printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
+from attngeo.choices import PARTS_OF, Circuit
 from attngeo.errors import UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
@@ -152,7 +153,7 @@ def score(
         note=partial(_report_outcome, verbosity=verbosity, is_table=outputs.format == "table", alone=alone),
     )
     scored = {outcome.name: outcome.result for outcome in outcomes if outcome.result is not None}
-    verified, disagreements, notes = _verify(scored, session, verbosity) if verify else ([], [], [])
+    verified, disagreements, notes = _verify(scored, options.circuit, session, verbosity) if verify else ([], [], [])
     complaints: list[str] = []
     if scored:
         frames = [*scored.values()]
@@ -241,7 +242,7 @@ def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, 
 
 
 def _verify(
-    scored: dict[str, pd.DataFrame], session: Session, verbosity: Verbosity
+    scored: dict[str, pd.DataFrame], circuit: Circuit, session: Session, verbosity: Verbosity
 ) -> tuple[list[RunOutcome[pd.DataFrame]], list[str], list[str]]:
     """The verification of each model that was scored, by its name as it was given: tables name it as UTF-8.
 
@@ -253,7 +254,8 @@ def _verify(
 
     names = [*scored]
     with Bar(names[0] if len(names) == 1 else "verify", verbosity) as bar:
-        outcomes = run_study(verify_model, names, replace(session, progress=bar), on_outcome=raise_if_traced)
+        check = partial(verify_model, parts=PARTS_OF[circuit])
+        outcomes = run_study(check, names, replace(session, progress=bar), on_outcome=raise_if_traced)
     disagreements: list[str] = []
     notes: list[str] = []
     for outcome in outcomes:

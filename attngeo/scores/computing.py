@@ -21,7 +21,7 @@ from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
-from attngeo.choices import Circuit, Parts, Precision
+from attngeo.choices import PARTS_OF, Precision
 from attngeo.devices import pick_device
 from attngeo.errors import UsageError, about
 from attngeo.geometry.forms import Form, FormStatistics, form_statistics, layer_form, output_forms, rescale_form
@@ -46,9 +46,6 @@ from attngeo.studies.results import Kept, ResultRecord
 log = logging.getLogger(__name__)
 
 DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "fast": torch.bfloat16}
-
-# The weights that are read for a circuit.
-PARTS_OF: dict[Circuit, Parts] = {"qk": "qk", "ov": "vo", "both": "qkvo"}
 
 # One row of the table of scores: column → value.
 Row = dict[str, Any]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
-from attngeo.choices import OneCircuit, real, whole
+from attngeo.choices import PARTS_OF, OneCircuit, real, whole
 from attngeo.errors import CheckpointError, UnsupportedModelError, UsageError, about
 from attngeo.geometry.forms import Form, form_statistics, largest_entries, layer_form, output_forms, rescale_form
 from attngeo.geometry.scores import is_outlier, norms_and_thresholds
@@ -115,7 +115,7 @@ def _read_form(
     Raises what opening a model raises, CheckpointError and UsageError.
     """
     with closing(open_store(model, hub)) as store, about(store.ref), torch.inference_mode():
-        sites, _ = sites_of(store, parts="qk" if circuit == "qk" else "vo")
+        sites, _ = sites_of(store, parts=PARTS_OF[circuit])
         site = select(sites, stack or sites[0].stack, [layer], store.ref)[0]
         if head is not None and not 0 <= head < site.heads:
             raise UsageError(f"{store.ref} has no head {head} in layer {layer}, expected from 0 to {site.heads - 1}")

@@ -29,7 +29,6 @@ RECIPE = 'title = "Own"\n[[results]]\nname = "scores"\ncommand = "score"\nmodels
 COMMANDS = {
     "score org/name --format csv": ([LAYER_0, LAYER_1], []),
     "inspect org/name": ([LAYER_0, LAYER_1], []),
-    "compose org/name --format csv": ([LAYER_0, LAYER_1], []),
     "nearest org/name waa --format csv": ([EMBEDDINGS], ["tokenizer.json"]),
     "analogy org/name --questions q.txt --format csv": ([EMBEDDINGS], ["tokenizer.json"]),
     "plot matrix org/name --layer 1 -o m.json": ([LAYER_0, LAYER_1], []),

@@ -107,3 +107,10 @@ def test_a_condition_and_a_disagreement_both_fail_with_one_code(inside: Command,
     run = inside("score", saved("phi3"), "--verify", "--fail-if", "symmetry.median < 2", "--format", "json", "-q")
     assert run.returncode == CHECK_FAILED
     assert len(run.stderr.splitlines()) == 2
+
+
+def test_the_circuits_that_are_scored_are_verified(inside: Command) -> None:
+    for circuit, count in (("ov", "all 3"), ("both", "all 6")):
+        run = inside("score", "demo:encoder", "--circuit", circuit, "--verify", "--format", "json")
+        assert run.returncode == 0, run.stderr
+        assert count in run.stderr
