@@ -172,7 +172,7 @@ SCORES: dict[str, ScoreSpec] = {
         ),
         ScoreSpec(
             name="positive_eigenvalues",
-            label="positive eigenvalues",
+            label="Σλ/Σ|λ|",
             negative="of negative eigenvalues",
             positive="of positive eigenvalues",
             compute=_positive_eigenvalues,
