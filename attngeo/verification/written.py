@@ -51,8 +51,13 @@ class OutputComparison(NamedTuple):
 
     @property
     def verdict(self) -> OutputVerdict:
-        """What agrees: all; each head, but weights do not sum to 1; or the values and the output projection alone."""
-        if self.written < TOLERANCE:
+        """What agrees: all; each head, but weights do not sum to 1; or the values and the output projection alone.
+
+        What all heads write together does not tell their order. So each head has to agree, too, unless the running
+        model stores heads in a way that is not known.
+        """
+        differing = [difference for difference in (self.heads, self.values) if TOLERANCE <= difference < math.inf]
+        if self.written < TOLERANCE and not differing:
             return "agrees"
         if max(self.heads, self.values) < TOLERANCE:
             return "heads agree"
@@ -68,7 +73,8 @@ class OutputComparison(NamedTuple):
                 return max(self.heads, self.values)
             case "parts agree":
                 return max(self.projected, self.values)
-        return self.written
+        known = [difference for difference in (self.heads, self.values) if difference < math.inf]
+        return max([self.written, *known])
 
     @property
     def rank(self) -> tuple[int, float]:
