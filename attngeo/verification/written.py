@@ -53,11 +53,10 @@ class OutputComparison(NamedTuple):
     def verdict(self) -> OutputVerdict:
         """What agrees: all; each head, but weights do not sum to 1; or the values and the output projection alone.
 
-        What all heads write together does not tell their order. So each head has to agree, too, unless the running
-        model stores heads in a way that is not known.
+        What all heads write together does not tell their order. So the values of each head have to agree, too, unless
+        the running model stores heads in a way that is not known.
         """
-        differing = [difference for difference in (self.heads, self.values) if TOLERANCE <= difference < math.inf]
-        if self.written < TOLERANCE and not differing:
+        if self.written < TOLERANCE and not TOLERANCE <= self.values < math.inf:
             return "agrees"
         if max(self.heads, self.values) < TOLERANCE:
             return "heads agree"
@@ -73,8 +72,7 @@ class OutputComparison(NamedTuple):
                 return max(self.heads, self.values)
             case "parts agree":
                 return max(self.projected, self.values)
-        known = [difference for difference in (self.heads, self.values) if difference < math.inf]
-        return max([self.written, *known])
+        return max(self.written, self.values) if self.values < math.inf else self.written
 
     @property
     def rank(self) -> tuple[int, float]:
