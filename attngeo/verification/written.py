@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -51,8 +52,12 @@ class OutputComparison(NamedTuple):
 
     @property
     def verdict(self) -> OutputVerdict:
-        """What agrees: all; each head, but weights do not sum to 1; or the values and the output projection alone."""
-        if self.written < TOLERANCE:
+        """What agrees: all; each head, but weights do not sum to 1; or the values and the output projection alone.
+
+        What all heads write together does not tell their order. So the values of each head have to agree, too, unless
+        the running model stores heads in a way that is not known.
+        """
+        if self.written < TOLERANCE and not TOLERANCE <= self.values < math.inf:
             return "agrees"
         if max(self.heads, self.values) < TOLERANCE:
             return "heads agree"
@@ -68,7 +73,7 @@ class OutputComparison(NamedTuple):
                 return max(self.heads, self.values)
             case "parts agree":
                 return max(self.projected, self.values)
-        return self.written
+        return max(self.written, self.values) if self.values < math.inf else self.written
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -127,11 +132,15 @@ def _compare_values(predicted: Tensor, values: Tensor, query_heads: int) -> floa
     if values.shape[-1] != predicted.shape[-1]:
         return difference
     n = values.shape[1]
+    # In a block of keys, tokens may be padding: one that is not is taken, too.
+    strongest = int(values.square().sum((0, 1, 3)).argmax())
+    one_token = values[:, :, strongest : strongest + 1]
     for heads in dict.fromkeys((len(predicted), query_heads, n)):
         if n % heads or heads % len(predicted):
             continue
         repeated = expected.repeat_interleave(heads // len(predicted), 0)
-        for arranged, _ in arrange_heads(values, values, heads, 0):
+        arrangements = chain(arrange_heads(values, values, heads, 0), arrange_heads(one_token, one_token, heads, 0))
+        for arranged, _ in arrangements:
             difference = min(difference, _least_difference(changes_of(arranged)[None], repeated[None]))
     return difference
 

@@ -141,6 +141,22 @@ def test_weights_that_are_read_wrongly_are_noticed(
     assert set(attngeo.verify(model, parts="qkvo").set_index("circuit").loc["ov", "verdict"]) == {"differs"}
 
 
+@pytest.mark.parametrize("name", ["bert", "gpt_neox", "deepseek_v3"])
+def test_another_order_of_heads_is_noticed(name: str, built: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All heads together write the same."""
+    original = projections.assemble
+
+    def assemble(*arguments: Any) -> Assembled:
+        heads = original(*arguments)
+        return {
+            letter: of_letter._replace(weight=of_letter.weight.roll(1, 0)) if letter in "vo" else of_letter
+            for letter, of_letter in heads.items()
+        }
+
+    monkeypatch.setattr(projections, "assemble", assemble)
+    assert set(attngeo.verify(built(name), parts="vo")["verdict"]) == {"differs"}
+
+
 CONFIG = {
     "model_type": "llama", "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
     "num_hidden_layers": 1,
