@@ -39,7 +39,7 @@ def words(
 
     Examples:
         attngeo words demo:minilm --layer 2 --head 5
-        attngeo words openai-community/gpt2 --layer 5 --head 1 --circuit ov -o pairs.csv
+        attngeo words openai-community/gpt2 --circuit ov -o pairs.csv
     """
     outputs.check(model, options.tokens)
     require_model(model)

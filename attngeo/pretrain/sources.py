@@ -28,7 +28,6 @@ from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.choices import advise
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
 from attngeo.pretrain.presets import IMAGE_DATA, TEXT_DATA
-from attngeo.pretrain.repeats import write_repeats
 from attngeo.pretrain.text_formats import READERS, TABLE_ROWS, Row, choose_text_column, get_ending, read_rows
 from attngeo.pretrain.text_source import HUB_REFERENCE, LARGEST_IN_MEMORY, PAPER_TOKENISER, TextSource
 
@@ -68,6 +67,8 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
             corpus = files("attngeo.pretrain").joinpath("corpora", "austen.txt.xz")
             source = TextSource(name, partial(read_files, [corpus], column or "text"))
         case "repeats":
+            from attngeo.pretrain.repeats import write_repeats
+
             source = TextSource(name, write_repeats)
         case "wikipedia":
             from attngeo.pretrain.hub_data import open_wikipedia

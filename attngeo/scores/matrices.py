@@ -175,7 +175,7 @@ def measure_spectrum(
 
     >>> spectrum = measure_spectrum("demo:minilm", layer=2, head=5)
     >>> len(spectrum), int(spectrum["band"].max())
-    (32, 16)
+    (32, 5)
     """
     form, attrs = _read_form(model, layer, head, stack, circuit, session.hub)
     _, rank, d_model = form.left.shape

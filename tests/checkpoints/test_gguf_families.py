@@ -277,4 +277,4 @@ def test_a_scaling_of_some_dimensions_counts_without_an_offset(tmp_path: Path) -
     values = KEYS | {"rope.freq_base": 5000.0, "rope.scaling.attn_factor": 1.5, "rope.dimension_count": HEAD // 2}
     tensors = {"rope_factors_short.weight": torch.tensor(SHORT[: HEAD // 4])} | rename(state, NAMES)
     write_tensors(tmp_path / "model.gguf", "qwen2", values, tensors)
-    assert_equal_scores(tmp_path, 10, offset=3)
+    assert_equal_scores(tmp_path, 10, offset=3, outputs=False)

@@ -346,7 +346,7 @@ def test_half_precision_trains_copies_of_both_directions(residual: bool) -> None
     ("options", "facts"),
     [
         ({"model": "fm", "lags": ("before",)}, ["lags", "factor model"]),
-        ({"model": "fm", "coordinates": ("x", "y"), "n_layers": 2}, ["coordinates", "item_vectors"]),
+        ({"model": "fm", "coordinates": ("x", "y")}, ["coordinates", "item_vectors"]),
         ({"model": "fm", "n_layers": 5}, ["n_layers", "factor model"]),
         ({"neighbours": 2}, ["neighbours", "attention"]),
         ({"model": "fm", "distance": "euclidean"}, ["distance", "factor model of items"]),
