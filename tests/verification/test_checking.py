@@ -92,8 +92,8 @@ def test_a_family_that_is_declared_wrongly_differs(
 def test_attention_that_is_not_read_is_reported(built: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     original = in_memory.sites_of
 
-    def leave_out_vision(*args: Any) -> Any:
-        sites, skipped = original(*args)
+    def leave_out_vision(*args: Any, **keywords: Any) -> Any:
+        sites, skipped = original(*args, **keywords)
         return [site for site in sites if site.stack != "vision"], skipped
 
     monkeypatch.setattr(in_memory, "sites_of", leave_out_vision)
