@@ -222,8 +222,8 @@ def test_weights_that_are_read_wrongly_are_named(saved: Save, monkeypatch: pytes
 def _without_vision(read: Callable[..., Any], *, of: str) -> Callable[..., Any]:
     """What finds sites, but those of images are neither found nor left out in stores whose class has this name."""
 
-    def find(store: Any, *rest: Any) -> tuple[list[AttentionSite], dict[str, str]]:
-        sites, skipped = read(store, *rest)
+    def find(store: Any, *rest: Any, **keywords: Any) -> tuple[list[AttentionSite], dict[str, str]]:
+        sites, skipped = read(store, *rest, **keywords)
         return [site for site in sites if of not in (type(store).__name__, "") or site.stack != "vision"], skipped
 
     return find
