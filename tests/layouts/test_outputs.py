@@ -6,6 +6,7 @@ If all tokens are x, and the weights of attention sum to 1, each head h writes x
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def expect_written(weights: SiteWeights) -> Tensor:
 
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_outputs_are_what_the_running_model_writes(name: str, built: Build) -> None:
-    model = built(name)
+    model = deepcopy(built(name))
     for parameter_name, parameter in model.named_parameters():
         if parameter_name.endswith("sinks"):  # a sink takes a share of the weights
             parameter.data.fill_(-1e4)
