@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from attngeo.checkpoints.access import HubAccess
-from attngeo.choices import DRAWING, one_of
+from attngeo.choices import DRAWING, one_of, whole
 from attngeo.figures.kinds import FIGURES, PlotOptions
 from attngeo.figures.save import save_figure
 
@@ -21,8 +21,9 @@ from .progress import Bar
 INPUT_HELP = "File of score, positions, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
 
 
-# Pixels of a side of a figure: a smaller one has no room for titles.
-PIXELS = partial(typer.Option, metavar="PIXELS", min=300, max=10_000, rich_help_panel=DRAWING)
+# Pixels of a side of a figure, at least and at most: a smaller one has no room for titles.
+LIMITS = (300, 10_000)
+PIXELS = partial(typer.Option, metavar="PIXELS", rich_help_panel=DRAWING)
 
 
 @with_options
@@ -74,6 +75,9 @@ def plot(
     """
     spec = FIGURES[one_of("kind", kind, FIGURES)]
     spec.check_given(options.model_fields_set)
+    for side, pixels in (("width", width), ("height", height)):
+        if pixels is not None:
+            whole(side, pixels, *LIMITS)
     files = output or [Path(f"{kind}.html")]
     check_outputs((), files, inputs)
 

@@ -83,7 +83,9 @@ def require_results(path: str | Path, made_by: str) -> Path:
     """The path of a results file. Raises DataUnavailableError if it does not exist, DataError for another format."""
     path = Path(path).expanduser()
     if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"{path}: expected a results file, with a name that ends in one of: {' '.join(SUFFIXES)}")
+        raise DataError(
+            f"{path}: expected a results file of {made_by}, with a name that ends in one of: {' '.join(SUFFIXES)}"
+        )
     if not path.exists():
         raise DataUnavailableError(f"{path}: no such file; write one with {made_by}")
     return path
