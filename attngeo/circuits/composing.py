@@ -143,7 +143,7 @@ def plan_readings(
         memory: bytes for folded heads.
         dtype: of the folded heads.
     """
-    needed = sorted({number for pair in pairs for number in (pair.a, pair.b)})
+    needed = sorted({pair.a for pair in pairs} | {pair.b for pair in pairs})
     sizes = {number: _count_bytes(sites[number], dtype) for number in needed}
     plan: list[Reading] = []
     while needed:

@@ -92,7 +92,7 @@ def _require_layers(sites: Sequence[AttentionSite], options: ComposeOptions) -> 
 
 def require_one_width(stack: str, sites: Sequence[AttentionSite]) -> None:
     """Raise UnsupportedModelError if the heads of a stack do not read and write one stream of one width."""
-    widths = sorted({width for site in sites for width in (site.d_model, site.output_width)})
+    widths = sorted({site.d_model for site in sites} | {site.output_width for site in sites})
     if len(widths) > 1:
         raise UnsupportedModelError(
             f"the layers of stack {stack} are {', '.join(map(str, widths))} wide, expected one width: heads compose "

@@ -247,7 +247,7 @@ def count_outliers(
     with closing(open_store(model, session.hub)) as store, about(store.ref), torch.inference_mode():
         sites, _ = sites_of(store)
         sites = select(sites, stack or sites[0].stack, None, store.ref)
-        widths = sorted({width for site in sites for width in (site.d_model, site.key_width)})
+        widths = sorted({site.d_model for site in sites} | {site.key_width for site in sites})
         if len(widths) > 1:
             raise UnsupportedModelError(
                 f"stack {sites[0].stack} has queries and keys of {', '.join(map(str, widths))} inputs, expected one "

@@ -109,7 +109,10 @@ class MixtureRecorder(Recorder):  # type: ignore[no-untyped-call]
     def _pass_on_mixture(self, args: Any, result: Any) -> None:
         """Note what the result of an elementwise operation or a view comes from."""
         sources = [memory_of(x) for x in tensors_in(args)]
-        mixtures = [mixture for source in sources if source in self._mixed for mixture in self._mixed[source][1]]
+        mixtures: list[Mixture] = []
+        for source in sources:
+            _, of_source = self._mixed.get(source, (None, []))
+            mixtures += of_source
         from_softmax = any(source in self._weights for source in sources)
         is_copy = bool(sources) and all(map(self._is_stored, tensors_in(args)))
         for x in tensors_in([result]):
