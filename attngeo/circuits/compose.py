@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.identity import identify
-from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
 from attngeo.circuits.compose_options import COLUMNS, KINDS, ComposeOptions
 from attngeo.circuits.composing import Record, compose_model
 from attngeo.keywords import takes
 from attngeo.progress import Progress, ProgressCallback
-from attngeo.scores.score import OWN_ENTRIES, VERSION
+from attngeo.scores.score import describe_result, find_record
 from attngeo.session import ResultOptions, Session
-from attngeo.studies.results import Kept, locate_record
+from attngeo.studies.results import Kept
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,27 +83,17 @@ def compose(  # noqa: D417 - the keywords are those of a session
 
 def compose_heads(model: Model, options: ComposeOptions, session: Session) -> pd.DataFrame:
     """The table of compositions of one model: `compose` with a session."""
-    require_model(model, options.adapter, options.config)
-    identity = None
-    if not options.adapter and not options.config:  # what they name may change
-        identity = identify(model, session.hub)
-    record = None
-    if identity is not None:
-        content = {"content": identity.content, "version": VERSION}
-        chosen = dict(options.replace(memory=None))  # no number depends on it
-        record = locate_record(
-            "compositions", content | {"options": chosen}, is_current=identity.is_current, about=content
-        )
+    identity, record = find_record("compositions", model, options, session)
     kept = None if record is None or session.results.fresh else record.load()
     if kept is None:
         kept = compose_model(model if identity is None else identity.ref, options, session, record)
     else:
         session.progress(Progress("kept", f"compositions of {kept.about['made']} from the result store"))
-    return _build_frame(kept, options, kept.about["model"] if identity is None else in_utf8(identity.ref.text))
+    return _build_frame(kept, describe_result(kept, options, identity))
 
 
-def _build_frame(kept: Kept, options: ComposeOptions, model: str) -> pd.DataFrame:
-    """The table of the pairs that can compose, with the thresholds of those that cannot."""
+def _build_frame(kept: Kept, about: dict[str, Any]) -> pd.DataFrame:
+    """The table of the pairs that can compose, with the thresholds of those that cannot. about: its `attrs`."""
     thresholds = _find_thresholds(kept.rows)
     limits = {(row["kind"], row["from_stack"], row["to_stack"]): row["threshold"] for row in thresholds}
     possible = [record for record in kept.rows if record["is_possible"]]
@@ -114,10 +101,8 @@ def _build_frame(kept: Kept, options: ComposeOptions, model: str) -> pd.DataFram
     frames = [
         _build_rows(record, limits[record["kind"], record["from_route"], record["to_route"]]) for record in possible
     ]
-    frame = pd.concat(frames, ignore_index=True).assign(model=model)[list(COLUMNS)]
-    about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}
-    frame.attrs = {"title": "Composition of heads"} | about | {"model": model} | dict(options)
-    frame.attrs |= {"device": about["device"], "thresholds": thresholds}
+    frame = pd.concat(frames, ignore_index=True).assign(model=about["model"])[list(COLUMNS)]
+    frame.attrs = {"title": "Composition of heads"} | about | {"thresholds": thresholds}
     return frame
 
 

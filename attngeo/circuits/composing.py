@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +25,7 @@ from attngeo.errors import about
 from attngeo.geometry.composition import compositions, fold, standardise, unevenness
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress
-from attngeo.provenance import machine, software
+from attngeo.scores.computing import DTYPES, describe_making
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, output_projections, projections, require_outputs
 from attngeo.scores.read_ahead import read_ahead
@@ -36,7 +35,6 @@ from attngeo.studies.results import Kept, ResultRecord
 
 log = logging.getLogger(__name__)
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # Of one pair of layers, one kind and direction.
 Record = dict[str, Any]
 
@@ -85,11 +83,7 @@ def compose_model(model: Model, options: ComposeOptions, session: Session, recor
         sites, skipped = sites_of(store, asked, lambda file: session.progress(Progress("download", file)), parts="qkvo")
         sites, missing = _split_missing(select(sites, options.stack, None, store.ref))
         pairs = list_pairs(sites, options)
-        description = {
-            **software(), **machine(), "model": store.ref, "revision": store.revision, "device": str(device),
-            "options": dict(options), "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "skipped": skipped | missing,
-        }  # fmt: skip
+        description = describe_making(store, sites, options, device) | {"skipped": skipped | missing}
         records = {} if record is None else _take_finished(record, len(pairs), session)
         left = {number: pair for number, pair in enumerate(pairs) if number not in records}
         plan = plan_readings(sites, [*left.values()], _choose_memory(options, session), DTYPES[options.precision])

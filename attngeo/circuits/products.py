@@ -10,6 +10,7 @@ from torch import Tensor
 from attngeo.bounds.names import printable
 from attngeo.embeddings.embedding import Embedding
 from attngeo.geometry.pairs import largest_of_all, largest_of_rows
+from attngeo.geometry.spectra import eigenvalues, positive_share
 from attngeo.progress import Progress, ProgressCallback
 
 # Rows of embeddings that are multiplied at a time, so that no second table of them is in memory.
@@ -27,7 +28,7 @@ class HeadFactors(NamedTuple):
     notes: list[str]
 
     def shuffle(self, seed: int) -> HeadFactors:
-        """The circuit whose value for two tokens is that of this one for embeddings with shuffled dimensions."""
+        """The factors whose value for two tokens is that of these for embeddings with shuffled dimensions."""
         generator = torch.Generator().manual_seed(seed)
         left, right = (
             factor[:, torch.randperm(factor.shape[1], generator=generator)] for factor in (self.left, self.right)
@@ -111,7 +112,6 @@ def copying_score(inputs: Side, outputs: Side, circuit: HeadFactors) -> float:
     """
     cpu = torch.device("cpu")
     common = inputs.rows[torch.isin(inputs.rows, outputs.rows)]
-    left = Side(inputs.embedding, common).project(circuit.left, cpu).double()
-    right = Side(outputs.embedding, common).project(circuit.right, cpu).double()
-    eigenvalues = torch.linalg.eigvals(right.T @ left)
-    return float(eigenvalues.real.sum() / eigenvalues.abs().sum())
+    left = Side(inputs.embedding, common).project(circuit.left, cpu)
+    right = Side(outputs.embedding, common).project(circuit.right, cpu)
+    return positive_share(eigenvalues(left.T, right.T)).item()

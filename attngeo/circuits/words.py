@@ -109,11 +109,13 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
         with closing(open_store(model, session.hub)) as store, about(store.ref):
             sites, _ = sites_of(store, FOLDED, parts=PARTS[options.circuit])
             site = select(sites, options.stack or sites[0].stack, [options.layer], store.ref)[0]
-            _require_tokens(site, find_table(store, "input")[0], options)
+            table, _ = find_table(store, "input")
+            output_table, table_notes = find_table(store, "output") if options.circuit == "ov" else (table, [])
+            _require_tokens(site, table, options)
             circuit = _read_circuit(store, site, options)
         open_table = partial(open_embedding, model, tokeniser=tokeniser, hub=session.hub, progress=session.progress)
         inputs = open_table()
-        outputs = open_table(table="output") if options.circuit == "ov" else inputs
+        outputs = inputs if output_table == table else open_table(table="output")
         with about(inputs.ref):
             tokens = Side(inputs, inputs.candidate_rows("all"))
             others = Side(outputs, outputs.candidate_rows("all"))
@@ -147,7 +149,7 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
         "circuit": options.circuit,
     }
     frame = pd.concat(parts, ignore_index=True).assign(**place)[[*COLUMNS]]
-    notes = dict.fromkeys([*circuit.notes, *inputs.notes, *outputs.notes])
+    notes = dict.fromkeys([*circuit.notes, *table_notes, *inputs.notes, *outputs.notes])
     frame.attrs = {"notes": [*notes], "seed": options.seed, "device": str(device), **copying}
     return frame
 

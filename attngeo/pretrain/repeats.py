@@ -1,8 +1,7 @@
 """A text in which only what was said before predicts what follows: random syllables, repeated.
 
-A model learns nothing from single syllables, or from fixed distances: it has to find the last place of the syllable
-that it reads, and to say what followed there. Two layers of heads can do so, one layer cannot (Olsson et al. 2022,
-arXiv 2209.11895).
+Frequencies of syllables and fixed distances predict little. To find the last place of the syllable that it reads, and
+to say what followed there, a model has two layers of heads work together (Olsson et al. 2022, arXiv 2209.11895).
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from attngeo.errors import UsageError, about
 from attngeo.geometry.forms import Form, FormStatistics, form_statistics, layer_form, output_forms, rescale_form
 from attngeo.geometry.scores import measure_spread
 from attngeo.layouts.layout import AttentionSite
+from attngeo.options import Options
 from attngeo.progress import Progress
 from attngeo.provenance import machine, software
 from attngeo.scores.options import ScoreOptions
@@ -264,7 +265,7 @@ def _empty(notes: list[str], frobenius_norm: float = math.nan) -> Row:
 
 
 def describe_making(
-    store: TensorStore, sites: list[AttentionSite], options: ScoreOptions, device: torch.device
+    store: TensorStore, sites: list[AttentionSite], options: Options, device: torch.device
 ) -> dict[str, Any]:
     """How results are made, for reports and for the list of what is kept."""
     return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.access import HubAccess
@@ -21,7 +21,7 @@ from attngeo.keywords import takes
 from attngeo.options import Options
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import describe_code, merge_origins
-from attngeo.scores.options import ScoreOptions
+from attngeo.scores.options import ScoreOptions, SourceOptions
 from attngeo.scores.spec import SPREADS, score_names, z_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
@@ -134,7 +134,7 @@ def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.
 
 
 def find_record(
-    kind: str, model: Model, options: ScoreOptions, session: Session
+    kind: str, model: Model, options: ScoreOptions | SourceOptions, session: Session
 ) -> tuple[Identity | None, ResultRecord | None]:
     """The identity of a model, and the record of what is kept about it; None each if it has none, or nothing is kept.
 
@@ -153,12 +153,17 @@ def find_record(
 
 
 def build_frame(kept: Kept, columns: Sequence[str], options: Options, identity: Identity | None) -> pd.DataFrame:
-    """The table of a result, whose `attrs` say how it was made, with the model's name as it was given this time."""
+    """The table of a result, with `describe_result` as its `attrs`."""
     import pandas as pd
 
-    model = kept.about["model"] if identity is None else in_utf8(identity.ref.text)
     frame = pd.DataFrame(kept.rows, columns=list(columns))
-    frame["model"] = model
-    about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}
-    frame.attrs = about | {"model": model} | dict(options) | {"device": about["device"]}
+    frame.attrs = describe_result(kept, options, identity)
+    frame["model"] = frame.attrs["model"]
     return frame
+
+
+def describe_result(kept: Kept, options: Options, identity: Identity | None) -> dict[Any, Any]:
+    """How a result was made, with the model's name as it was given this time."""
+    model = kept.about["model"] if identity is None else in_utf8(identity.ref.text)
+    about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}
+    return about | {"model": model} | dict(options) | {"device": about["device"]}

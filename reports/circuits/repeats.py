@@ -1,6 +1,6 @@
 """Train a decoder of two layers on repeated syllables, and compare its weights with what it does; see README.md.
 
-python reports/circuits/repeats.py    # three minutes on one core
+python reports/circuits/repeats.py    # eight minutes on one core
 """
 
 from __future__ import annotations

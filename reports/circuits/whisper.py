@@ -1,6 +1,6 @@
 """Which scores of cross-attention rank the heads of Whisper that align words with sound; see README.md beside it.
 
-python reports/circuits/whisper.py    # after reports/pretrained/fetch.py; seconds
+python reports/circuits/whisper.py    # after reports/pretrained/fetch.py; a minute on one core
 """
 
 from __future__ import annotations
