@@ -24,7 +24,7 @@ class GgufFamily(NamedTuple):
 
 BERT = {
     "attn_q": "attention.self.query", "attn_k": "attention.self.key", "attn_v": "attention.self.value",
-    "attn_output": "attention.output.dense",
+    "attn_output": "attention.output.dense", "attn_output_norm": "attention.output.LayerNorm",
 }  # fmt: skip
 LATENT = {
     "attn_q_a": "self_attn.q_a_proj", "attn_q_b": "self_attn.q_b_proj", "attn_q_a_norm": "self_attn.q_a_layernorm",
@@ -84,6 +84,7 @@ NAMES = {
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
     "attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm", "attn_norm": "input_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
 }  # fmt: skip
 OUTSIDE = {"token_embd": "model.embed_tokens", "output": "lm_head", "output_norm": "model.norm"}
 BLOCK = re.compile(r"(?:(enc|dec)\.)?blk\.(0|[1-9][0-9]{0,5})\.(\w+)\.(weight|bias)")

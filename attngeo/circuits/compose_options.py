@@ -54,7 +54,9 @@ class ComposeOptions(SourceOptions):
     from_layers: Sequence[int] | None = _layers_option("Layers of the heads that write, for example 0-3,7")
     to_layers: Sequence[int] | None = _layers_option("Layers of the heads that read")
     fold_norm: bool = option(
-        False, "Include the gain of the normalisation before attention in what heads read", panel=COMPUTATION
+        False,
+        "Include the gain of the normalisation before attention in what heads read, of one after it in what they write",
+        panel=COMPUTATION,
     )
     precision: Literal["float32", "float64"] = option(
         "float32", "Number type of the products", panel=COMPUTATION, advanced=True

@@ -29,6 +29,7 @@ LATENT_TAIL = Rotary(interleaved=True, tail=True)
 RMS = HeadNorm()
 BART_NORMS: dict[str, Any] = {"pre_norm": ("self_attn_layer_norm",), "cross_norm": ("encoder_attn_layer_norm",)}
 INPUT_NORM = ("input_layernorm",)
+OUTPUT_NORM = ("post_attention_layernorm",)
 C_PROJ = make_outputs("c_proj")
 C_PROJ_CONV1D = make_outputs("c_proj", transposed=True)
 C_ATTN_CROSS = Layout(
@@ -56,7 +57,7 @@ def _hub(model: str, file: str) -> str:
 
 def _encoder(name: str, **more: Any) -> Family:
     """Separate `query` and `key` in a post-norm bidirectional encoder."""
-    return Family(source=_file(name), stack="encoder", **more)
+    return Family(source=_file(name), stack="encoder", **{"post_norm": ("output.LayerNorm",), **more})
 
 
 def _llama_like(name: str, theta: float = 10_000.0, **more: Any) -> Family:
@@ -180,10 +181,10 @@ FAMILIES: dict[str, Family] = {
     "roberta": _encoder("roberta"),
     "xlm-roberta": _encoder("xlm_roberta"),
     "electra": _encoder("electra"),
-    "mpnet": _encoder("mpnet"),
+    "mpnet": _encoder("mpnet", post_norm=("LayerNorm",)),
     "roformer": _encoder("roformer", rotary=Rotary(interleaved=True)),
-    "distilbert": Family(source=_file("distilbert"), stack="encoder"),
-    "albert": _encoder("albert", shared=("num_hidden_layers", "num_hidden_groups")),
+    "distilbert": Family(source=_file("distilbert"), stack="encoder", post_norm=("sa_layer_norm",)),
+    "albert": _encoder("albert", post_norm=("LayerNorm",), shared=("num_hidden_layers", "num_hidden_groups")),
     "deberta": _encoder(
         "deberta",
         layouts=(Layout((Projection("in_proj.weight", "qkv", "key_heads"),)),),
@@ -199,11 +200,11 @@ FAMILIES: dict[str, Family] = {
         defaults={"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0, "global_attn_every_n_layers": 3},
     ),
     # Encoder and decoder
-    "bart": Family(source=_file("bart")),
+    "bart": Family(source=_file("bart"), post_norm=("{}_layer_norm",)),
     "t5": Family(source=_file("t5"), pre_norm=("layer_norm",)),
     "mt5": Family(source=_file("mt5"), pre_norm=("layer_norm",)),
     # Decoders of the GPT line
-    "openai-gpt": Family(source=_file("openai"), layouts=(C_ATTN,)),
+    "openai-gpt": Family(source=_file("openai"), layouts=(C_ATTN,), post_norm=("ln_1",)),
     "gpt2": Family(
         source=_file("gpt2"),
         layouts=(C_ATTN_CROSS, C_ATTN, Q_AND_KV_ATTN),
@@ -258,16 +259,17 @@ FAMILIES: dict[str, Family] = {
     "qwen3": _llama_like("qwen3", head_norm=RMS),
     "qwen3_moe": _llama_like("qwen3_moe", head_norm=RMS),
     "gemma": _llama_like("gemma", input_gain_offset=1),
-    "gemma2": _llama_like("gemma2", input_gain_offset=1),
+    "gemma2": _llama_like("gemma2", post_norm=OUTPUT_NORM, input_gain_offset=1),
     "gemma3_text": _llama_like(
         "gemma3",
         1e6,
+        post_norm=OUTPUT_NORM,
         input_gain_offset=1,
         head_norm=HeadNorm(gain_offset=1),
         defaults={"rope_local_base_freq": 10_000.0, "sliding_window_pattern": 6},
     ),
     "olmo": _llama_like("olmo", pre_norm=()),
-    "olmo2": _llama_like("olmo2", pre_norm=(), head_norm=RMS),
+    "olmo2": _llama_like("olmo2", pre_norm=(), post_norm=OUTPUT_NORM, head_norm=RMS),
     "phi": _llama_like(
         "phi",
         head_norm=HeadNorm(q="q_layernorm", k="k_layernorm", centred=True),

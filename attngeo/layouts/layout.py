@@ -180,6 +180,8 @@ class Family:
         pre_norm: names of the normalisation in front of attention, relative to an enclosing module; empty for a
             post-norm model.
         cross_norm: the same for cross-attention, if it has another one.
+        post_norm: names of a normalisation between the output projection and the stream, relative to an enclosing
+            module; {} stands for the last part of the attention module's own name.
         pre_norm_when: values of configuration fields that a pre-norm model of the family has.
         input_gain_offset: 1 if the gain g is stored as g − 1.
         rotary: see `Rotary`.
@@ -203,6 +205,7 @@ class Family:
     stacks: Mapping[str, str] = field(default_factory=dict)
     pre_norm: tuple[str, ...] = ()
     cross_norm: tuple[str, ...] = ()
+    post_norm: tuple[str, ...] = ()
     pre_norm_when: Fields = field(default_factory=dict)
     input_gain_offset: float = 0.0
     rotary: Rotary | None = None

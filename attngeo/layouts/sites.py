@@ -120,7 +120,7 @@ def _drop_unneeded(tensors: dict[str, str], *, biases: bool, input_norms: bool) 
     """Drop the roles of biases and of input norms, if these are not needed."""
     for role in list(tensors):
         is_unneeded_bias = role.endswith("_bias") and not biases
-        is_unneeded_norm = role.startswith("pre_norm") and not input_norms
+        is_unneeded_norm = role.startswith(("pre_norm", "o_norm")) and not input_norms
         if is_unneeded_bias or is_unneeded_norm:
             del tensors[role]
 
@@ -144,6 +144,8 @@ def _list_candidates(
                 outputs = locate_outputs(normed, names)
                 normed = outputs.module
                 tensors |= outputs.tensors
+                post_norm = _find_norm(normed.name, normed.family.post_norm, names)
+                tensors |= {"o_norm": f"{post_norm}.weight"} if post_norm else {}
             candidates.append(_Candidate(stack, layer, normed, tensors, outputs))
     return candidates, unread
 
@@ -243,7 +245,8 @@ def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
         wanted |= _find_gain("k_gain", join(module.name, family.head_norm.k), names)
     if conditions_hold(family.pre_norm_when, module.section, family):
         cross_norm = family.cross_norm if CROSS.search(module.name) else ()
-        wanted |= _find_pre_norm(module.name, cross_norm or family.pre_norm, names)
+        pre_norm = _find_norm(module.name, cross_norm or family.pre_norm, names)
+        wanted |= {"pre_norm": f"{pre_norm}.weight", "pre_norm_bias": f"{pre_norm}.bias"} if pre_norm else {}
     return {role: name for role, name in wanted.items() if name in names}
 
 
@@ -258,8 +261,8 @@ def _find_gain(role: str, norm: str, names: Collection[str]) -> dict[str, str]:
     return tensors
 
 
-def _find_pre_norm(module: str, candidates: Sequence[str], names: Collection[str]) -> dict[str, str]:
-    """The normalisation in front of the module: the first candidate in it, or in the nearest module around it.
+def _find_norm(module: str, candidates: Sequence[str], names: Collection[str]) -> str | None:
+    """A normalisation before or after the module: the first candidate in it, or in the nearest module around it.
 
     The search stops at the module's layer: the first enclosing module whose name is a number.
     """
@@ -267,12 +270,12 @@ def _find_pre_norm(module: str, candidates: Sequence[str], names: Collection[str
     for depth in range(len(segments), -1, -1):
         enclosing = ".".join(segments[:depth])
         for candidate in candidates:
-            path = join(enclosing, candidate)
+            path = join(enclosing, candidate.format(segments[-1]))
             if f"{path}.weight" in names:
-                return {"pre_norm": f"{path}.weight", "pre_norm_bias": f"{path}.bias"}
+                return path
         if depth < len(segments) and segments[depth].isdigit():
             break
-    return {}
+    return None
 
 
 # Notes

@@ -104,6 +104,8 @@ def measure_outputs(stored: StoredModule, sizes: Sizes) -> Sizes:
             raise ShapeError(f"{stored.tensors['v_bias']} is {list(bias)}, expected one of {sorted(expected)} numbers")
     if "o_bias" in stored.tensors:
         _require_size(stored, "o_bias", math.prod(stored.shape("o_bias")), output_width)
+    if "o_norm" in stored.tensors:
+        _require_size(stored, "o_norm", math.prod(stored.shape("o_norm")), output_width)
     return replace(sizes, value_dim=value_dim, output_width=output_width)
 
 
@@ -291,7 +293,7 @@ def _check_vectors(stored: StoredModule, sizes: Sizes) -> None:
     key_heads = sizes.key_heads
     head_dim = sizes.head_dim
     for role, name in stored.tensors.items():
-        if not role.endswith(VECTORS) and "_gain" not in role:
+        if role == "o_norm" or (not role.endswith(VECTORS) and "_gain" not in role):
             continue
         shape = stored.shape(role)
         fits = True

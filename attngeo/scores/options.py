@@ -103,7 +103,11 @@ class ScoreOptions(Options):
     with_bias: bool = option(
         False, "Include the biases, as an extra input with the value 1", panel=COMPUTATION, advanced=True
     )
-    fold_norm: bool = option(False, "Include the gain of the normalisation before attention", panel=COMPUTATION)
+    fold_norm: bool = option(
+        False,
+        "Include the gain of the normalisation before attention; in Wv·Wo, that of one after it, too",
+        panel=COMPUTATION,
+    )
     rope_offset: int = option(
         0,
         "Query position minus key position, for rotary embeddings",

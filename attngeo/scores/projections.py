@@ -126,6 +126,11 @@ def output_projections(
     scale = _value_scale(site)
     v = v * scale
     v_bias = None if v_bias is None else v_bias * scale
+    if "o_norm" in site.tensors:
+        gain = tensors[site.tensors["o_norm"]] + site.family.input_gain_offset
+        o = o * gain
+        o_bias = None if o_bias is None else o_bias * gain
+        notes.append("gain of the norm after attention folded into what heads write")
     if options.with_bias and v_bias is None and o_bias is None:
         notes.append("no biases to include")
     elif options.with_bias:

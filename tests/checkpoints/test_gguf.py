@@ -83,6 +83,21 @@ def test_norms_of_queries_and_keys(tmp_path: Path) -> None:
     assert_same(tmp_path, tmp_path / "model.gguf", decoded, "qwen3", rope_offset=2)
 
 
+def test_norms_after_attention(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(2)
+    state = draw_state()
+    for layer in (0, 1):
+        prefix = f"model.layers.{layer}"
+        state[f"{prefix}.self_attn.o_proj.weight"] = torch.randn(WIDTH, HEADS * HEAD, generator=generator)
+        state[f"{prefix}.post_attention_layernorm.weight"] = torch.rand(WIDTH, generator=generator)
+    stored = {"architecture": "gemma2", "permuted": False, "gain_offset": 1.0}
+    decoded = write_gguf(tmp_path / "model.gguf", state, Q8_0, **stored)
+    plain = write_single(tmp_path / "plain", decoded, CONFIG | {"model_type": "gemma2"})
+    assert_same_outputs(tmp_path / "model.gguf", plain, fold_norm=True)
+    (first, _) = attngeo.attention_sites(plain, parts="vo", fold_norm=True)
+    assert "o_norm" in first.site.tensors
+
+
 def test_gains_that_are_stored_plus_one(tmp_path: Path) -> None:
     state = draw_state()
     decoded = write_gguf(tmp_path / "model.gguf", state, Q8_0, architecture="gemma2", permuted=False, gain_offset=1.0)

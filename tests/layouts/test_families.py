@@ -41,6 +41,10 @@ ROTARY = [
     "deepseek_v3",
 ]
 
+POST_NORM = [
+    "bert", "roberta", "electra", "mpnet", "roformer", "distilbert", "albert", "deberta", "deberta-v2", "bart",
+    "openai-gpt", "gemma2", "gemma3_text", "olmo2", "git",
+]  # fmt: skip
 ENCODER_DECODERS = ("bart", "whisper", "speech_to_text", "speecht5", "t5", "mt5")
 # What each family must report: stack → layers. The rest of the families have two layers in one stack.
 STACKS = {
@@ -110,6 +114,29 @@ def test_fold_norm_is_the_form_in_front_of_the_gain(name: str, built: Build) -> 
             plain = rearranged_like(xq, modules[norm](given), without_gain(modules[norm], given))
             xq, xk = plain, (xk if site.is_cross else plain)
         assert_same_logits(site, wq, wk, xq, xk, ran[site.module])
+
+
+@pytest.mark.parametrize("name", POST_NORM)
+def test_fold_norm_folds_the_gain_of_a_norm_after_attention(name: str, built: Build) -> None:
+    """The norm is the one that is given what the output projection writes, alone or added to the stream."""
+    model = built(name)
+    ran = record_tiny(TINY_MODELS[name], model)
+    modules = dict(model.named_modules())
+    plain = attngeo.attention_sites(model, parts="vo")
+    folded = attngeo.attention_sites(model, parts="vo", fold_norm=True)
+    pairs = [pair for pair in zip(plain, folded, strict=True) if pair[0].site.family.post_norm]
+    assert pairs
+    for before, after in pairs:
+        norm = after.site.tensors["o_norm"].removesuffix(".weight")
+        projection = after.site.tensors["o"].removesuffix(".weight")
+        with torch.no_grad():
+            written = modules[projection](ran[projection].arguments[0])
+        stream = ran[norm].arguments[0] - written
+        is_alone = float(stream.abs().max()) < 1e-5
+        residual = ran[after.site.module].arguments[0]
+        assert is_alone or torch.allclose(stream, residual, atol=1e-5), "the norm is not the one after attention"
+        shift = 1.0 if "Gemma" in type(modules[norm]).__name__ else 0.0
+        torch.testing.assert_close(after.wo, before.wo * (modules[norm].weight + shift))
 
 
 def rearranged_like(x: Tensor, normed: Tensor, plain: Tensor) -> Tensor:

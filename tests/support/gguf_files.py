@@ -20,7 +20,7 @@ CONFIG = {
 NAMES = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    "input_layernorm": "attn_norm",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
 }  # fmt: skip
 KEYS = {
     "embedding_length": WIDTH, "block_count": 2, "attention.head_count": HEADS, "attention.head_count_kv": KEY_HEADS,
