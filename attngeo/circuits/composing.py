@@ -25,7 +25,7 @@ from attngeo.errors import about
 from attngeo.geometry.composition import compositions, fold, standardise, unevenness
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress
-from attngeo.scores.computing import DTYPES, describe_making
+from attngeo.scores.computing import DTYPES, describe_making, take_finished
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, output_projections, projections, require_outputs
 from attngeo.scores.read_ahead import read_ahead
@@ -84,7 +84,7 @@ def compose_model(model: Model, options: ComposeOptions, session: Session, recor
         sites, missing = _split_missing(select(sites, options.stack, None, store.ref))
         pairs = list_pairs(sites, options)
         description = describe_making(store, sites, options, device) | {"skipped": skipped | missing}
-        records = {} if record is None else _take_finished(record, len(pairs), session)
+        records = {} if record is None else take_finished(record, len(pairs), device, session, "pairs of layers")
         left = {number: pair for number, pair in enumerate(pairs) if number not in records}
         plan = plan_readings(sites, [*left.values()], _choose_memory(options, session), DTYPES[options.precision])
         description["layers_read"] = len({reading.number for reading in plan})
@@ -106,17 +106,6 @@ def _split_missing(sites: list[AttentionSite]) -> tuple[list[AttentionSite], dic
     if not known:
         require_outputs(sites[0])
     return known, {site.module: f"its outputs cannot be read: {site.missing}" for site in sites if site.missing}
-
-
-def _take_finished(record: ResultRecord, count: int, session: Session) -> dict[int, list[Record]]:
-    """The records of the pairs that were finished before, by number."""
-    if session.results.fresh:
-        record.forget_parts()
-        return {}
-    records = {number: part.rows for number, part in record.load_parts(count).items()}
-    if records:
-        session.progress(Progress("kept", f"{len(records)} of {count} pairs of layers from the result store"))
-    return records
 
 
 def _choose_memory(options: ComposeOptions, session: Session) -> int:

@@ -66,9 +66,9 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
     """The pairs of tokens that one head connects most, by its weights and the token embeddings alone.
 
     For embeddings E and an unembedding U, [tokens, d_model] each, E·W_qk·Eᵀ says which token attends to which, and
-    E·Wv·Wo·Uᵀ how far an attended token raises the logit of each token. The gains of the normalisation before attention
-    and of the last one are folded in; their divisions, biases and positions are left out, and so is all that other
-    layers do. No more than a block of the matrix is in memory.
+    E·Wv·Wo·Uᵀ how far an attended token raises the logit of each token. The gains of the normalisations before and
+    after attention and of the last one are folded in; their divisions, biases and positions are left out, and so is all
+    that other layers do. No more than a block of the matrix is in memory.
 
     Args:
         model: as for `attngeo.score`; it needs token embeddings.

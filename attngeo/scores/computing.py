@@ -74,7 +74,7 @@ def compute(model: Model, options: ScoreOptions, session: Session, record: Resul
         if options.circuit == "ov" and all(site.missing for site in sites):
             require_outputs(sites[0])
         description = describe_making(store, sites, options, device) | {"skipped": skipped}
-        rows = {} if record is None else _take_finished(record, len(sites), device, session)
+        rows = {} if record is None else take_finished(record, len(sites), device, session, "layers")
         missing = {number: site for number, site in enumerate(sites) if number not in rows}
         common = {
             "model": store.ref,
@@ -96,15 +96,17 @@ def compute(model: Model, options: ScoreOptions, session: Session, record: Resul
     return result
 
 
-def _take_finished(record: ResultRecord, sites: int, device: torch.device, session: Session) -> dict[int, list[Row]]:
-    """The rows of the sites that were finished before on the same device, by the number of the site."""
+def take_finished(
+    record: ResultRecord, count: int, device: torch.device, session: Session, what: str
+) -> dict[int, list[Row]]:
+    """The rows of the parts that were finished before on the same device, by their number. what: the parts are."""
     if session.results.fresh:
         record.forget_parts()
         return {}
-    parts = record.load_parts(sites)
+    parts = record.load_parts(count)
     rows = {number: part.rows for number, part in parts.items() if part.about.get("device") == str(device)}
     if rows:
-        session.progress(Progress("kept", f"{len(rows)} of {sites} layers from the result store"))
+        session.progress(Progress("kept", f"{len(rows)} of {count} {what} from the result store"))
     return rows
 
 

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 import torch
+from plotly.subplots import make_subplots
 from torch import Tensor
-from transformers import AutoModelForCausalLM, WhisperForConditionalGeneration
+from transformers import AutoModel, AutoModelForCausalLM, WhisperForConditionalGeneration
 
 from attngeo.checkpoints.demos import locate_demo
+from attngeo.figures.save import save_figure
+from attngeo.figures.style import finish_figure
 from attngeo.positions import measure
 
 HERE = Path(__file__).parent
@@ -75,16 +79,35 @@ def run_demo() -> pd.DataFrame:
     return tabulate_attention(model(tokens, output_attentions=True).attentions)
 
 
-def join_measures(name: str, model: Any, attention: pd.DataFrame) -> pd.DataFrame:
+def run_minilm() -> pd.DataFrame:
+    """The attention of MiniLM, an encoder."""
+    model = load(AutoModel, locate_demo("minilm"))
+    return tabulate_attention(model(draw_repeated(model.config.vocab_size, DRAWN), output_attentions=True).attentions)
+
+
+def join_measures(name: str, model: Any, attention: pd.DataFrame, stack: str = "decoder") -> pd.DataFrame:
     """A row for each head: what it attends to, and what its weights say without and with norms and biases."""
     place = ["layer", "head"]
-    plain = measure(model, stack="decoder", fresh=True)[[*place, *MEASURED]]
-    folded = measure(model, stack="decoder", fold_norm=True, with_bias=True, fresh=True)[[*place, *MEASURED]]
+    plain = measure(model, stack=stack, fresh=True)[[*place, *MEASURED]]
+    folded = measure(model, stack=stack, fold_norm=True, with_bias=True, fresh=True)[[*place, *MEASURED]]
     folded = folded.rename(columns={column: f"folded_{column}" for column in MEASURED})
     rows = attention.merge(plain, on=place).merge(folded, on=place)
     rows.insert(0, "model", name)
-    rows.insert(1, "stack", "decoder")
+    rows.insert(1, "stack", stack)
     return rows
+
+
+def draw(rows: pd.DataFrame) -> go.Figure:
+    """The attention of SmolLM2's heads against the share of their fast pairs."""
+    shown = {"previous": "weight on the previous token", "induction": "weight on what followed the first copy"}
+    figure = make_subplots(1, 2, subplot_titles=[*shown.values()])
+    for column, name in enumerate(shown, 1):
+        places = [f"layer {layer}, head {head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
+        points = go.Scatter(x=rows["fast_share"], y=rows[name], text=places, mode="markers", showlegend=False)
+        figure.add_trace(points, 1, column)
+        figure.update_xaxes(title_text="fast_share", row=1, col=column)
+    finish_figure(figure, "Heads of SmolLM2-135M-Instruct: weights against the running model", top=70)
+    return figure.update_layout(width=900, height=420)
 
 
 def main() -> None:
@@ -95,7 +118,9 @@ def main() -> None:
             join_measures("SmolLM2-135M-Instruct", SMOLLM2, run_smollm2()),
             join_measures("whisper-base", WHISPER, run_whisper()),
             join_measures("demo:decoder", "demo:decoder", run_demo()),
+            join_measures("all-MiniLM-L6-v2", "demo:minilm", run_minilm(), stack="encoder"),
         ]
+    save_figure(draw(frames[0]), HERE / "positions.png")
     pd.concat(frames).to_csv(HERE / "positions.csv", index=False, float_format="%.5g")
 
 
