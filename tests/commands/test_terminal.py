@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from attngeo.commands.app import COMMANDS, load_command
 from support.messages import assert_fails, assert_states
 from support.terminal import on_terminal
 
+import attngeo as attngeo_package
 from attngeo.checkpoints.suggestions import hub_models
 from attngeo.choices import PANELS, RUNNING
 from attngeo.errors import AttnGeoError, ModelNotFoundError, NetworkError, UsageError
@@ -142,6 +144,39 @@ def test_tables_keep_their_numbers_whole(inside: Command, arguments: list[str], 
     table = [line for line in shown.splitlines() if "https://" not in line and " [" not in line]
     assert "…" not in shown
     assert all(len(line) <= width for line in table)
+
+
+# Models whose names leave a narrow table little room.
+LONG_NAMES = ("sentence-transformers/all-MiniLM-L6-v2", "mistralai/Mistral-7B-Instruct-v0.2")
+# A word, or an interval in brackets, which is one thing.
+WORD = re.compile(r"\[[^][]*\]|\S+")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["score", *LONG_NAMES],
+        ["score", *LONG_NAMES, "--circuit", "both", "--scores", "all"],
+        ["score", *LONG_NAMES, "--per-head", "--sort", "symmetry", "--top", "3"],
+        ["inspect", *LONG_NAMES],
+        ["theory", "lemma-1", "theorem-2-several-layers", "proposition-14-constant"],
+    ],
+    ids=lambda arguments: "_".join(arguments).replace("_".join(LONG_NAMES), "models"),
+)
+@pytest.mark.parametrize("width", [60, 80])
+def test_narrow_tables_break_no_word_and_no_interval(
+    inside: Command, arguments: list[str], width: int, tmp_path: Path
+) -> None:
+    """Every word of a narrow table is a word of the wide one; names of models, and medians, are all there."""
+    for name, demo in zip(LONG_NAMES, ("encoder", "decoder"), strict=True):
+        shutil.copytree(Path(attngeo_package.__file__).parent / "demos" / demo, tmp_path / name)
+    wide, narrow = (inside(*arguments, cwd=tmp_path, COLUMNS=str(each)).stdout for each in (400, width))
+    assert max(map(len, narrow.splitlines())) <= width
+    words = {word for word in WORD.findall(narrow) if set(word) != {"─"}}
+    assert words <= set(WORD.findall(wide))
+    assert {name for name in LONG_NAMES if name in wide} <= words
+    if "--sort" not in arguments:
+        assert {word for word in WORD.findall(wide) if word.startswith("[")} <= words
 
 
 def test_verbose_says_what_is_read(inside: Command) -> None:
