@@ -148,7 +148,7 @@ def _print_run(run: Run) -> None:
     print_table(rows, columns, title=" · ".join(title), expendable=[QUARTILES_TITLE])
     count = run.geometry["layer"].nunique()
     Terminal().print(printable(f"medians over {count} layers · {run.folder}"), style="dim")
-    Terminal().print(printable(describe_run(run)))
+    sys.stdout.write(printable(describe_run(run)) + "\n")
 
 
 def _print_comparison(comparison: Comparison) -> None:

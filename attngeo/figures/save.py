@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 
 IMAGES = (".png", ".svg", ".pdf")
 SUFFIXES = (".html", ".json", *IMAGES)
-# How a page of a white figure looks in a browser that prefers dark pages: inverted, each hue as before. An image that is
-# downloaded from it is white.
-DARK = (
-    "@media screen and (prefers-color-scheme:dark){body{background:#1a1a1a}#figure{filter:invert(.9) hue-rotate(180deg)}}"
-)
+# How the page of a white figure looks in a browser that prefers dark pages: inverted, with the same hues. An image that
+# is downloaded from it is white.
+DARK = "body{background:#1a1a1a}#figure{filter:invert(.9) hue-rotate(180deg)}"
 # Images are drawn at twice the size, for sharp screens and print.
 SCALE = 2
 
@@ -85,7 +83,7 @@ def build_page(figure: Figure) -> str:
     text = (figure.layout.title.text or "attngeo").replace("<sub>", "_")
     title = re.sub(r"<sup>.*|</?(?:b|sub)>", "", text).replace("<br>", " ").strip()
     background = figure.layout.paper_bgcolor or figure.layout.template.layout.paper_bgcolor
-    dark = DARK if background in (None, "white") else ""
+    dark = f"@media screen and (prefers-color-scheme:dark){{{DARK}}}" if background in (None, "white") else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
         f"<style>#figure{{min-width:{width}px}}{dark}</style></head>\n"

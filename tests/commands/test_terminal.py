@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from attngeo.commands.app import COMMANDS, load_command
@@ -213,6 +214,31 @@ def test_mistyped_names_are_met_with_the_nearest(
     inside: Command, arguments: list[str], error: type[AttnGeoError], meant: list[str]
 ) -> None:
     assert_fails(inside(*arguments), error.exit_code, *meant)
+
+
+def list_numbers(command: Any) -> list[str]:
+    """The flags of the options of a command that take a number."""
+    parameters = inspect.signature(command.callback, eval_str=True).parameters
+    flags = []
+    for param in command.params:
+        if param.param_type_name != "option" or param.name not in parameters:
+            continue
+        hint = get_args(parameters[param.name].annotation)[0]  # of Annotated[int | None, …]
+        if {int, float} & {hint, *get_args(hint)}:
+            flags.append(max(param.opts, key=len))
+    return flags
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_number_that_is_none_is_answered_with_the_option_and_what_was_expected(inside: Command, name: str) -> None:
+    command = load_command(name)
+    members = getattr(command, "commands", {"": command})
+    for member, of_member in members.items():
+        for flag in list_numbers(of_member):
+            done = inside(name, *member.split(), flag, "many")
+            assert_fails(done, UsageError.exit_code, f"{flag} is 'many'", "expected a", f"{name} {member}".strip())
+            assert "Input" not in done.stderr
+    assert name in ("report", "inspect", "cache", "cbow") or any(map(list_numbers, members.values()))
 
 
 def test_mistyped_paths_are_met_with_their_neighbours(inside: Command, tmp_path: Path) -> None:
