@@ -30,6 +30,8 @@ from .help import Command, Group
 from .messages import TRACEBACK, describe_error, remember_interrupts, say, was_interrupted
 
 INTERRUPTED = 130
+# How pydantic's names of errors about a type begin, and what was expected.
+TYPES = {"int": "a whole number", "float": "a number", "bool": "yes or no"}
 # The variable that a shell sets to ask for completions.
 COMPLETION = "_ATTNGEO_COMPLETE"
 # How characters that a terminal lacks are printed: the name of the treatment, and plain marks for some of them.
@@ -181,6 +183,7 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, typer.TyperException):
         message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
         message = message.replace(": Value error, ", ": ", 1)  # Pydantic's words for what Typer says
+        message = _describe_type(error) or message
         command = getattr(getattr(error, "ctx", None), "command_path", "attngeo")
         return f"{message} (see {command} --help)", getattr(error, "exit_code", 2)
     if isinstance(error, OSError) and error.errno == ENAMETOOLONG:  # outputs are checked before
@@ -188,6 +191,19 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError):
         return f"output failed: {error.strerror or error}", OutputError.exit_code
     return describe_error(error), CheckpointError.exit_code
+
+
+def _describe_type(error: Any) -> str:
+    """The option, its value, and what was expected of it; "" for an error that is about no type.
+
+    Typer has pydantic read the values of options; its error is the cause of Typer's.
+    """
+    for problem in getattr(error.__cause__, "errors", list)():
+        expected = TYPES.get(problem["type"].partition("_")[0])
+        if expected is not None and getattr(error, "param", None) is not None:
+            flag = max(error.param.opts, key=len)
+            return f"{flag} is {problem['input']!r:.60}, expected {expected}"
+    return ""
 
 
 def _prepare_streams() -> None:

@@ -141,7 +141,7 @@ def _print(entries: list[Entry]) -> None:
         "size": lambda row: decimal(row["bytes"]),
         "modified": lambda row: f"{row['entry'].modified:%Y-%m-%d %H:%M}",
     }
-    print_table(rows, columns, texts=columns.keys() - {"size"}, expendable=["commit", "size"])
+    print_table(rows, columns, texts=columns.keys() - {"size"}, expendable=["commit", "size"], names="model")
 
 
 def _show_layers(row: dict[str, Any]) -> str:
@@ -162,7 +162,8 @@ def _show_options(row: dict[str, Any]) -> str:
     for name, field in fields.items():
         value = options.get(name, field.default)
         if name != "per_head" and value not in (field.default, []):  # `score` always sets per_head
-            shown.append(name if value is True else f"{name}={value}")
+            text = ",".join(map(str, value)) if isinstance(value, list) else value
+            shown.append(name if value is True else f"{name}={text}")
     if row["outdated"]:
         shown.append("(outdated)")
     return " ".join(shown)

@@ -134,7 +134,7 @@ def _print_costs(surveys: list[dict[str, Any]]) -> None:
     if len(surveys) > 1:
         rows.append({"model": f"{len(surveys)} models", "of all": True, **_sum_costs(surveys)})
     columns = {name: name for name in ("model", "layers", "to read", "of", "share")}
-    print_table(rows, columns, section=["of all"], expendable=["of", "layers"])
+    print_table(rows, columns, section=["of all"], expendable=["of", "layers"], names="model")
 
 
 def _sum_costs(surveys: list[dict[str, Any]]) -> dict[str, str | None]:

@@ -11,6 +11,7 @@ import typer
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.choices import DRAWING, one_of, whole
+from attngeo.figures.fit import fit_figure
 from attngeo.figures.kinds import FIGURES, PlotOptions
 from attngeo.figures.save import save_figure
 
@@ -88,6 +89,10 @@ def plot(
     figure.update_layout(width=width or figure.layout.width, height=height or figure.layout.height)
     for path in files:
         save_figure(figure, path)
+    is_fitted = any(path.suffix.lower() != ".json" for path in files)
+    needed = fit_figure(figure).layout.height if height and is_fitted else None
+    if height and needed and needed > height:
+        verbosity.note(f"the figure is {needed} pixels high, not {height}: its panels or its legend need them")
     if not output:
         verbosity.note(f"{files[0]}: written")
 

@@ -340,6 +340,7 @@ def _print_scores(frame: pd.DataFrame, verbosity: Verbosity, *, per_head: bool) 
         style=lambda row: "bold" if per_head and is_missing(row["head"]) else "",
         # The summary below shows the name of the stack, too.
         expendable=["norm", "z", "stack"] if rows["section"].nunique() == 1 else ["norm", "z"],
+        last_resort=[spec.label for spec in reversed(optional)],
     )
     print_stacks(frame)
     sys.stdout.write("\n")
@@ -403,7 +404,8 @@ def _print_models(frames: Iterable[pd.DataFrame]) -> None:
             lines.append({"model": model, "stack": stack, "layers": layers, **_summarise_scores(members, digits=2)})
             model = ""
     columns = {"model": "model", "stack": "stack", "layers": "layers", **_score_columns()}
-    print_table(lines, columns, texts=columns.keys() - {"layers"}, rule="none")
+    texts = columns.keys() - {"layers"}
+    print_table(lines, columns, texts=texts, expendable=["layers"], names="model", rule="none")
 
 
 def _score_columns() -> dict[str, str]:

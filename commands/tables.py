@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -26,10 +27,35 @@ MISSING = "—"
 Cell = str | Callable[[Any], Any]
 # The lines of a table.
 Rule = Literal["spaced", "tight", "none"]
+# Columns of the terminal between two columns of a table, and at the edges of a spaced one.
+GAP, EDGES = 2, 2
+# What a narrow table keeps together: a word, or an interval in brackets.
+UNBROKEN = re.compile(r"\[[^][]*\]\S*|\S+")
 # Numbers of rows that are the answer.
 ANSWERS = ("log_prob", "predicted_mean", "probability", "score")
 # Larger numbers have so many digits that tables cut them.
 LARGE = 1e12
+
+
+class Column(NamedTuple):
+    """A column of a table: its title, and the text of each row."""
+
+    title: str
+    cells: list[str]
+    is_text: bool
+
+    @property
+    def most(self) -> int:
+        """The width at which nothing is wrapped."""
+        return max(map(cell_len, (self.title, *self.cells)))
+
+    @property
+    def least(self) -> int:
+        """The width at which no word and no number is broken."""
+        words = UNBROKEN.findall(self.title)
+        for cell in self.cells:
+            words += UNBROKEN.findall(cell) if self.is_text else [cell]
+        return max(map(cell_len, words), default=0)
 
 
 def print_table(
@@ -42,14 +68,19 @@ def print_table(
     is_headed: bool = False,
     style: Callable[[Any], str] = lambda _: "",
     expendable: Sequence[str] = (),
+    last_resort: Sequence[str] = (),
+    names: str = "",
     rule: Rule = "spaced",
 ) -> None:
-    """Print rows as a table, on a narrow terminal without the expendable columns, the first ones first.
+    """Print rows as a table. On a narrow terminal it has fewer columns, or lines that are wrapped between words.
 
     columns: title → the cell of a row, or pairs of them if a title occurs twice. texts: the titles of columns that are
     texts, by default the first one; the others are aligned to the right. section: the columns of the rows at whose
-    changes a line is drawn. is_headed: whether each section begins with its name. rule: spaced for a line below the
-    titles and empty lines around the table, tight without empty lines, none without a line.
+    changes a line is drawn. is_headed: whether each section begins with its name. expendable: the titles of columns
+    that a narrow terminal lacks, the first ones first. last_resort: those that it lacks only if words would be broken.
+    names: the title of a column of long names, which are lines of their own above the rows if the table does not fit
+    without its expendable columns. rule: spaced for a line below the titles and empty lines around the table, tight
+    without empty lines, none without a line.
     """
     console = Terminal()
     for line in title.splitlines():
@@ -57,26 +88,82 @@ def print_table(
     records = rows if isinstance(rows, list) else rows.to_dict("records")
     pairs = list(columns.items() if isinstance(columns, Mapping) else columns)
     texts = [pairs[0][0]] if texts is None else texts
-    for count in range(len(expendable) + 1):
-        shown = [(name, cell) for name, cell in pairs if name not in expendable[:count]]
-        table = _build_table(records, shown, texts, section, is_headed, style, rule)
-        needed = Measurement.get(console, console.options.update(width=10_000), table)
-        if needed.maximum <= console.width:
-            break
-    if needed.minimum <= console.width < needed.maximum:
-        _keep_longest_title(table, console)
+    every = []
+    for name, cell in pairs:
+        cells = [printable(_show(row, cell)) for row in records]
+        every.append(Column(printable(name), cells, name in texts))
+    styles = [style(row) for row in records]
+    sections = [[row[name] for name in section] for row in records]
+    headings = [printable(" ".join(values)) if is_headed else "" for values in sections]
+
+    room = console.width - (EDGES if rule == "spaced" else 0)
+    shown = _leave_out(every, expendable, _width_unwrapped, room)
+    if names and _width_unwrapped(shown) > room:
+        named = next(column for column in every if column.title == names)
+        others = [column for column in every if column is not named]
+        shown = _leave_out(others, expendable, _width_unwrapped, console.width)
+        _print_below_names(console, named.cells, shown, styles)
+        return
+    shown = _leave_out(shown, last_resort, _width_of_words, room)
+    widths = _choose_widths(shown, room)
+    table = _start_table(shown, widths, rule)
+    for number, values in enumerate(sections):
+        if number and values != sections[number - 1]:
+            table.add_section()
+        if headings[number] and headings[number] not in headings[:number]:
+            table.add_row(Text(_wrap(headings[number], widths[0])), style="bold")
+        table.add_row(*_show_row(shown, widths, number), style=styles[number])
     console.print(table)
 
 
-def _build_table(
-    records: list[Any],
-    columns: list[tuple[str, Cell]],
-    texts: Collection[str],
-    section: Sequence[str],
-    is_headed: bool,
-    style: Callable[[Any], str],
-    rule: Rule,
-) -> Table:
+def _leave_out(
+    columns: list[Column], titles: Sequence[str], width: Callable[[list[Column]], int], room: int
+) -> list[Column]:
+    """The columns without as many of these titles as needed. width: of columns, which is to be at most `room`."""
+    shown = columns
+    for title in titles:
+        if width(shown) <= room:
+            break
+        shown = [column for column in shown if column.title != title]
+    return shown
+
+
+def _width_unwrapped(columns: list[Column]) -> int:
+    return sum(column.most for column in columns) + GAP * (len(columns) - 1)
+
+
+def _width_of_words(columns: list[Column]) -> int:
+    return sum(column.least for column in columns) + GAP * (len(columns) - 1)
+
+
+def _choose_widths(columns: list[Column], room: int) -> list[int]:
+    """The width of each column: words are whole if there is room for them."""
+    left = room - GAP * (len(columns) - 1)
+    least = [column.least for column in columns]
+    if sum(least) > left:
+        return _share(least, max(left, len(columns)))
+    missing = [column.most - column.least for column in columns]
+    added = _share(missing, left - sum(least))
+    return [width + more for width, more in zip(least, added, strict=True)]
+
+
+def _share(demands: list[int], total: int) -> list[int]:
+    """What each gets of a total: its demand, or if that is too much, as much as the others with large demands.
+
+    >>> _share([4, 30, 20], 34), _share([4, 30], 40)
+    ([4, 15, 15], [4, 30])
+    """
+    shares = [0] * len(demands)
+    left = total
+    smallest_first = sorted(range(len(demands)), key=lambda number: demands[number])
+    for done, number in enumerate(smallest_first):
+        shares[number] = min(demands[number], left // (len(demands) - done))
+        left -= shares[number]
+    return shares
+
+
+def _start_table(columns: list[Column], widths: list[int], rule: Rule) -> Table:
+    """A table without rows."""
     has_rule = rule != "none"
     table = Table(
         box=SIMPLE_HEAD if has_rule else None,
@@ -85,38 +172,52 @@ def _build_table(
         collapse_padding=has_rule,
         header_style="table.header" if has_rule else "",
     )
-    for name, _ in columns:
-        is_text = name in texts
-        table.add_column(
-            printable(name),
-            justify="left" if is_text else "right",
-            no_wrap=not is_text,
-            overflow="fold" if is_text else "ellipsis",
-        )
-    previous: Any = None
-    for row in records:
-        values = [row[name] for name in section]
-        if previous not in (None, values):
-            table.add_section()
-        if is_headed and previous != values:
-            table.add_row(Text(printable(" ".join(values))), style="bold")
-        previous = values
-        table.add_row(*(Text(printable(_show(row, cell))) for _, cell in columns), style=style(row))
+    for column, width in zip(columns, widths, strict=True):
+        justify: Literal["left", "right"] = "left" if column.is_text else "right"
+        table.add_column(Text(_wrap(column.title, width)), justify=justify, width=width, overflow="fold")
     return table
 
 
-def _keep_longest_title(table: Table, console: Console) -> None:
-    """If rich would break the longest word of all titles, give its column the width of this word."""
-    column = max(table.columns, key=lambda column: len(_longest_word(column.header)))
-    word = _longest_word(column.header)
-    with console.capture() as printed:
+def _show_row(columns: list[Column], widths: list[int], number: int) -> list[Text]:
+    """The cells of a row. A text is wrapped, a number that is too long is cut."""
+    row = []
+    for column, width in zip(columns, widths, strict=True):
+        cell = column.cells[number]
+        row.append(Text(_wrap(cell, width)) if column.is_text else Text(cell, no_wrap=True, overflow="ellipsis"))
+    return row
+
+
+def _print_below_names(console: Console, names: list[str], columns: list[Column], styles: list[str]) -> None:
+    """Print the titles, then each name and its rows; a row without one belongs to the name above it."""
+    widths = _choose_widths(columns, console.width)
+    console.print(_start_table(columns, widths, "none"))
+    shown = ""
+    for number, name in enumerate(names):
+        if name not in ("", shown):
+            console.print(Text(name), soft_wrap=True)
+            shown = name
+        table = _start_table(columns, widths, "none")
+        table.show_header = False
+        table.add_row(*_show_row(columns, widths, number), style=styles[number])
         console.print(table)
-    if word not in printed.get() and len(word) >= max(len(_longest_word(cell)) for cell in column.cells):
-        column.width = len(word)
 
 
-def _longest_word(text: object) -> str:
-    return max(str(text).split(), key=len, default="")
+def _wrap(text: str, width: int) -> str:
+    r"""A text in lines that fit a width, between words; intervals in brackets are one word.
+
+    >>> _wrap("+0.49 [+0.41, +0.58]", 14)
+    '+0.49\n[+0.41, +0.58]'
+    """
+    if cell_len(text) <= width:
+        return text
+    lines = [""]
+    for word in UNBROKEN.findall(text):
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and cell_len(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return "\n".join(lines)
 
 
 def _show(row: Any, cell: Cell) -> str:
@@ -197,7 +298,7 @@ def print_frame(rows: pd.DataFrame) -> None:
         columns[title] = partial(_show_field, name, show)
     texts = [title for name, title in titles.items() if name not in numbers]
     expendable = [titles[name] for name in reversed(numbers) if name not in ANSWERS]
-    print_table(rows, columns, texts=texts, expendable=expendable)
+    print_table(rows, columns, texts=texts, expendable=expendable, names="model" if "model" in columns else "")
 
 
 def _show_field(name: str, show: Callable[[Any], str], row: Any) -> str:

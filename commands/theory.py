@@ -120,6 +120,7 @@ def print_statements(frame: pd.DataFrame) -> None:
         is_headed=True,
         style=lambda row: "" if row["holds"] else "bold red",
         expendable=["in the paper"],
+        last_resort=["tolerance"],
     )
     for row in frame.to_dict("records"):
         if not row["holds"] or not row["as_printed"] or row["tolerance"] != ROUNDING:

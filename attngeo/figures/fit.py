@@ -36,6 +36,8 @@ LETTER, DETAILS, LINE = 0.54, 0.7, 1.3
 MARGIN, SEVERAL_LINES, ENTRY = 10, 20, 50
 # Pixels at the left and the right of the panels.
 BESIDE = 110
+# Pixels between the names of panels beside each other.
+BETWEEN_NAMES = 15
 # Names of a legend in a small figure: columns, and the least letters.
 LEGEND_COLUMNS, LEAST_LETTERS = 3, 12
 MARK = re.compile(r"<[^>]*>")
@@ -163,7 +165,7 @@ def _shorten_names(figure: Figure, width: int) -> None:
     for trace in figure.data:
         trace.name = shortened.get(trace.name, trace.name)
     columns = {axis.domain for axis in figure.select_xaxes() if axis.domain}
-    longest = max(int(room / max(len(columns), 1) / letter), LEAST_LETTERS)
+    longest = max(int((room / max(len(columns), 1) - BETWEEN_NAMES) / letter), LEAST_LETTERS)
     for annotation in figure.layout.annotations:
         is_panel_title = annotation.xref == annotation.yref == "paper"
         text = annotation.text or ""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 IMAGES = (".png", ".svg", ".pdf")
 SUFFIXES = (".html", ".json", *IMAGES)
+# How the page of a white figure looks in a browser that prefers dark pages: inverted, with the same hues. An image that
+# is downloaded from it is white.
+DARK = "body{background:#1a1a1a}#figure{filter:invert(.9) hue-rotate(180deg)}"
 # Images are drawn at twice the size, for sharp screens and print.
 SCALE = 2
 
@@ -69,16 +72,21 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 
 def build_page(figure: Figure) -> str:
-    """An HTML page of one figure, with plotly.js in it. In a window with less room than its texts need, it scrolls."""
+    """An HTML page of one figure, with plotly.js in it. In a window with less room than its texts need, it scrolls.
+
+    A white figure is dark if the browser prefers dark pages. One with a background of its own stays as it is.
+    """
     width, height = figure.layout.width or WIDTH, figure.layout.height or HEIGHT
     figure = type(figure)(figure).update_layout(height=height)
     body = figure.to_html(include_plotlyjs=True, full_html=False, div_id="figure", config={"displaylogo": False})
     # Without mark-up and details, in one line; names in it are escaped already.
     text = (figure.layout.title.text or "attngeo").replace("<sub>", "_")
     title = re.sub(r"<sup>.*|</?(?:b|sub)>", "", text).replace("<br>", " ").strip()
+    background = figure.layout.paper_bgcolor or figure.layout.template.layout.paper_bgcolor
+    dark = f"@media screen and (prefers-color-scheme:dark){{{DARK}}}" if background in (None, "white") else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
-        f"<style>#figure{{min-width:{width}px}}</style></head>\n"
+        f"<style>#figure{{min-width:{width}px}}{dark}</style></head>\n"
         f"<body>{body}</body></html>\n"
     )
 

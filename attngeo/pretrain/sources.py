@@ -94,9 +94,9 @@ def open_text(reference: str, *, column: str = "", space_characters: bool = Fals
 
 
 def require_text_data(reference: str) -> None:
-    """Raise DataUnavailableError if a text is a path that is missing, UsageError for a mistake after a name's colon.
+    """Raise DataUnavailableError if a text is a path that is missing, DataError for an empty file.
 
-    Asks no server, and loads nothing heavy.
+    Raises UsageError for a mistake after a name's colon. Asks no server, and loads nothing heavy.
     """
     name, _, path = reference.partition(":")
     if (name in TEXT_DATA and path) or (name == "jigsaw" and not path):
@@ -105,7 +105,9 @@ def require_text_data(reference: str) -> None:
     if name == "jigsaw":
         find_path(path)
     elif name not in TEXT_DATA and not is_on_hub(reference):
-        find_path(reference)
+        path_of_text = find_path(reference)
+        if path_of_text.is_file() and not path_of_text.stat().st_size:
+            raise DataError(f"{reference} is empty, expected text; give another one")
 
 
 def is_on_hub(reference: str) -> bool:

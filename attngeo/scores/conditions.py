@@ -12,10 +12,11 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attngeo.choices import advise
+from attngeo.choices import ALIKE
 from attngeo.errors import UsageError
 from attngeo.scores.spec import number_columns
 from attngeo.scores.summary import QUANTILES, count_scored, split_stacks
@@ -36,6 +37,8 @@ LookUp = Callable[[str], float]
 LONGEST = 500
 COUNTS = ("layers", "heads", "parameters")
 STATISTICS = (*QUANTILES, "mean")
+# The one that is suggested with a column.
+DEFAULT_STATISTIC = "median"
 # What a statistic is over.
 OVER = ("layers", "heads")
 # In front of a name: its value in the baseline.
@@ -84,7 +87,12 @@ class Quantity(NamedTuple):
         over = first if first in OVER else ""
         column, _, statistic = (rest if over else name).partition(".")
         if column not in checked_columns():
-            raise UsageError(advise(column, (*COUNTS, *checked_columns()), describe_names()))
+            prefix = f"{over}." if over else ""
+            ending = statistic if statistic in STATISTICS else DEFAULT_STATISTIC
+            whole = {known: known for known in COUNTS}
+            whole |= {known: f"{prefix}{known}.{ending}" for known in checked_columns()}
+            near = get_close_matches(column, whole, 1, ALIKE)
+            raise UsageError(f"did you mean {whole[near[0]]}?" if near else describe_names())
         if statistic not in STATISTICS:
             expected = [f"{column}.{known}" for known in STATISTICS]
             raise UsageError(f"expected one of: {', '.join(expected)}")

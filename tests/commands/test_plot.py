@@ -54,6 +54,15 @@ def test_options_reach_the_figure(
     assert analogies["layout"]["yaxis"]["categoryarray"] == ["semantic", "syntactic"]
 
 
+def test_a_figure_that_is_higher_than_asked_says_so(inside: Run, tmp_path: Path) -> None:
+    models = ["demo:minilm", "demo:encoder", "demo:decoder"]
+    asked = ["plot", "heatmap", *models, "--width", 600, "--height", 300, "-o"]
+    assert_states(inside(*asked, tmp_path / "a.html").stderr, "300", "395 pixels high")
+    assert "395" in (tmp_path / "a.html").read_text()
+    assert "pixels" not in inside(*asked, tmp_path / "a.json").stderr  # plotly's own file keeps the height
+    assert "pixels" not in inside("plot", "heatmap", "demo:minilm", "--height", 350, "-o", tmp_path / "a.html").stderr
+
+
 @pytest.mark.parametrize(("kind", "option"), [("heatmap", "--layer"), ("matrix", "--score"), ("training", "--stack")])
 def test_options_of_other_kinds_are_refused(inside: Run, kind: str, option: str) -> None:
     value = {"--layer": "2", "--score": "directionality", "--stack": "encoder"}[option]

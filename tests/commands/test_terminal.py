@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from attngeo.commands.app import COMMANDS, load_command
 from support.messages import assert_fails, assert_states
 from support.terminal import on_terminal
 
+import attngeo as attngeo_package
 from attngeo.checkpoints.suggestions import hub_models
 from attngeo.choices import PANELS, RUNNING
 from attngeo.errors import AttnGeoError, ModelNotFoundError, NetworkError, UsageError
@@ -144,6 +147,39 @@ def test_tables_keep_their_numbers_whole(inside: Command, arguments: list[str], 
     assert all(len(line) <= width for line in table)
 
 
+# Models whose names leave a narrow table little room.
+LONG_NAMES = ("sentence-transformers/all-MiniLM-L6-v2", "mistralai/Mistral-7B-Instruct-v0.2")
+# A word, or an interval in brackets, which is one thing.
+WORD = re.compile(r"\[[^][]*\]|\S+")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["score", *LONG_NAMES],
+        ["score", *LONG_NAMES, "--circuit", "both", "--scores", "all"],
+        ["score", *LONG_NAMES, "--per-head", "--sort", "symmetry", "--top", "3"],
+        ["inspect", *LONG_NAMES],
+        ["theory", "lemma-1", "theorem-2-several-layers", "proposition-14-constant"],
+    ],
+    ids=lambda arguments: "_".join(arguments).replace("_".join(LONG_NAMES), "models"),
+)
+@pytest.mark.parametrize("width", [60, 80])
+def test_narrow_tables_break_no_word_and_no_interval(
+    inside: Command, arguments: list[str], width: int, tmp_path: Path
+) -> None:
+    """Every word of a narrow table is a word of the wide one; names of models, and medians, are all there."""
+    for name, demo in zip(LONG_NAMES, ("encoder", "decoder"), strict=True):
+        shutil.copytree(Path(attngeo_package.__file__).parent / "demos" / demo, tmp_path / name)
+    wide, narrow = (inside(*arguments, cwd=tmp_path, COLUMNS=str(each)).stdout for each in (400, width))
+    assert max(map(len, narrow.splitlines())) <= width
+    words = {word for word in WORD.findall(narrow) if set(word) != {"─"}}
+    assert words <= set(WORD.findall(wide))
+    assert {name for name in LONG_NAMES if name in wide} <= words
+    if "--sort" not in arguments:
+        assert {word for word in WORD.findall(wide) if word.startswith("[")} <= words
+
+
 def test_verbose_says_what_is_read(inside: Command) -> None:
     """The place of the files, the rule that found the layers, bytes, device; only on stderr, and only with -v."""
     loud, plain, quiet = (inside("score", "demo:encoder", *more) for more in (["-v"], [], ["-q"]))
@@ -178,6 +214,31 @@ def test_mistyped_names_are_met_with_the_nearest(
     inside: Command, arguments: list[str], error: type[AttnGeoError], meant: list[str]
 ) -> None:
     assert_fails(inside(*arguments), error.exit_code, *meant)
+
+
+def list_numbers(command: Any) -> list[str]:
+    """The flags of the options of a command that take a number."""
+    parameters = inspect.signature(command.callback, eval_str=True).parameters
+    flags = []
+    for param in command.params:
+        if param.param_type_name != "option" or param.name not in parameters:
+            continue
+        hint = get_args(parameters[param.name].annotation)[0]  # of Annotated[int | None, …]
+        if {int, float} & {hint, *get_args(hint)}:
+            flags.append(max(param.opts, key=len))
+    return flags
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_number_that_is_none_is_answered_with_the_option_and_what_was_expected(inside: Command, name: str) -> None:
+    command = load_command(name)
+    members = getattr(command, "commands", {"": command})
+    for member, of_member in members.items():
+        for flag in list_numbers(of_member):
+            done = inside(name, *member.split(), flag, "many")
+            assert_fails(done, UsageError.exit_code, f"{flag} is 'many'", "expected a", f"{name} {member}".strip())
+            assert "Input" not in done.stderr
+    assert name in ("report", "inspect", "cache", "cbow") or any(map(list_numbers, members.values()))
 
 
 def test_mistyped_paths_are_met_with_their_neighbours(inside: Command, tmp_path: Path) -> None:

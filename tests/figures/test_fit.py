@@ -70,6 +70,15 @@ def test_a_figure_is_higher_if_its_panels_need_it(rows: pd.DataFrame, count: int
     assert fit_figure(make(rename(rows, 1), OPTIONS).update_layout(**SMALL_SIZE)).layout.height == 300
 
 
+def test_names_of_panels_beside_each_other_do_not_touch(rows: pd.DataFrame) -> None:
+    fitted = fit_figure(draw_heads(rename(rows, 12), OPTIONS).update_layout(**SMALL_SIZE))
+    columns = len({axis.domain for axis in fitted.select_xaxes()})
+    pitch = (600 - 110) / columns
+    names = [annotation.text for annotation in fitted.layout.annotations if annotation.xref == "paper"]
+    assert len(set(names)) == 12
+    assert max(map(count_letters, names)) * LETTER * SMALL <= pitch - 12
+
+
 def test_a_large_figure_is_higher_if_half_of_it_has_no_room_for_the_legend(rows: pd.DataFrame) -> None:
     figure = draw_layers(rename(rows, 12), OPTIONS).update_layout(width=800)
     assert fit_figure(figure).layout.height == 2 * 12 * 29  # a line for each name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import re
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from support.browser import needs_browser, open_page, start_browser
 from support.runs import small_options
 
@@ -257,6 +259,23 @@ def test_a_figure_is_a_page_of_its_own(browser: Any, tmp_path: Path) -> None:
     with open_page(browser, tmp_path / "figure.html") as (page, complaints):
         page.wait_for_selector(".cartesianlayer .mlayer > *", state="attached")
         assert complaints == []
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("template", ["plotly_white", "plotly_dark"])
+def test_a_page_of_a_white_figure_is_dark_in_a_dark_browser(
+    browser: Any, tmp_path: Path, scheme: str, template: str
+) -> None:
+    """What the reader sees in the lower left corner; a figure that is dark by itself stays so."""
+    figure = plot("layers", "demo:encoder").update_layout(template=template)
+    save_figure(figure, tmp_path / "figure.html")
+    with open_page(browser, tmp_path / "figure.html", scheme=scheme) as (page, _):
+        page.wait_for_selector(".main-svg")
+        corner = {"x": 12, "y": 560, "width": 4, "height": 4}
+        image = Image.open(io.BytesIO(page.screenshot(clip=corner))).convert("L")
+    is_dark = image.getpixel((1, 1)) < 60
+    assert is_dark == (scheme == "dark" or template == "plotly_dark")
 
 
 @needs_browser

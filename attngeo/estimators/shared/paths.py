@@ -1,6 +1,6 @@
 """The paths that a user gives to an estimator: of tables, and of saved models. Imports nothing heavy.
 
-A missing file is refused here, before the libraries are loaded that read it.
+A missing or empty file is refused here, before the libraries are loaded that read it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,31 @@ SUFFIXES = (*SEPARATORS, ".parquet")
 
 
 def require_table(path: str | Path) -> Path:
-    """The path of a table. Raises UsageError for another format, DataUnavailableError if there is no such file."""
+    """The path of a table.
+
+    Raises UsageError for another format, DataUnavailableError if there is no such file, TableError if it has no rows.
+    """
     path = Path(path).expanduser()
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: unknown format, expected a name that ends in one of: {' '.join(SUFFIXES)}")
     if not path.exists():
         raise DataUnavailableError(f"{path} does not exist; give a .csv, .tsv or .parquet file")
+    if path.is_file() and path.suffix.lower() in SEPARATORS:
+        _require_rows(path)
     return path
+
+
+def _require_rows(path: Path) -> None:
+    """Raise TableError if a .csv or .tsv file is empty, or ends after its first line."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError:
+        return  # whoever reads the table says why it cannot be read
+    if not head.strip():
+        raise TableError(f"{path} is empty, expected the names of columns in its first line, and rows")
+    if len(head) < HEAD_BYTES and len(head.strip().splitlines()) == 1:
+        raise TableError(f"{path} has no rows, expected some below the names of its columns")
 
 
 def require_saved(folder: str | Path, made_by: str, parts: Iterable[str] = ("",)) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from attngeo.checkpoints.reference import local_path
 from attngeo.choices import real, whole
-from attngeo.errors import DataUnavailableError, UsageError
+from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.estimators.tabular.options import METHOD_LABELS, check_methods, methods_option
 from attngeo.options import COMPUTATION, INPUT, Options, default_of, option
 
@@ -29,9 +29,14 @@ FIRST_SEED = 42
 
 
 def require_corpus(source: str | Path) -> None:
-    """Raise DataUnavailableError if a corpus is a text that is missing."""
-    if str(source) != TOY and not local_path(source).is_file():
+    """Raise DataUnavailableError if a corpus is a text that is missing, DataError if it is empty."""
+    if str(source) == TOY:
+        return
+    path = local_path(source)
+    if not path.is_file():
         raise DataUnavailableError(f"{source}: no such file, expected a text with one sentence a line, or {TOY}")
+    if not path.stat().st_size:
+        raise DataError(f"{source} is empty, expected a text with one sentence a line, or {TOY}")
 
 
 def require_cars(path: str | Path) -> None:
