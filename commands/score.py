@@ -34,6 +34,7 @@ from attngeo.scores.spec import (
 from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, spread_of
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
+from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
 from attngeo.tables.read import read_results
 
 from .declare import with_options
@@ -102,6 +103,7 @@ def score(
     options: ScoreOptions,
     models: Models = None,
     models_file: ModelsFile = None,
+    revisions: RevisionOptions,
     outputs: Outputs,
     selection: Selection,
     plot: Plots = None,
@@ -139,6 +141,8 @@ def score(
     outputs.check(*listed, figures=figures)
     alone = len(listed) == 1
     session = Session(hub=hub, study=study, results=results)
+    with Bar("score", verbosity) as bar:
+        refuse_repeated_revisions(listed, revisions, replace(session, progress=bar))
 
     from attngeo.scores.score import score_model
 

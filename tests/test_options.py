@@ -26,6 +26,7 @@ from attngeo.positions.options import PositionOptions
 from attngeo.pretrain.options import ComparisonOptions
 from attngeo.scores.layers import parse_layers
 from attngeo.scores.options import ScoreOptions
+from attngeo.studies.revisions import RevisionOptions
 
 FUNCTIONS = {
     ScoreOptions: attngeo.score, AnalogyOptions: attngeo.analogy, NearestOptions: attngeo.nearest,
@@ -33,7 +34,7 @@ FUNCTIONS = {
     ComposeOptions: attngeo.compose,
     CbowOptions: train_cbow, PlotOptions: attngeo.plot,
     ComparisonOptions: attngeo.pretrain.compare, GradientOptions: measure, PositionOptions: measure_positions,
-    HubAccess: attngeo.open_embedding,
+    HubAccess: attngeo.open_embedding, RevisionOptions: attngeo.score,
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ def call_public_functions() -> None:
     attngeo.score("demo:minilm", convention="correct")  # type: ignore[arg-type]
     attngeo.score()  # type: ignore[call-arg]
     attngeo.score(["demo:minilm", "demo:decoder"], jobs=2)
+    attngeo.score(["org/name@step*"], allow_repeats=True)
     attngeo.score(3)  # type: ignore[arg-type]
     rows[list(attngeo.score_columns())]
 

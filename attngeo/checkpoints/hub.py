@@ -23,9 +23,11 @@ from huggingface_hub import (
     hf_hub_download,
     hf_hub_url,
     list_repo_refs,
+    list_repo_tree,
     try_to_load_from_cache,
 )
 from huggingface_hub.file_download import repo_folder_name
+from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # re-exported
 
 from attngeo.checkpoints.access import HubAccess
@@ -208,6 +210,27 @@ class Repository:
                 raise NetworkError(f"the revisions of a model are not in the cache, and {self._why_offline}")
             refs = list_repo_refs(self.ref.name)
         return list(dict.fromkeys(ref.name for ref in (*refs.branches, *refs.tags)))
+
+    def list_hashes(self) -> dict[str, str]:
+        """The hashes of the files that are beside the weights, by one request; nothing is downloaded.
+
+        Returns:
+            File → the SHA-256 of a large one, the hash of git of a small one. In offline mode, of those in the cache;
+            a cache without links knows none.
+
+        Raises:
+            ModelUnavailableError: The Hub has no such revision, refuses access, or cannot be reached.
+            CorruptCheckpointError: In offline mode: the cache has no small file of it.
+        """
+        folder = folder_of(self.ref.file or "")
+        if self.offline:
+            root = self.pin().parents[(self._pinned_in or "").count("/")]
+            links = [path for path in (root / folder).glob("*") if path.is_symlink()]
+            return {f"{folder}{path.name}": path.readlink().name for path in links}
+        with self._explain_errors():
+            entries = list_repo_tree(self.ref.name, folder.rstrip("/") or None, revision=self.revision)
+            files = [entry for entry in entries if isinstance(entry, RepoFile)]
+        return {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
 
     def has(self, file: str) -> bool:
         """Whether the repository (in offline mode: the cache) has `file`. Downloads nothing."""

@@ -12,6 +12,7 @@ from attngeo.checkpoints.demos import locate_demo
 from attngeo.checkpoints.files import ADAPTER, is_weights
 from attngeo.checkpoints.local_files import list_stated_weights
 from attngeo.checkpoints.reference import Model, ModelRef
+from attngeo.checkpoints.repositories import find_repository
 
 
 class Identity(NamedTuple):
@@ -50,9 +51,7 @@ def identify(model: Model, hub: HubAccess = HubAccess()) -> Identity | None:
         return None
     ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
     if ref.kind == "hub":
-        from attngeo.checkpoints.hub import Repository  # loads the Hub's client, which files on disk do not need
-
-        repository = Repository(ref, hub)
+        repository = find_repository(ref, hub)
         if repository.pin().name == ADAPTER:
             return None
         pinned = dataclasses.replace(ref, revision=repository.revision)

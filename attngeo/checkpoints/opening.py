@@ -26,6 +26,7 @@ from attngeo.checkpoints.files import (
 from attngeo.checkpoints.local_files import find_adapter, find_local_config, is_adapter, refuse_config
 from attngeo.checkpoints.quantised.store import DecodingStore
 from attngeo.checkpoints.reference import Model, ModelRef, split_adapter_weight
+from attngeo.checkpoints.repositories import find_repository
 from attngeo.checkpoints.store import TensorStore, stated_quantisation
 from attngeo.errors import CorruptCheckpointError, UsageError, about
 
@@ -120,7 +121,7 @@ class Opener:
         """Open a model, or an adapter with its base. config: see `open_store`."""
         fields = None
         if config is not None:
-            path = find_local_config(config) or self._find_repository(ModelRef.parse(config)).pin("config.json")
+            path = find_local_config(config) or find_repository(ModelRef.parse(config), self.hub).pin("config.json")
             with about(str(config)):
                 fields = read_config(path)
         store = self._open_model(ref, fields)
@@ -153,7 +154,7 @@ class Opener:
         """
         if ref.file is not None:
             check_name(ref.file)
-        repository = self._find_repository(ref)
+        repository = find_repository(ref, self.hub)
         if fields is not None:
             repository.pin("config.json", ".gitattributes", "README.md")
         else:
@@ -167,11 +168,6 @@ class Opener:
         stated = stated_weights(fields) if ref.file is None else None
         main_file, index = repository.find_weights(() if stated is None else (stated,))
         return open_files(ref.text, repository, main_file, fields, index)
-
-    def _find_repository(self, ref: ModelRef) -> Repository:
-        from attngeo.checkpoints.hub import Repository  # loads the Hub's client, which files on disk do not need
-
-        return Repository(ref, self.hub)
 
     def _open_with_base(self, ref: ModelRef) -> TensorStore:
         """An adapter of PEFT, with the base model that its configuration names.
@@ -203,7 +199,7 @@ class Opener:
         folder: Folder | Repository
         with about(ref.text):
             if ref.kind == "hub":
-                folder = self._find_repository(ref)
+                folder = find_repository(ref, self.hub)
                 path = folder.pin(ADAPTER)
                 file, _ = folder.find_weights(ADAPTER_FILES)
             else:

@@ -27,6 +27,7 @@ from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.models import list_models
 from attngeo.studies.results import Kept, ResultRecord, locate_record
+from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
 from attngeo.studies.run import require_all
 
 if TYPE_CHECKING:
@@ -51,10 +52,11 @@ def score_columns(scores: Collection[str] = (), circuit: Circuit = "qk") -> tupl
     )  # fmt: skip
 
 
-class ScoreKeywords(ScoreOptions, HubAccess, ResultOptions, StudyOptions):
+class ScoreKeywords(ScoreOptions, RevisionOptions, HubAccess, ResultOptions, StudyOptions):
     """The keywords of `score`."""
 
     options: ScoreOptions | None = None
+    revisions: RevisionOptions | None = None
     hub: HubAccess | None = None
     results: ResultOptions | None = None
     study: StudyOptions | None = None
@@ -63,7 +65,7 @@ class ScoreKeywords(ScoreOptions, HubAccess, ResultOptions, StudyOptions):
 
 @takes(ScoreKeywords)
 def score(  # noqa: D417 - the keywords are those of a session
-    model: Model | Sequence[Model], options: ScoreOptions, *, session: Session
+    model: Model | Sequence[Model], options: ScoreOptions, *, revisions: RevisionOptions, session: Session
 ) -> pd.DataFrame:
     """Symmetry and directionality of every layer, and with `per_head` of every head, of the attention of models.
 
@@ -77,6 +79,8 @@ def score(  # noqa: D417 - the keywords are those of a session
             are scored and kept.
         options: what is scored, and how; its fields are keywords, too:
             {options}
+        revisions: which of several revisions of one repository are scored; its field is a keyword, too:
+            {revisions}
         hub: access to the Hub; its fields are keywords, too:
             {hub}
         results: kept scores; its field is a keyword, too:
@@ -93,7 +97,7 @@ def score(  # noqa: D417 - the keywords are those of a session
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
         CheckpointError: the model cannot be read or scored.
-        UsageError: a value is no choice or outside its limits.
+        UsageError: a value is no choice or outside its limits, or revisions have equal weights.
 
     >>> import attngeo
     >>> frame = attngeo.score("demo:minilm", layers=[0])
@@ -110,6 +114,7 @@ def score(  # noqa: D417 - the keywords are those of a session
         models += list_models([one], hub=session.hub) if isinstance(one, str) else [one]
     if not models:
         raise UsageError("no models are given, expected at least one")
+    refuse_repeated_revisions(models, revisions, session)
     names = [str(one) if isinstance(one, str | Path) else type(one).__name__ for one in models]
     outcomes = require_all(run_study(partial(score_model, options=options), models, session, names=names))
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]

@@ -55,13 +55,16 @@ def statistics(quantiles: Iterable[str] = tuple(QUANTILES), scores: Iterable[str
 def name_circuits(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows whose stack is named with their circuit, such as "decoder ov", one circuit after the other.
 
-    Rows that do not say of which circuit they are stay as they are. To split such a table into stacks splits it into
-    circuits, too.
+    Rows that do not say of which circuit they are stay as they are, and so do stacks that are named already. To split
+    such a table into stacks splits it into circuits, too.
     """
     if CIRCUIT not in rows:
         return rows
     ordered = rows.sort_values(CIRCUIT, kind="stable", key=lambda circuits: circuits == "ov")
-    return ordered.assign(stack=ordered["stack"].astype("str") + " " + ordered[CIRCUIT].astype("str"))
+    stacks = []
+    for stack, circuit in zip(ordered["stack"].astype("str"), ordered[CIRCUIT].astype("str"), strict=True):
+        stacks.append(stack if stack.endswith(f" {circuit}") else f"{stack} {circuit}")
+    return ordered.assign(stack=stacks)
 
 
 def summary_columns(scores: Iterable[str] | None = None) -> tuple[str, ...]:

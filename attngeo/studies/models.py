@@ -12,6 +12,7 @@ from attngeo.bounds.names import list_names
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import HUB_ID, ModelRef, local_path
+from attngeo.checkpoints.repositories import find_repository
 from attngeo.errors import AttnGeoError, DataUnavailableError, ModelNotFoundError, UsageError
 
 # A comment is a whole line, or begins after a space: a path may contain the character.
@@ -71,10 +72,8 @@ def _expand(text: str, hub: HubAccess) -> list[str]:
         with suppress(ModelNotFoundError):  # a path that is missing is a failure of its run alone
             ModelRef.parse(text)
         return [text]
-    from attngeo.checkpoints.hub import Repository
-
     name, _, glob = text.partition("@")
-    revisions = sorted(Repository(ModelRef(text, "hub", name), hub).list_revisions(), key=natural_order)
+    revisions = sorted(find_repository(ModelRef(text, "hub", name), hub).list_revisions(), key=natural_order)
     matching = [f"{name}@{revision}" for revision in revisions if fnmatchcase(revision, glob)]
     if not matching:
         raise ModelNotFoundError(f"{text}: no revision matches; {name} has {list_names(revisions)}")

@@ -91,6 +91,14 @@ def test_gains_are_folded_into_values(tmp_path: Path) -> None:
     np.testing.assert_allclose(got["symmetry"], expected["symmetry"], atol=1e-5)
 
 
+def test_stacks_are_named_with_their_circuits_once(folder: Path) -> None:
+    """A figure of sizes summarises rows whose stacks are named already."""
+    rows = attngeo.score(folder, circuit="both")
+    figure = attngeo.plot("size", rows, published=False)
+    stacks = [stack for trace in figure.data for _, stack, *_ in trace.customdata]
+    assert stacks == [*summarise(rows)["stack"]] == ["decoder qk", "decoder ov"]
+
+
 def test_a_model_without_outputs_is_refused_and_has_notes_beside_its_queries_and_keys(tmp_path: Path) -> None:
     folder = write_single(tmp_path)
     with refuses(UnsupportedModelError, "output projection"):

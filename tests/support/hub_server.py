@@ -96,8 +96,9 @@ class Request(NamedTuple):
 class Hub:
     """What the servers offer, and what they have been asked.
 
-    requests, stored: of the Hub, and of the server of large files. sent: file → its bytes, if large. uses: how many
-    requests the address of a large file is good for, None for any number. latency: seconds before each
+    requests, stored: of the Hub, and of the server of large files. listed: revisions whose files the Hub has listed.
+    sent: file → its bytes, if large. uses: how many requests the address of a large file is good for, None for any
+    number. latency: seconds before each
     answer. bandwidth: bytes per second and connection of the server of large files, 0 for any. capped: which of its
     connections, by number, have a tenth of that. busy, busiest: how many requests are being answered, and the most that
     there were. held: which requests for a large file have no answer.
@@ -108,6 +109,7 @@ class Hub:
     repositories: dict[str, Path] = field(default_factory=dict)
     gated: dict[str, str] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
+    listed: list[str] = field(default_factory=list)
     stored: list[Request] = field(default_factory=list)
     sent: Counter[str] = field(default_factory=Counter)
     # File → the fault of its answer, if it has one.
@@ -248,6 +250,7 @@ class HubHandler(Handler):
             if revision in (branch, commit):
                 self.commit, key = commit, f"{repo}@{branch}"
         if listed is not None:
+            hub.listed.append(f"{repo}@{revision}")
             return self.list(hub.repositories[key], listed["what"], listed["folder"] or "", repo)
         return self.resolve(key, found["file"])  # type: ignore[index]
 
@@ -327,9 +330,11 @@ def describe(path: Path, root: Path) -> dict[str, object]:
     entry: dict[str, object] = {"path": path.relative_to(root).as_posix(), "type": "directory", "oid": "0" * 40}
     if path.is_dir():
         return entry | {"size": 0}
-    entry |= {"type": "file", "size": path.stat().st_size}
+    content = path.read_bytes()
+    of_git = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    entry |= {"type": "file", "size": len(content), "oid": of_git}
     if path.name.endswith(LARGE):
-        entry["lfs"] = {"oid": sha256(path.read_bytes()), "size": path.stat().st_size, "pointerSize": 130}
+        entry["lfs"] = {"oid": sha256(content), "size": len(content), "pointerSize": 130}
     return entry
 
 
