@@ -114,6 +114,10 @@ QUESTIONS = {
             "attngeo.positions.options:position_columns",
         ),
         Question(
+            "compare", "attngeo.changes.compare_options:CompareOptions", f"{ANSWERS}:compare_all",
+            "attngeo.changes.compare_options:compare_columns",
+        ),
+        Question(
             "compose", "attngeo.circuits.compose_options:ComposeOptions", f"{ANSWERS}:compose_all",
             "attngeo.circuits.compose_options:COLUMNS",
         ),

@@ -62,6 +62,7 @@ COMMANDS = {
     "compose": SubCommand(
         READ, "Measure how much of what each head writes the heads of later layers read, by the weights alone."
     ),
+    "compare": SubCommand(READ, "Show what changed from one model to others: which layers, and which heads."),
     "gradients": SubCommand(
         READ, "Score the updates that a text asks of every query-key matrix: where its scores come from."
     ),

@@ -166,7 +166,7 @@ def score(
             figure = attngeo.plot("heatmap", frames)
             for path in figures:
                 attngeo.save_figure(figure, path)
-        complaints += _check_conditions(conditions, frames, earlier, verbosity)
+        complaints += check_conditions(conditions, frames, earlier, verbosity)
         complaints += disagreements
         for text in notes:
             verbosity.note(text)
@@ -183,12 +183,7 @@ def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool
     """The conditions. Raises UsageError for a name that could mean layers or heads, and for a baseline without use."""
     conditions = [Condition(text) for text in texts]
     for condition in conditions:
-        if per_head and condition.unclear:
-            unclear = condition.unclear[0]
-            choices = " or ".join(unclear._replace(over=over).name for over in OVER)
-            raise UsageError(
-                f"with --per-head, {unclear.name} of {condition.expression!r} is ambiguous; write {choices}"
-            )
+        require_clear(condition, per_head=per_head)
         if condition.needs_baseline and baseline is None:
             raise UsageError(f"the condition {condition.expression!r} compares with a baseline; add --baseline FILE")
     if baseline is not None and not any(condition.needs_baseline for condition in conditions):
@@ -196,7 +191,15 @@ def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool
     return conditions
 
 
-def _check_conditions(
+def require_clear(condition: Condition, *, per_head: bool) -> None:
+    """Raise UsageError for a name that could mean layers or heads."""
+    if per_head and condition.unclear:
+        unclear = condition.unclear[0]
+        choices = " or ".join(unclear._replace(over=over).name for over in OVER)
+        raise UsageError(f"with --per-head, {unclear.name} of {condition.expression!r} is ambiguous; write {choices}")
+
+
+def check_conditions(
     conditions: list[Condition], frames: list[pd.DataFrame], baseline: pd.DataFrame | None, verbosity: Verbosity
 ) -> list[str]:
     """The checks that fail, one line each. Notes those that pass on stderr."""

@@ -40,6 +40,8 @@ def call_public_functions() -> None:
     attngeo.nearest("demo:minilm")  # type: ignore[call-arg]
     attngeo.words("demo:minilm", layer=1, head=2, top=3)
     attngeo.words("demo:minilm", circuit="kq")  # type: ignore[arg-type]
+    attngeo.compare(["demo:encoder", "demo:decoder"], per_head=True, rope_offset=1, jobs=2).attrs  # noqa: B018
+    attngeo.compare(["demo:encoder", "demo:decoder"], offset=1)  # type: ignore[call-arg]
     attngeo.compose("demo:minilm", kind="k", from_layers=[0], fold_norm=True)
     attngeo.compose("demo:minilm", fold_norms=True)  # type: ignore[call-arg]
     attngeo.open_embedding("demo:minilm", table="output", offline=True)

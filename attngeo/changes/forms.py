@@ -1,10 +1,15 @@
-"""Which dimensions of the heads of an attention site rotate, for their forms at every offset."""
+"""Which dimensions of the heads of attention sites rotate, for their forms at every offset."""
 
 from __future__ import annotations
+
+import torch
 
 from attngeo.geometry.offsets import STILL, PairLayout
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.positions import SiteRotation, explain_rotary, find_rotation
+
+# Frequencies that are nearer than this share are the same, in the number types of two files.
+SAME_FREQUENCY = 1e-4
 
 
 def pair_layout(site: AttentionSite) -> tuple[PairLayout, str]:
@@ -21,3 +26,33 @@ def pair_layout(site: AttentionSite) -> tuple[PairLayout, str]:
         return PairLayout(rotation.frequencies != 0, rotation.interleaved, rotation.start), ""
     note = "" if rotation.is_known else f"at relative offset 0 alone: {rotation.reason}"
     return STILL, note
+
+
+def shared_layouts(site: AttentionSite, other: AttentionSite) -> tuple[PairLayout, PairLayout, str]:
+    """The rotary pairs of two sites whose forms are compared, and a note where that leaves something out.
+
+    Pairs are compared in their order: in one site they may be neighbours, and halves in the other. If frequencies
+    differ, the forms are functions of the offset that are uncorrelated whatever the weights are, so that pairs are
+    compared as if they turned alike. If other numbers of pairs turn, or if that is not known, all dimensions count as
+    standing still: the forms are those at relative offset 0.
+
+    Raises:
+        CorruptCheckpointError: a configuration describes rotary embeddings that make no sense.
+    """
+    layout, note = pair_layout(site)
+    other_layout, other_note = pair_layout(other)
+    if note or other_note:
+        return STILL, STILL, note or f"other: {other_note}"
+    turning = int(layout.rotates.sum())
+    other_turning = int(other_layout.rotates.sum())
+    if turning != other_turning:
+        counts = f"{2 * turning} and {2 * other_turning} dimensions rotate"
+        return STILL, STILL, f"{counts}: compared at relative offset 0 alone"
+    rotation = find_rotation(site)
+    other_rotation = find_rotation(other)
+    if isinstance(rotation, SiteRotation) and isinstance(other_rotation, SiteRotation):
+        frequencies = rotation.frequencies[layout.rotates]
+        other_frequencies = other_rotation.frequencies[other_layout.rotates]
+        if not torch.allclose(frequencies, other_frequencies, rtol=SAME_FREQUENCY, atol=0):
+            return layout, other_layout, "rotary frequencies differ: compared pair by pair, as if they were the same"
+    return layout, other_layout, ""

@@ -104,7 +104,7 @@ COMMON = ("title",)
 # Source of the rows of a figure → the command or function that makes them.
 SOURCES = {
     "score": "attngeo score -o FILE", "matrix": "attngeo score", "pretrain": "attngeo pretrain",
-    "positions": "attngeo positions -o FILE",
+    "positions": "attngeo positions -o FILE", "compare": "attngeo compare -o FILE",
     "gradients": "attngeo gradients -o FILE", "pairs": "attngeo gradients --pairs-output FILE",
     "analogy": "attngeo analogy -o FILE", "explain": "attngeo analogy --explain CORPUS -o FILE",
     "simulate": "attngeo tabular simulate -o FILE", "cells": "attngeo tabular predict --attention-output FILE",
@@ -192,6 +192,7 @@ class FigureSpec:
 
 
 SCORED = ("model", "stack", "layer", "head")
+CHANGED = (*SCORED, "other", "change", "cosine")
 TRAINED = ("step", "stack", "layer", "head")
 WHERE = ("where",)
 FIGURES: dict[str, FigureSpec] = {
@@ -239,6 +240,14 @@ FIGURES: dict[str, FigureSpec] = {
             name="position-kernel", draw="positions:draw_kernels", source="positions", most_models=1,
             columns=(*SCORED, *KERNEL), options=("layer", "stack", "where"),
             description="position kernel of the heads of one layer: how far back they look by position alone",
+        ),
+        FigureSpec(
+            name="change-map", draw="changes:draw_change_map", source="compare", options=WHERE, columns=CHANGED,
+            description="change of every head from one model to others, as a map of layers × heads",
+        ),
+        FigureSpec(
+            name="change-layers", draw="changes:draw_change_layers", source="compare", options=WHERE, columns=CHANGED,
+            description="change of whole layers from one model to others, against the layer",
         ),
         FigureSpec(
             name="training", draw="training:draw_training", source="pretrain", columns=TRAINED, draws_loss=True,

@@ -6,27 +6,20 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.subplots import make_subplots
 
 from attngeo.choices import one_of
 from attngeo.errors import DataError
-from attngeo.figures.fit import PANEL_TITLE_HEIGHT, TITLE_HEIGHT
-from attngeo.figures.grid import PANEL_TITLE
 from attngeo.figures.kinds import PlotOptions
+from attngeo.figures.maps import lay_out, room_above, stack_panels
 from attngeo.figures.style import (
     MAGNITUDE,
-    MISSING,
     SIGNED,
-    Panel,
     choose_ticks,
     compose_title,
     finish_figure,
     split_panels,
 )
 from attngeo.positions.options import KERNEL
-
-# Pixels: the height of a cell, the least height of a panel, and the room between panels and around them.
-CELL_HEIGHT, LEAST_HEIGHT, BETWEEN, AROUND = 18, 160, 70, 130
 
 
 def draw_position_map(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # noqa: ARG001 - every kind takes options
@@ -42,7 +35,7 @@ def draw_position_map(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
     if rows["fast_share"].isna().all():
         raise DataError("no head has a fast share, expected a model with rotary embeddings; see the column note")
     panels = split_panels(rows)
-    figure, heights = _make_panels(panels)
+    figure, heights = stack_panels(panels)
     for number, panel in enumerate(panels, 1):
         table = panel.rows.pivot_table(index="layer", columns="head", values="fast_share", dropna=False)
         figure.add_heatmap(
@@ -59,9 +52,9 @@ def draw_position_map(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  #
         figure.update_yaxes(choose_ticks(table.index), title="layer", row=number, col=1)
     bar = {"title": {"text": "fast share", "side": "right"}}
     largest = float(rows["fast_share"].max())
-    _lay_out(figure, heights, {"colorscale": MAGNITUDE, "cmin": 0, "cmax": largest, "colorbar": bar}, "head")
+    lay_out(figure, heights, {"colorscale": MAGNITUDE, "cmin": 0, "cmax": largest, "colorbar": bar}, "head")
     title = compose_title(rows, "share of the fastest quarter of the rotary pairs")
-    return finish_figure(figure, title, top=_room_above(panels))
+    return finish_figure(figure, title, top=room_above(panels))
 
 
 def draw_kernels(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
@@ -84,7 +77,7 @@ def draw_kernels(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     if heads[list(KERNEL)].isna().all(axis=None):
         raise DataError(f"no head of layer {options.layer} has a position kernel; see the column note")
     panels = split_panels(heads)
-    figure, heights = _make_panels(panels)
+    figure, heights = stack_panels(panels)
     for number, panel in enumerate(panels, 1):
         kernel = panel.rows[list(KERNEL)].to_numpy(dtype="float64", na_value=np.nan)
         figure.add_heatmap(
@@ -102,9 +95,9 @@ def draw_kernels(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         figure.update_yaxes(choose_ticks(pd.Index(panel.rows["head"])), title="head", row=number, col=1)
     bar = {"title": {"text": "κ against its mean", "side": "right"}, "tickvals": [-1, 0, 1]}
     offset = "tokens back: query position − key position"
-    _lay_out(figure, heights, {"colorscale": SIGNED, "cmin": -1, "cmax": 1, "colorbar": bar}, offset)
+    lay_out(figure, heights, {"colorscale": SIGNED, "cmin": -1, "cmax": 1, "colorbar": bar}, offset)
     title = compose_title(heads, f"position kernel of the heads of layer {options.layer}")
-    return finish_figure(figure, title, top=_room_above(panels))
+    return finish_figure(figure, title, top=room_above(panels))
 
 
 def _compare_offsets(kernel: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -116,37 +109,3 @@ def _compare_offsets(kernel: NDArray[np.float64]) -> NDArray[np.float64]:
     largest = np.where(is_known, abs(distances), 0).max(axis=1, keepdims=True)
     shares: NDArray[np.float64] = distances / np.where(largest > 0, largest, 1)
     return shares
-
-
-def _make_panels(panels: list[Panel]) -> tuple[go.Figure, list[int]]:
-    """A figure with a panel below the other for each stack, and their heights in pixels."""
-    heights = [max(_count_rows(panel) * CELL_HEIGHT, LEAST_HEIGHT) for panel in panels]
-    figure = make_subplots(
-        rows=len(panels),
-        cols=1,
-        row_heights=heights,
-        vertical_spacing=min(0.9 / max(len(panels) - 1, 1), BETWEEN / (sum(heights) + AROUND)),
-        subplot_titles=[panel.name for panel in panels],
-    )
-    return figure, heights
-
-
-def _room_above(panels: list[Panel]) -> int:
-    """Pixels above the panels, which have titles if there are several."""
-    return TITLE_HEIGHT + PANEL_TITLE_HEIGHT if len(panels) > 1 else TITLE_HEIGHT
-
-
-def _count_rows(panel: Panel) -> int:
-    """The rows of the map of a panel: layers, or the heads of a single one."""
-    layers = panel.rows["layer"].nunique()
-    return layers if layers > 1 else len(panel.rows)
-
-
-def _lay_out(figure: go.Figure, heights: list[int], coloraxis: dict[str, object], x_title: str) -> None:
-    """Give the panels their colours, their height and the title of the axis below the last one."""
-    figure.update_yaxes(autorange="reversed", showgrid=False, zeroline=False)
-    figure.update_xaxes(showgrid=False, zeroline=False)
-    figure.update_xaxes(title=x_title, row=len(heights), col=1)
-    figure.update_annotations(font_size=PANEL_TITLE)
-    height = sum(heights) + AROUND + BETWEEN * (len(heights) - 1)
-    figure.update_layout(coloraxis=coloraxis, height=height, plot_bgcolor=MISSING)

@@ -14,13 +14,14 @@ is. Without rotary embeddings, all dimensions stand still, and the inner product
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from attngeo.geometry.factors import split_pairs
-from attngeo.geometry.forms import Form, take
+from attngeo.geometry.forms import Form, batches, take
 from attngeo.geometry.spectra import to_float64
 
 # Bytes of the complex factors that are in memory in double precision at a time.
@@ -89,13 +90,22 @@ def layer_forms(form: Form, layout: PairLayout = STILL) -> OffsetForm:
         layout: which of these dimensions rotate.
 
     Returns:
-        Without lead.
+        Without lead; the left factors are float64, since a sum in fewer digits would lose those of small differences.
     """
-    key_heads = torch.tensor(form.key_heads, device=form.left.device)
-    summed = torch.zeros_like(form.right).index_add_(0, key_heads, form.left)
-    left, still_left = _split(summed, layout)
+    left, still_left = _split(_sum_groups(form), layout)
     right, still_right = _split(form.right, layout)
     return OffsetForm(left, right, still_left.flatten(0, 1), still_right.flatten(0, 1))
+
+
+def _sum_groups(form: Form) -> Tensor:
+    """The sum of the left factors that meet each right factor, [count, rank, n], float64."""
+    count = len(form.right)
+    group = len(form.left) // count
+    if form.key_heads == [head // group for head in range(count * group)] and form.left.device.type != "mps":
+        return form.left.reshape(count, group, *form.left.shape[1:]).sum(1, dtype=torch.float64)
+    left = to_float64(form.left)
+    key_heads = torch.tensor(form.key_heads, device=left.device)
+    return left.new_zeros(count, *left.shape[1:]).index_add_(0, key_heads, left)
 
 
 def _split(x: Tensor, layout: PairLayout) -> tuple[Tensor, Tensor]:
@@ -140,6 +150,59 @@ def _squared_norm_of_product(left: Tensor, right: Tensor) -> Tensor:
     rank, n = left.shape[-2:]
     squares = (left @ left.mT) * (right @ right.mT) if 2 * rank < n else (left.mT @ right).square()
     return squares.sum((-2, -1))
+
+
+class FormChange(NamedTuple):
+    """What became of forms M, which are now M'.
+
+    Attributes:
+        change: ‖M' − M‖/‖M‖, [*lead], float64; NaN where M is zero, or a factor is not finite.
+        cosine: ⟨M, M'⟩/(‖M‖·‖M'‖), [*lead], float64, in [−1, 1]; NaN where either is zero or not finite.
+        norms: ‖M‖, [*lead], float64.
+        other_norms: ‖M'‖, [*lead], float64.
+    """
+
+    change: Tensor
+    cosine: Tensor
+    norms: Tensor
+    other_norms: Tensor
+
+
+def measure_change(form: OffsetForm, other: OffsetForm) -> FormChange:
+    """The change from forms to others of the same shape: exactly 0, and the cosine 1, if the factors are equal."""
+    squares = squared_norm(form)
+    other_squares = squared_norm(other)
+    apart = squared_norm(difference(form, other))
+    ratio = (other_squares / squares).sqrt()
+    norms = squares.sqrt()
+    other_norms = other_squares.sqrt()
+    cosine = (ratio + 1 / ratio - apart / norms / other_norms) / 2
+    is_zero = squares == 0
+    change = (apart.sqrt() / norms).where(~is_zero, torch.nan)
+    return FormChange(change, cosine.clamp(-1, 1).where(~is_zero & (other_squares > 0), torch.nan), norms, other_norms)
+
+
+def measure_head_changes(
+    form: Form, other: Form, layout: PairLayout = STILL, other_layout: PairLayout = STILL
+) -> FormChange:
+    """The change of each head, few of them in memory in double precision at a time.
+
+    Args:
+        form: factors whose rank is head_dim.
+        other: of the same sizes; pairs that turn are compared in their order.
+        layout: which dimensions of `form` rotate.
+        other_layout: which dimensions of `other` rotate: as many pairs.
+    """
+    parts = []
+    for heads in batches(range(len(form.left)), form.left):
+        mine = head_forms(_take_heads(form, heads), layout)
+        parts.append(measure_change(mine, head_forms(_take_heads(other, heads), other_layout)))
+    return FormChange(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def _take_heads(form: Form, heads: Sequence[int]) -> Form:
+    right = take(form.right, [form.key_heads[head] for head in heads])
+    return Form(take(form.left, heads), right, [*range(len(heads))])
 
 
 def inner_products(form: OffsetForm, other: OffsetForm) -> Tensor:

@@ -16,6 +16,8 @@ from attngeo import gradients
 from attngeo.analogies.options import GOOGLE, AnalogyOptions
 from attngeo.analogies.questions import require_questions
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
+from attngeo.changes.compare import compare_pair, list_pairs
+from attngeo.changes.compare_options import CompareOptions
 from attngeo.checkpoints.local_files import require_model
 from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.embeddings.reference import require_embedding
@@ -35,7 +37,7 @@ from attngeo.pretrain.presets import PATHS, TEXT_DATA
 from attngeo.pretrain.references import require_sources
 from attngeo.pretrain.sources import require_text_data
 from attngeo.reporting.paths import RecipePaths
-from attngeo.scores.options import ScoreOptions
+from attngeo.scores.options import ScoreOptions, SourceOptions
 from attngeo.scores.score import score_model
 from attngeo.scores.spec import number_columns
 from attngeo.session import Session
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # The columns that may name a model or a file.
-NAMING = ("model", "init", "note")
+NAMING = ("model", "other", "init", "note")
 # The folder of training runs in a report, and the file in a run's that tells what its data were.
 RUNS, INPUTS = "runs", "inputs.json"
 
@@ -142,7 +144,7 @@ def measure_positions(options: PositionOptions, workplace: Workplace, *, models:
     return _ask_each(partial(measure_model, options=chosen), models, workplace)
 
 
-def _resolve_source(options: ScoreOptions | PositionOptions, workplace: Workplace) -> dict[str, Any]:
+def _resolve_source(options: SourceOptions, workplace: Workplace) -> dict[str, Any]:
     """The adapters and the configuration of a model, by their paths on this machine."""
     paths = workplace.paths
     return {
@@ -164,6 +166,19 @@ def _ask_each(function: Function[str, pd.DataFrame], models: Models, workplace: 
     answer = ResultsAnswer.of(*(outcome.result for outcome in outcomes if outcome.result is not None))
     failures += [(references[outcome.name], outcome.failure) for outcome in outcomes if outcome.failure is not None]
     answer.failures = sorted(failures, key=lambda failure: models.index(failure[0]))
+    return answer
+
+
+def compare_all(options: CompareOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
+    """What changed from the first of some models to each other one. Another one that fails costs only its rows."""
+    chosen = options.replace(per_head=options.given.get("per_head", True), **_resolve_source(options, workplace))
+    references = [workplace.paths.resolve(model) for model in models]
+    require_model(references[0], (), chosen.config)
+    pairs = list_pairs(references, chosen, workplace.session.hub)
+    names = [str(other) for _, other in pairs]
+    outcomes = run_study(partial(compare_pair, options=chosen), pairs, workplace.session, names=names)
+    answer = ResultsAnswer.of(*(outcome.result for outcome in outcomes if outcome.result is not None))
+    answer.failures = [(outcome.name, outcome.failure) for outcome in outcomes if outcome.failure is not None]
     return answer
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo import estimators
 from attngeo.bounds.small_files import read_small_text
+from attngeo.changes.compare_options import CHANGES
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.local_files import require_model
 from attngeo.choices import one_of
@@ -229,7 +230,7 @@ def _read_rows(source: Any, spec: FigureSpec, options: PlotOptions) -> pd.DataFr
     if is_frame(source):
         rows = require_columns(source, columns, THE_TABLE, made_by.removesuffix(" -o FILE"))
     else:
-        rows = read_results(source, columns, made_by, numbers=(*number_columns(), *MEASURES))
+        rows = read_results(source, columns, made_by, numbers=(*number_columns(), *MEASURES, *CHANGES))
     return _name_run(rows, source) if spec.source == "pretrain" else rows
 
 

@@ -85,7 +85,7 @@ def compute(model: Model, options: ScoreOptions, session: Session, record: Resul
         with closing(_score_sites(store, list(missing.values()), options, device, session)) as scored:
             for (number, site), rows_of_site in zip(missing.items(), scored, strict=True):
                 of_site = common | {"format": _describe_format(store, site)}
-                rows[number] = [_in_utf8(of_site | row) for row in rows_of_site]
+                rows[number] = [encode_texts(of_site | row) for row in rows_of_site]
                 if record is not None:
                     record.keep_part(number, rows[number], description)
     in_order = itertools.chain.from_iterable(rows[number] for number in range(len(sites)))
@@ -116,7 +116,7 @@ def _describe_format(store: TensorStore, site: AttentionSite) -> str:
     return ", ".join(dict.fromkeys(info.packed or info.dtype for info in infos if len(info.shape) > 1))
 
 
-def _in_utf8(row: Row) -> Row:
+def encode_texts(row: Row) -> Row:
     """A row whose texts can be written to every file."""
     return {name: in_utf8(value) if isinstance(value, str) else value for name, value in row.items()}
 
@@ -148,7 +148,7 @@ def _score_sites(
             else:
                 scored.append(score_site(site, q, k, notes, options))
         if options.circuit != "qk":
-            scored.append(_score_outputs(site, tensors, dtype, device, options))
+            scored.append(_read_outputs(site, tensors, dtype, device, options))
         tensors.clear()
         yield [row for rows in scored for row in islice(rows, None if options.per_head else 1)]
 
@@ -181,23 +181,40 @@ def score_site(site: AttentionSite, q: Tensor, k: Tensor, notes: list[str], opti
     return _score_rows(_begin_rows(site, options), form, layer_form(form), notes, options)
 
 
-def _score_outputs(
+def _read_outputs(
     site: AttentionSite, tensors: dict[str, Tensor], dtype: torch.dtype, device: torch.device, options: ScoreOptions
 ) -> Iterator[Row]:
-    """What `score_site` returns, of the matrices Wv·Wo: rows belong to what heads read, columns to what they write."""
-    key_heads = key_heads_of(site, "corrected")
-    of_outputs = {"circuit": "ov", "head_dim": site.value_dim or site.head_dim}
-    beginnings = [beginning | of_outputs for beginning in _begin_rows(site, options.replace(convention="corrected"))]
+    """What `score_outputs` returns, of the tensors of a site."""
     if site.missing:
-        empty = _empty([f"values and outputs cannot be read: {site.missing}"])
-        return iter([beginning | empty for beginning in beginnings])
-    v, o, _, notes = output_projections(site, tensors, options, dtype=dtype, device=device)
-    notes += _option_notes(options)
+        return score_missing_outputs(site, options)
+    outputs = output_projections(site, tensors, options, dtype=dtype, device=device)
+    notes = [*outputs.notes, *_option_notes(options)]
+    return score_outputs(site, outputs.v, outputs.o, notes, options)
+
+
+def score_outputs(site: AttentionSite, v: Tensor, o: Tensor, notes: list[str], options: ScoreOptions) -> Iterator[Row]:
+    """What `score_site` returns, of the matrices Wv·Wo: rows belong to what heads read, columns to what they write.
+
+    v, o: [key_heads, value_dim, key_width] and [heads, value_dim, output_width].
+    """
+    beginnings = _begin_output_rows(site, options)
     if v.shape[-1] != o.shape[-1]:
         note = f"M is not square: values read {v.shape[-1]} inputs, outputs write {o.shape[-1]}"
         return iter([beginning | _empty([*notes, note]) for beginning in beginnings])
-    heads, layer = output_forms(v, o, key_heads)
+    heads, layer = output_forms(v, o, key_heads_of(site, "corrected"))
     return _score_rows(beginnings, heads, layer, notes, options, weights="value or output")
+
+
+def score_missing_outputs(site: AttentionSite, options: ScoreOptions) -> Iterator[Row]:
+    """The rows of a site whose values and outputs are not known, without scores."""
+    empty = _empty([f"values and outputs cannot be read: {site.missing}"])
+    return iter([beginning | empty for beginning in _begin_output_rows(site, options)])
+
+
+def _begin_output_rows(site: AttentionSite, options: ScoreOptions) -> list[Row]:
+    """What `_begin_rows` returns, of W_ov."""
+    of_outputs = {"circuit": "ov", "head_dim": site.value_dim or site.head_dim}
+    return [beginning | of_outputs for beginning in _begin_rows(site, options.replace(convention="corrected"))]
 
 
 def _begin_rows(site: AttentionSite, options: ScoreOptions) -> list[Row]:

@@ -10,7 +10,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
@@ -52,11 +52,11 @@ def checked_columns() -> tuple[str, ...]:
     return (*number_columns(), "frobenius_norm", "d_model", "head_dim")
 
 
-def describe_names() -> str:
-    """All names that conditions know, as a sentence."""
-    columns = ", ".join(checked_columns())
+def describe_names(columns: Collection[str] | None = None) -> str:
+    """All names that conditions know, as a sentence. columns: of a table, by default of one of scores."""
+    known = ", ".join(checked_columns() if columns is None else columns)
     return (
-        f"names are COLUMN.STATISTIC over layers, or heads.COLUMN.STATISTIC; columns: {columns}; "
+        f"names are COLUMN.STATISTIC over layers, or heads.COLUMN.STATISTIC; columns: {known}; "
         f"statistics: {', '.join(STATISTICS)}; and {', '.join(COUNTS)}"
     )
 
@@ -73,8 +73,10 @@ class Quantity(NamedTuple):
     of_baseline: bool = False
 
     @classmethod
-    def parse(cls, name: str) -> Quantity:
+    def parse(cls, name: str, columns: Collection[str] | None = None) -> Quantity:
         """The quantity of a name such as heads.symmetry.max or baseline.layers. Raises UsageError for another name.
+
+        columns: those that it may name, by default those of a table of scores.
 
         >>> Quantity.parse("heads.symmetry.max")
         Quantity(column='symmetry', statistic='max', over='heads', of_baseline=False)
@@ -86,13 +88,14 @@ class Quantity(NamedTuple):
         first, _, rest = name.partition(".")
         over = first if first in OVER else ""
         column, _, statistic = (rest if over else name).partition(".")
-        if column not in checked_columns():
+        known = checked_columns() if columns is None else columns
+        if column not in known:
             prefix = f"{over}." if over else ""
             ending = statistic if statistic in STATISTICS else DEFAULT_STATISTIC
-            whole = {known: known for known in COUNTS}
-            whole |= {known: f"{prefix}{known}.{ending}" for known in checked_columns()}
+            whole = {count: count for count in COUNTS}
+            whole |= {other: f"{prefix}{other}.{ending}" for other in known}
             near = get_close_matches(column, whole, 1, ALIKE)
-            raise UsageError(f"did you mean {whole[near[0]]}?" if near else describe_names())
+            raise UsageError(f"did you mean {whole[near[0]]}?" if near else describe_names(known))
         if statistic not in STATISTICS:
             expected = [f"{column}.{known}" for known in STATISTICS]
             raise UsageError(f"expected one of: {', '.join(expected)}")
@@ -157,19 +160,21 @@ class Outcome:
 
 
 class Condition:
-    """A condition on the scores of one stack of one model.
+    """A condition on the scores, or on other columns of a table, of one stack of one model.
 
     It compares (< <= > >= == !=) numbers and names such as symmetry.median, frobenius_norm.mean, heads.symmetry.max or
     baseline.symmetry.median, joined by and, or, not; with + - * / and abs(). Raises UsageError for anything else.
 
-    quantities: what each name in it stands for, in their order.
+    columns: those that it may name, by default those of a table of scores. quantities: what each name in it stands for,
+    in their order.
 
     >>> [*Condition("symmetry.median < 0.2 and abs(directionality.median) > 0.1").quantities]
     ['symmetry.median', 'directionality.median']
     """
 
-    def __init__(self, expression: str) -> None:
+    def __init__(self, expression: str, columns: Collection[str] | None = None) -> None:
         self.expression = expression
+        self._columns = columns
         self.quantities: dict[str, Quantity] = {}
         if len(expression) > LONGEST:
             raise UsageError(f"the condition has {len(expression)} characters, expected at most {LONGEST}")
@@ -258,7 +263,7 @@ class Condition:
         """A number that no other name has, to check the condition with. Raises UsageError for an unknown name."""
         if name not in self.quantities:
             try:
-                self.quantities[name] = Quantity.parse(name)
+                self.quantities[name] = Quantity.parse(name, self._columns)
             except UsageError as error:
                 raise UsageError(f"the condition {self.expression!r} has the unknown name {name!r}; {error}") from None
         return math.e + [*self.quantities].index(name)

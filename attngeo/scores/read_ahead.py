@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -24,7 +24,7 @@ def read_ahead(
     device: torch.device,
     memory: int | None = None,
     report: ProgressCallback = ignore_progress,
-) -> Iterator[tuple[AttentionSite, dict[str, Tensor]]]:
+) -> Generator[tuple[AttentionSite, dict[str, Tensor]]]:
     """Each site with its tensors, in this order; the next ones are read while the caller works on this one.
 
     Args:

@@ -62,6 +62,16 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "sort": "readers sort the tables of a page",
         "top": "readers sort the tables of a page",
     },
+    "compare": {
+        "models": "key of the results",
+        "models_file": "key `models` of the results",
+        "plot": "figures of a section",
+        "fail_if": "checks are about scores; a program reads the table",
+        "fresh": "attngeo cache clear removes what a report would take from the result store",
+        "columns": "key of a table",
+        "sort": "readers sort the tables of a page",
+        "top": "readers sort the tables of a page",
+    },
     "theory": {"names": "key `statements` of the results", "text": "counts tokens; a recipe reads its file"},
     "pretrain": {"resume": "an interrupted report always resumes its runs"},
     "simulate": {"fresh": "attngeo cache clear removes what a report would take from the result store"},
@@ -95,7 +105,7 @@ NOT_IN_RECIPES = {
     "attention": "writes what a saved model attends to; a recipe reads its file",
     "sample": "draws rows from a saved model",
     "similar": "one item by hand",
-    "compare": "reads two saved models of the user's own",
+    "efa compare": "reads two saved models of the user's own",
     "impute": "writes the user's own table with its empty cells filled",
 }
 # Commands of `attngeo efa` whose results have another name in a recipe.
@@ -103,7 +113,10 @@ RENAMED = {"efa": "run"}
 
 
 def options_of_commands() -> dict[str, set[str]]:
-    """Command → the names of its parameters, as the parser has them; those of a group by their own names."""
+    """Command → the names of its parameters, as the parser has them.
+
+    Those of a group have their own names, with the group's in front if another command has this name.
+    """
     found: dict[str, set[str]] = {}
 
     def collect(group: Any) -> None:
@@ -112,7 +125,8 @@ def options_of_commands() -> dict[str, set[str]]:
             if hasattr(command, "commands"):
                 collect(command)
             else:
-                found[name] = {param.name for param in command.params}
+                full_name = f"{group.name} {name}" if name in found else name
+                found[full_name] = {param.name for param in command.params}
 
     collect(typer.main.get_command(app))
     return found

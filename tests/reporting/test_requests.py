@@ -31,6 +31,7 @@ REQUESTED = {
     "analogy": 'models = ["vectors.txt"]\noptions = { questions = "questions.txt", draws = 10 }',
     "pretrain": 'options = { model = "config.json", data = "text.txt", compare = ["default", "symmetric"], seeds = 2, '
     "steps = 2, batch_size = 8, seq_len = 16, vocab_size = 120 }",
+    "compare": 'models = ["demo:encoder", "demo:decoder"]\noptions = { layers = [0], circuit = "ov" }',
     "compose": 'models = ["demo:encoder"]\noptions = { kind = "k", from_layers = "0" }',
     "gradients": 'models = ["demo:encoder"]\noptions = { sequences = 2, seq_len = 16 }',
     "positions": 'models = ["demo:encoder", "demo:decoder"]\noptions = { layers = [0] }',
@@ -43,7 +44,7 @@ REQUESTED = {
 }
 
 # Those that consist of runs, which several processes can share.
-STUDIES, JOBS = {"score", "positions", "pretrain", "simulate", "auto-mpg", "efa"}, 4
+STUDIES, JOBS = {"score", "compare", "positions", "pretrain", "simulate", "auto-mpg", "efa"}, 4
 
 
 @pytest.fixture

@@ -1,0 +1,194 @@
+"""From models to the table of what changed between the first one and each other: kept results, or computed ones.
+
+Imports nothing heavy: pandas when a table is made, torch when it is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attngeo.bounds.names import in_utf8
+from attngeo.changes.compare_options import CompareOptions, compare_columns, number_columns
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.identity import Identity, identify
+from attngeo.checkpoints.local_files import require_model
+from attngeo.checkpoints.reference import Model
+from attngeo.errors import UsageError
+from attngeo.keywords import takes
+from attngeo.progress import Progress, ProgressCallback
+from attngeo.provenance import merge_origins
+from attngeo.scores.score import VERSION, build_frame
+from attngeo.session import ResultOptions, Session, StudyOptions
+from attngeo.studies.engine import run_study
+from attngeo.studies.models import list_models
+from attngeo.studies.results import ResultRecord, locate_record
+from attngeo.studies.run import require_all
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+INTEGERS = ("layer", "head", "key_head")
+
+
+class CompareKeywords(CompareOptions, HubAccess, ResultOptions, StudyOptions):
+    """The keywords of `compare`."""
+
+    options: CompareOptions | None = None
+    hub: HubAccess | None = None
+    results: ResultOptions | None = None
+    study: StudyOptions | None = None
+    progress: ProgressCallback | None = None
+
+
+@takes(CompareKeywords)
+def compare(  # noqa: D417 - the keywords are those of a session
+    models: Model | Sequence[Model], options: CompareOptions, *, session: Session
+) -> pd.DataFrame:
+    """What changed from the first of some models to each other one, in the attention of every layer and head.
+
+    A form M = Wq·Wkᵀ with rotary embeddings is one of the relative offset of two tokens. Norms and inner products are
+    means over all offsets, so that the change is that of what the running model can do: see `attngeo.geometry.offsets`.
+    Heads that are at another place in the other model are found if its layers have the same number of heads. If models
+    have other numbers of layers, layers at the same relative depth are side by side, and their changes are missing;
+    these are missing, too, where sizes differ. Results are kept as those of `score`.
+
+    Args:
+        models: two or more, of the kinds that `score` takes, or a glob of revisions such as `org/name@step*`, whose
+            first is compared with each later one. One model with an adapter is compared with itself with the adapter.
+        options: what is compared, and how; its fields are keywords, too:
+            {options}
+        hub: access to the Hub; its fields are keywords, too:
+            {hub}
+        results: kept results; its field is a keyword, too:
+            {results}
+        study: how several models are compared with the first; its fields are keywords, too:
+            {study}
+        progress: called before each file and layer.
+
+    Returns:
+        A DataFrame with one row for each other model and layer (`head` is missing), and with `per_head` for each head.
+        Its columns are `attngeo.changes.compare_options.compare_columns(circuit)`:
+
+            symmetry, symmetry_other, ...   the scores of each, at offset 0 or `rope_offset`
+            change                          ‖M' − M‖/‖M‖ over all offsets; of a layer, of the sum over its heads
+            cosine                          ⟨M, M'⟩/(‖M‖·‖M'‖) over all offsets
+            query_overlap, key_overlap      ‖UᵀV‖²/head_dim of orthonormal bases of the spaces that queries, and keys,
+                                            of a head read; by chance head_dim/d_model; missing for layers
+            note                            caveats of both; why numbers are missing
+
+        Its `attrs` say how it was made.
+
+    Raises:
+        ModelUnavailableError: a model cannot be found or reached.
+        CheckpointError: a model cannot be read, or no stack is in both models.
+        UsageError: a value is no choice or outside its limits; a model is given twice, or there are fewer than two.
+
+    >>> import attngeo
+    >>> rows = attngeo.compare(["demo:encoder", "demo:decoder"])
+    >>> rows.change.isna().all()
+    np.True_
+    """
+    pairs = list_pairs(
+        [models] if isinstance(models, str) or not isinstance(models, Sequence) else models, options, session.hub
+    )
+    names = [_name(other) for _, other in pairs]
+    function = partial(compare_pair, options=options)
+    outcomes = require_all(run_study(function, pairs, session, names=names))
+    return join([outcome.result for outcome in outcomes if outcome.result is not None])
+
+
+def list_pairs(models: Sequence[Model], options: CompareOptions, hub: HubAccess) -> list[tuple[Model, Model]]:
+    """The first model with each other one, with globs of revisions replaced by the revisions.
+
+    Raises UsageError for fewer than two models, unless an adapter makes another one of the first, and for a model that
+    is given twice; and as `list_models`.
+    """
+    listed: list[Model] = []
+    for model in models:
+        listed += list_models([model], hub=hub) if isinstance(model, str) else [model]
+    if len(listed) == 1 and options.adapter:
+        return [(listed[0], listed[0])]
+    if len(listed) < 2:
+        raise UsageError(
+            "compare has fewer than two models, expected a first one and others, a glob of revisions such as "
+            "org/name@step*, or one model and an adapter"
+        )
+    for position, model in enumerate(listed):
+        if any(model is earlier or _is_same(model, earlier) for earlier in listed[:position]):
+            raise UsageError(f"{_name(model)} is given twice, expected each model once")
+    return [(listed[0], other) for other in listed[1:]]
+
+
+def _is_same(model: Model, other: Model) -> bool:
+    """Whether two references are the same text."""
+    return isinstance(model, str | Path) and isinstance(other, str | Path) and str(model) == str(other)
+
+
+def _name(model: Model) -> str:
+    return str(model) if isinstance(model, str | Path) else type(model).__name__
+
+
+def compare_pair(models: tuple[Model, Model], session: Session, *, options: CompareOptions) -> pd.DataFrame:
+    """The table of changes from one model to another: `compare` of two with a session."""
+    identities, record = _find_record(models, options, session)
+    kept = None if record is None or session.results.fresh else record.load()
+    if kept is None:
+        from attngeo.changes.comparing import compare_models
+
+        first, other = models
+        if identities is not None:
+            first, other = (identity.ref for identity in identities)
+        kept = compare_models((first, other), options, session)
+        if record is not None:
+            record.keep(*kept)
+    else:
+        session.progress(Progress("kept", f"changes of {kept.about['made']} from the result store"))
+
+    frame = build_frame(kept, compare_columns(options.circuit), options, None if identities is None else identities[0])
+    if identities is not None:
+        frame.attrs["other"] = in_utf8(identities[1].ref.text)
+    frame["other"] = frame.attrs["other"]
+    frame.attrs = {"title": "What changed between models"} | frame.attrs
+    return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(number_columns(options.circuit), "float64"))
+
+
+def _find_record(
+    models: tuple[Model, Model], options: CompareOptions, session: Session
+) -> tuple[tuple[Identity, Identity] | None, ResultRecord | None]:
+    """The identities of both models, and the record of what is kept about them; None each if nothing is kept.
+
+    Raises ModelUnavailableError for a model, an adapter or a configuration that cannot be found.
+    """
+    first, other = models
+    require_model(first, (), options.config)
+    require_model(other, options.adapter, options.config)
+    if options.adapter or options.config:  # what they name may change
+        return None, None
+    identity = identify(first, session.hub)
+    other_identity = identify(other, session.hub)
+    if identity is None or other_identity is None:
+        return None, None
+    about = {"content": identity.content, "version": VERSION}
+    chosen = dict(options.replace(memory=None))  # no number depends on it
+    record = locate_record(
+        "changes",
+        about | {"other": other_identity.content, "options": chosen},
+        is_current=lambda: identity.is_current() and other_identity.is_current(),
+        about=about,
+    )
+    return (identity, other_identity), record
+
+
+def join(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The changes of several other models as one table."""
+    import pandas as pd
+
+    if len(frames) == 1:
+        return frames[0]
+    rows = pd.concat(frames, ignore_index=True)
+    merged = merge_origins([{**frame.attrs, "model": frame.attrs["other"]} for frame in frames])
+    rows.attrs = merged | {"model": frames[0].attrs["model"], "other": merged["model"]}
+    return rows

@@ -1,0 +1,99 @@
+"""Options and columns of `attngeo.compare`. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from attngeo.choices import OneCircuit
+from attngeo.errors import UsageError
+from attngeo.options import COMPUTATION, INPUT, RUNNING, as_texts, device_option, option, parse_bytes
+from attngeo.scores.layers import check_layers
+from attngeo.scores.options import LARGEST_OFFSET, SourceOptions
+
+# The scores of each of two models, which are those that `attngeo.score` always computes.
+SCORES = ("symmetry", "directionality")
+OTHER = "_other"
+CHANGES = ("change", "cosine")
+# How much of the inputs that a head reads, or writes to, is the same in both models; by circuit.
+OVERLAPS: dict[OneCircuit, tuple[str, str]] = {
+    "qk": ("query_overlap", "key_overlap"),
+    "ov": ("value_overlap", "output_overlap"),
+}
+
+
+def compare_columns(circuit: OneCircuit = "qk") -> tuple[str, ...]:
+    """The columns of the table of changes, in their order. A table of W_qk has no column of its circuit."""
+    circuits = () if circuit == "qk" else ("circuit",)
+    scores = [column for score in SCORES for column in (score, score + OTHER)]
+    place = ("stack", "layer", "head", "key_head")
+    return ("model", "other", *circuits, *place, *scores, *CHANGES, *OVERLAPS[circuit], "note")
+
+
+def number_columns(circuit: OneCircuit = "qk") -> tuple[str, ...]:
+    """The columns of numbers, which conditions may name."""
+    scores = [column for score in SCORES for column in (score, score + OTHER)]
+    return (*CHANGES, *OVERLAPS[circuit], *scores)
+
+
+class CompareOptions(SourceOptions):
+    """What is compared, and how. Raises UsageError for a value that is no choice or outside its limits."""
+
+    per_head: bool = option(False, "Add one row for each head", panel=INPUT)
+    stack: str | None = option(
+        None,
+        "Compare only this stack: encoder, decoder, cross, text, vision … (see attngeo inspect)",
+        panel=INPUT,
+        metavar="NAME",
+    )
+    layers: Sequence[int] | None = option(
+        None,
+        "Compare only these layers of the first model, for example 0-3,7",
+        panel=INPUT,
+        metavar="LIST",
+        parse=check_layers,
+    )
+    adapter: Sequence[str] = option(
+        (),
+        "Adapter of PEFT whose update is added to each other model; REF=0.5 for half of it; may be repeated",
+        panel=INPUT,
+        metavar="REF",
+        parse=as_texts,
+        repeated=True,
+    )
+    circuit: OneCircuit = option(
+        "qk", "Matrix of each head: queries with keys (qk), or values with outputs (ov)", panel=COMPUTATION
+    )
+    rope_offset: int | None = option(
+        None,
+        "Compare at this query position minus key position, for rotary embeddings, instead of over all offsets",
+        panel=COMPUTATION,
+        metavar="Δ",
+        shown_default="all offsets",
+        least=-LARGEST_OFFSET,
+        most=LARGEST_OFFSET,
+    )
+    fold_norm: bool = option(False, "Include the gain of the normalisation before attention", panel=COMPUTATION)
+    precision: Literal["float32", "float64"] = option(
+        "float32", "Number type of the weights and of the products of scores", panel=COMPUTATION, advanced=True
+    )
+    device: str = device_option()
+    memory: int | None = option(
+        None,
+        "Memory for the weights of layers in flight; at least one layer of each model is read",
+        panel=RUNNING,
+        metavar="SIZE",
+        shown_default="half of what is free",
+        least=1,
+        parse=parse_bytes,
+        advanced=True,
+    )
+
+    @property
+    def added_columns(self) -> tuple[str, ...]:
+        """Those of the circuit, if it is not that of every table."""
+        return () if self.circuit == "qk" else ("circuit", *OVERLAPS["ov"])
+
+    def _check(self) -> None:
+        if self.circuit == "ov" and self.rope_offset is not None:
+            raise UsageError("$rope_offset is about W_qk; leave it out, or $circuit", "rope_offset", "circuit")

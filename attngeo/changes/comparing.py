@@ -1,0 +1,364 @@
+"""What changed between two models: the scores of both, layer by layer, and how far their forms are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attngeo.bounds.machine import available_memory
+from attngeo.changes.compare_options import OTHER, OVERLAPS, SCORES, CompareOptions
+from attngeo.changes.forms import shared_layouts
+from attngeo.checkpoints.opening import open_adapted
+from attngeo.checkpoints.reference import Model
+from attngeo.checkpoints.store import TensorStore
+from attngeo.choices import PARTS_OF
+from attngeo.devices import pick_device
+from attngeo.errors import UnsupportedModelError, UsageError, about
+from attngeo.geometry.forms import Form
+from attngeo.geometry.matching import match_heads
+from attngeo.geometry.offsets import (
+    STILL,
+    FormChange,
+    PairLayout,
+    head_forms,
+    inner_products,
+    layer_forms,
+    measure_change,
+    measure_head_changes,
+)
+from attngeo.geometry.subspaces import subspace_overlap
+from attngeo.layouts.layout import AttentionSite
+from attngeo.progress import Progress, ignore_progress
+from attngeo.scores.computing import (
+    DTYPES,
+    describe_making,
+    encode_texts,
+    score_missing_outputs,
+    score_outputs,
+    score_site,
+)
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.projections import NO_OFFSET, key_heads_of, output_projections, projections, require_outputs
+from attngeo.scores.read_ahead import read_ahead
+from attngeo.scores.weights import require_updates, select, sites_of
+from attngeo.session import Session
+from attngeo.studies.results import Kept
+
+# A head whose cosine with the head of its own number is smaller may be at another place in the other model.
+SAME_HEAD = 0.5
+Row = dict[str, Any]
+
+
+class SitePair(NamedTuple):
+    """A site of the first model, and that of the other which it is compared with.
+
+    is_same_place: whether both stacks have the same layers, so that forms are compared, too. note: why the two belong
+    together, if that is not plain.
+    """
+
+    first: AttentionSite
+    other: AttentionSite
+    is_same_place: bool
+    note: str
+
+
+class ScoredSite(NamedTuple):
+    """A site with its scores.
+
+    rows: of the layer, then of each head, if these are asked for. form: the factors of its heads, of which the right
+    one is shared by the query heads of a group; None if values and outputs are not known.
+    """
+
+    site: AttentionSite
+    rows: list[Row]
+    form: Form | None
+
+
+class Comparison(NamedTuple):
+    """The changes of a layer, of its heads, and which head of the other model is which.
+
+    heads: None if they are not asked for. matches: the head of the other model of each head. overlaps: of the spaces
+    of the left and of the right factors of each head, [heads] each.
+    """
+
+    layer: FormChange
+    heads: FormChange | None
+    matches: Sequence[int]
+    overlaps: tuple[Tensor, Tensor] | None
+
+
+def compare_models(models: tuple[Model, Model], options: CompareOptions, session: Session) -> Kept:
+    """The rows of the table of changes from one model to another, and how they were made; see `attngeo.compare`."""
+    device = pick_device(options.device)
+    if device.type == "mps" and options.precision == "float64":
+        raise UsageError("device mps has no float64, expected precision float32, or device cpu")
+    first, other = models
+    asked = ScoreOptions(fold_norm=options.fold_norm, rope_offset=options.rope_offset or 0)
+    with ExitStack() as stack, torch.inference_mode():
+        store = stack.enter_context(closing(open_adapted(first, (), session.hub, config=options.config)))
+        opened = open_adapted(other, options.adapter, session.hub, config=options.config)
+        other_store = stack.enter_context(closing(opened))
+        sites, skipped = _find_sites(store, asked, options, session)
+        other_sites, other_skipped = _find_sites(other_store, asked, options, session)
+        with about(other_store.ref):
+            require_updates(other_store, other_sites)
+        whole = select(sites, options.stack, None, store.ref)
+        pairs = pair_sites(whole, other_sites, options.stack, (store.ref, other_store.ref))
+        chosen = {site.module for site in select(whole, None, options.layers, store.ref)}
+        pairs = [pair for pair in pairs if pair.first.module in chosen]
+        description = describe_making(store, [pair.first for pair in pairs], options, device)
+        description |= {"other": other_store.ref, "skipped": skipped, "other_skipped": other_skipped}
+        names = {"model": store.ref, "other": other_store.ref}
+        scored = _score_both((store, other_store), pairs, asked, options, device, session)
+        rows = []
+        with closing(scored):
+            for pair, mine, others in scored:
+                rows += [encode_texts(names | row) for row in _build_rows(pair, mine, others, options)]
+    return Kept(rows, description)
+
+
+def _find_sites(
+    store: TensorStore, asked: ScoreOptions, options: CompareOptions, session: Session
+) -> tuple[list[AttentionSite], dict[str, str]]:
+    def report(file: str) -> None:
+        session.progress(Progress("download", file))
+
+    with about(store.ref):
+        sites, skipped = sites_of(store, asked, report, parts=PARTS_OF[options.circuit])
+        if options.circuit == "ov" and all(site.missing for site in sites):
+            require_outputs(sites[0])
+    return sites, skipped
+
+
+def pair_sites(
+    sites: Sequence[AttentionSite], others: Sequence[AttentionSite], stack: str | None, refs: tuple[str, str]
+) -> list[SitePair]:
+    """The sites of the first model in stacks that both have, each with the one of the other model at its place.
+
+    Layers of the same number belong together if both stacks have the same layers, else those at the same share of the
+    depth. If no stack has the same name, and each model has one, these two are a pair.
+
+    Raises:
+        UsageError: the other model lacks the stack that is asked for.
+        UnsupportedModelError: no stack of the models belongs together.
+    """
+    by_stack = _group(sites)
+    others_by_stack = _group(others)
+    partners = {name: name for name in by_stack if name in others_by_stack}
+    if not partners and stack is None and len(by_stack) == len(others_by_stack) == 1:
+        partners = dict(zip(by_stack, others_by_stack, strict=True))
+    if not partners and stack is not None:
+        raise UsageError(f"{refs[1]} has no stack {stack!r}, expected one of: {', '.join(others_by_stack)}", "stack")
+    if not partners:
+        raise UnsupportedModelError(
+            f"no stack is in both models: {refs[0]} has {', '.join(by_stack)}, and {refs[1]} has "
+            f"{', '.join(others_by_stack)}; compare models that have one stack each, or the same"
+        )
+    pairs = []
+    for name, other_name in partners.items():
+        members = by_stack[name]
+        candidates = others_by_stack[other_name]
+        numbers = [site.layer for site in members]
+        is_same_place = numbers == [site.layer for site in candidates]
+        renamed = "" if name == other_name else f"compared with the stack {other_name} of the other model"
+        for position, site in enumerate(members):
+            partner = candidates[position if is_same_place else _scale(position, len(members), len(candidates))]
+            note = renamed
+            if not is_same_place:
+                depths = f"{len(members)} and {len(candidates)} layers"
+                note = "; ".join(filter(None, [renamed, f"{depths}: beside layer {partner.layer} of the other model"]))
+            pairs.append(SitePair(site, partner, is_same_place, note))
+    return pairs
+
+
+def _group(sites: Sequence[AttentionSite]) -> dict[str, list[AttentionSite]]:
+    stacks: dict[str, list[AttentionSite]] = {}
+    for site in sites:
+        stacks.setdefault(site.stack, []).append(site)
+    return stacks
+
+
+def _scale(position: int, count: int, other_count: int) -> int:
+    """The position among `other_count` at the same share of the way from the first to the last of `count`, rounded."""
+    if count == 1:
+        return 0
+    steps = count - 1
+    return (2 * position * (other_count - 1) + steps) // (2 * steps)
+
+
+def _score_both(
+    stores: tuple[TensorStore, TensorStore],
+    pairs: Sequence[SitePair],
+    asked: ScoreOptions,
+    options: CompareOptions,
+    device: torch.device,
+    session: Session,
+) -> Generator[tuple[SitePair, ScoredSite, ScoredSite]]:
+    """Both sites of each pair with their scores: each site is read once, that of the first model before the other."""
+    memory = options.memory
+    if memory is None and session.study.jobs > 1:  # processes share half of the free memory
+        memory = max(available_memory() // 2 // session.study.jobs, 1)
+    share = None if memory is None else max(memory // 2, 1)
+    needed: list[AttentionSite] = []
+    for pair in pairs:
+        if not needed or pair.other is not needed[-1]:
+            needed.append(pair.other)
+    store, other_store = stores
+    first_sites = [pair.first for pair in pairs]
+    reads = read_ahead(store, first_sites, device=device, memory=share, report=session.progress)
+    other_reads = read_ahead(other_store, needed, device=device, memory=share, report=ignore_progress)
+    others: ScoredSite | None = None
+    with closing(reads), closing(other_reads):
+        for pair, (site, tensors) in zip(pairs, reads, strict=True):
+            with about(store.ref):
+                mine = _score(site, tensors, (), asked, options, device)
+            if others is None or others.site is not pair.other:
+                with about(other_store.ref):
+                    other_site, other_tensors = next(other_reads)
+                    others = _score(other_site, other_tensors, options.adapter, asked, options, device)
+            yield pair, mine, others
+
+
+def _score(
+    site: AttentionSite,
+    tensors: dict[str, Tensor],
+    adapters: Sequence[str],
+    asked: ScoreOptions,
+    options: CompareOptions,
+    device: torch.device,
+) -> ScoredSite:
+    """A site with its scores. adapters: those that changed it, for its notes. Empties `tensors`."""
+    dtype = DTYPES[options.precision]
+    key_heads = key_heads_of(site, "corrected")
+    updated = [f"with the update of {', '.join(adapters)}"] if adapters else []
+    form = None
+    if options.circuit == "qk":
+        q, k, notes = projections(site, tensors, asked, dtype=dtype, device=device)
+        if options.rope_offset is None:
+            notes = [note for note in notes if note != NO_OFFSET]
+        form = Form(q, k, key_heads)
+        rows = score_site(site, q, k, notes + updated, asked)
+    elif site.missing:
+        rows = score_missing_outputs(site, asked)
+    else:
+        v, o, _, notes = output_projections(site, tensors, asked, dtype=dtype, device=device)
+        form = Form(o, v, key_heads)
+        rows = score_outputs(site, v, o, notes + updated, asked)
+    tensors.clear()
+    return ScoredSite(site, list(islice(rows, None if options.per_head else 1)), form)
+
+
+def _build_rows(pair: SitePair, mine: ScoredSite, others: ScoredSite, options: CompareOptions) -> list[Row]:
+    """The row of a layer, then one of each head, if these are asked for."""
+    layouts, note = _choose_layouts(pair, mine, others, options)
+    compared = None
+    if layouts is not None:
+        assert mine.form is not None
+        assert others.form is not None
+        compared = _compare(mine.form, others.form, *layouts, per_head=options.per_head)
+    return [_build_row(row, others.rows, compared, [pair.note, note], options) for row in mine.rows]
+
+
+def _choose_layouts(
+    pair: SitePair, mine: ScoredSite, others: ScoredSite, options: CompareOptions
+) -> tuple[tuple[PairLayout, PairLayout] | None, str]:
+    """Which dimensions of both sites rotate, and a note; None if their forms cannot be compared."""
+    if mine.form is None or others.form is None or not pair.is_same_place:
+        return None, ""
+    difference = _describe_sizes(mine.form, others.form)
+    if difference:
+        return None, f"the sizes differ, so that there is no change: {difference}"
+    if options.circuit == "ov" or options.rope_offset is not None:
+        return (STILL, STILL), ""
+    layout, other_layout, note = shared_layouts(mine.site, others.site)
+    return (layout, other_layout), note
+
+
+def _describe_sizes(form: Form, other: Form) -> str:
+    """In which sizes two forms differ; "" if they can be compared."""
+    sizes = {
+        "heads": (len(form.left), len(other.left)),
+        "key heads": (len(form.right), len(other.right)),
+        "dimensions of a head": (form.left.shape[1], other.left.shape[1]),
+        "inputs": (form.left.shape[2], other.left.shape[2]),
+        "inputs of keys or values": (form.right.shape[2], other.right.shape[2]),
+    }
+    return ", ".join(f"{mine} and {others} {name}" for name, (mine, others) in sizes.items() if mine != others)
+
+
+def _compare(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout, *, per_head: bool) -> Comparison:
+    """The changes from one form to another of the same sizes."""
+    layer = measure_change(layer_forms(form, layout), layer_forms(other, other_layout))
+    heads = len(form.left)
+    if not per_head:
+        return Comparison(layer, None, range(heads), None)
+    changes = measure_head_changes(form, other, layout, other_layout)
+    matches = _match(form, other, layout, other_layout, changes)
+    if matches != [*range(heads)]:
+        other = Form(other.left[matches], other.right, [other.key_heads[match] for match in matches])
+        changes = measure_head_changes(form, other, layout, other_layout)
+    right = subspace_overlap(form.right, other.right) if form.key_heads == other.key_heads else None
+    if right is None:
+        shared = [*dict.fromkeys(zip(form.key_heads, other.key_heads, strict=True))]
+        mine = [key for key, _ in shared]
+        theirs = [key for _, key in shared]
+        right = subspace_overlap(form.right[mine], other.right[theirs])[torch.tensor(mine).argsort()]
+    overlaps = (subspace_overlap(form.left, other.left), right[form.key_heads])
+    return Comparison(layer, changes, matches, overlaps)
+
+
+def _match(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout, changes: FormChange) -> Sequence[int]:
+    """The head of the other model that each head is.
+
+    Heads keep their numbers unless one has a cosine below `SAME_HEAD` with the head of its number, and the heads that
+    a matching of all heads moves have a median cosine of at least that with their matches.
+    """
+    same = [*range(len(form.left))]
+    if not bool((changes.cosine < SAME_HEAD).any()):
+        return same
+    products = inner_products(head_forms(form, layout), head_forms(other, other_layout))
+    cosines = products / changes.norms[:, None] / changes.other_norms
+    matches = match_heads(cosines, form.key_heads, other.key_heads)
+    moved = [head for head in same if matches[head] != head]
+    if not moved:
+        return same
+    of_moved = cosines[moved, [matches[head] for head in moved]]
+    return matches if float(of_moved.median()) >= SAME_HEAD else same
+
+
+def _build_row(
+    row: Row, others: Sequence[Row], compared: Comparison | None, notes: list[str], options: CompareOptions
+) -> Row:
+    """The row of the layer or of one head, from that of its scores."""
+    head = row["head"]
+    built = {name: row[name] for name in ("circuit", "stack", "layer", "head", "key_head")}
+    beside: Row = {}
+    change = None
+    index = 0
+    if head is None:
+        beside = others[0]
+        change = None if compared is None else compared.layer
+    elif compared is not None:
+        match = compared.matches[head]
+        beside = others[1 + match]
+        change = compared.heads
+        index = head
+        if match != head:
+            notes = [*notes, f"heads of the other in another order: head {head} is head {match} there"]
+    for score in SCORES:
+        built[score] = row[score]
+        built[score + OTHER] = beside.get(score, torch.nan)
+    built["change"] = torch.nan if change is None else float(change.change.reshape(-1)[index])
+    built["cosine"] = torch.nan if change is None else float(change.cosine.reshape(-1)[index])
+    overlaps = None if head is None or compared is None else compared.overlaps
+    for name, of_heads in zip(OVERLAPS[options.circuit], overlaps or (None, None), strict=True):
+        built[name] = torch.nan if of_heads is None else float(of_heads[head])
+    note = beside.get("note", "")
+    other_note = f"other: {note}" if note and note != row["note"] else ""
+    built["note"] = "; ".join(filter(None, [row["note"], other_note, *notes]))
+    return built

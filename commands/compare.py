@@ -1,0 +1,285 @@
+"""`attngeo compare`: what changed between models, as tables for people and files for programs."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import attngeo
+from attngeo.bounds.names import printable
+from attngeo.changes.compare import compare_pair, join, list_pairs
+from attngeo.changes.compare_options import OVERLAPS, CompareOptions, compare_columns, number_columns
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.reference import split_adapter_weight
+from attngeo.errors import UsageError
+from attngeo.layouts.names import name_layers
+from attngeo.options import RESULTS
+from attngeo.scores.conditions import Condition, describe_names
+from attngeo.session import ResultOptions, Session, StudyOptions
+
+from .declare import with_options
+from .messages import describe_error, say
+from .outputs import MODEL_HELP, Outputs, Verbosity, file_option, model_argument
+from .score import CHECK_FAILED, check_conditions, require_clear
+from .selection import Selection
+from .study import SEVERAL_FAILED, ModelsFile, list_all, run_all
+from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from attngeo.studies.run import RunOutcome
+
+# Layers, and heads, that are listed because they changed most.
+MOST_CHANGED = 5
+# Notes that are printed; files have all of them.
+MOST_NOTES = 6
+# A change as tables have it.
+FORM = ".3g"
+
+Models = Annotated[
+    list[str] | None,
+    model_argument(f"The first model, and others that are compared with it: {MODEL_HELP}; or org/name@step*"),
+]
+Plots = Annotated[
+    list[Path] | None,
+    file_option("--plot", help="Draw the map of changes to a .html .json .png .svg or .pdf file; may be repeated"),
+]
+Conditions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-if",
+        metavar="CONDITION",
+        help=(
+            "Exit with 1 if this condition is true, for example 'change.max > 0.1'; may be repeated; "
+            f"{describe_names(number_columns())}"
+        ),
+        rich_help_panel=RESULTS,
+    ),
+]
+
+
+@with_options
+def compare(
+    *,
+    options: CompareOptions,
+    models: Models = None,
+    models_file: ModelsFile = None,
+    outputs: Outputs,
+    selection: Selection,
+    plot: Plots = None,
+    fail_if: Conditions = None,
+    hub: HubAccess,
+    results: ResultOptions,
+    study: StudyOptions,
+    verbosity: Verbosity,
+) -> None:
+    """Show what changed from one model to others: which layers, and which heads.
+
+    Change: the norm of what was added to the query-key matrix over the norm of what it was. With rotary embeddings the
+    matrix depends on the distance of two tokens, and norms are means over all distances. 0 is for weights that compute
+    the same; about 1.4 and a cosine of 0 are for weights that have nothing in common. Overlaps: how much of the inputs
+    that a head reads is the same; by chance head_dim/d_model. Models of other sizes are side by side by depth, without
+    changes.
+
+    Examples:
+        attngeo compare ./base ./tuned
+        attngeo compare ./base ./tuned --per-head -o changes.csv
+        attngeo compare ./base --adapter ./lora
+        attngeo compare ./model ./model.Q4_K_M.gguf --fail-if 'heads.change.max > 0.1'
+        attngeo compare 'EleutherAI/pythia-70m@step*' -o steps.parquet
+    """
+    read = [models_file, options.config, *(split_adapter_weight(text)[0] for text in options.adapter)]
+    figures = plot or []
+    outputs.check(*read, figures=figures)
+    conditions = _parse_conditions(fail_if or [], options)
+    selection.check(compare_columns(options.circuit))
+    listed = list_all(models, models_file, hub, command="compare")
+    pairs = list_pairs(listed, options, hub)
+    outputs.check(*listed, figures=figures)
+    alone = len(pairs) == 1
+    outcomes = run_all(
+        listed[-1] if alone else "compare",
+        partial(compare_pair, options=options.replace(per_head=True)),
+        pairs,
+        Session(hub=hub, study=study, results=results),
+        verbosity,
+        names=[str(other) for _, other in pairs],
+        unit="models",
+        alone=alone,
+        note=partial(_report_outcome, verbosity=verbosity, alone=alone),
+    )
+    frames = [outcome.result for outcome in outcomes if outcome.result is not None]
+    complaints: list[str] = []
+    if frames:
+        _deliver(frames, outputs, options, selection, verbosity)
+        if figures:
+            figure = attngeo.plot("change-map", join(frames))
+            for path in figures:
+                attngeo.save_figure(figure, path)
+        named = [frame.assign(model=frame["other"]) for frame in frames]
+        complaints = check_conditions(conditions, named, None, verbosity)
+    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+    for text in (*complaints, *map(describe_error, failures)):
+        say(text)
+    if failures:
+        raise typer.Exit(SEVERAL_FAILED)
+    if complaints:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _parse_conditions(texts: list[str], options: CompareOptions) -> list[Condition]:
+    """The conditions. Raises UsageError for a name that could mean layers or heads, and for one of a baseline."""
+    conditions = [Condition(text, number_columns(options.circuit)) for text in texts]
+    for condition in conditions:
+        require_clear(condition, per_head=options.per_head)
+        if condition.needs_baseline:
+            raise UsageError(
+                f"the condition {condition.expression!r} names a baseline, which is the first model here; write a "
+                "name such as symmetry.median for it, and symmetry_other.median for the other one"
+            )
+    return conditions
+
+
+def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, alone: bool) -> None:
+    """Report on stderr what is left out of the models, and of a single pair what comes from the result store."""
+    if outcome.result is None:
+        return
+    about = outcome.result.attrs
+    for name, skipped in ((about["model"], "skipped"), (about["other"], "other_skipped")):
+        for pattern, reason in about[skipped].items():
+            verbosity.note(f"{name}: left out: {pattern}: {reason}")
+    if alone:
+        for text in outcome.notes:
+            verbosity.note(f"{outcome.name}: {text}; --fresh computes them again")
+
+
+def _deliver(
+    frames: list[pd.DataFrame], outputs: Outputs, options: CompareOptions, selection: Selection, verbosity: Verbosity
+) -> None:
+    """Write the files, then print, so that a closed pipe loses nothing."""
+    rows = join(frames)
+    about = rows.attrs
+    if not options.per_head:
+        rows = rows[rows["head"].isna()].reset_index(drop=True)
+    rows.attrs = about | {"per_head": options.per_head}
+    several = ["other"] if len(frames) > 1 else []
+    heads = ["head"] if options.per_head else []
+    overlaps = OVERLAPS[options.circuit] if options.per_head else ()
+    brief = list(selection.columns) or [*several, "stack", "layer", *heads, "change", "cosine", *overlaps]
+
+    def print_tables(selected: pd.DataFrame) -> None:
+        if selection.is_given:
+            print_frame(selected[brief])
+        elif len(frames) == 1:
+            _print_pair(frames[0], options)
+        else:
+            _print_models(frames)
+        for frame in frames:
+            _print_notes(frame, verbosity, several=len(frames) > 1)
+
+    outputs.deliver(selection.select(rows), print_tables, brief)
+
+
+def _print_pair(frame: pd.DataFrame, options: CompareOptions) -> None:
+    """Print a line for each layer, and what changed most."""
+    about = frame.attrs
+    is_head = frame["head"].notna()
+    lines = []
+    for _, row in (frame if options.per_head else frame[~is_head]).iterrows():
+        line = row.to_dict()
+        members = frame[is_head & (frame["stack"] == row["stack"]) & (frame["layer"] == row["layer"])]
+        line["heads"] = members["change"].median()
+        line["largest"] = _name_place(members, ["head"])
+        lines.append(line)
+    arrow = "->" if Terminal().options.ascii_only else "→"
+    title = f"{about['model']} {arrow} {about['other']}"
+    if options.circuit != "qk":
+        title += f" · {options.circuit}"
+    if options.rope_offset is not None:
+        title += f" · offset {options.rope_offset}"
+    columns: list[tuple[str, Cell]] = [("stack", "stack"), ("layer", "layer")]
+    if options.per_head:
+        columns.append(("head", lambda line: "all" if is_missing(line["head"]) else line["head"]))
+    columns += [
+        ("symmetry", "symmetry:+.3f"),
+        ("other", "symmetry_other:+.3f"),
+        ("change", f"change:{FORM}"),
+        ("cosine", "cosine:+.3f"),
+    ]
+    if options.per_head:
+        columns += [(name.replace("_", " "), f"{name}:.3f") for name in OVERLAPS[options.circuit]]
+    else:
+        columns += [("heads' median", f"heads:{FORM}"), ("largest (head)", "largest")]
+    expendable = ["other", "symmetry", "cosine"]
+    if frame["stack"].nunique() == 1:
+        expendable.insert(0, "stack")
+    print_table(lines, columns, title=printable(title), section=["stack"], texts=["stack"], expendable=expendable)
+    _print_most_changed(frame, options)
+
+
+def _print_most_changed(frame: pd.DataFrame, options: CompareOptions) -> None:
+    """Print the layers and the heads that changed most."""
+    known = frame.dropna(subset="change")
+    if known.empty:
+        sys.stdout.write("no changes: the models have other sizes, or other layers\n")
+        return
+    is_head = known["head"].notna()
+    stacks = frame["stack"].nunique() > 1
+    layers = known[~is_head].nlargest(MOST_CHANGED, "change")
+    named = [
+        f"{row['stack'] + ' ' if stacks else ''}{row['layer']} ({format_number(row['change'], FORM)})"
+        for _, row in layers.iterrows()
+    ]
+    Terminal().print(f"layers that changed most: {', '.join(named)}")
+    columns: list[tuple[str, Cell]] = [("stack", "stack")] if stacks else []
+    columns += [("layer", "layer"), ("head", "head"), ("change", f"change:{FORM}"), ("cosine", "cosine:+.3f")]
+    columns += [(name.replace("_", " "), f"{name}:.3f") for name in OVERLAPS[options.circuit]]
+    heads = known[is_head].nlargest(MOST_CHANGED, "change")
+    print_table(heads, columns, title="\nheads that changed most", texts=["stack"], rule="tight")
+
+
+def _print_models(frames: list[pd.DataFrame]) -> None:
+    """Print a line for each other model."""
+    lines: list[dict[str, Any]] = []
+    for frame in frames:
+        is_head = frame["head"].notna()
+        layers = frame[~is_head]
+        heads = frame[is_head].dropna(subset="change")
+        line: dict[str, Any] = {"other": frame.attrs["other"], "layers": layers["change"].median()}
+        line |= {"layer": _name_place(layers, ["layer"]), "heads": heads["change"].median()}
+        line |= {"head": _name_place(heads, ["layer", "head"]), "cosine": layers["cosine"].median()}
+        lines.append(line)
+    columns: dict[str, Cell] = {
+        "other model": "other",
+        "layers' median": f"layers:{FORM}",
+        "largest (layer)": "layer",
+        "cosine": "cosine:+.3f",
+        "heads' median": f"heads:{FORM}",
+        "largest (head)": "head",
+    }
+    title = printable(f"changes from {frames[0].attrs['model']}")
+    print_table(lines, columns, title=title, expendable=["heads' median", "cosine", "largest (layer)"])
+
+
+def _name_place(rows: pd.DataFrame, place: list[str]) -> str:
+    """The largest change of some rows, and where it is."""
+    largest = rows.dropna(subset="change").nlargest(1, "change").to_dict("records")
+    if not largest:
+        return format_number(None)
+    [row] = largest
+    return f"{format_number(row['change'], FORM)} ({'.'.join(str(row[name]) for name in place)})"
+
+
+def _print_notes(frame: pd.DataFrame, verbosity: Verbosity, *, several: bool) -> None:
+    """Print on stderr what layers and heads have notes about."""
+    name = f"{frame.attrs['other']}: " if several else ""
+    groups = list(frame[frame["note"] != ""].groupby(["stack", "note"], sort=False))
+    if len(groups) > MOST_NOTES:
+        verbosity.note(f"note: {name}the column note has {len(groups)} different notes, such as these")
+    for (stack, note), members in groups[:MOST_NOTES]:
+        verbosity.note(f"note: {name}{stack}, {name_layers(members['layer'])}: {note}")
