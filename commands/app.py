@@ -60,6 +60,9 @@ COMMANDS = {
     "compose": SubCommand(
         READ, "Measure how much of what each head writes the heads of later layers read, by the weights alone."
     ),
+    "lineage": SubCommand(
+        READ, "Test whether models share an origin: whether their initial weights were drawn independently."
+    ),
     "gradients": SubCommand(
         READ, "Score the updates that a text asks of every query-key matrix: where its scores come from."
     ),

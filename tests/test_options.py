@@ -10,6 +10,7 @@ import pytest
 
 import attngeo
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
+from attngeo.changes.lineage_options import LineageOptions
 from attngeo.checkpoints.access import HubAccess
 from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.circuits.word_options import WordOptions
@@ -31,6 +32,7 @@ FUNCTIONS = {
     ScoreOptions: attngeo.score, AnalogyOptions: attngeo.analogy, NearestOptions: attngeo.nearest,
     WordOptions: attngeo.words,
     ComposeOptions: attngeo.compose,
+    LineageOptions: attngeo.lineage,
     CbowOptions: train_cbow, PlotOptions: attngeo.plot,
     ComparisonOptions: attngeo.pretrain.compare, GradientOptions: measure, PositionOptions: measure_positions,
     HubAccess: attngeo.open_embedding,

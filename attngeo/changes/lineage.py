@@ -155,6 +155,7 @@ def relate_candidate(candidate: Model, session: Session, *, model: Model, option
 def build_lineage(results: Sequence[Kept], options: LineageOptions) -> pd.DataFrame:
     """The table of the rows of all candidates."""
     rows = [row for kept in results for row in kept.rows]
-    frame = build_frame(Kept(rows, results[0].about), LINEAGE_COLUMNS, options, None)
+    about = results[0].about if results else {"model": "", "device": ""}
+    frame = build_frame(Kept(rows, about), LINEAGE_COLUMNS, options, None)
     frame.attrs = {"title": "Lineage"} | frame.attrs
     return frame.astype({"related": "boolean"} | dict.fromkeys(LINEAGE_NUMBERS, "float64"))

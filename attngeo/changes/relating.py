@@ -124,7 +124,8 @@ def _pair_sites(one: tuple[TensorStore, Sites], two: tuple[TensorStore, Sites]) 
         for stack, reason in fixed.items():
             kept = [pair for pair in alike if stack not in (pair[0].stack, pair[1].stack)]
             if not kept:
-                return _Comparison([], [f"the test does not apply: {in_utf8(store.ref)}: {reason}"])
+                reasons = "; ".join(f"{stack}: {why}" for stack, why in fixed.items())
+                return _Comparison([], [f"the test does not apply: {in_utf8(store.ref)}: {reasons}"])
             if len(kept) < len(alike):
                 notes.append(f"{stack} left out: {reason}")
             alike = kept

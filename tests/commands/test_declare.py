@@ -9,6 +9,7 @@ from attngeo.commands.app import COMMANDS as COMMANDS_BY_NAME, load_command
 from conftest import Command
 
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
+from attngeo.changes.lineage_options import LineageOptions
 from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.circuits.word_options import WordOptions
 from attngeo.embeddings.options import CbowOptions
@@ -20,6 +21,7 @@ from attngeo.scores.options import ScoreOptions
 COMMANDS: dict[str, type[Options]] = {
     "score": ScoreOptions, "analogy": AnalogyOptions, "nearest": NearestOptions, "cbow": CbowOptions,
     "gradients": GradientOptions, "positions": PositionOptions, "words": WordOptions, "compose": ComposeOptions,
+    "lineage": LineageOptions,
 }  # fmt: skip
 
 

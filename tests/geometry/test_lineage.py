@@ -44,7 +44,7 @@ def choose(form: Form, order: Tensor) -> Form:
 
 
 def search_matching(cosines: Tensor) -> float:
-    """The mean cosine of the greedy matching, of heads in groups of two: every step looks at all pairs that are left."""
+    """The mean cosine of the greedy matching of heads in groups of two: each step looks at all pairs that are left."""
     left = {(h, g) for h in range(HEADS) for g in range(HEADS)}
     groups: dict[int, int] = {}
     chosen = []
@@ -92,13 +92,10 @@ def test_without_rotation_forms_are_products_of_queries_and_keys() -> None:
 def test_heads_in_another_order_rotated_inside_pairs_and_rescaled_are_the_same(layout: PairLayout) -> None:
     form = draw(1)
     angles = torch.linspace(0.3, 2.0, len(layout.rotates), dtype=torch.float64)
-    turned = []
-    for x in (form.left, form.right):
-        turned.append(
-            rotate(x, angles.cos(), angles.sin(), interleaved=layout.interleaved, start=layout.start)
-            if len(angles)
-            else x
-        )
+    turned = [
+        rotate(x, angles.cos(), angles.sin(), interleaved=layout.interleaved, start=layout.start)
+        for x in (form.left, form.right)
+    ]
     changed = Form(3 * turned[0][[3, 2, 1, 0]], turned[1][[1, 0]] / 7, GROUPS)
     found = layer_similarities(form, changed, (layout, layout), ALL)
     assert found[0].item() == pytest.approx(1, abs=1e-12)

@@ -32,6 +32,7 @@ REQUESTED = {
     "pretrain": 'options = { model = "config.json", data = "text.txt", compare = ["default", "symmetric"], seeds = 2, '
     "steps = 2, batch_size = 8, seq_len = 16, vocab_size = 120 }",
     "compose": 'models = ["demo:encoder"]\noptions = { kind = "k", from_layers = "0" }',
+    "lineage": 'models = ["demo:encoder", "demo:decoder", "demo:minilm"]\noptions = { permutations = 19 }',
     "gradients": 'models = ["demo:encoder"]\noptions = { sequences = 2, seq_len = 16 }',
     "positions": 'models = ["demo:encoder", "demo:decoder"]\noptions = { layers = [0] }',
     "theory": 'statements = ["lemma-1"]',
@@ -43,7 +44,7 @@ REQUESTED = {
 }
 
 # Those that consist of runs, which several processes can share.
-STUDIES, JOBS = {"score", "positions", "pretrain", "simulate", "auto-mpg", "efa"}, 4
+STUDIES, JOBS = {"score", "positions", "lineage", "pretrain", "simulate", "auto-mpg", "efa"}, 4
 
 
 @pytest.fixture
