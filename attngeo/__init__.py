@@ -9,6 +9,7 @@
     words(model, layer=..., head=...)  the tokens that one head connects
     compose(model)                     how much of what each head writes heads of later layers read
     compare(models)                    what changed from the first of some models to each other one
+    lineage(model, candidates)         whether models share an origin, by a permutation test on their weights
     open_embedding(model)              a table of vectors: token embeddings, or a file of word vectors
     symmetry(wq, wk)                   the two scores of any pair of projections
     directionality(wq, wk)
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from attngeo.analogies.analogy import analogy as analogy
     from attngeo.analogies.nearest import nearest as nearest
     from attngeo.changes.compare import compare as compare
+    from attngeo.changes.lineage import lineage as lineage
     from attngeo.circuits.compose import compose as compose
     from attngeo.circuits.words import words as words
     from attngeo.embeddings.opening import open_embedding as open_embedding

@@ -122,6 +122,10 @@ QUESTIONS = {
             "attngeo.circuits.compose_options:COLUMNS",
         ),
         Question(
+            "lineage", "attngeo.changes.lineage_options:LineageOptions", f"{ANSWERS}:relate_all",
+            "attngeo.changes.lineage_options:LINEAGE_COLUMNS",
+        ),
+        Question(
             "pretrain", f"{ANSWERS}:PretrainTable", f"{ANSWERS}:train", "attngeo.pretrain.curves:list_curve_columns"
         ),
         Question(

@@ -63,6 +63,9 @@ COMMANDS = {
         READ, "Measure how much of what each head writes the heads of later layers read, by the weights alone."
     ),
     "compare": SubCommand(READ, "Show what changed from one model to others: which layers, and which heads."),
+    "lineage": SubCommand(
+        READ, "Test whether models share an origin: whether their initial weights were drawn independently."
+    ),
     "gradients": SubCommand(
         READ, "Score the updates that a text asks of every query-key matrix: where its scores come from."
     ),

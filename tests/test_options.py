@@ -11,6 +11,7 @@ import pytest
 import attngeo
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
 from attngeo.changes.compare_options import CompareOptions
+from attngeo.changes.lineage_options import LineageOptions
 from attngeo.checkpoints.access import HubAccess
 from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.circuits.word_options import WordOptions
@@ -34,6 +35,7 @@ FUNCTIONS = {
     WordOptions: attngeo.words,
     CompareOptions: attngeo.compare,
     ComposeOptions: attngeo.compose,
+    LineageOptions: attngeo.lineage,
     CbowOptions: train_cbow, PlotOptions: attngeo.plot,
     ComparisonOptions: attngeo.pretrain.compare, GradientOptions: measure, PositionOptions: measure_positions,
     HubAccess: attngeo.open_embedding, RevisionOptions: attngeo.score,

@@ -44,6 +44,8 @@ def call_public_functions() -> None:
     attngeo.compare(["demo:encoder", "demo:decoder"], offset=1)  # type: ignore[call-arg]
     attngeo.compose("demo:minilm", kind="k", from_layers=[0], fold_norm=True)
     attngeo.compose("demo:minilm", fold_norms=True)  # type: ignore[call-arg]
+    attngeo.lineage("demo:encoder", ["demo:decoder"], permutations=99, align=True, jobs=2)
+    attngeo.lineage("demo:encoder", "demo:decoder", permutation=99)  # type: ignore[call-arg]
     attngeo.open_embedding("demo:minilm", table="output", offline=True)
     attngeo.open_embedding("demo:minilm", table="middle")  # type: ignore[arg-type]
 

@@ -35,6 +35,14 @@ PADDED = frozenset({
 })  # fmt: skip
 # More rows than positions are these at most.
 MOST_UNUSED = 2
+# Model types whose stored tables of positions are sinusoids that training leaves as they are → the stacks that have
+# them, "" for all. Tables that are computed are not in the checkpoint.
+FIXED_TABLES = {
+    "autoformer": "", "informer": "", "marian": "", "pegasus": "", "time_series_transformer": "", "vit_mae": "",
+    "fsmt": "", "whisper": "encoder",
+}  # fmt: skip
+# Fields of the configuration that make a table of positions such sinusoids.
+FIXED_FIELDS = ("sinusoidal_embeddings", "sinusoidal_pos_embds")
 # Towers of text that the census does not know to be causal: a mask is all that makes them so.
 CAUSAL_TEXTS = frozenset({
     "aimv2_text_model", "clip_text_model", "clipseg_text_model", "git", "groupvit_text_model", "metaclip_2_text_model",
@@ -119,6 +127,27 @@ def find_table(site: AttentionSite, names: Collection[str]) -> str | None:
         if is_in(site.module, part):
             tables[part] = name
     return tables[max(tables, key=len)] if tables else None
+
+
+def find_fixed_positions(site: AttentionSite, names: Collection[str]) -> str:
+    """Why the coordinates of the stream of a site may differ from the start: "" if they are known to be alike.
+
+    Fixed sinusoids give each coordinate a frequency of its own, before any training. Rotary embeddings turn queries and
+    keys, ALiBi and relative terms change logits, and learned positions begin at random: they leave coordinates alike.
+
+    names: of all tensors.
+    """
+    with explain_rotary("correct it"):
+        rotation = find_rotation(site)
+    if isinstance(rotation, SiteRotation) or not rotation.is_known or find_alibi_slopes(site) is not None:
+        return ""
+    if find_table(site, names) is None:
+        return "" if has_relative_terms(names) else "what tells it the positions of tokens is not known"
+    stacks = FIXED_TABLES.get(str(site.section.get("model_type")))
+    is_fixed = stacks is not None and site.stack.startswith(stacks)
+    if is_fixed or any(site.section.get(field) is True for field in FIXED_FIELDS):
+        return "its positions are fixed sinusoids"
+    return ""
 
 
 def first_position(section: Mapping[str, Any], rows: int) -> int:

@@ -18,6 +18,8 @@ from attngeo.analogies.questions import require_questions
 from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes
 from attngeo.changes.compare import compare_pair, list_pairs
 from attngeo.changes.compare_options import CompareOptions
+from attngeo.changes.lineage import build_lineage, check_candidates, relate_candidate
+from attngeo.changes.lineage_options import LINEAGE_NUMBERS, LineageOptions
 from attngeo.checkpoints.local_files import require_model
 from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.embeddings.reference import require_embedding
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # The columns that may name a model or a file.
-NAMING = ("model", "other", "init", "note")
+NAMING = ("model", "other", "candidate", "init", "note")
 # The folder of training runs in a report, and the file in a run's that tells what its data were.
 RUNS, INPUTS = "runs", "inputs.json"
 
@@ -112,6 +114,9 @@ def _refuse_repeated(models: list[str]) -> list[str]:
 Models = Annotated[list[str], Field(min_length=1), AfterValidator(_refuse_repeated)]
 
 
+ModelAndCandidates = Annotated[list[str], Field(min_length=2), AfterValidator(_refuse_repeated)]
+
+
 class _OfRuns(Options):
     """The options of a training run, or of a comparison of runs."""
 
@@ -142,6 +147,19 @@ def measure_positions(options: PositionOptions, workplace: Workplace, *, models:
     """Where each head of some models looks by position alone. A model that fails costs only its rows."""
     chosen = options.replace(**_resolve_source(options, workplace))
     return _ask_each(partial(measure_model, options=chosen), models, workplace)
+
+
+def relate_all(options: LineageOptions, workplace: Workplace, *, models: ModelAndCandidates) -> ResultsAnswer:
+    """Whether the other models share an origin with the first one. A candidate that fails costs only its row."""
+    model, *candidates = models
+    reference = workplace.paths.resolve(model)
+    check_candidates(reference, candidates)
+    return _ask_each(partial(_relate_one, model=reference, options=options), candidates, workplace)
+
+
+def _relate_one(candidate: str, session: Session, *, model: str, options: LineageOptions) -> pd.DataFrame:
+    """The table of lineage of one candidate."""
+    return build_lineage([relate_candidate(candidate, session, model=model, options=options)], options)
 
 
 def _resolve_source(options: SourceOptions, workplace: Workplace) -> dict[str, Any]:
@@ -232,7 +250,7 @@ def measure_gradients(options: GradientOptions, workplace: Workplace, *, models:
 def read_file(options: Options, workplace: Workplace, *, path: Annotated[str, Field(min_length=1)]) -> ResultsAnswer:  # noqa: ARG001 - a file has no options
     """Rows of a file that attngeo wrote. path: relative to the recipe."""
     file = Path(workplace.paths.locate(path))
-    rows = read_results(file, (), "attngeo … -o FILE", numbers=(*number_columns(), *MEASURES))
+    rows = read_results(file, (), "attngeo … -o FILE", numbers=(*number_columns(), *MEASURES, *LINEAGE_NUMBERS))
     digest = hashlib.sha256(read_small_bytes(file, MOST_RESULTS_BYTES)).hexdigest()
     rows.attrs = {"model": path, "sha256": digest}
     return ResultsAnswer.of(rows)

@@ -10,6 +10,7 @@ from conftest import Command
 
 from attngeo.analogies.options import AnalogyOptions, NearestOptions
 from attngeo.changes.compare_options import CompareOptions
+from attngeo.changes.lineage_options import LineageOptions
 from attngeo.circuits.compose_options import ComposeOptions
 from attngeo.circuits.word_options import WordOptions
 from attngeo.embeddings.options import CbowOptions
@@ -22,6 +23,7 @@ COMMANDS: dict[str, type[Options]] = {
     "score": ScoreOptions, "analogy": AnalogyOptions, "nearest": NearestOptions, "cbow": CbowOptions,
     "gradients": GradientOptions, "positions": PositionOptions, "words": WordOptions, "compose": ComposeOptions,
     "compare": CompareOptions,
+    "lineage": LineageOptions,
 }  # fmt: skip
 
 

@@ -127,10 +127,14 @@ def test_a_failed_request_is_repeated_as_often_as_the_option_says(
 
 FUNCTIONS: list[Callable[..., object]] = [
     library.score, library.verify, library.attention_sites, library.query_key_matrix, library.analogy,
-    library.nearest, library.words, library.compose, library.compare, library.open_embedding, library.plot, build_report,
+    library.nearest, library.words, library.compose, library.compare, library.lineage, library.open_embedding,
+    library.plot, build_report,
 ]  # fmt: skip
 # What they take by place, if it is more than a model.
-PLACES = {"nearest": ("demo:minilm", "king"), "plot": ("heatmap", "demo:minilm"), "build_report": ("r.toml", "page")}
+PLACES = {
+    "nearest": ("demo:minilm", "king"), "lineage": ("demo:minilm", "demo:encoder"), "plot": ("heatmap", "demo:minilm"),
+    "build_report": ("r.toml", "page"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)

@@ -86,6 +86,12 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "top": "a report has all pairs; a table selects its rows",
         "fresh": "attngeo cache clear removes what a report would take from the result store",
     },
+    "lineage": {
+        "model": "the first of the key `models` of the results",
+        "candidates": "the others of the key `models` of the results",
+        "models_file": "a recipe lists its models",
+        "fresh": "attngeo cache clear removes what a report would take from the result store",
+    },
     "plot": {
         "inputs": "key `of` or `model` of a figure",
         "width": "figures of a page have the width of the window",

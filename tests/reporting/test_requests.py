@@ -33,6 +33,7 @@ REQUESTED = {
     "steps = 2, batch_size = 8, seq_len = 16, vocab_size = 120 }",
     "compare": 'models = ["demo:encoder", "demo:decoder"]\noptions = { layers = [0], circuit = "ov" }',
     "compose": 'models = ["demo:encoder"]\noptions = { kind = "k", from_layers = "0" }',
+    "lineage": 'models = ["demo:encoder", "demo:decoder", "demo:minilm"]\noptions = { permutations = 19 }',
     "gradients": 'models = ["demo:encoder"]\noptions = { sequences = 2, seq_len = 16 }',
     "positions": 'models = ["demo:encoder", "demo:decoder"]\noptions = { layers = [0] }',
     "theory": 'statements = ["lemma-1"]',
@@ -44,7 +45,7 @@ REQUESTED = {
 }
 
 # Those that consist of runs, which several processes can share.
-STUDIES, JOBS = {"score", "compare", "positions", "pretrain", "simulate", "auto-mpg", "efa"}, 4
+STUDIES, JOBS = {"score", "compare", "positions", "lineage", "pretrain", "simulate", "auto-mpg", "efa"}, 4
 
 
 @pytest.fixture

@@ -1,0 +1,161 @@
+"""From a model and candidates to the table of lineage: the results that are kept, or else those that are computed.
+
+Imports nothing heavy: pandas when a table is made, torch when it is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attngeo import changes
+from attngeo.bounds.names import in_utf8
+from attngeo.changes.lineage_options import LINEAGE_COLUMNS, LINEAGE_NUMBERS, LineageOptions
+from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.identity import identify
+from attngeo.checkpoints.local_files import require_model
+from attngeo.checkpoints.reference import Model
+from attngeo.errors import UsageError
+from attngeo.keywords import takes_after_two
+from attngeo.progress import Progress, ProgressCallback
+from attngeo.scores.score import VERSION, build_frame
+from attngeo.session import ResultOptions, Session, StudyOptions
+from attngeo.studies.engine import run_study
+from attngeo.studies.models import list_models
+from attngeo.studies.results import Kept, locate_record
+from attngeo.studies.run import require_all
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class LineageKeywords(LineageOptions, HubAccess, ResultOptions, StudyOptions):
+    """The keywords of `lineage`."""
+
+    options: LineageOptions | None = None
+    hub: HubAccess | None = None
+    results: ResultOptions | None = None
+    study: StudyOptions | None = None
+    progress: ProgressCallback | None = None
+
+
+@takes_after_two(LineageKeywords)
+def lineage(  # noqa: D417 - the keywords are those of a session
+    model: Model, candidates: Model | Sequence[Model], options: LineageOptions, *, session: Session
+) -> pd.DataFrame:
+    """Whether each candidate shares an origin with a model, by a permutation test on queries and keys.
+
+    The null hypothesis is that the initial weights of both models were drawn independently. The statistic is the mean
+    cosine of the forms M = Wq·Wkᵀ of matched heads, over all rotary offsets; see `attngeo.geometry.lineage`. What was
+    fine-tuned, pruned, quantised or merged from the same weights is related, and so is what was trained on other data
+    from the same initial weights. The test does not tell which of two models came first, and does not see a stream that
+    was rotated: no evidence is no evidence of independence.
+
+    Args:
+        model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
+        candidates: one such model or several, with globs of revisions. One that fails raises its error after the others
+            are tested and kept.
+        options: how it is tested; its fields are keywords, too:
+            {options}
+        hub: access to the Hub; its fields are keywords, too:
+            {hub}
+        results: kept results; its field is a keyword, too:
+            {results}
+        study: how several candidates are tested; its fields are keywords, too:
+            {study}
+        progress: called before each file and layer.
+
+    Returns:
+        A DataFrame with one row for each candidate. Its columns are
+        `attngeo.changes.lineage_options.LINEAGE_COLUMNS`:
+
+            related      whether z is above 10; missing if the test does not apply, or if every head has the singular
+                         values of one of the other model, as in a rotated copy
+            similarity   the mean cosine of matched heads, in [−1, 1]; of models that are wider than 512, on as many
+                         coordinates of the stream, drawn at random
+            p_value      share of the permutations with at least this similarity, the observed one included
+            z            standard deviations above the mean of the permutations
+            layers       those that were compared: both models have them, by stack and number, with heads of one size
+            note         what the outcome means, and caveats; why numbers are missing
+
+        Its `attrs` say how it was made.
+
+    Raises:
+        ModelUnavailableError: a model cannot be found or reached.
+        CheckpointError: a model cannot be read.
+        UsageError: a value is outside its limits, there is no candidate, or one is given twice or is the model itself.
+        MissingPackageError: `align` requires scipy, and it is not installed.
+
+    >>> import attngeo
+    >>> rows = attngeo.lineage("demo:encoder", "demo:decoder")
+    >>> rows.related.tolist(), rows.p_value.item() <= 1
+    ([False], True)
+    """
+    listed = [candidates] if isinstance(candidates, str) or not isinstance(candidates, Sequence) else candidates
+    models: list[Model] = []
+    for candidate in listed:
+        models += list_models([candidate], hub=session.hub) if isinstance(candidate, str) else [candidate]
+    check_candidates(model, models)
+    names = [str(one) if isinstance(one, str | Path) else type(one).__name__ for one in models]
+    run = partial(relate_candidate, model=model, options=options)
+    outcomes = require_all(run_study(run, models, session, names=names))
+    return build_lineage([outcome.result for outcome in outcomes if outcome.result is not None], options)
+
+
+def check_candidates(model: Model, candidates: Sequence[Model]) -> None:
+    """Raise UsageError unless there are candidates, each is given once, and none is the model itself.
+
+    Raises ModelUnavailableError if the model is missing, before each candidate is compared with it.
+    """
+    if not candidates:
+        raise UsageError("no candidates are given, expected at least one")
+    seen = [_name(model)]
+    for candidate in candidates:
+        name = _name(candidate)
+        if name == seen[0]:
+            raise UsageError(f"{candidate!s:.200} is the model itself, expected other models as candidates")
+        if name in seen:
+            raise UsageError(f"{candidate!s:.200} is given twice, expected each candidate once")
+        seen.append(name)
+    require_model(model)
+
+
+def _name(model: Model) -> str | int:
+    """What tells models apart: references by their text, models in memory by themselves."""
+    return str(model) if isinstance(model, str | Path) else id(model)
+
+
+def relate_candidate(candidate: Model, session: Session, *, model: Model, options: LineageOptions) -> Kept:
+    """The row of one candidate, with the names as they are given, and how it was made."""
+    require_model(candidate)
+    identity = identify(model, session.hub)
+    other = identify(candidate, session.hub)
+    if identity is None or other is None:
+        return changes.relate_models(model, candidate, options, session)
+    content = {"content": identity.content, "candidate": other.content, "version": VERSION}
+    record = locate_record(
+        "lineage",
+        content | {"options": dict(options)},
+        is_current=lambda: identity.is_current() and other.is_current(),
+        about=content,
+    )
+    kept = None if record is None or session.results.fresh else record.load()
+    if kept is None:
+        kept = changes.relate_models(identity.ref, other.ref, options, session)
+        if record is not None:
+            record.keep(*kept)
+    else:
+        session.progress(Progress("kept", f"lineage of {kept.about['made']} from the result store"))
+    names = {"model": in_utf8(identity.ref.text), "candidate": in_utf8(other.ref.text)}
+    return Kept([row | names for row in kept.rows], kept.about | {"model": names["model"]})
+
+
+def build_lineage(results: Sequence[Kept], options: LineageOptions) -> pd.DataFrame:
+    """The table of the rows of all candidates."""
+    rows = [row for kept in results for row in kept.rows]
+    about = results[0].about if results else {"model": "", "device": ""}
+    frame = build_frame(Kept(rows, about), LINEAGE_COLUMNS, options, None)
+    frame.attrs = {"title": "Lineage"} | frame.attrs
+    return frame.astype({"related": "boolean"} | dict.fromkeys(LINEAGE_NUMBERS, "float64"))

@@ -1,0 +1,30 @@
+"""Options and columns of `attngeo.lineage`. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from attngeo.options import COMPUTATION, Options, option
+
+# One row for each candidate.
+LINEAGE_COLUMNS = ("model", "candidate", "related", "similarity", "p_value", "z", "layers", "note")
+LINEAGE_NUMBERS = ("similarity", "p_value", "z")
+# Seeds that torch takes.
+LARGEST_SEED = 2**63 - 1
+
+
+class LineageOptions(Options):
+    """How it is tested whether two models share an origin. Raises UsageError for a value outside its limits."""
+
+    permutations: int = option(
+        199,
+        "Number of random permutations; the smallest p is 1/(1 + N)",
+        panel=COMPUTATION,
+        metavar="N",
+        least=19,
+        most=100_000,
+    )
+    align: bool = option(
+        False,
+        "Find a permuted stream: first assign its coordinates to each other by the token embeddings; requires scipy",
+        panel=COMPUTATION,
+    )
+    seed: int = option(0, "Seed of the permutations", panel=COMPUTATION, metavar="N", least=0, most=LARGEST_SEED)

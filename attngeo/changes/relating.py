@@ -1,0 +1,230 @@
+"""The row of one candidate in the table of lineage: both models are read side by side, few layers in memory."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import torch
+
+from attngeo import embeddings
+from attngeo.bounds.machine import available_memory
+from attngeo.bounds.names import in_utf8
+from attngeo.changes.forms import pair_layout
+from attngeo.changes.lineage_options import LINEAGE_NUMBERS, LineageOptions
+from attngeo.checkpoints.opening import open_store
+from attngeo.checkpoints.reference import Model
+from attngeo.checkpoints.store import TensorStore
+from attngeo.errors import about
+from attngeo.geometry.forms import Form
+from attngeo.geometry.lineage import (
+    MOST,
+    Coordinates,
+    Judgement,
+    draw_coordinates,
+    have_equal_spectra,
+    judge,
+    layer_similarities,
+)
+from attngeo.geometry.offsets import PairLayout
+from attngeo.layouts.layout import AttentionSite
+from attngeo.layouts.names import name_layers
+from attngeo.layouts.positions import find_fixed_positions
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
+from attngeo.scores.computing import describe_making
+from attngeo.scores.projections import key_heads_of, projections
+from attngeo.scores.read_ahead import read_ahead
+from attngeo.scores.weights import sites_of
+from attngeo.session import Session
+from attngeo.studies.results import Kept
+
+log = logging.getLogger(__name__)
+
+CPU = torch.device("cpu")
+# Beyond this many standard deviations, models are related. Strangers reach 3, also if they are aligned first.
+LEAST_Z = 10
+NULL = "null: initial weights drawn independently"
+RELATED = f"{NULL}, is rejected; which of the two came first cannot be told"
+NO_EVIDENCE = f"no evidence: this test does not see a rotated stream; {NULL}"
+ROTATED = "cannot say: may be a rotated copy, every head has the same singular values"
+NO_CHANGE = "the test does not apply: permuted coordinates give the same similarity"
+Row = dict[str, Any]
+# Stack and layer → the attention site.
+Sites = dict[tuple[str, int], AttentionSite]
+
+
+class _Comparison(NamedTuple):
+    """What is compared: pairs of sites of both models, and notes. The pairs are empty if the test does not apply."""
+
+    pairs: list[tuple[AttentionSite, AttentionSite]]
+    notes: list[str]
+
+
+class _Layer(NamedTuple):
+    """The heads of a site, which of their dimensions rotate, and a note."""
+
+    form: Form
+    layout: PairLayout
+    note: str
+
+
+def relate_models(model: Model, candidate: Model, options: LineageOptions, session: Session) -> Kept:
+    """The row of a candidate, and how it was made; see `attngeo.lineage`."""
+    started = time.perf_counter()
+    with (
+        closing(open_store(model, session.hub)) as store,
+        closing(open_store(candidate, session.hub)) as other,
+        torch.inference_mode(),
+    ):
+        sites = _find_sites(store, session.progress)
+        other_sites = _find_sites(other, session.progress)
+        comparison = _pair_sites((store, sites), (other, other_sites))
+        row: Row = {"model": in_utf8(store.ref), "candidate": in_utf8(other.ref), "related": None}
+        row |= dict.fromkeys(LINEAGE_NUMBERS) | {"layers": "", "note": "; ".join(comparison.notes)}
+        if comparison.pairs:
+            row |= _test(store, other, comparison, options, session)
+        description = describe_making(store, list(sites.values()), options, CPU)
+    log.info("%s, %s: %s in %.1f s", store.ref, other.ref, row["layers"] or row["note"], time.perf_counter() - started)
+    return Kept([row], description)
+
+
+def _find_sites(store: TensorStore, report: ProgressCallback) -> Sites:
+    """The self-attention of a model: queries and keys of other widths are of two streams."""
+    sites, _ = sites_of(store, progress=lambda file: report(Progress("download", file)))
+    by_place: Sites = {}
+    for site in sites:
+        if not site.is_cross and site.d_model == site.key_width:
+            by_place.setdefault((site.stack, site.layer), site)
+    return by_place
+
+
+def _pair_sites(one: tuple[TensorStore, Sites], two: tuple[TensorStore, Sites]) -> _Comparison:
+    """The layers that both models have, by stack and number; by number alone if each model has one stack."""
+    places = [{stack for stack, _ in sites} for _, sites in (one, two)]
+    sites, other_sites = one[1], two[1]
+    if len(places[0]) == len(places[1]) == 1:
+        stack = min(places[0])
+        other_sites = {(stack, layer): site for (_, layer), site in other_sites.items()}
+    common = [place for place in sites if place in other_sites]
+    if not common:
+        return _Comparison([], [f"the test does not apply: no layer in common, {_name(sites)} and {_name(two[1])}"])
+    pairs = [(sites[place], other_sites[place]) for place in common]
+    alike = [(site, other) for site, other in pairs if _shape(site) == _shape(other)]
+    if not alike:
+        shapes = " and ".join(_describe_shape(site) for site in pairs[0])
+        return _Comparison([], [f"the test does not apply: heads of other sizes, {shapes}"])
+    notes = []
+    if len(alike) < len(pairs):
+        notes.append(f"layers whose heads have other sizes, left out: {len(pairs) - len(alike)}")
+    for store, of_model in (one, two):
+        fixed = _find_fixed(store, of_model)
+        for stack, reason in fixed.items():
+            kept = [pair for pair in alike if stack not in (pair[0].stack, pair[1].stack)]
+            if not kept:
+                reasons = "; ".join(f"{stack}: {why}" for stack, why in fixed.items())
+                return _Comparison([], [f"the test does not apply: {in_utf8(store.ref)}: {reasons}"])
+            if len(kept) < len(alike):
+                notes.append(f"{stack} left out: {reason}")
+            alike = kept
+    return _Comparison(alike, notes)
+
+
+def _find_fixed(store: TensorStore, sites: Sites) -> dict[str, str]:
+    """The stacks whose coordinates may differ from the start, and why."""
+    reasons: dict[str, list[str]] = {}
+    with about(store.ref):
+        for site in sites.values():
+            reasons.setdefault(site.stack, []).append(find_fixed_positions(site, store.names))
+    # Of some models, only some layers rotate: their stack has positions.
+    return {stack: of_stack[0] for stack, of_stack in reasons.items() if all(of_stack)}
+
+
+def _shape(site: AttentionSite) -> tuple[int, ...]:
+    return site.heads, site.key_heads, site.head_dim, site.d_model
+
+
+def _describe_shape(site: AttentionSite) -> str:
+    heads, key_heads, head_dim, d_model = _shape(site)
+    return f"{heads} of {head_dim} over {key_heads} in a width of {d_model}"
+
+
+def _name(sites: Sites) -> str:
+    """Layers by their stacks."""
+    stacks: dict[str, list[int]] = {}
+    for stack, layer in sites:
+        stacks.setdefault(stack, []).append(layer)
+    return ", ".join(f"{stack} {name_layers(layers)}" for stack, layers in stacks.items()) or "no self-attention"
+
+
+def _test(
+    store: TensorStore, other: TensorStore, comparison: _Comparison, options: LineageOptions, session: Session
+) -> Row:
+    """The columns of the test."""
+    notes = list(comparison.notes)
+    alignment = embeddings.align_streams(store, other) if options.align else None
+    if options.align:
+        notes.append(
+            f"coordinates assigned by {alignment.rows} rows of embeddings, so that p is too small for strangers"
+            if alignment is not None
+            else "not aligned: embeddings of other widths"
+        )
+    drawn: dict[int, Coordinates] = {}
+    total = torch.zeros(1 + options.permutations, dtype=torch.float64)
+    are_equal = True
+    for layer, other_layer in _read_layers(store, other, comparison, session):
+        width = layer.form.left.shape[2]
+        if width not in drawn:
+            drawn[width] = draw_coordinates(width, options.permutations, options.seed)
+        kept = None
+        if alignment is not None and len(alignment.order) == width:
+            kept = alignment.order[drawn[width].kept]
+        layouts = (layer.layout, other_layer.layout)
+        total += layer_similarities(layer.form, other_layer.form, layouts, drawn[width], kept)
+        are_equal = are_equal and have_equal_spectra(layer.form, other_layer.form)
+        notes += [note for note in (layer.note, other_layer.note) if note]
+    notes += [f"{MOST} of {width} coordinates, drawn at random" for width in drawn if width > MOST]
+    judgement = judge(total / len(comparison.pairs))
+    related, reason = _decide(judgement, are_equal=are_equal)
+    layers = _name({(site.stack, site.layer): site for site, _ in comparison.pairs})
+    note = "; ".join(dict.fromkeys([reason, *notes]))
+    numbers = dict(zip(LINEAGE_NUMBERS, judgement, strict=True))
+    return {"related": related, **numbers, "layers": layers, "note": note}
+
+
+def _read_layers(
+    store: TensorStore, other: TensorStore, comparison: _Comparison, session: Session
+) -> Generator[tuple[_Layer, _Layer]]:
+    """The heads of each pair of sites."""
+    memory = max(available_memory() // 8 // session.study.jobs, 1)
+    sites, other_sites = ([pair[i] for pair in comparison.pairs] for i in (0, 1))
+    with (
+        closing(_read_model(store, sites, memory, session.progress)) as ours,
+        closing(_read_model(other, other_sites, memory, ignore_progress)) as theirs,
+    ):
+        yield from zip(ours, theirs, strict=True)
+
+
+def _read_model(
+    store: TensorStore, sites: list[AttentionSite], memory: int, report: ProgressCallback
+) -> Generator[_Layer]:
+    """The heads of each site of one model."""
+    with about(store.ref):
+        for site, tensors in read_ahead(store, sites, device=CPU, memory=memory, report=report):
+            q, k, _ = projections(site, tensors, dtype=torch.float32)
+            tensors.clear()
+            layout, note = pair_layout(site)
+            yield _Layer(Form(q, k, key_heads_of(site, "corrected")), layout, note)
+
+
+def _decide(judgement: Judgement, *, are_equal: bool) -> tuple[bool | None, str]:
+    """Whether the models are related, and in words; None if that cannot be said. are_equal: all spectra."""
+    if judgement.z > LEAST_Z:
+        return True, RELATED
+    if are_equal:
+        return None, ROTATED
+    if judgement.z != judgement.z:
+        return None, NO_CHANGE
+    return False, NO_EVIDENCE

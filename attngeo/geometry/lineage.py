@@ -1,0 +1,219 @@
+"""Whether the forms of two models share coordinates of the stream more than chance gives: a permutation test.
+
+The similarity of two models is the mean, over layers and pairs of matched heads, of the cosine of their forms over all
+rotary offsets (see `offsets`). If initial weights were drawn independently, and all coordinates of the stream alike, a
+permutation of the coordinates of one of them, the same in all layers, gives a model that is as likely as itself. So the
+similarities with permuted coordinates, each with heads matched anew, are those that chance gives:
+
+    p = (1 + #{permuted ≥ observed})/(1 + permutations),   z = (observed − mean)/sd of the permuted ones
+
+The test is exact for permutations of a part of the coordinates, too, if the part is chosen without looking: MOST of
+them at most are kept in both models, and the forms are those of these rows and columns. What a permutation costs grows
+with the number of coordinates, and that of forms that stand still with its square; the smallest p does not depend on
+it, and 512 of 4096 coordinates leave z of related models far above that of strangers. Models of a width of at most 512
+are compared as a whole.
+
+Source: Zhu et al. 2025, Independence tests for language models (arXiv 2502.12292).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attngeo.geometry.forms import Form
+from attngeo.geometry.matching import match_heads
+from attngeo.geometry.offsets import STILL, OffsetForm, PairLayout, head_forms
+from attngeo.geometry.spectra import to_float64
+
+# Coordinates of the stream that are compared at most.
+MOST = 512
+# A smaller standard deviation of permuted similarities is rounding: permutations change nothing.
+LEAST_DEVIATION = 1e-9
+# Spectra of two heads are equal if they differ by less than this, relative to their norm. Rounding random weights to
+# bfloat16 changes a spectrum by 1e-4 of its norm, and to 8 bits by 2e-4 to 5e-4; the two most similar of 32 × 32
+# independent random heads of 4096 inputs differ by 2e-3.
+EQUAL_SPECTRA = 1e-3
+
+
+class Coordinates(NamedTuple):
+    """Which coordinates of the stream are compared, and in which orders.
+
+    Attributes:
+        kept: their numbers, [count], in ascending order.
+        orders: permutations of these, [permutations, count], of the numbers from 0.
+    """
+
+    kept: Tensor
+    orders: Tensor
+
+
+class Judgement(NamedTuple):
+    """The outcome of a permutation test.
+
+    Attributes:
+        similarity: the observed one, in [−1, 1]; NaN if it is not finite.
+        p_value: in (0, 1]; NaN if permutations change nothing.
+        z: standard deviations above the mean of the permuted similarities; NaN as for the p-value.
+    """
+
+    similarity: float
+    p_value: float
+    z: float
+
+
+def draw_coordinates(width: int, permutations: int, seed: int, most: int = MOST) -> Coordinates:
+    """Coordinates of a stream of this width, and permutations of them, drawn at random."""
+    generator = torch.Generator().manual_seed(seed)
+    kept = torch.randperm(width, generator=generator)[:most].sort().values
+    orders = [torch.randperm(len(kept), generator=generator) for _ in range(permutations)]
+    return Coordinates(kept, torch.stack(orders))
+
+
+class _LayerForms(NamedTuple):
+    """The heads of a layer on some coordinates of the stream. The last axis is that of heads: it is permuted fastest.
+
+    queries: q₁ + i·q₂ of each pair that turns, [pairs, n, heads]. keys: k₁ + i·k₂, [pairs, n, key heads]. still: the
+    form of what stands still of each head, [n, n, heads]; None if all dimensions turn. key_heads: of each head.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    still: Tensor | None
+    key_heads: list[int]
+
+    def permute(self, order: Tensor) -> _LayerForms:
+        """The heads with their coordinates in another order."""
+        still = None if self.still is None else self.still[order[:, None], order]
+        queries = self.queries.index_select(1, order)
+        keys = self.keys.index_select(1, order)
+        return _LayerForms(queries, keys, still, self.key_heads)
+
+
+def _build_forms(form: Form, layout: PairLayout, kept: Tensor) -> _LayerForms:
+    """The heads of a form on the kept coordinates, in double precision."""
+    queries = _split(to_float64(form.left[..., kept]), layout)
+    keys = _split(to_float64(form.right[..., kept]), layout)
+    still = None
+    if queries.still_left.shape[1]:
+        of_heads = queries.still_left.mT @ keys.still_left[form.key_heads]
+        still = of_heads.permute(1, 2, 0).contiguous()
+    return _LayerForms(_by_pairs(queries), _by_pairs(keys), still, form.key_heads)
+
+
+def _split(x: Tensor, layout: PairLayout) -> OffsetForm:
+    """What turns and what stands still of queries or keys [heads, head_dim, n], as the left part of a form."""
+    return head_forms(Form(x, x, list(range(len(x)))), layout)
+
+
+def _by_pairs(forms: OffsetForm) -> Tensor:
+    """The left part of forms that turn, [pairs, n, heads]."""
+    return forms.left[:, 0].permute(1, 2, 0).contiguous()
+
+
+def _multiply(layer: _LayerForms, other: _LayerForms) -> Tensor:
+    """⟨M, M'⟩ of every head of a layer with every head of another one, [heads, other heads].
+
+    As `offsets.inner_products`, but products of keys are computed once for all heads that share them.
+    """
+    queries = layer.queries.mT @ other.queries.conj()
+    keys = layer.keys.mT @ other.keys.conj()
+    of_heads = keys[:, layer.key_heads][:, :, other.key_heads]
+    products = (queries * of_heads.conj()).real.sum(0) / 2
+    if layer.still is not None and other.still is not None:
+        products = products + layer.still.flatten(0, 1).T @ other.still.flatten(0, 1)
+    return products
+
+
+def _norms(layer: _LayerForms) -> Tensor:
+    """‖M‖ of every head, [heads]."""
+    return _multiply(layer, layer).diagonal().clamp(min=0).sqrt()
+
+
+def layer_similarities(
+    form: Form,
+    other: Form,
+    layouts: tuple[PairLayout, PairLayout],
+    coordinates: Coordinates,
+    other_kept: Tensor | None = None,
+) -> Tensor:
+    """The similarity of one layer of two models: as they are, then with the other's coordinates permuted.
+
+    Args:
+        form: heads of one model.
+        other: as many heads of the other model, of the same rank and width, in key groups of the same size.
+        layouts: which of their dimensions rotate, of both; all stand still if these are not as many pairs.
+        coordinates: those to compare.
+        other_kept: the other model's coordinate for each of `coordinates.kept`, [count]; by default the same.
+
+    Returns:
+        [1 + permutations], float64. Heads without a form, zero or not finite, are similar to none.
+    """
+    counts = [int(layout.rotates.sum()) for layout in layouts]
+    if counts[0] != counts[1]:
+        layouts = (STILL, STILL)
+    ours = _build_forms(form, layouts[0], coordinates.kept)
+    theirs = _build_forms(other, layouts[1], coordinates.kept if other_kept is None else other_kept)
+    norms = _norms(ours)[:, None] * _norms(theirs)
+    similarities = []
+    as_they_are = torch.arange(len(coordinates.kept))[None]
+    for order in torch.cat([as_they_are, coordinates.orders]):
+        cosines = _multiply(ours, theirs.permute(order)) / norms
+        cosines = cosines.nan_to_num(nan=0, posinf=0, neginf=0)
+        matched = match_heads(cosines, form.key_heads, other.key_heads)
+        similarities.append(cosines[range(len(matched)), matched].mean())
+    return torch.stack(similarities)
+
+
+def judge(similarities: Tensor) -> Judgement:
+    """The outcome of the test.
+
+    Args:
+        similarities: means over layers: the observed one, then the permuted ones, [1 + permutations].
+
+    >>> import torch
+    >>> judgement = judge(torch.tensor([0.9, 0.1, -0.1, 0.0]))
+    >>> judgement.p_value, round(judgement.z, 1)
+    (0.25, 9.0)
+    """
+    observed = similarities[0]
+    permuted = similarities[1:]
+    deviation = permuted.std()
+    if not deviation >= LEAST_DEVIATION:
+        return Judgement(observed.item(), float("nan"), float("nan"))
+    reached = int((permuted >= observed).sum())
+    p_value = (1 + reached) / (1 + len(permuted))
+    z = (observed - permuted.mean()) / deviation
+    return Judgement(observed.item(), p_value, z.item())
+
+
+def have_equal_spectra(form: Form, other: Form) -> bool:
+    """Whether every head of a layer has the singular values of a head of the other one: a rotated stream keeps them.
+
+    Args:
+        form: heads of one model.
+        other: as many heads of the other model, in key groups of the same size.
+    """
+    spectra = _find_spectra(form)
+    other_spectra = _find_spectra(other)
+    distances = torch.cdist(spectra, other_spectra)
+    matched = match_heads(-distances, form.key_heads, other.key_heads)
+    return bool((distances[range(len(matched)), matched] < EQUAL_SPECTRA).all())
+
+
+def _find_spectra(form: Form) -> Tensor:
+    """The singular values of each head, the smallest first, divided by their norm, [heads, rank].
+
+    From Gram matrices, which is faster than `singular_values`: with A = q·qᵀ = R·Rᵀ, the squares of the singular values
+    of qᵀ·k are the eigenvalues of Rᵀ·B·R, B = k·kᵀ. Their error of 1e-8 of the largest one is far below EQUAL_SPECTRA.
+    """
+    q = to_float64(form.left).nan_to_num(nan=0, posinf=0, neginf=0)
+    k = to_float64(form.right).nan_to_num(nan=0, posinf=0, neginf=0)
+    roots, directions = torch.linalg.eigh(q @ q.mT)
+    factor = directions * roots.clamp(min=0).sqrt()[:, None]
+    key_gram = (k @ k.mT)[form.key_heads]
+    values = torch.linalg.eigvalsh(factor.mT @ key_gram @ factor).clamp(min=0).sqrt()
+    normalised: Tensor = values / values.norm(dim=1, keepdim=True)
+    return normalised

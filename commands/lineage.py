@@ -1,0 +1,129 @@
+"""`attngeo lineage`: whether models share an origin, as a table for people and files for programs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attngeo.changes.lineage import build_lineage, check_candidates, relate_candidate
+from attngeo.changes.lineage_options import LineageOptions
+from attngeo.checkpoints.access import HubAccess
+from attngeo.errors import UsageError
+from attngeo.options import INPUT
+from attngeo.session import ResultOptions, Session, StudyOptions
+from attngeo.studies.models import list_models
+
+from .declare import with_options
+from .outputs import Model, Outputs, Verbosity, complete_models
+from .study import deliver, run_all
+from .tables import Cell, Terminal, is_missing, print_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from attngeo.studies.results import Kept
+    from attngeo.studies.run import RunOutcome
+
+MEANING = (
+    "The null hypothesis is that the initial weights of both models were drawn independently. Related means that it is "
+    "rejected (z above 10): one model descends from the other, or both from the same initial weights. Which came first "
+    "cannot be told. No evidence is not independence: this test does not see a rotated stream."
+)
+ANSWERS = {True: "yes", False: "no evidence"}
+
+Candidates = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CANDIDATE",
+        help="Models that may share its origin; or org/name@step* for all revisions of this pattern",
+        autocompletion=complete_models,
+    ),
+]
+CandidatesFile = Annotated[
+    str | None,
+    typer.Option(
+        "--models",
+        metavar="FILE",
+        help="Take also the candidates of a file, one on each line",
+        rich_help_panel=INPUT,
+    ),
+]
+
+
+@with_options
+def lineage(
+    *,
+    model: Model,
+    candidates: Candidates = None,
+    models_file: CandidatesFile = None,
+    options: LineageOptions,
+    outputs: Outputs,
+    hub: HubAccess,
+    results: ResultOptions,
+    study: StudyOptions,
+    verbosity: Verbosity,
+) -> None:
+    """Test whether models share an origin: whether their initial weights were drawn independently.
+
+    Similarity is the mean cosine of the query-key matrices of matched heads, over all rotary offsets. It is compared
+    with that of models whose coordinates are permuted: p is the share of these that reach it, z its distance from them
+    in standard deviations. Related means z above 10. It is missing if the test does not apply: other widths, fixed
+    sinusoidal positions, or a copy that may be rotated. Reads queries and keys only, and with --align the first rows of
+    the token embeddings. The test is that of Zhu et al. 2025 (Independence tests for language models).
+
+    Examples:
+        attngeo lineage demo:encoder demo:decoder
+        attngeo lineage mistralai/Mistral-7B-v0.1 HuggingFaceH4/zephyr-7b-beta -o lineage.csv
+        attngeo lineage ./base ./merged ./pruned --align
+        attngeo lineage ./base --models candidates.txt --jobs 4
+    """
+    outputs.check(model, models_file)
+    if not candidates and models_file is None:
+        raise UsageError("Missing argument 'CANDIDATE...', or --models FILE (see attngeo lineage --help)")
+    listed = list_models(candidates or [], models_file, hub=hub)
+    outputs.check(*listed)
+    check_candidates(model, listed)
+    alone = len(listed) == 1
+    outcomes = run_all(
+        listed[0] if alone else "lineage",
+        partial(relate_candidate, model=model, options=options),
+        listed,
+        Session(hub=hub, study=study, results=results),
+        verbosity,
+        unit="candidates",
+        alone=alone,
+        note=partial(_report_outcome, verbosity=verbosity, alone=alone),
+    )
+    kept = [outcome.result for outcome in outcomes if outcome.result is not None]
+    deliver(build_lineage(kept, options), outcomes, outputs, partial(_print, verbosity=verbosity))
+
+
+def _report_outcome(outcome: RunOutcome[Kept], verbosity: Verbosity, *, alone: bool) -> None:
+    """Report on stderr that the outcome of a single candidate comes from the result store."""
+    if alone:
+        for text in outcome.notes:
+            verbosity.note(f"{outcome.name}: {text}; --fresh computes it again")
+
+
+def _print(rows: pd.DataFrame, verbosity: Verbosity) -> None:
+    """Print a line for each candidate, and what related means. Notes are on stderr."""
+    columns: dict[str, Cell] = {
+        "candidate": "candidate",
+        "related": _show_answer,
+        "similarity": "similarity:+.3f",
+        "p": "p_value:.3g",
+        "z": "z:+.1f",
+        "layers": "layers",
+    }
+    texts = ["candidate", "related", "layers"]
+    print_table(rows, columns, title=rows["model"].iloc[0], texts=texts, expendable=["layers", "p"])
+    Terminal().print(MEANING)
+    for row in rows.to_dict("records"):
+        verbosity.note(f"note: {row['candidate']}: {row['note']}")
+
+
+def _show_answer(row: dict[str, Any]) -> str:
+    related = row["related"]
+    return "cannot say" if is_missing(related) else ANSWERS[bool(related)]

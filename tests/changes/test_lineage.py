@@ -1,0 +1,322 @@
+"""`attngeo.lineage`: which models are related, what the test does not see and says so, and what is read and kept."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from support.checkpoints import CONFIG, weights, write_single
+from support.hub_client import reach_hub
+from support.hub_server import serve
+from support.messages import refuses
+from support.origins import (
+    Tensors,
+    add_noise,
+    permutation,
+    prune,
+    reorder_heads,
+    rotation,
+    round_to,
+    turn_stream,
+    write_model,
+)
+from support.packing import PACKINGS, pack_state
+from support.tiny_models import TINY_MODELS
+
+import attngeo
+from attngeo.changes.lineage_options import LINEAGE_COLUMNS
+from attngeo.checkpoints.opening import open_store
+from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
+from attngeo.geometry.lineage import draw_coordinates
+from attngeo.geometry.matching import match_heads
+from attngeo.layouts.positions import find_fixed_positions, find_table
+from attngeo.progress import Progress
+from attngeo.scores.weights import sites_of
+
+Built = Callable[[str], Any]
+Saved = Callable[[str], Path]
+LAYERS, HEADS, KEY_HEADS, HEAD_DIM, WIDTH = 3, 4, 2, 8, 64
+MODEL = {
+    "model_type": "llama", "hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS,
+    "head_dim": HEAD_DIM, "num_hidden_layers": LAYERS,
+}  # fmt: skip
+
+
+def draw(seed: int, layers: int = LAYERS, width: int = WIDTH) -> Tensors:
+    """Random queries, keys and embeddings of a LLaMA."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {"model.embed_tokens.weight": torch.randn(200, width, generator=generator)}
+    for layer in range(layers):
+        for letter, heads in (("q", HEADS), ("k", KEY_HEADS)):
+            weight = torch.randn(heads * HEAD_DIM, width, generator=generator)
+            tensors[f"model.layers.{layer}.self_attn.{letter}_proj.weight"] = weight
+    return tensors
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("lineage") / "model", draw(0), MODEL)
+
+
+def measure_formed(folder: Path, other: Path, orders: list[torch.Tensor]) -> list[float]:
+    """The similarity with the coordinates of the other model in each order, from forms of pairs in double precision."""
+
+    def form_pairs(path: Path) -> list[torch.Tensor]:
+        """q̄·kᵀ of each pair of each head, [heads, pairs, n, n] of each layer."""
+        forms = []
+        for _, wq, wk in attngeo.attention_sites(path, dtype=torch.float64):
+            half = HEAD_DIM // 2
+            q = torch.complex(wq[..., :half], wq[..., half:]).conj()
+            k = torch.complex(wk[..., :half], wk[..., half:])
+            forms.append(torch.einsum("hnp,hmp->hpnm", q, k[[0, 0, 1, 1]]))
+        return forms
+
+    groups = [0, 0, 1, 1]
+    similarities = []
+    for order in orders:
+        means = []
+        for ours, theirs in zip(form_pairs(folder), form_pairs(other), strict=True):
+            moved = theirs[..., order, :][..., order]
+            products = torch.einsum("hpnm,gpnm->hg", ours, moved.conj()).real
+            norms = ours.flatten(1).norm(dim=1)[:, None] * moved.flatten(1).norm(dim=1)
+            cosines = products / norms
+            matched = match_heads(cosines, groups, groups)
+            means.append(float(cosines[range(HEADS), matched].mean()))
+        similarities.append(sum(means) / len(means))
+    return similarities
+
+
+def test_similarity_p_and_z_are_those_of_formed_matrices(folder: Path, tmp_path: Path) -> None:
+    other = write_model(tmp_path, add_noise(draw(0), 6, seed=1), MODEL)
+    orders = draw_coordinates(WIDTH, 19, seed=4).orders
+    observed, *permuted = measure_formed(folder, other, [torch.arange(WIDTH), *orders])
+    row = attngeo.lineage(folder, other, permutations=19, seed=4).iloc[0]
+    assert row["similarity"] == pytest.approx(observed, rel=1e-5)
+    assert row["p_value"] == (1 + sum(value >= observed for value in permuted)) / 20
+    spread = torch.tensor(permuted, dtype=torch.float64)
+    assert row["z"] == pytest.approx(float((observed - spread.mean()) / spread.std()), rel=1e-4)
+
+
+DESCENDANTS: dict[str, Callable[[Tensors], Tensors]] = {
+    "noise": lambda tensors: add_noise(tensors, 1, seed=1),
+    "pruned 80%": lambda tensors: prune(tensors, 0.8),
+    "int3": lambda tensors: round_to(tensors, 3),
+    "half precision": lambda tensors: {name: tensor.bfloat16() for name, tensor in tensors.items()},
+    "merged": lambda tensors: {
+        name: (tensor + add_noise(tensors, 1, seed=3)[name]) / 2
+        for name, tensor in add_noise(tensors, 1, seed=2).items()
+    },
+    "heads": lambda tensors: reorder_heads(tensors, HEADS, KEY_HEADS, seed=1),
+}
+
+
+@pytest.mark.parametrize("make", DESCENDANTS.values(), ids=DESCENDANTS.keys())
+def test_descendants_are_related(make: Callable[[Tensors], Tensors], folder: Path, tmp_path: Path) -> None:
+    row = attngeo.lineage(folder, write_model(tmp_path, make(draw(0)), MODEL)).iloc[0]
+    assert row["related"]
+    assert row["z"] > 10
+    assert row["p_value"] == 1 / 200
+    assert row["similarity"] > 0.4
+    assert row["layers"] == "decoder layers 0-2"
+    assert "drawn independently" in row["note"]
+    assert "which of the two came first" in row["note"]
+
+
+def test_reordered_turned_and_rescaled_heads_are_the_same(folder: Path, tmp_path: Path) -> None:
+    other = write_model(tmp_path, reorder_heads(draw(0), HEADS, KEY_HEADS, seed=2), MODEL)
+    assert attngeo.lineage(folder, other)["similarity"].item() == pytest.approx(1, abs=1e-6)
+
+
+def test_quantised_checkpoints_and_models_in_memory_are_candidates(folder: Path, tmp_path: Path, built: Built) -> None:
+    packing = PACKINGS["int8-plain"]
+    stored, _ = pack_state(draw(0), packing, lambda name, _: "proj" in name)
+    packed = write_single(tmp_path / "packed", stored, MODEL | packing.config)
+    assert attngeo.lineage(folder, packed)["related"].tolist() == [True]
+    model = built("llama")
+    saved = tmp_path / "saved"
+    model.save_pretrained(saved)
+    row = attngeo.lineage(model, saved, permutations=19).iloc[0]
+    assert (row["related"], row["model"]) == (True, type(model).__name__)
+
+
+def test_strangers_are_no_evidence_of_anything(folder: Path, tmp_path: Path) -> None:
+    others = [write_model(tmp_path / str(seed), draw(seed), MODEL) for seed in range(1, 6)]
+    rows = attngeo.lineage(folder, others)
+    assert list(rows.columns) == list(LINEAGE_COLUMNS)
+    assert str(rows["related"].dtype) == "boolean"
+    assert rows["related"].tolist() == [False] * 5
+    assert rows["z"].abs().max() < 5
+    for note in rows["note"]:
+        assert "no evidence: this test does not see a rotated stream" in note
+        assert not re.search("independent(?!ly)|confirm", note)
+
+
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("kind", ["permuted", "rotated"])
+def test_another_stream_is_never_called_unrelated(kind: str, align: bool, folder: Path, tmp_path: Path) -> None:
+    matrix = permutation(WIDTH, 1) if kind == "permuted" else rotation(WIDTH, 1)
+    other = write_model(tmp_path, turn_stream(add_noise(draw(0), 1e-3, seed=1), matrix), MODEL)
+    row = attngeo.lineage(folder, other, align=align).iloc[0]
+    if kind == "permuted" and align:
+        assert row["related"]
+        assert row["similarity"] == pytest.approx(1, abs=1e-3)
+        assert "200 rows of embeddings" in row["note"]
+    elif not align:
+        assert row.isna()["related"]
+        assert "cannot say: may be a rotated copy" in row["note"]
+        assert row["z"] < 10
+    else:  # an assignment of columns that are sums of the other's may show enough of it
+        assert row.isna()["related"] or row["related"]
+
+
+def test_strangers_stay_strangers_if_their_streams_are_aligned(folder: Path, tmp_path: Path) -> None:
+    others = [write_model(tmp_path / str(seed), draw(seed), MODEL) for seed in range(1, 6)]
+    rows = attngeo.lineage(folder, others, align=True)
+    assert rows["related"].tolist() == [False] * 5
+    assert rows["z"].max() < 6
+
+
+def test_layers_that_both_have_are_compared(folder: Path, tmp_path: Path) -> None:
+    shorter = write_model(tmp_path / "a", draw(0, layers=2), MODEL | {"num_hidden_layers": 2})
+    row = attngeo.lineage(folder, shorter).iloc[0]
+    assert (row["related"], row["layers"]) == (True, "decoder layers 0-1")
+    # The stack of an encoder that was made a decoder has another name.
+    row = attngeo.lineage("demo:encoder", "demo:decoder").iloc[0]
+    assert row["layers"] == "encoder layers 0-2"
+
+
+def test_models_that_the_test_does_not_apply_to_are_missing_with_a_reason(
+    folder: Path, tmp_path: Path, saved: Saved
+) -> None:
+    wider = write_model(tmp_path / "wider", draw(0, width=80), MODEL | {"hidden_size": 80})
+    rows = attngeo.lineage(folder, [wider, saved("bart"), write_model(tmp_path / "same", draw(0), MODEL)])
+    assert rows["related"].isna().tolist() == [True, True, False]
+    assert rows[["similarity", "p_value", "z"]].isna().all(axis=1).tolist() == [True, True, False]
+    assert rows["layers"].tolist() == ["", "", "decoder layers 0-2"]
+    for row, facts in zip(rows.to_dict("records"), (("64", "80", "sizes"), ("sizes",)), strict=False):
+        assert row["note"].startswith("the test does not apply: ")
+        assert all(fact in row["note"] for fact in facts)
+
+
+def test_weights_that_are_zero_have_no_outcome(folder: Path, tmp_path: Path) -> None:
+    nothing = {name: torch.zeros_like(tensor) for name, tensor in draw(0).items()}
+    row = attngeo.lineage(folder, write_model(tmp_path, nothing, MODEL)).iloc[0]
+    assert row.isna()["related"]
+    assert row.isna()["z"]
+    assert "same similarity" in row["note"]
+
+
+def test_streams_with_fixed_sinusoids_are_left_out(saved: Saved, tmp_path: Path, built: Built) -> None:
+    row = attngeo.lineage(built("whisper"), saved("whisper"), permutations=19).iloc[0]
+    assert row["layers"].startswith("decoder")
+    assert "encoder left out: its positions are fixed sinusoids" in row["note"]
+    row = attngeo.lineage(built("vit_mae"), saved("vit_mae"), permutations=19).iloc[0]
+    assert row.isna()["related"]
+    assert "its positions are fixed sinusoids" in row["note"]
+    unknown = write_single(tmp_path, weights(), CONFIG | {"model_type": "unknown"})
+    row = attngeo.lineage(unknown, write_single(tmp_path / "b", weights(), CONFIG), permutations=19).iloc[0]
+    assert row.isna()["related"]
+    assert "is not known" in row["note"]
+
+
+def is_sinusoidal(table: torch.Tensor) -> bool:
+    """Whether pairs of columns are sine and cosine: the squares of each row sum to half the width."""
+    squares = table.float().square().sum(-1).flatten()[2:]
+    return bool(((squares - table.shape[-1] / 2).abs() < 0.02 * table.shape[-1]).all())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY_MODELS)
+@pytest.mark.filterwarnings("ignore")
+def test_no_stored_sinusoids_are_taken_for_learned_positions(name: str, saved: Saved) -> None:
+    with closing(open_store(saved(name))) as store:
+        for site in sites_of(store)[0]:
+            table = find_table(site, store.names)
+            if table is not None and not find_fixed_positions(site, store.names):
+                assert not is_sinusoidal(store.read(table)), (site.module, table)
+
+
+def test_only_bytes_of_queries_and_keys_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {
+        name: (torch.cat([tensor] * 100) if "embed" in name else tensor).bfloat16()
+        for name, tensor in draw(0, width=1024).items()
+    }
+    config = MODEL | {"hidden_size": 1024}
+    folder = write_model(tmp_path / "remote", tensors, config)
+    queries_and_keys = sum(tensor.numel() * 2 for name, tensor in tensors.items() if "proj" in name)
+    with serve() as hub:
+        hub.repositories["org/one"] = hub.repositories["org/two"] = folder
+        reach_hub(hub.url, tmp_path / "home", monkeypatch)
+        assert attngeo.lineage("org/one", "org/two", permutations=19)["related"].tolist() == [True]
+        needed = 2 * queries_and_keys
+        assert needed <= hub.sent.total() <= needed + 200_000
+        before = hub.sent.total()
+        assert attngeo.lineage("org/one", "org/two", permutations=19, align=True)["related"].tolist() == [True]
+        rows = 16384 * 1024 * 2
+        assert needed + 2 * rows <= hub.sent.total() - before <= needed + 2 * rows + 200_000
+
+
+def count_readings(*arguments: Any, **options: Any) -> tuple[pd.DataFrame, int]:
+    """The table of lineage, and how many layers were read for it."""
+    steps: list[Progress] = []
+    rows = attngeo.lineage(*arguments, **options, progress=steps.append)
+    return rows, len([step for step in steps if step.phase == "score"])
+
+
+def test_results_are_kept_under_both_models(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "kept"))
+    other = write_model(tmp_path / "other", draw(1), MODEL)
+    first, count = count_readings(folder, other)
+    assert count >= LAYERS
+    again, count = count_readings(folder, other)
+    assert count == 0
+    assert again.equals(first)
+    assert count_readings(folder, other, fresh=True)[1] >= LAYERS
+    assert count_readings(folder, other, seed=1)[1] >= LAYERS
+    write_model(tmp_path / "other", draw(0), MODEL)
+    changed, count = count_readings(folder, other)
+    assert count >= LAYERS
+    assert changed["related"].tolist() == [True]
+
+
+def test_several_processes_give_the_same_table(folder: Path, tmp_path: Path) -> None:
+    others = [write_model(tmp_path / str(seed), draw(seed), MODEL) for seed in (1, 2)]
+    alone = attngeo.lineage(folder, others, fresh=True)
+    assert attngeo.lineage(folder, others, fresh=True, jobs=2).equals(alone)
+
+
+def test_what_cannot_be_compared_is_an_error(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refuses(UsageError, "demo:encoder", "itself"):
+        attngeo.lineage("demo:encoder", ["demo:encoder"])
+    with refuses(UsageError, "demo:decoder", "twice"):
+        attngeo.lineage("demo:encoder", ["demo:decoder", "demo:decoder"])
+    with refuses(UsageError, "no candidates"):
+        attngeo.lineage("demo:encoder", [])
+    with refuses(ModelNotFoundError, "none"):
+        attngeo.lineage(tmp_path / "none", folder)
+    with refuses(UsageError, "permutations", "18", "19"):
+        attngeo.lineage("demo:encoder", "demo:decoder", permutations=18)
+    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "kept"))
+    no_attention = write_single(tmp_path / "mlp", {"model.layers.0.mlp.up_proj.weight": torch.randn(8, 8)})
+    with refuses(UnsupportedModelError, "no query-key attention"):
+        attngeo.lineage(folder, [no_attention, write_model(tmp_path / "other", draw(1), MODEL)])
+    assert count_readings(folder, tmp_path / "other")[1] == 0  # it was compared and kept
+    no_embeddings = {name: tensor for name, tensor in draw(1).items() if "proj" in name}
+    with refuses(UnsupportedModelError, "no token embeddings"):
+        attngeo.lineage(folder, write_model(tmp_path / "headless", no_embeddings, MODEL), align=True)
+
+
+def test_without_scipy_the_extra_is_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = write_model(tmp_path, draw(1), MODEL)
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    monkeypatch.delitem(sys.modules, "attngeo.embeddings.aligning", raising=False)
+    with pytest.raises(UsageError, match=r"attngeo\[estimators\]"):
+        attngeo.lineage(folder, other, align=True)
+    assert attngeo.lineage(folder, other)["related"].tolist() == [False]
