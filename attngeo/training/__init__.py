@@ -24,6 +24,14 @@ class TrainingOptions(Options):
     patience: int | None = option(
         None, "Stop after this number of epochs without a lower validation loss", panel=OPTIMISATION, least=1
     )
+    averaging: float = option(
+        0.0,
+        "Share of the running average of weights that a step keeps; the model ends with the average. 0 for none",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+        most=0.9999,
+    )
     seed: int = option(0, "Seed of the start, the batches and the dropout", panel=OPTIMISATION, least=0, most=2**32 - 1)
     precision: Precision = option("fp32", "Precision of the products", advanced=True, panel=RUNNING)
     device: str = device_option()

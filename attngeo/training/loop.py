@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from attngeo.devices import explain_memory, pick_device
 from attngeo.errors import InterruptedTrainingError, TrainingError, first_line
@@ -131,6 +132,9 @@ def train(
 ) -> History:
     """Train a model in place. It ends with the weights of the lowest validation loss, or the last ones without one.
 
+    With `averaging`, those weights are running averages of the ones that the steps lead to, and so are those that are
+    validated.
+
     Args:
         model: `model(*batch)` is (sum of the losses, number of terms), each a scalar, or [models] for a batch of
             models, whose parameters and buffers all have that first dimension. They are trained independently.
@@ -173,6 +177,21 @@ def train(
         ) from None
 
 
+def make_average(model: nn.Module, averaging: float) -> AveragedModel:
+    """A running average of the weights of a model, which `update_parameters` takes further by a step.
+
+    averaging: the share of the average that a step keeps. The first steps keep less of it, n / (n + 9) after n of them,
+    so that the start is forgotten.
+    """
+
+    def average(averaged: Tensor, weight: Tensor, steps: Tensor | int) -> Tensor:
+        count = torch.as_tensor(steps)
+        kept = (count / (count + 9)).clamp(max=averaging)
+        return averaged + (weight - averaged) * (1 - kept)
+
+    return AveragedModel(model, avg_fn=average)
+
+
 def remove_state(folder: Path) -> None:
     """Remove the state of a training, which is no longer needed when the trained model is saved."""
     (folder / FILE).unlink(missing_ok=True)
@@ -195,9 +214,15 @@ class _Training:
     def __post_init__(self) -> None:
         self.device = pick_device(self.options.device)
         self.model.to(self.device)
+        self.average = make_average(self.model, self.options.averaging) if self.options.averaging else None
         self.optimizer = torch.optim.AdamW(  # which is Adam without a weight decay
             self.model.parameters(), self.options.learning_rate, weight_decay=self.options.weight_decay, fused=True
         )
+
+    @property
+    def kept(self) -> nn.Module:
+        """The model that is validated, and whose weights are kept: the average, or the one that is trained."""
+        return self.model if self.average is None else self.average.module
 
     @property
     def has_stopped(self) -> bool:
@@ -216,10 +241,12 @@ class _Training:
             self.model.train()
             steps = []
             for batch in batches.epoch(self.epoch):
-                sums = self._measure(batch)
+                sums = self._measure(self.model, batch)
                 self.optimizer.zero_grad()
                 (sums[0] / sums[1]).sum().backward()  # type: ignore[no-untyped-call]
                 self.optimizer.step()
+                if self.average is not None:
+                    self.average.update_parameters(self.model)
                 steps.append(sums.detach())
             losses = torch.stack(steps).cpu().double()
             # Only now, because a look at each loss would let a GPU wait for it.
@@ -229,20 +256,21 @@ class _Training:
                 self._refuse(f"the loss became {first} in epoch {self.epoch + 1}, batch {int(broken[0, 0]) + 1}")
             self.train_losses.append(_average(losses))
             if validation is not None:
-                self.model.eval()
+                self.kept.eval()
                 with torch.no_grad():
-                    measured = torch.stack([self._measure(batch) for batch in validation.epoch(0)]).cpu().double()
+                    batch_sums = [self._measure(self.kept, batch) for batch in validation.epoch(0)]
+                measured = torch.stack(batch_sums).cpu().double()
                 loss = _average(measured)
                 self.validation_losses.append(loss)
-                self.best = self.best or BestWeights(self.model, loss, self.options.patience)
+                self.best = self.best or BestWeights(self.kept, loss, self.options.patience)
                 self.best.update(self.epoch, loss)
         self.epoch += 1
 
-    def _measure(self, batch: Batch) -> Tensor:
+    def _measure(self, model: nn.Module, batch: Batch) -> Tensor:
         """The sums of losses and the numbers of terms of a batch: [2] or [2, models]."""
         moved = [tensor.to(self.device, non_blocking=True) for tensor in batch]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.precision == "bf16"):
-            total, count = self.model(*moved)
+            total, count = model(*moved)
         return torch.stack([total, count.to(total.dtype)])
 
     def _refuse(self, problem: str, advice: str = "") -> NoReturn:
@@ -256,6 +284,7 @@ class _Training:
         state = self.identify() | {
             "epoch": self.epoch,
             "model": self.model.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "best": None if self.best is None else self.best.state(),
             "train": self.train_losses,
@@ -289,9 +318,11 @@ class _Training:
         self.train_losses = state["train"]
         self.validation_losses = state["validation"]
         self.model.load_state_dict(state["model"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
         if state["best"] is not None:
-            self.best = BestWeights(self.model, self.validation_losses[-1], self.options.patience)
+            self.best = BestWeights(self.kept, self.validation_losses[-1], self.options.patience)
             self.best.load(state["best"])
 
     def finish(self) -> History:
@@ -307,12 +338,13 @@ class _Training:
                     f"{self.validation_losses[-1][has_none][0]})",
                     ", or leave extreme values out of the validation data",
                 )
-            self.model.load_state_dict(self.best.weights)
+            self.kept.load_state_dict(self.best.weights)
             best_epoch = self.best.epochs.numpy()
         # The last step may break weights, which no loss shows.
-        for name, weight in self.model.named_parameters():
+        for name, weight in self.kept.named_parameters():
             if not weight.isfinite().all():
                 self._refuse(f"{name} has weights that are not finite after the last epoch, {len(train)}")
+        self.model.load_state_dict(self.kept.state_dict())
         self.model.eval()
         return History(train, validation, np.atleast_1d(best_epoch))
 

@@ -20,7 +20,7 @@ FEWEST_RATINGS = 200
 SEEDS = range(3)
 OPTIONS: dict[str, Any] = {
     "sequence": "user", "value": "rating:ordinal:5", "n_layers": 1, "width": 16, "learning_rate": 0.005,
-    "batch_size": 16, "max_epochs": 25, "short": "keep", "order": False,
+    "batch_size": 16, "max_epochs": 25, "averaging": 0.0, "short": "keep", "order": False,
 }  # fmt: skip
 
 

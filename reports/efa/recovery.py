@@ -29,7 +29,7 @@ SIZES, VALIDATION, TEST = (100, 400, 1600, 6400), 1000, 2000
 # Models have the architecture of the known one.
 OPTIONS: dict[str, Any] = {
     "part": "items", "direction": "uni", "width": WIDTH, "n_layers": 1, "order": True, "learning_rate": 0.01,
-    "max_epochs": 300, "patience": 15, "batch_size": 32, "context_dropout": 0.0,
+    "max_epochs": 300, "patience": 15, "batch_size": 32, "context_dropout": 0.0, "averaging": 0.0,
     "architecture": Architecture(scale="head", longest=LENGTH),
 }  # fmt: skip
 

@@ -107,22 +107,22 @@ def test_the_seed_decides_the_numbers_and_those_of_the_caller_stay() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("averaging", [0.0, 0.6])
 @pytest.mark.parametrize("steps", [1, 4, 8, 14, 15, 20])
 def test_an_interrupted_training_resumes_after_its_last_whole_epoch(
-    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    steps: int, averaging: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seven batches in an epoch: what is lost is computed again, and all numbers are those of no interrupt."""
     monkeypatch.setattr(loop, "PAUSE_RATIO", 0)
     whole, parts = Regression(0.5), Regression(0.5)
-    expected = fit(whole, epochs=4, learning_rate=0.3, patience=2)
+    options = {"epochs": 4, "learning_rate": 0.3, "patience": 2, "averaging": averaging}
+    expected = fit(whole, **options)
     parts.steps_left = steps
     with refuses(InterruptedTrainingError, f"epoch {(steps - 1) // 7 + 1} of 4", "resume"):
-        fit(parts, tmp_path, epochs=4, learning_rate=0.3, patience=2)
+        fit(parts, tmp_path, **options)
     assert (tmp_path / FILE).is_file() == (steps > 7)
     again, epochs = Regression(0.5, seed=0 if steps <= 7 else 9), list[int]()
-    history = fit(
-        again, tmp_path, epochs=4, learning_rate=0.3, patience=2, progress=lambda step: epochs.append(step.done)
-    )
+    history = fit(again, tmp_path, progress=lambda step: epochs.append(step.done), **options)
     assert epochs[0] == (steps - 1) // 7 + 1
     assert torch.equal(again.weight, whole.weight)
     for name in ("train", "validation", "best_epoch"):
@@ -154,6 +154,32 @@ def test_training_stops_without_improvement_and_keeps_the_best_weights() -> None
     loss = (x.double() @ model.weight.double() - y.double()).square().mean().item()
     assert loss == pytest.approx(history.validation[best], rel=1e-5)  # which is of products in single precision
     assert np.abs(np.delete(history.validation, best) / loss - 1).min() > 1e-4  # no other epoch has this loss
+
+
+@pytest.mark.parametrize("averaging", [0.5, 0.9])
+@pytest.mark.parametrize("is_validated", [False, True])
+def test_an_average_of_the_weights_is_validated_and_kept(averaging: float, is_validated: bool) -> None:
+    """One step in an epoch. The first steps keep less of the average: 1/10, 2/11 and so on."""
+    data, held_out = ([part.double() for part in draw_data(rows, seed)] for rows, seed in ((ROWS, 0), (20, 1)))
+    model = Regression().double()
+    weights: list[np.ndarray] = []
+    history = train(
+        model,
+        TensorBatches(data, ROWS),
+        TrainingOptions(epochs=40, learning_rate=0.3, averaging=averaging),
+        validation=TensorBatches(held_out, 20) if is_validated else None,
+        progress=lambda _: weights.append(model.weight.detach().numpy().copy()),
+    )
+    averages = weights[:1]
+    for steps, weight in enumerate(weights[1:], 1):
+        kept = min(averaging, steps / (steps + 9))
+        averages.append(kept * averages[-1] + (1 - kept) * weight)
+    x, y = (part.numpy() for part in held_out)
+    losses = [((x @ average - y) ** 2).mean() for average in averages]
+    np.testing.assert_allclose(history.validation, losses if is_validated else [], rtol=1e-6)
+    best = int(np.argmin(losses)) if is_validated else 39
+    assert history.best_epoch.tolist() == [best]
+    np.testing.assert_allclose(model.weight.detach().numpy(), averages[best], rtol=1e-6)
 
 
 def test_a_batch_of_models_ends_as_each_one_alone() -> None:
@@ -263,7 +289,8 @@ def test_the_state_of_another_training_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "facts"),
     [({"epochs": 0}, ["epochs", 0, 1]), ({"patience": 0}, ["patience"]), ({"learning_rate": float("nan")}, ["nan"]),
-     ({"device": "tpu"}, ["tpu", "cpu"]), ({"precision": "fp8"}, ["fp8", "bf16"])],
+     ({"averaging": 1.0}, ["averaging", 0.9999]), ({"device": "tpu"}, ["tpu", "cpu"]),
+     ({"precision": "fp8"}, ["fp8", "bf16"])],
 )  # fmt: skip
 def test_bad_options_are_refused(options: dict[str, Any], facts: list[object]) -> None:
     with refuses(UsageError, *facts):

@@ -237,6 +237,14 @@ class EfaOptions(EstimatorOptions):
     )
     learning_rate: float = option(3e-3, "Learning rate of Adam", panel=OPTIMISATION, flags=("--lr",), least=0)
     weight_decay: float = option(0.0, "Weight decay of AdamW; 0 is Adam", advanced=True, panel=OPTIMISATION, least=0)
+    averaging: float = option(
+        0.995,
+        "Share of the running average of weights that a step keeps; the model ends with the average. 0 for none",
+        advanced=True,
+        panel=OPTIMISATION,
+        least=0,
+        most=0.9999,
+    )
     context_dropout: float | None = option(
         None,
         "Fraction of the rows that others do not see while the attention trains, at random",

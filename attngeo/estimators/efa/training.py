@@ -88,6 +88,7 @@ def _train_part(
     )
     training = options.training(
         weight_decay=options.weight_decay,
+        averaging=options.averaging,
         patience=options.patience or None,
         seed=options.random_state,
         precision=options.precision,

@@ -120,7 +120,9 @@ class ExperimentSettings:
 
 # Layers of attention in all experiments but that of temperatures.
 PAPER_LAYERS = 2
-SMALL = {"width": 32, "standardise": False, "learning_rate": 1e-4, "short": "keep", "order": True}
+SMALL = {
+    "width": 32, "standardise": False, "learning_rate": 1e-4, "averaging": 0.0, "short": "keep", "order": True,
+}  # fmt: skip
 ITEMS = SMALL | {"part": "items", "repeats": True}
 OF_ITEMS = Architecture(init="keras", head_size=16)
 OF_RATINGS = OF_ITEMS.replace(two_item_vectors=False, value_embedding="lookup")
