@@ -162,7 +162,7 @@ def _relate_one(candidate: str, session: Session, *, model: str, options: Lineag
     return build_lineage([relate_candidate(candidate, session, model=model, options=options)], options)
 
 
-def _resolve_source(options: SourceOptions, workplace: Workplace) -> dict[str, Any]:
+def _resolve_source(options: ScoreOptions | SourceOptions, workplace: Workplace) -> dict[str, Any]:
     """The adapters and the configuration of a model, by their paths on this machine."""
     paths = workplace.paths
     return {
