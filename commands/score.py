@@ -17,7 +17,7 @@ from attngeo.bounds.names import printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.choices import PARTS_OF, Circuit
-from attngeo.errors import UsageError, shorten
+from attngeo.errors import DataError, UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
 from attngeo.scores.conditions import OVER, Condition, describe_names
@@ -32,9 +32,11 @@ from attngeo.scores.spec import (
     z_columns,
 )
 from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, spread_of
+from attngeo.scores.trajectory import find_departures
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
+from attngeo.studies.steps import step_of
 from attngeo.tables.read import read_results
 
 from .declare import with_options
@@ -58,6 +60,8 @@ WIDTH_OF_BARS = 78
 WIDTH_OF_OPTIONAL = 14
 # Places that a footnote names at most.
 MOST_PLACES = 6
+# Steps of a training that make a trajectory.
+FEWEST_STEPS = 3
 
 Plots = Annotated[
     list[Path] | None,
@@ -119,7 +123,8 @@ def score(
 
     Symmetry is 1 for a symmetric matrix, about 0 by chance and -1 for a skew-symmetric one. Directionality is negative
     if a few columns dominate, positive if a few rows do. The paper that defines them is Saponati et al. 2025 (arXiv
-    2502.10927).
+    2502.10927). Of three or more steps of a training, such as org/name@step*, a table says from which step on each
+    score is outside of chance: its median over layers is then 2 standard deviations of a random form away.
 
     Examples:
         attngeo score demo:minilm
@@ -306,6 +311,7 @@ def _deliver(
                 _print_scores(frame, verbosity, per_head=options.per_head)
         if summary_only or len(frames) > 1:
             _print_models(frames)
+            _print_departures(rows, verbosity)
 
     outputs.deliver(selection.select(rows), print_tables, brief)
 
@@ -413,6 +419,37 @@ def _print_models(frames: Iterable[pd.DataFrame]) -> None:
     columns = {"model": "model", "stack": "stack", "layers": "layers", **_score_columns()}
     texts = columns.keys() - {"layers"}
     print_table(lines, columns, texts=texts, expendable=["layers"], names="model", rule="none")
+
+
+def _print_departures(rows: pd.DataFrame, verbosity: Verbosity) -> None:
+    """Print the step from which on each score is outside of chance, for trainings of which enough steps are scored."""
+    steps = [step for step in map(step_of, rows["model"].unique()) if step is not None]
+    if len(steps) < FEWEST_STEPS:
+        return
+    try:
+        departures = find_departures(rows)
+    except DataError as error:  # two revisions state one step
+        verbosity.note(f"no table of steps: {error}")
+        return
+    lines = []
+    for (model, stack), members in departures[departures["steps"] >= FEWEST_STEPS].groupby(
+        ["model", "stack"], sort=False
+    ):
+        cells = {departure["score"]: _describe_departure(departure) for departure in members.to_dict("records")}
+        lines.append({"model": model, "stack": stack, **cells})
+    scores = {SCORES[name].label: name for name in departures["score"].unique()}
+    columns = {"outside of chance from step": "model", "stack": "stack", **scores}
+    if lines:
+        sys.stdout.write("\n")
+        print_table(lines, columns, texts=columns, rule="none")
+
+
+def _describe_departure(departure: dict[Any, Any]) -> str:
+    """A step, and the scored step before it, which was inside of chance."""
+    if is_missing(departure["step"]):
+        return "none"
+    before = "the first" if is_missing(departure["after"]) else f"after {departure['after']:,}"
+    return f"{departure['step']:,} ({before})"
 
 
 def _score_columns() -> dict[str, str]:

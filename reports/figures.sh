@@ -45,6 +45,7 @@ for kind in layers heads size; do
 done
 rm -r "$variants"
 attngeo plot matrix demo:minilm --layer 2 -o "$out/matrix.png" --width 560 --height 450 --quiet
+attngeo plot spectrum demo:minilm --layer 2 -o "$out/spectrum.png" --width 900 --height 450 --quiet
 attngeo plot outliers demo:minilm -o "$out/outliers.png" --width 900 --height 450 --quiet
 attngeo plot position-map "$out/../circuits/positions.csv" --where model=SmolLM2-135M-Instruct -o "$out/position-map.png" --width 560 --height 560 --quiet
 attngeo plot position-kernel demo:encoder --layer 0 -o "$out/position-kernel.png" --width 560 --height 320 --quiet
@@ -62,6 +63,18 @@ attngeo gradients demo:decoder --sequences 1 --seq-len 32 --pairs-output "$scrat
 attngeo plot pairs "$scratch/pairs.csv" --layer 1 -o "$out/pairs.png" --width 700 --height 620 --quiet
 attngeo analogy --explain toy -o "$scratch/terms.csv" --quiet > /dev/null
 attngeo plot paraphrases "$scratch/terms.csv" -o "$out/paraphrases.png" --width 900 --quiet
+# The encoder and the decoder of one seed, whose curves are kept, as if each log were a checkpoint.
+python - "$out/../symmetric-init/curves.parquet" "$scratch/steps.csv" << 'END'
+import sys
+
+import pandas as pd
+
+curves = pd.read_parquet(sys.argv[1])
+rows = curves[(curves["init"] == "default") & (curves["seed"] == 0)]
+names = rows["objective"] + "@step" + rows["step"].astype(str)
+rows.drop(columns="step").assign(model=names, d_model=128).to_csv(sys.argv[2], index=False)
+END
+attngeo plot trajectory "$scratch/steps.csv" -o "$out/trajectory.png" --width 900 --height 500 --quiet
 python - "$scratch/rows.csv" << 'END'
 import sys
 

@@ -79,8 +79,8 @@ class PlotOptions(Options):
     )
     over: Literal["layers", "heads"] = option(
         "layers",
-        "Draw the score of each whole layer, or median and quartiles over its heads (training-layers); count outliers "
-        "of layers, or of heads (outliers)",
+        "Draw the score of each whole layer, or median and quartiles over its heads (training-layers); draw median and "
+        "quartiles over layers or over heads (trajectory); count outliers of layers, or of heads (outliers)",
         panel=DRAWING,
     )
     published: bool = option(
@@ -217,6 +217,11 @@ FIGURES: dict[str, FigureSpec] = {
             name="size", draw="sizes:draw_sizes", source="score", columns=SCORED,
             description="median {score} against the number of parameters, with the published models (Fig. 2)",
             options=("score", "stack", "where", "published"), beside=("modality", "family", "role", "erratum"),
+        ),
+        FigureSpec(
+            name="trajectory", draw="trajectory:draw_trajectory", source="score", columns=(*SCORED, "d_model"),
+            description="scores of revisions against their training steps, and the step at which each leaves chance",
+            options=("stack", "where", "over"),
         ),
         FigureSpec(
             name="matrix", draw="matrix:draw_matrix", source="matrix", options=("layer", "head", "stack"),

@@ -57,7 +57,7 @@ class RevisionOptions(Options):
 
 
 def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions, session: Session = Session()) -> None:
-    """Raise UsageError if revisions of one repository have equal files of weights, unless the options allow it.
+    """Refuse revisions of one repository whose files of weights are equal, unless the options allow them.
 
     Files are equal if the Hub states one SHA-256 for them, or one hash of git for small ones. Only those count that
     would be read: of several formats the preferred one, and all shards that an index names. The Hub is asked once for
@@ -68,6 +68,9 @@ def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions,
         models: references, and models in memory, which are not compared, as folders are not.
         options: whether equal revisions are allowed.
         session: its `hub` says how the Hub is asked; its `progress` is called as the revisions are listed.
+
+    Raises:
+        UsageError: Revisions have equal weights. The message lists those of the first repository that has some.
     """
     if options.allow_repeats:
         return

@@ -34,6 +34,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "score": {
         "models": "key of the results",
         "models_file": "key `models` of the results",
+        "allow_repeats": "a recipe names each revision, so that none is there by a pattern",
         "fresh": "attngeo cache clear removes what a report would take from the result store",
         "plot": "figures of a section",
         "fail_if": "key of a check",

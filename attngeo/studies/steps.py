@@ -1,0 +1,54 @@
+"""Steps of a training, read from the names of its checkpoints: revisions of a repository, folders or files."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+# A word for a step, its number, and k for thousands. Neither step3.5 nor step2b is a step.
+STEP = re.compile(
+    r"(?<![a-z])(?:steps?|checkpoint|ckpt|iter(?:ation)?)[-_=]?(?P<number>\d{1,15})(?P<thousands>k?)(?![a-z\d]|\.\d)",
+    re.ASCII | re.IGNORECASE,
+)
+THOUSAND = 1000
+
+
+class TrainingStep(NamedTuple):
+    """A checkpoint of a training. model: what all its checkpoints have in common. step: None if the name has none."""
+
+    model: str
+    step: int | None
+
+
+def split_step(name: str) -> TrainingStep:
+    """The model and the step that the name of a checkpoint states.
+
+    Of `org/name@revision`, the revision states the step. In other names, the last word for a step does, and what
+    follows it up to the next slash is left out of the model. The words are step, checkpoint, ckpt, iter and iteration.
+
+    >>> split_step("org/name@stage1-step1000-tokens4B")
+    TrainingStep(model='org/name', step=1000)
+    >>> split_step("runs/a/checkpoint-500"), split_step("org/name-seed_0-step_20k")
+    (TrainingStep(model='runs/a', step=500), TrainingStep(model='org/name-seed_0', step=20000))
+    """
+    model, at, revision = name.partition("@")
+    matches = [*STEP.finditer(revision if at else name)]
+    if not matches:
+        return TrainingStep(model, None)
+    match = matches[-1]
+    step = int(match["number"]) * (THOUSAND if match["thousands"] else 1)
+    if not at:
+        _, slash, inside = name[match.end() :].partition("/")
+        model = (name[: match.start()].rstrip("/-_.") or ".") + (slash + inside if inside else "")
+    return TrainingStep(model, step)
+
+
+def step_of(name: str) -> int | None:
+    """The step of a training that the name of a revision, a model, a folder or a file states; None if it states none.
+
+    >>> [step_of(name) for name in ("step1000", "step-1000", "checkpoint-500", "iter_0001000", "step1000-tokens4B")]
+    [1000, 1000, 500, 1000, 1000]
+    >>> step_of("org/name@stage1-step1000-tokens4B"), step_of("main"), step_of("org/step3@main")
+    (1000, None, None)
+    """
+    return split_step(name).step
