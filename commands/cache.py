@@ -162,7 +162,7 @@ def _show_options(row: dict[str, Any]) -> str:
     for name, field in fields.items():
         value = options.get(name, field.default)
         if name != "per_head" and value not in (field.default, []):  # `score` always sets per_head
-            text = ",".join(map(str, value)) if isinstance(value, list) else value
+            text = ", ".join(map(str, value)) if isinstance(value, list) else value
             shown.append(name if value is True else f"{name}={text}")
     if row["outdated"]:
         shown.append("(outdated)")

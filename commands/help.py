@@ -20,7 +20,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
-from typer import Typer
+from typer import Typer, TyperException
 from typer.core import TyperCommand, TyperGroup
 
 from attngeo.choices import PANELS, RUNNING
@@ -68,7 +68,12 @@ class Command(Helpful, TyperCommand):
             takes_value = option in flags and not getattr(flags[option], "is_flag", True)
             if takes_value and (following in flags or following.startswith("--")):
                 raise UsageError(f"{option} needs a value, but {following} follows it (see {ctx.command_path} --help)")
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except TyperException as error:
+            if getattr(error, "ctx", None) is None:  # for a missing or needless value, which then names no command
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. It ends if nobody reads its output any more."""

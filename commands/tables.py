@@ -137,14 +137,18 @@ def _width_of_words(columns: list[Column]) -> int:
 
 
 def _choose_widths(columns: list[Column], room: int) -> list[int]:
-    """The width of each column: words are whole if there is room for them."""
+    """The width of each column: words are whole if there is room for them, and the first columns are wrapped last."""
     left = room - GAP * (len(columns) - 1)
     least = [column.least for column in columns]
     if sum(least) > left:
         return _share(least, max(left, len(columns)))
-    missing = [column.most - column.least for column in columns]
-    added = _share(missing, left - sum(least))
-    return [width + more for width, more in zip(least, added, strict=True)]
+    spare = left - sum(least)
+    widths = []
+    for column in columns:
+        added = min(column.most - column.least, spare)
+        widths.append(column.least + added)
+        spare -= added
+    return widths
 
 
 def _share(demands: list[int], total: int) -> list[int]:

@@ -34,6 +34,8 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("--versoin", 2, ("--versoin",)),
     ("-v", 2, ("-v", "--version")),
     ("score", 2, ("MODEL", "--models")),
+    ("score demo:encoder -o", 2, ("'-o'", "attngeo score --help")),
+    ("score demo:encoder --verify=3", 2, ("'--verify'", "attngeo score --help")),
     ("score demo:encoder --gama 3", 2, ("--gamma",)),
     ("score demo:encoder --gamma -1", 2, ("--gamma", "at least 0")),
     ("score demo:encoder --precision flot32", 2, ("--precision", "did you mean float32?")),

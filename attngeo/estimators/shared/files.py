@@ -304,7 +304,11 @@ def _read_codes(texts: pd.Series[str]) -> pd.Series[Any]:
 def _check_header(path: Path) -> None:
     """Raise TableError if the file is no such text, or two columns have one name: pandas would rename the second."""
     require_text(path)
-    twice = [name for name, count in Counter(read_header(path)).items() if count > 1]
+    header = read_header(path)
+    unnamed = [str(place) for place, name in enumerate(header, 1) if not name]
+    if len(unnamed) > 1:
+        raise TableError(f"columns {', '.join(unnamed)} have no names; name all but one of them", table=str(path))
+    twice = [name for name, count in Counter(header).items() if count > 1]
     if twice:
         raise TableError("occurs more than once; rename one", table=str(path), column=twice[0])
 

@@ -66,7 +66,8 @@ def require_column(paths: Iterable[str | Path], column: str) -> None:
             return
         require_text(path.expanduser())
         with suppress(OSError, ValueError, csv.Error):
-            known += read_header(path.expanduser())
+            header = read_header(path.expanduser())
+            known += [name or f"Unnamed: {place}" for place, name in enumerate(header)]  # as pandas names it
     if known and column not in known:
         raise refuse_column(column, known, next(iter(paths)))
 

@@ -19,6 +19,7 @@ from attngeo.estimators import AttentionImputer, ExponentialFamilyAttention
 from attngeo.estimators.efa.files import fit_own_sequences, predict_file, sample_file
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions
 from attngeo.estimators.shared.files import read_own_table, read_written, settle_table
+from attngeo.estimators.shared.paths import require_column
 from attngeo.estimators.tabular.files import impute_own_table
 from attngeo.estimators.tabular.options import RowsOptions
 from attngeo.progress import Progress
@@ -182,3 +183,14 @@ def test_files_of_other_programs_are_refused_with_what_to_do(content: bytes, fac
             continue
         with refuses(TableError, tmp_path / "t.csv", *facts):
             read(tmp_path / "t.csv")
+
+
+def test_columns_without_a_name_are_named_by_their_places(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("a,,y\n1,2,n\n")
+    with refuses(TableError, "expected one of: a, Unnamed: 1, y"):
+        require_column([path], "zz")
+    require_column([path], "Unnamed: 1")
+    path.write_text(",,y\n1,2,n\n")
+    with refuses(TableError, "columns 1, 2 have no names"):
+        read_own_table(path)
