@@ -45,7 +45,6 @@ for kind in layers heads size; do
 done
 rm -r "$variants"
 attngeo plot matrix demo:minilm --layer 2 -o "$out/matrix.png" --width 560 --height 450 --quiet
-attngeo plot spectrum demo:minilm --layer 2 -o "$out/spectrum.png" --width 900 --height 450 --quiet
 attngeo plot outliers demo:minilm -o "$out/outliers.png" --width 900 --height 450 --quiet
 attngeo plot spectrum demo:minilm --layer 2 --head 9 -o "$out/spectrum.png" --width 900 --height 450 --quiet
 attngeo plot position-map "$out/../circuits/positions.csv" --where model=SmolLM2-135M-Instruct -o "$out/position-map.png" --width 560 --height 560 --quiet
