@@ -35,6 +35,7 @@ from attngeo.layouts.names import name_layers
 from attngeo.layouts.positions import find_fixed_positions
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.computing import describe_making
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, projections
 from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.weights import sites_of
@@ -44,6 +45,8 @@ from attngeo.studies.results import Kept
 log = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
+# A copy whose stream is rotated has the gains of the norms before attention in its weights: they belong to both forms.
+FOLDED = ScoreOptions(fold_norm=True)
 # Beyond this many standard deviations, models are related. Strangers reach 3, also if they are aligned first.
 LEAST_Z = 10
 NULL = "null: initial weights drawn independently"
@@ -93,7 +96,7 @@ def relate_models(model: Model, candidate: Model, options: LineageOptions, sessi
 
 def _find_sites(store: TensorStore, report: ProgressCallback) -> Sites:
     """The self-attention of a model: queries and keys of other widths are of two streams."""
-    sites, _ = sites_of(store, progress=lambda file: report(Progress("download", file)))
+    sites, _ = sites_of(store, FOLDED, lambda file: report(Progress("download", file)))
     by_place: Sites = {}
     for site in sites:
         if not site.is_cross and site.d_model == site.key_width:
@@ -213,7 +216,7 @@ def _read_model(
     """The heads of each site of one model."""
     with about(store.ref):
         for site, tensors in read_ahead(store, sites, device=CPU, memory=memory, report=report):
-            q, k, _ = projections(site, tensors, dtype=torch.float32)
+            q, k, _ = projections(site, tensors, FOLDED, dtype=torch.float32)
             tensors.clear()
             layout, note = pair_layout(site)
             yield _Layer(Form(q, k, key_heads_of(site, "corrected")), layout, note)

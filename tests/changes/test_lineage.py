@@ -50,13 +50,15 @@ MODEL = {
 
 
 def draw(seed: int, layers: int = LAYERS, width: int = WIDTH) -> Tensors:
-    """Random queries, keys and embeddings of a LLaMA."""
+    """Random queries, keys, gains before them, and embeddings of a LLaMA."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {"model.embed_tokens.weight": torch.randn(200, width, generator=generator)}
     for layer in range(layers):
         for letter, heads in (("q", HEADS), ("k", KEY_HEADS)):
             weight = torch.randn(heads * HEAD_DIM, width, generator=generator)
             tensors[f"model.layers.{layer}.self_attn.{letter}_proj.weight"] = weight
+        gain = torch.rand(width, generator=generator) + 0.5
+        tensors[f"model.layers.{layer}.input_layernorm.weight"] = gain
     return tensors
 
 
@@ -71,7 +73,7 @@ def measure_formed(folder: Path, other: Path, orders: list[torch.Tensor]) -> lis
     def form_pairs(path: Path) -> list[torch.Tensor]:
         """q̄·kᵀ of each pair of each head, [heads, pairs, n, n] of each layer."""
         forms = []
-        for _, wq, wk in attngeo.attention_sites(path, dtype=torch.float64):
+        for _, wq, wk in attngeo.attention_sites(path, fold_norm=True, dtype=torch.float64):
             half = HEAD_DIM // 2
             q = torch.complex(wq[..., :half], wq[..., half:]).conj()
             k = torch.complex(wk[..., :half], wk[..., half:])
@@ -250,7 +252,7 @@ def test_only_bytes_of_queries_and_keys_are_read(tmp_path: Path, monkeypatch: py
     }
     config = MODEL | {"hidden_size": 1024}
     folder = write_model(tmp_path / "remote", tensors, config)
-    queries_and_keys = sum(tensor.numel() * 2 for name, tensor in tensors.items() if "proj" in name)
+    queries_and_keys = sum(tensor.numel() * 2 for name, tensor in tensors.items() if "embed" not in name)
     with serve() as hub:
         hub.repositories["org/one"] = hub.repositories["org/two"] = folder
         reach_hub(hub.url, tmp_path / "home", monkeypatch)
