@@ -103,7 +103,9 @@ def train(name: str, model: Callable[[], Any], text: Tensor, steps: int, seed: i
 def change(model: Path, name: str, function: Callable[[Tensors], Tensors]) -> Path:
     """A copy of a model whose tensors a function changes; its folder."""
     tensors, config = read_model(model)
-    return write_model(FOLDER / f"{model.name}-{name}", function(tensors), config)
+    folder = FOLDER / f"{model.name}-{name}"
+    write_model(folder, function(tensors), config)
+    return folder
 
 
 def average(one: Path, other: Path) -> Path:
@@ -111,7 +113,9 @@ def average(one: Path, other: Path) -> Path:
     tensors, config = read_model(one)
     others, _ = read_model(other)
     mean = {name: (tensor + others[name]) / 2 for name, tensor in tensors.items()}
-    return write_model(FOLDER / f"{one.name}-merged", mean, config)
+    folder = FOLDER / f"{one.name}-merged"
+    write_model(folder, mean, config)
+    return folder
 
 
 def make_pairs(family: str, count: int) -> Iterator[Pair]:
@@ -154,8 +158,8 @@ def copy_all(model: Path, seed: int, family: str) -> Iterator[tuple[str, Path]]:
     yield "noise of 1 sd", change(model, "noise", partial(add_noise, share=1, seed=seed))
     if family == "llama":
         yield (
-            "heads permuted, rotated, rescaled",
-            change(model, "heads", lambda tensors: reorder_heads(tensors, HEADS, KEY_HEADS, seed)),
+            "heads permuted, turned, rescaled",
+            change(model, "heads", partial(reorder_heads, heads=HEADS, key_heads=KEY_HEADS, seed=seed)),
         )
 
 
