@@ -76,7 +76,7 @@ def lineage(
 
     Examples:
         attngeo lineage demo:encoder demo:decoder
-        attngeo lineage mistralai/Mistral-7B-v0.1 HuggingFaceH4/zephyr-7b-beta -o lineage.csv
+        attngeo lineage Qwen/Qwen2.5-7B Qwen/Qwen2.5-7B-Instruct -o lineage.csv
         attngeo lineage ./base ./merged ./pruned --align
         attngeo lineage ./base --models candidates.txt --jobs 4
     """
