@@ -70,12 +70,13 @@ def lineage(
     Similarity is the mean cosine of the query-key matrices of matched heads, over all rotary offsets. It is compared
     with that of models whose coordinates are permuted: p is the share of these that reach it, z its distance from them
     in standard deviations. Related means z above 10. It is missing if the test does not apply: other widths, fixed
-    sinusoidal positions, or a copy that may be rotated. Reads queries and keys only, and with --align the first rows of
-    the token embeddings. The test is that of Zhu et al. 2025 (Independence tests for language models).
+    sinusoidal positions, or a copy that may be rotated. Reads queries, keys and the gains before them, and with --align
+    the first rows of the token embeddings. The test is that of Zhu et al. 2025 (Independence tests for language
+    models).
 
     Examples:
         attngeo lineage demo:encoder demo:decoder
-        attngeo lineage mistralai/Mistral-7B-v0.1 HuggingFaceH4/zephyr-7b-beta -o lineage.csv
+        attngeo lineage Qwen/Qwen2.5-7B Qwen/Qwen2.5-7B-Instruct -o lineage.csv
         attngeo lineage ./base ./merged ./pruned --align
         attngeo lineage ./base --models candidates.txt --jobs 4
     """

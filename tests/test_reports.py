@@ -39,6 +39,7 @@ COMPLETE = (
     "reports/demo-models",
     "reports/efa",
     "reports/gradients",
+    "reports/lineage",
     "reports/pretrained",
     "reports/pretraining",
     "reports/quantisation",

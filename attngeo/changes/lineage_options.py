@@ -24,7 +24,8 @@ class LineageOptions(Options):
     )
     align: bool = option(
         False,
-        "Find a permuted stream: first assign its coordinates to each other by the token embeddings; requires scipy",
+        "Find a permuted stream: assign coordinates by the token embeddings first, as for each of 19 random rotations, "
+        "which then replace the permutations; requires scipy",
         panel=COMPUTATION,
     )
     seed: int = option(0, "Seed of the permutations", panel=COMPUTATION, metavar="N", least=0, most=LARGEST_SEED)

@@ -6,9 +6,10 @@ import logging
 import time
 from collections.abc import Generator
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from attngeo import embeddings
 from attngeo.bounds.machine import available_memory
@@ -24,6 +25,7 @@ from attngeo.geometry.lineage import (
     MOST,
     Coordinates,
     Judgement,
+    aligned_similarities,
     draw_coordinates,
     have_equal_spectra,
     judge,
@@ -35,17 +37,25 @@ from attngeo.layouts.names import name_layers
 from attngeo.layouts.positions import find_fixed_positions
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.computing import describe_making
+from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, projections
 from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.weights import sites_of
 from attngeo.session import Session
 from attngeo.studies.results import Kept
 
+if TYPE_CHECKING:
+    from attngeo.embeddings.aligning import Alignment
+
 log = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
-# Beyond this many standard deviations, models are related. Strangers reach 3, also if they are aligned first.
+# A copy whose stream is rotated has the gains of the norms before attention in its weights: they belong to both forms.
+FOLDED = ScoreOptions(fold_norm=True)
+# Beyond this many standard deviations, models are related. Strangers reach 4, also if they are aligned first.
 LEAST_Z = 10
+# Random rotations in place of permutations if streams are aligned: each costs an assignment of all coordinates.
+TURNS = 19
 NULL = "null: initial weights drawn independently"
 RELATED = f"{NULL}, is rejected; which of the two came first cannot be told"
 NO_EVIDENCE = f"no evidence: this test does not see a rotated stream; {NULL}"
@@ -93,7 +103,7 @@ def relate_models(model: Model, candidate: Model, options: LineageOptions, sessi
 
 def _find_sites(store: TensorStore, report: ProgressCallback) -> Sites:
     """The self-attention of a model: queries and keys of other widths are of two streams."""
-    sites, _ = sites_of(store, progress=lambda file: report(Progress("download", file)))
+    sites, _ = sites_of(store, FOLDED, lambda file: report(Progress("download", file)))
     by_place: Sites = {}
     for site in sites:
         if not site.is_cross and site.d_model == site.key_width:
@@ -163,35 +173,60 @@ def _test(
     store: TensorStore, other: TensorStore, comparison: _Comparison, options: LineageOptions, session: Session
 ) -> Row:
     """The columns of the test."""
-    notes = list(comparison.notes)
-    alignment = embeddings.align_streams(store, other) if options.align else None
+    alignment = None
     if options.align:
-        notes.append(
-            f"coordinates assigned by {alignment.rows} rows of embeddings, so that p is too small for strangers"
-            if alignment is not None
-            else "not aligned: embeddings of other widths"
-        )
+        alignment, comparison = _align(store, other, comparison, options)
+        if alignment is None:
+            return {"note": "; ".join(comparison.notes)}
+    notes = list(comparison.notes)
     drawn: dict[int, Coordinates] = {}
-    total = torch.zeros(1 + options.permutations, dtype=torch.float64)
+    similarities = []
     are_equal = True
     for layer, other_layer in _read_layers(store, other, comparison, session):
+        forms = (layer.form, other_layer.form)
+        layouts = (layer.layout, other_layer.layout)
         width = layer.form.left.shape[2]
         if width not in drawn:
             drawn[width] = draw_coordinates(width, options.permutations, options.seed)
-        kept = None
-        if alignment is not None and len(alignment.order) == width:
-            kept = alignment.order[drawn[width].kept]
-        layouts = (layer.layout, other_layer.layout)
-        total += layer_similarities(layer.form, other_layer.form, layouts, drawn[width], kept)
-        are_equal = are_equal and have_equal_spectra(layer.form, other_layer.form)
+        if alignment is None:
+            similarities.append(layer_similarities(*forms, layouts, drawn[width]))
+        else:
+            similarities.append(aligned_similarities(*forms, layouts, alignment.kept, alignment.bases))
+        are_equal = are_equal and have_equal_spectra(*forms)
         notes += [note for note in (layer.note, other_layer.note) if note]
     notes += [f"{MOST} of {width} coordinates, drawn at random" for width in drawn if width > MOST]
-    judgement = judge(total / len(comparison.pairs))
+    judgement = judge(torch.stack(similarities).mean(0))
     related, reason = _decide(judgement, are_equal=are_equal)
     layers = _name({(site.stack, site.layer): site for site, _ in comparison.pairs})
     note = "; ".join(dict.fromkeys([reason, *notes]))
     numbers = dict(zip(LINEAGE_NUMBERS, judgement, strict=True))
     return {"related": related, **numbers, "layers": layers, "note": note}
+
+
+def _align(
+    store: TensorStore, other: TensorStore, comparison: _Comparison, options: LineageOptions
+) -> tuple[Alignment | None, _Comparison]:
+    """The alignment of both streams, and what is compared of models that have others beside; None if there is none."""
+
+    def keep(width: int) -> Tensor:
+        return draw_coordinates(width, options.permutations, options.seed).kept
+
+    alignment = embeddings.align_streams(store, other, keep, TURNS, options.seed)
+    if alignment is None:
+        return None, _Comparison([], ["the test does not apply: token embeddings of other widths"])
+    width = alignment.bases.shape[1]
+    pairs = [pair for pair in comparison.pairs if pair[0].d_model == width]
+    if not pairs:
+        return None, _Comparison([], [f"the test does not apply: token embeddings of width {width}, attention of none"])
+    notes = [
+        *comparison.notes,
+        f"coordinates assigned to each other by {alignment.rows} rows of embeddings, and again after each of {TURNS} "
+        "random rotations, in place of permutations; p and z are approximate",
+    ]
+    left_out = len(comparison.pairs) - len(pairs)
+    if left_out:
+        notes.append(f"layers of another width than the embeddings, left out: {left_out}")
+    return alignment, _Comparison(pairs, notes)
 
 
 def _read_layers(
@@ -213,7 +248,7 @@ def _read_model(
     """The heads of each site of one model."""
     with about(store.ref):
         for site, tensors in read_ahead(store, sites, device=CPU, memory=memory, report=report):
-            q, k, _ = projections(site, tensors, dtype=torch.float32)
+            q, k, _ = projections(site, tensors, FOLDED, dtype=torch.float32)
             tensors.clear()
             layout, note = pair_layout(site)
             yield _Layer(Form(q, k, key_heads_of(site, "corrected")), layout, note)

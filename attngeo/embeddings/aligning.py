@@ -1,7 +1,13 @@
-"""Which coordinate of one model's stream is which of another's: columns of token embeddings, assigned to each other."""
+"""Which coordinate of one model's stream is which of another's: columns of token embeddings, assigned to each other.
+
+Embeddings of strangers resemble each other as well, since they serve the same function: assigned columns make them more
+similar than any permutation. So chance is what is found of a stream whose coordinates mean nothing: the other stream is
+turned by random rotations, and its columns are assigned anew.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -11,32 +17,46 @@ from torch import Tensor
 from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.embeddings.opening import find_table
 from attngeo.errors import about
+from attngeo.geometry.spectra import to_float64
 
 # Rows that are read of each table. The first tokens of a vocabulary are the commonest ones.
 MOST_ROWS = 16384
 
 
 class Alignment(NamedTuple):
-    """The other model's coordinate for each coordinate of the stream.
+    """The other model's direction for some coordinates of a stream.
 
-    order: [width], each number once. rows: how many rows of the tables were compared.
+    Attributes:
+        kept: the coordinates, [count].
+        bases: as columns, the direction for each of them: a coordinate of the other stream as it is, then of that
+            stream turned at random, [1 + turns, width, count].
+        rows: how many rows of the tables were compared.
     """
 
-    order: Tensor
+    kept: Tensor
+    bases: Tensor
     rows: int
 
 
-def align_streams(store: TensorStore, other: TensorStore) -> Alignment | None:
+def align_streams(
+    store: TensorStore, other: TensorStore, keep: Callable[[int], Tensor], turns: int, seed: int
+) -> Alignment | None:
     """Assign the columns of two tables of token embeddings, so that the sum of their cosines is largest.
 
     Reads as many of the first rows as both have, at most MOST_ROWS. Only a permutation is found, no rotation.
+
+    Args:
+        store: one model.
+        other: the model whose stream is turned.
+        keep: the coordinates to keep of a stream of this width.
+        turns: number of random rotations.
+        seed: of the rotations.
 
     Returns:
         None if the tables are not of one width.
 
     Raises:
         UnsupportedModelError: a model has no token embeddings.
-        MissingPackageError: scipy is not installed.
     """
     tables = (store, other)
     names = []
@@ -45,15 +65,34 @@ def align_streams(store: TensorStore, other: TensorStore) -> Alignment | None:
         with about(opened.ref):
             names.append(find_table(opened, "input")[0])
             shapes.append(float_shape(opened, names[-1]))
-    if shapes[0][1] != shapes[1][1]:
+    width = shapes[0][1]
+    if shapes[1][1] != width:
         return None
     rows = min(shapes[0][0], shapes[1][0], MOST_ROWS)
-    columns = []
-    for opened, name in zip(tables, names, strict=True):
-        with about(opened.ref):
-            opened.open([name])
-            table = opened.read(name, slice(0, rows)).float().nan_to_num(nan=0, posinf=0, neginf=0)
-        columns.append(torch.nn.functional.normalize(table, dim=0))
-    cosines = columns[0].T @ columns[1]
-    _, order = linear_sum_assignment(cosines.numpy(), maximize=True)
-    return Alignment(torch.from_numpy(order), rows)
+    ours, theirs = (_read_rows(opened, name, rows) for opened, name in zip(tables, names, strict=True))
+    products = to_float64(torch.nn.functional.normalize(ours, dim=0).T @ theirs)
+    gram = to_float64(theirs.T @ theirs)
+    kept = keep(width)
+    generator = torch.Generator().manual_seed(seed)
+    bases = []
+    for turn in range(1 + turns):
+        basis = _draw_rotation(width, generator) if turn else torch.eye(width, dtype=torch.float64)
+        lengths = (basis * (gram @ basis)).sum(0).clamp(min=0).sqrt()
+        cosines = (products @ basis / lengths).nan_to_num(nan=0, posinf=0, neginf=0)
+        _, order = linear_sum_assignment(cosines.numpy(), maximize=True)
+        bases.append(basis[:, torch.from_numpy(order)[kept]])
+    return Alignment(kept, torch.stack(bases), rows)
+
+
+def _read_rows(store: TensorStore, name: str, rows: int) -> Tensor:
+    """The first rows of a table, without what is not finite."""
+    with about(store.ref):
+        store.open([name])
+        return store.read(name, slice(0, rows)).float().nan_to_num(nan=0, posinf=0, neginf=0)
+
+
+def _draw_rotation(width: int, generator: torch.Generator) -> Tensor:
+    """A random orthogonal matrix."""
+    drawn = torch.randn(width, width, generator=generator, dtype=torch.float64)
+    rotation: Tensor = torch.linalg.qr(drawn).Q
+    return rotation

@@ -133,11 +133,7 @@ def _norms(layer: _LayerForms) -> Tensor:
 
 
 def layer_similarities(
-    form: Form,
-    other: Form,
-    layouts: tuple[PairLayout, PairLayout],
-    coordinates: Coordinates,
-    other_kept: Tensor | None = None,
+    form: Form, other: Form, layouts: tuple[PairLayout, PairLayout], coordinates: Coordinates
 ) -> Tensor:
     """The similarity of one layer of two models: as they are, then with the other's coordinates permuted.
 
@@ -146,25 +142,58 @@ def layer_similarities(
         other: as many heads of the other model, of the same rank and width, in key groups of the same size.
         layouts: which of their dimensions rotate, of both; all stand still if these are not as many pairs.
         coordinates: those to compare.
-        other_kept: the other model's coordinate for each of `coordinates.kept`, [count]; by default the same.
 
     Returns:
         [1 + permutations], float64. Heads without a form, zero or not finite, are similar to none.
     """
-    counts = [int(layout.rotates.sum()) for layout in layouts]
-    if counts[0] != counts[1]:
-        layouts = (STILL, STILL)
-    ours = _build_forms(form, layouts[0], coordinates.kept)
-    theirs = _build_forms(other, layouts[1], coordinates.kept if other_kept is None else other_kept)
+    layout, other_layout = _agree(layouts)
+    ours = _build_forms(form, layout, coordinates.kept)
+    theirs = _build_forms(other, other_layout, coordinates.kept)
     norms = _norms(ours)[:, None] * _norms(theirs)
-    similarities = []
     as_they_are = torch.arange(len(coordinates.kept))[None]
-    for order in torch.cat([as_they_are, coordinates.orders]):
-        cosines = _multiply(ours, theirs.permute(order)) / norms
-        cosines = cosines.nan_to_num(nan=0, posinf=0, neginf=0)
-        matched = match_heads(cosines, form.key_heads, other.key_heads)
-        similarities.append(cosines[range(len(matched)), matched].mean())
+    orders = torch.cat([as_they_are, coordinates.orders])
+    return torch.stack([_match(ours, theirs.permute(order), norms) for order in orders])
+
+
+def aligned_similarities(
+    form: Form, other: Form, layouts: tuple[PairLayout, PairLayout], kept: Tensor, bases: Tensor
+) -> Tensor:
+    """The similarity of one layer of two models in each of some bases of the other's stream.
+
+    Args:
+        form: as for `layer_similarities`.
+        other: as for `layer_similarities`.
+        layouts: as for `layer_similarities`.
+        kept: coordinates of the one model, [count].
+        bases: as columns, the other model's direction for each of these, [bases, width, count].
+
+    Returns:
+        [bases], float64.
+    """
+    layout, other_layout = _agree(layouts)
+    ours = _build_forms(form, layout, kept)
+    our_norms = _norms(ours)
+    every = torch.arange(len(kept))
+    left = to_float64(other.left)
+    right = to_float64(other.right)
+    similarities = []
+    for basis in bases:
+        theirs = _build_forms(Form(left @ basis, right @ basis, other.key_heads), other_layout, every)
+        similarities.append(_match(ours, theirs, our_norms[:, None] * _norms(theirs)))
     return torch.stack(similarities)
+
+
+def _agree(layouts: tuple[PairLayout, PairLayout]) -> tuple[PairLayout, PairLayout]:
+    """The layouts if as many pairs turn in both, else those of heads that stand still."""
+    counts = {int(layout.rotates.sum()) for layout in layouts}
+    return layouts if len(counts) == 1 else (STILL, STILL)
+
+
+def _match(layer: _LayerForms, other: _LayerForms, norms: Tensor) -> Tensor:
+    """The mean cosine of matched heads. norms: products of the norms of all pairs of heads."""
+    cosines = (_multiply(layer, other) / norms).nan_to_num(nan=0, posinf=0, neginf=0)
+    matched = match_heads(cosines, layer.key_heads, other.key_heads)
+    return cosines[range(len(matched)), matched].mean()
 
 
 def judge(similarities: Tensor) -> Judgement:

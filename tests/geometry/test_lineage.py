@@ -13,6 +13,7 @@ from attngeo.geometry.factors import rotate
 from attngeo.geometry.forms import Form
 from attngeo.geometry.lineage import (
     Coordinates,
+    aligned_similarities,
     draw_coordinates,
     have_equal_spectra,
     judge,
@@ -121,10 +122,19 @@ def test_a_part_of_the_coordinates_is_that_part_of_both_forms() -> None:
     part, other_part = choose(form, coordinates.kept), choose(other, coordinates.kept)
     whole = Coordinates(torch.arange(12), coordinates.orders)
     assert torch.equal(found, layer_similarities(part, other_part, (STILL, STILL), whole))
-    order = torch.randperm(WIDTH, generator=torch.Generator().manual_seed(5))
-    moved = choose(form, order.argsort())
-    kept = order[coordinates.kept]
-    assert layer_similarities(form, moved, (STILL, STILL), coordinates, kept)[0].item() == pytest.approx(1)
+
+
+@ANY_LAYOUT
+def test_in_the_basis_of_a_rotation_a_rotated_copy_is_the_same(layout: PairLayout) -> None:
+    form = draw(1)
+    rotation = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(1)).double()).Q
+    copy = Form(form.left @ rotation, form.right @ rotation, GROUPS)
+    kept = torch.tensor([3, 1, 7, 12])
+    bases = torch.stack([rotation.T[:, kept], torch.eye(WIDTH, dtype=torch.float64)[:, kept]])
+    found = aligned_similarities(form, copy, (layout, layout), kept, bases)
+    assert found[0].item() == pytest.approx(1)
+    unmoved = Coordinates(kept, torch.arange(4)[None])
+    assert found[1].item() == pytest.approx(layer_similarities(form, copy, (layout, layout), unmoved)[0].item())
 
 
 def test_heads_without_a_form_are_similar_to_none() -> None:

@@ -16,12 +16,14 @@ from support.checkpoints import write_single
 Tensors = dict[str, Tensor]
 
 
+# How the names of queries and keys end, in a LLaMA and, fused with values, in a GPT-2, which stores them transposed.
+READING = ("q_proj.weight", "k_proj.weight", "c_attn.weight")
+NORMS = {"q_proj": "input_layernorm", "k_proj": "input_layernorm", "c_attn": "ln_1"}
+
+
 def change_queries_and_keys(tensors: Tensors, change: Callable[[Tensor], Tensor]) -> Tensors:
     """The tensors with another weight in place of that of each query and key projection."""
-    return {
-        name: change(tensor) if name.endswith(("q_proj.weight", "k_proj.weight")) else tensor
-        for name, tensor in tensors.items()
-    }
+    return {name: change(tensor) if name.endswith(READING) else tensor for name, tensor in tensors.items()}
 
 
 def add_noise(tensors: Tensors, share: float, seed: int) -> Tensors:
@@ -71,11 +73,23 @@ def reorder_heads(tensors: Tensors, heads: int, key_heads: int, seed: int) -> Te
 
 
 def turn_stream(tensors: Tensors, matrix: Tensor) -> Tensors:
-    """Queries, keys and embeddings in other coordinates of the stream: inputs times an orthogonal matrix."""
-    return {
-        name: tensor @ matrix if tensor.ndim == 2 and tensor.shape[1] == len(matrix) else tensor
-        for name, tensor in tensors.items()
-    }
+    """Queries, keys and embeddings in other coordinates of the stream, with gains folded: inputs times a matrix.
+
+    matrix: orthogonal. Other weights stay, as nothing reads them.
+    """
+    turned = dict(tensors)
+    for name, tensor in tensors.items():
+        if name.endswith(READING):
+            module, projection, _ = name.rsplit(".", 2)
+            gain_name = f"{module.rpartition('.')[0]}.{NORMS[projection]}.weight"
+            gain = tensors.get(gain_name, torch.ones(len(matrix)))
+            is_transposed = projection == "c_attn"
+            turned[name] = matrix.T @ (tensor * gain[:, None]) if is_transposed else (tensor * gain) @ matrix
+            if gain_name in tensors:
+                turned[gain_name] = torch.ones_like(gain)
+        elif name.endswith(("embed_tokens.weight", "wte.weight", "wpe.weight", "lm_head.weight")):
+            turned[name] = tensor @ matrix
+    return turned
 
 
 def permutation(width: int, seed: int) -> Tensor:

@@ -1,0 +1,210 @@
+"""Make models that share an origin and models that do not, and test both; see README.md beside it.
+
+PYTHONPATH=tests python reports/lineage/lineage.py    # minutes on one core; trained models are kept in build/lineage
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import lzma
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from support.origins import (
+    Tensors,
+    add_noise,
+    permutation,
+    prune,
+    read_model,
+    reorder_heads,
+    rotation,
+    round_to,
+    turn_stream,
+    write_model,
+)
+from torch import Tensor
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+import attngeo
+
+HERE = Path(__file__).parent
+FOLDER = HERE.parents[1] / "build/lineage"
+WIDTH, HEADS, KEY_HEADS, LENGTH, BATCH = 64, 4, 2, 64, 16
+# Updates of a whole training, and of a short one.
+STEPS, FEW = 400, 80
+LLAMAS, GPTS = 7, 4
+NULLS = 50
+COLUMNS = ["related", "similarity", "p_value", "z", "note"]
+
+
+class Pair(NamedTuple):
+    """Two models and how they are related. align: whether streams are aligned first."""
+
+    family: str
+    kind: str
+    model: Path
+    candidate: Path
+    align: bool = False
+
+
+def read_halves() -> list[Tensor]:
+    """The bytes of the embedded text, in two halves."""
+    packed = resources.files("attngeo.pretrain").joinpath("corpora/austen.txt.xz").read_bytes()
+    text = torch.frombuffer(bytearray(lzma.decompress(packed)), dtype=torch.uint8).long()
+    return [*text.tensor_split(2)]
+
+
+def build(family: str, seed: int) -> Any:
+    """A new model with random weights."""
+    torch.manual_seed(seed)
+    if family == "llama":
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=256, hidden_size=WIDTH, intermediate_size=128, num_hidden_layers=2,
+                num_attention_heads=HEADS, num_key_value_heads=KEY_HEADS, max_position_embeddings=LENGTH,
+            )
+        )  # fmt: skip
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=256, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=LENGTH, resid_pdrop=0, embd_pdrop=0,
+            attn_pdrop=0,
+        )
+    )  # fmt: skip
+
+
+def train(name: str, model: Callable[[], Any], text: Tensor, steps: int, seed: int, rate: float = 3e-3) -> Path:
+    """Train a model to predict the next byte, or find it trained; its folder."""
+    folder = FOLDER / name
+    if (folder / "config.json").exists():
+        return folder
+    trained = model()
+    generator = torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.AdamW(trained.parameters(), lr=rate, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps, pct_start=0.1)
+    for _ in range(steps):
+        starts = torch.randint(len(text) - LENGTH, (BATCH, 1), generator=generator)
+        tokens = text[starts + torch.arange(LENGTH)]
+        loss = trained(input_ids=tokens, labels=tokens).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    print(f"{name}: loss {loss.item():.2f}", flush=True)
+    trained.save_pretrained(folder)
+    return folder
+
+
+def change(model: Path, name: str, function: Callable[[Tensors], Tensors]) -> Path:
+    """A copy of a model whose tensors a function changes; its folder."""
+    tensors, config = read_model(model)
+    folder = FOLDER / f"{model.name}-{name}"
+    write_model(folder, function(tensors), config)
+    return folder
+
+
+def average(one: Path, other: Path) -> Path:
+    """The mean of the weights of two models; its folder."""
+    tensors, config = read_model(one)
+    others, _ = read_model(other)
+    mean = {name: (tensor + others[name]) / 2 for name, tensor in tensors.items()}
+    folder = FOLDER / f"{one.name}-merged"
+    write_model(folder, mean, config)
+    return folder
+
+
+def make_pairs(family: str, count: int) -> Iterator[Pair]:
+    """All pairs of one family, of so many seeds."""
+    first_half, second_half = read_halves()
+    seeds = [train(f"{family}-{seed}", partial(build, family, seed), first_half, STEPS, seed) for seed in range(count)]
+    for one, other in itertools.combinations(seeds, 2):
+        yield Pair(family, "independent seeds", one, other)
+        yield Pair(family, "independent seeds", one, other, align=True)
+    for seed, model in enumerate(seeds[: count // 2]):
+        load = partial(AutoModelForCausalLM.from_pretrained, model)
+        tuned = train(f"{family}-{seed}-tuned", load, second_half, FEW, 100 + seed, rate=1e-3)
+        again = train(f"{family}-{seed}-tuned-again", load, second_half, FEW, 200 + seed, rate=1e-3)
+        continued = train(f"{family}-{seed}-continued", load, second_half, STEPS, 300 + seed)
+        elsewhere = train(f"{family}-{seed}-elsewhere", partial(build, family, seed), second_half, STEPS, 400 + seed)
+        yield Pair(family, "fine-tuned", model, tuned)
+        yield Pair(family, "two fine-tuned", tuned, again)
+        yield Pair(family, "merged", model, average(tuned, again))
+        yield Pair(family, "continued", model, continued)
+        yield Pair(family, "same initial weights, other text", model, elsewhere)
+        permuted = permutation(WIDTH, seed)
+        for name, descendant in (("permuted", model), ("fine-tuned, then permuted", tuned)):
+            moved = change(descendant, name.replace(", ", "-"), partial(turn_stream, matrix=permuted))
+            yield Pair(family, f"stream {name}", model, moved)
+            yield Pair(family, f"stream {name}", model, moved, align=True)
+    for seed, model in enumerate(seeds[:4]):
+        for kind, copy in copy_all(model, seed, family):
+            yield Pair(family, kind, model, copy)
+        rotated = change(model, "rotated", partial(turn_stream, matrix=rotation(WIDTH, seed)))
+        yield Pair(family, "stream rotated", model, rotated)
+        yield Pair(family, "stream rotated", model, rotated, align=True)
+
+
+def copy_all(model: Path, seed: int, family: str) -> Iterator[tuple[str, Path]]:
+    """Changed copies of a model in the same coordinates, with the kind of each."""
+    yield "pruned 50%", change(model, "pruned-50", partial(prune, share=0.5))
+    yield "pruned 80%", change(model, "pruned-80", partial(prune, share=0.8))
+    for bits in (8, 4, 3):
+        yield f"int{bits}", change(model, f"int{bits}", partial(round_to, bits=bits))
+    yield "noise of 1 sd", change(model, "noise", partial(add_noise, share=1, seed=seed))
+    if family == "llama":
+        yield (
+            "heads permuted, turned, rescaled",
+            change(model, "heads", partial(reorder_heads, heads=HEADS, key_heads=KEY_HEADS, seed=seed)),
+        )
+
+
+def test(pair: Pair) -> dict[str, Any]:
+    """The row of a pair."""
+    row = attngeo.lineage(pair.model, pair.candidate, align=pair.align).iloc[0]
+    tested = {name: row[name] for name in COLUMNS}
+    names = {"model": pair.model.name, "candidate": pair.candidate.name}
+    configs = [json.loads((folder / "config.json").read_text()) for folder in (pair.model, pair.candidate)]
+    return {"family": pair.family, "kind": pair.kind, "align": pair.align, **names, **tested} | {
+        "same_configuration": configs[0] == configs[1]
+    }
+
+
+def measure_nulls(folder: Path) -> pd.DataFrame:
+    """P of pairs of models that are new, and of trained strangers of which one has permuted coordinates."""
+    rows = []
+    for seed in range(NULLS):
+        one, other = build("llama", 1000 + seed), build("llama", 5000 + seed)
+        row = attngeo.lineage(one, other, permutations=99, seed=seed).iloc[0]
+        rows.append({"null": "new weights", "p_value": row["p_value"], "z": row["z"]})
+    trained = [FOLDER / f"llama-{seed}" for seed in range(LLAMAS)]
+    pairs = [*itertools.combinations(trained, 2)]
+    for number in range(NULLS):
+        one, other = pairs[number % len(pairs)]
+        tensors, config = read_model(other)
+        moved = write_model(folder, turn_stream(tensors, permutation(WIDTH, 3000 + number)), config)
+        row = attngeo.lineage(one, moved, permutations=99, seed=number).iloc[0]
+        rows.append({"null": "trained, permuted", "p_value": row["p_value"], "z": row["z"]})
+    return pd.DataFrame(rows)
+
+
+def main() -> None:
+    """Write lineage.csv and nulls.csv."""
+    torch.set_num_threads(1)
+    rows = []
+    for family, count in (("llama", LLAMAS), ("gpt2", GPTS)):
+        for pair in make_pairs(family, count):
+            rows.append(test(pair))
+            if len(rows) % 20 == 0:
+                print(f"{len(rows)} pairs", flush=True)
+        pd.DataFrame(rows).to_csv(HERE / "lineage.csv", index=False, float_format="%.4g")
+    nulls = measure_nulls(FOLDER / "moved")
+    nulls.to_csv(HERE / "nulls.csv", index=False, float_format="%.4g")
+
+
+if __name__ == "__main__":
+    main()

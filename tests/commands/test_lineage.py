@@ -1,0 +1,117 @@
+"""`attngeo lineage` as a user runs it: by command and by recipe."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from conftest import Command
+from support.checkpoints import CONFIG, weights, write_single
+from support.messages import assert_fails
+from support.origins import add_noise
+
+import attngeo as library
+from attngeo.changes.lineage_options import LINEAGE_COLUMNS
+from attngeo.reporting.report import build_report
+
+FEW = ("--permutations", "19")
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with a model, a descendant, a stranger and a model of another width."""
+    monkeypatch.chdir(tmp_path)
+    write_single(tmp_path / "base", weights(), CONFIG)
+    write_single(tmp_path / "tuned", add_noise(weights(), 0.1, seed=1), CONFIG)
+    write_single(tmp_path / "stranger", weights(seed=1), CONFIG)
+    wider = {name: torch.cat([tensor, tensor], 1) for name, tensor in weights().items()}
+    write_single(tmp_path / "wider", wider, CONFIG | {"hidden_size": 48})
+    return tmp_path
+
+
+def test_the_table_fits_and_a_sentence_says_what_it_means(inside: Command, models: Path) -> None:  # noqa: ARG001
+    arguments = ("lineage", "./base", "./tuned", "./stranger", "./wider", *FEW)
+    for width in (80, 60):
+        run = inside(*arguments, COLUMNS=str(width))
+        assert run.returncode == 0
+        assert max(map(len, run.stdout.splitlines())) <= width
+        lines = [line.split() for line in run.stdout.splitlines()]
+        answers = {line[0]: line[1:3] for line in lines if line and line[0].startswith("./") and len(line) > 1}
+        assert answers["./tuned"][0] == "yes"
+        assert answers["./stranger"] == ["no", "evidence"]
+        assert answers["./wider"] == ["cannot", "say"]
+        meaning = " ".join(run.stdout.split())
+        assert "initial weights of both models were drawn independently" in meaning
+        assert "does not see a rotated stream" in meaning
+        notes = run.stderr.splitlines()
+        assert [note.split()[2] for note in notes] == ["./tuned:", "./stranger:", "./wider:"]
+    assert inside(*arguments, "-q").stderr == ""
+
+
+def test_files_and_formats_have_all_columns(inside: Command, models: Path) -> None:
+    run = inside("lineage", "./base", "./tuned", "./wider", *FEW, "-o", "l.csv", "-o", "l.parquet", "--format", "csv")
+    assert (run.returncode, run.stderr) == (0, "")
+    rows = library.lineage(models / "base", models / "tuned", permutations=19)
+    for read in (pd.read_csv(io.StringIO(run.stdout)), pd.read_csv("l.csv"), pd.read_parquet("l.parquet")):
+        assert list(read.columns) == list(LINEAGE_COLUMNS)
+        assert read["related"].isna().tolist() == [False, True]
+        assert bool(read["related"][0])
+        assert read["z"][0] == pytest.approx(rows["z"][0])
+
+
+def test_candidates_of_a_file_and_one_that_fails_costs_its_row(inside: Command, models: Path) -> None:
+    write_single(models / "mlp", {"model.layers.0.mlp.up_proj.weight": torch.randn(8, 8)})
+    (models / "list.txt").write_text("./stranger  # of another seed\n./mlp\n./tuned\n")
+    run = inside("lineage", "./base", "./tuned", "--models", "list.txt", *FEW, "--format", "csv")
+    assert run.returncode == 4
+    assert pd.read_csv(io.StringIO(run.stdout))["candidate"].tolist() == ["./tuned", "./stranger"]
+    assert "./mlp: no query-key attention" in run.stderr
+    run = inside("lineage", "./base", "./mlp", "./none", *FEW)
+    assert (run.returncode, run.stdout) == (4, "")
+    assert len(run.stderr.splitlines()) == 2
+    assert_fails(inside("lineage", "./base", "./mlp", *FEW), 4, "./mlp", "no query-key attention")
+    assert_fails(inside("lineage", "./mlp", "./base", *FEW), 4, "./mlp", "no query-key attention")
+    assert_fails(inside("lineage", "./base", "./none", *FEW), 3, "./none")
+    assert_fails(inside("lineage", "./base", "./base"), 2, "./base", "itself")
+    assert_fails(inside("lineage", "./base", "./tuned", "-o", "tuned/config.json"), 2, "config.json", "input")
+    no_table = {name: tensor for name, tensor in weights().items() if "embed" not in name}
+    write_single(models / "headless", no_table, CONFIG)
+    assert_fails(inside("lineage", "./base", "./headless", "--align"), 4, "./headless", "no token embeddings")
+
+
+def test_what_is_kept_is_said(inside: Command, models: Path) -> None:
+    arguments = ("lineage", "./base", "./tuned", *FEW)
+    environment = {"ATTNGEO_CACHE": str(models / "kept")}
+    first = inside(*arguments, **environment)
+    again = inside(*arguments, **environment)
+    assert again.stdout == first.stdout
+    assert "from the result store; --fresh computes it again" in again.stderr
+    assert "result store" not in inside(*arguments, "--fresh", **environment).stderr
+
+
+RECIPE = """
+title = "Lineage"
+[[results]]
+name = "lineage"
+command = "lineage"
+models = ["./base", "./tuned", "./stranger", "./none"]
+options = { permutations = 19 }
+[[section]]
+title = "Origins"
+tables = [{ of = "lineage" }]
+"""
+
+
+def test_a_recipe_compares_the_first_model_with_the_others(models: Path) -> None:
+    recipe = models / "r.toml"
+    recipe.write_text(RECIPE)
+    made = build_report(recipe, models / "page")
+    assert len(made.failures) == 1
+    assert "./none" in str(made.failures[0])
+    rows = pd.read_csv(models / "page/tables/lineage.csv")
+    assert rows["candidate"].tolist() == ["./tuned", "./stranger"]
+    assert rows["model"].unique().tolist() == ["./base"]
+    assert "no evidence" in made.page.read_text()
