@@ -79,7 +79,7 @@ class ScoredSite(NamedTuple):
     form: Form | None
 
 
-class Comparison(NamedTuple):
+class SiteChanges(NamedTuple):
     """The changes of a layer, of its heads, and which head of the other model is which.
 
     heads: None if they are not asked for. matches: the head of the other model of each head. overlaps: of the spaces
@@ -291,12 +291,12 @@ def _describe_sizes(form: Form, other: Form) -> str:
     return ", ".join(f"{mine} and {others} {name}" for name, (mine, others) in sizes.items() if mine != others)
 
 
-def _compare(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout, *, per_head: bool) -> Comparison:
+def _compare(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout, *, per_head: bool) -> SiteChanges:
     """The changes from one form to another of the same sizes."""
     layer = measure_change(layer_forms(form, layout), layer_forms(other, other_layout))
     heads = len(form.left)
     if not per_head:
-        return Comparison(layer, None, range(heads), None)
+        return SiteChanges(layer, None, range(heads), None)
     changes = measure_head_changes(form, other, layout, other_layout)
     matches = _match(form, other, layout, other_layout, changes)
     if matches != [*range(heads)]:
@@ -309,7 +309,7 @@ def _compare(form: Form, other: Form, layout: PairLayout, other_layout: PairLayo
         theirs = [key for _, key in shared]
         right = subspace_overlap(form.right[mine], other.right[theirs])[torch.tensor(mine).argsort()]
     overlaps = (subspace_overlap(form.left, other.left), right[form.key_heads])
-    return Comparison(layer, changes, matches, overlaps)
+    return SiteChanges(layer, changes, matches, overlaps)
 
 
 def _match(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout, changes: FormChange) -> Sequence[int]:
@@ -332,7 +332,7 @@ def _match(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout
 
 
 def _build_row(
-    row: Row, others: Sequence[Row], compared: Comparison | None, notes: list[str], options: CompareOptions
+    row: Row, others: Sequence[Row], compared: SiteChanges | None, notes: list[str], options: CompareOptions
 ) -> Row:
     """The row of the layer or of one head, from that of its scores."""
     head = row["head"]

@@ -144,7 +144,7 @@ def measure_positions(options: PositionOptions, workplace: Workplace, *, models:
     return _ask_each(partial(measure_model, options=chosen), models, workplace)
 
 
-def _resolve_source(options: SourceOptions, workplace: Workplace) -> dict[str, Any]:
+def _resolve_source(options: ScoreOptions | SourceOptions, workplace: Workplace) -> dict[str, Any]:
     """The adapters and the configuration of a model, by their paths on this machine."""
     paths = workplace.paths
     return {

@@ -127,7 +127,8 @@ def test_a_failed_request_is_repeated_as_often_as_the_option_says(
 
 FUNCTIONS: list[Callable[..., object]] = [
     library.score, library.verify, library.attention_sites, library.query_key_matrix, library.analogy,
-    library.nearest, library.words, library.compose, library.compare, library.open_embedding, library.plot, build_report,
+    library.nearest, library.words, library.compose, library.compare, library.open_embedding, library.plot,
+    build_report,
 ]  # fmt: skip
 # What they take by place, if it is more than a model.
 PLACES = {"nearest": ("demo:minilm", "king"), "plot": ("heatmap", "demo:minilm"), "build_report": ("r.toml", "page")}
