@@ -19,18 +19,10 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import PARTS_OF
 from attngeo.devices import pick_device
 from attngeo.errors import UnsupportedModelError, UsageError, about
+from attngeo.geometry.changes import FormChange, measure_head_changes, measure_layer_change
 from attngeo.geometry.forms import Form
 from attngeo.geometry.matching import match_heads
-from attngeo.geometry.offsets import (
-    STILL,
-    FormChange,
-    PairLayout,
-    head_forms,
-    inner_products,
-    layer_forms,
-    measure_change,
-    measure_head_changes,
-)
+from attngeo.geometry.offsets import STILL, PairLayout, head_forms, inner_products
 from attngeo.geometry.subspaces import subspace_overlap
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress, ignore_progress
@@ -293,7 +285,7 @@ def _describe_sizes(form: Form, other: Form) -> str:
 
 def _compare(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout, *, per_head: bool) -> SiteChanges:
     """The changes from one form to another of the same sizes."""
-    layer = measure_change(layer_forms(form, layout), layer_forms(other, other_layout))
+    layer = measure_layer_change(form, other, layout, other_layout)
     heads = len(form.left)
     if not per_head:
         return SiteChanges(layer, None, range(heads), None)
