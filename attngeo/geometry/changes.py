@@ -157,15 +157,13 @@ def _find_grams(rows: _Rows) -> tuple[Tensor, Tensor]:
         terms]; and of what stands still, [2, rank, 2, rank], without entries if products cost less.
     """
     pairs, _, sides, terms, n = rows.turning.shape
-    at_once = max(BLOCK_BYTES // (16 * sides * terms * n), 1)
-    grams = []
+    size = sides * terms
+    at_once = max(BLOCK_BYTES // (16 * size * n), 1)
+    grams = [to_float64(rows.turning.new_zeros(0, 2 * size, 2 * size))]
     for first in range(0, pairs, at_once):
         wide = to_float64(rows.turning[first : first + at_once].flatten(1, 3))
         grams.append(wide @ wide.mT)
-    size = sides * terms
-    gram = torch.cat([rows.turning.new_zeros(0, 2 * size, 2 * size, dtype=torch.float64), *grams]).reshape(
-        pairs, 2, size, 2, size
-    )
+    gram = torch.cat(grams).reshape(pairs, 2, size, 2, size)
     parts = torch.stack([gram[:, 0, :, 0] + gram[:, 1, :, 1], gram[:, 1, :, 0] - gram[:, 0, :, 1]])
     of_turning = parts.reshape(2, pairs, sides, terms, sides, terms)
     rank = rows.still.shape[1]

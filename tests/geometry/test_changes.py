@@ -151,9 +151,8 @@ def test_queries_and_keys_of_other_widths() -> None:
     form, other = draw(1), draw(2)
     wide, other_wide = (Form(part.left, torch.cat([part.right, part.right], 2), GROUPS) for part in (form, other))
     for measure in (measure_head_changes, measure_layer_change):
-        torch.testing.assert_close(
-            measure(wide, other_wide, STILL, STILL).change, measure(form, other, STILL, STILL).change
-        )
+        expected = measure(form, other, STILL, STILL).change
+        torch.testing.assert_close(measure(wide, other_wide, STILL, STILL).change, expected)
 
 
 def conditioned(condition: float) -> Tensor:
