@@ -11,7 +11,7 @@ from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.layouts.names import name_layers
 from attngeo.positions.measuring import measure_model
 from attngeo.positions.options import PositionOptions, position_columns
-from attngeo.provenance import merge_origins
+from attngeo.scores.score import join_frames
 from attngeo.session import ResultOptions, Session, StudyOptions
 
 from .declare import with_options
@@ -91,13 +91,8 @@ def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, 
 
 def _join(frames: list[pd.DataFrame], selection: Selection) -> pd.DataFrame:
     """The selected rows of all models."""
-    import pandas as pd
-
-    if not frames:
-        return pd.DataFrame()
-    rows = pd.concat(frames, ignore_index=True)
-    rows.attrs = merge_origins([frame.attrs for frame in frames])
-    return selection.select(rows)
+    rows = join_frames(frames)
+    return selection.select(rows) if frames else rows
 
 
 def _print(rows: pd.DataFrame, selection: Selection, verbosity: Verbosity) -> None:

@@ -20,7 +20,7 @@ from attngeo.errors import UsageError
 from attngeo.keywords import takes
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import merge_origins
-from attngeo.scores.score import VERSION, build_frame
+from attngeo.scores.score import VERSION, build_frame, join_frames
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.models import list_models
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 INTEGERS = ("layer", "head", "key_head")
 
 
-class CompareKeywords(CompareOptions, HubAccess, ResultOptions, StudyOptions):
+class ChangeKeywords(CompareOptions, HubAccess, ResultOptions, StudyOptions):
     """The keywords of `compare`."""
 
     options: CompareOptions | None = None
@@ -43,7 +43,7 @@ class CompareKeywords(CompareOptions, HubAccess, ResultOptions, StudyOptions):
     progress: ProgressCallback | None = None
 
 
-@takes(CompareKeywords)
+@takes(ChangeKeywords)
 def compare(  # noqa: D417 - the keywords are those of a session
     models: Model | Sequence[Model], options: CompareOptions, *, session: Session
 ) -> pd.DataFrame:
@@ -184,11 +184,9 @@ def _find_record(
 
 def join(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The changes of several other models as one table."""
-    import pandas as pd
-
     if len(frames) == 1:
         return frames[0]
-    rows = pd.concat(frames, ignore_index=True)
+    rows = join_frames(frames)
     merged = merge_origins([{**frame.attrs, "model": frame.attrs["other"]} for frame in frames])
     rows.attrs = merged | {"model": frames[0].attrs["model"], "other": merged["model"]}
     return rows

@@ -19,18 +19,10 @@ from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import PARTS_OF
 from attngeo.devices import pick_device
 from attngeo.errors import UnsupportedModelError, UsageError, about
+from attngeo.geometry.changes import FormChange, measure_head_changes, measure_layer_change
 from attngeo.geometry.forms import Form
 from attngeo.geometry.matching import match_heads
-from attngeo.geometry.offsets import (
-    STILL,
-    FormChange,
-    PairLayout,
-    head_forms,
-    inner_products,
-    layer_forms,
-    measure_change,
-    measure_head_changes,
-)
+from attngeo.geometry.offsets import STILL, PairLayout, head_forms, inner_products
 from attngeo.geometry.subspaces import subspace_overlap
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress, ignore_progress
@@ -79,7 +71,7 @@ class ScoredSite(NamedTuple):
     form: Form | None
 
 
-class Comparison(NamedTuple):
+class SiteChanges(NamedTuple):
     """The changes of a layer, of its heads, and which head of the other model is which.
 
     heads: None if they are not asked for. matches: the head of the other model of each head. overlaps: of the spaces
@@ -291,12 +283,12 @@ def _describe_sizes(form: Form, other: Form) -> str:
     return ", ".join(f"{mine} and {others} {name}" for name, (mine, others) in sizes.items() if mine != others)
 
 
-def _compare(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout, *, per_head: bool) -> Comparison:
+def _compare(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout, *, per_head: bool) -> SiteChanges:
     """The changes from one form to another of the same sizes."""
-    layer = measure_change(layer_forms(form, layout), layer_forms(other, other_layout))
+    layer = measure_layer_change(form, other, layout, other_layout)
     heads = len(form.left)
     if not per_head:
-        return Comparison(layer, None, range(heads), None)
+        return SiteChanges(layer, None, range(heads), None)
     changes = measure_head_changes(form, other, layout, other_layout)
     matches = _match(form, other, layout, other_layout, changes)
     if matches != [*range(heads)]:
@@ -309,7 +301,7 @@ def _compare(form: Form, other: Form, layout: PairLayout, other_layout: PairLayo
         theirs = [key for _, key in shared]
         right = subspace_overlap(form.right[mine], other.right[theirs])[torch.tensor(mine).argsort()]
     overlaps = (subspace_overlap(form.left, other.left), right[form.key_heads])
-    return Comparison(layer, changes, matches, overlaps)
+    return SiteChanges(layer, changes, matches, overlaps)
 
 
 def _match(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout, changes: FormChange) -> Sequence[int]:
@@ -332,7 +324,7 @@ def _match(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout
 
 
 def _build_row(
-    row: Row, others: Sequence[Row], compared: Comparison | None, notes: list[str], options: CompareOptions
+    row: Row, others: Sequence[Row], compared: SiteChanges | None, notes: list[str], options: CompareOptions
 ) -> Row:
     """The row of the layer or of one head, from that of its scores."""
     head = row["head"]

@@ -10,6 +10,8 @@ from attngeo.geometry.spectra import to_float64
 # Rows that a triangle has made orthonormal have a Gram matrix at most this far from that of the identity, entry by
 # entry; a second triangle then mends them.
 NEAR = 0.1
+# Below this condition (of Frobenius norms), the rounding of a Gram matrix leaves 8 digits of what its triangle gives.
+SOUND = 5e3
 
 
 def subspace_overlap(x: Tensor, other: Tensor) -> Tensor:
@@ -24,8 +26,29 @@ def subspace_overlap(x: Tensor, other: Tensor) -> Tensor:
     Returns:
         [*lead], float64; NaN where a factor is not finite.
     """
+    x = to_float64(x)
+    other = to_float64(other)
     rank = min(x.shape[-2:])
-    return (orthonormal_rows(x) @ orthonormal_rows(other).mT).square().sum((-2, -1)) / rank
+    inverse, is_sound = _invert_triangle(x)
+    other_inverse, other_is_sound = _invert_triangle(other)
+    overlaps: Tensor = _sum_squares(inverse @ (x @ other.mT) @ other_inverse.mT) / rank
+    unsound = ~(is_sound & other_is_sound)
+    if bool(unsound.any()):
+        products = orthonormal_rows(x[unsound]) @ orthonormal_rows(other[unsound]).mT
+        overlaps[unsound] = _sum_squares(products) / rank
+    return overlaps
+
+
+def _sum_squares(matrices: Tensor) -> Tensor:
+    return matrices.square().sum((-2, -1))
+
+
+def _invert_triangle(x: Tensor) -> tuple[Tensor, Tensor]:
+    """L⁻¹ of the Gram matrix L·Lᵀ of the rows, so that the rows of L⁻¹·x are orthonormal, and whether they are so."""
+    triangle, failed = torch.linalg.cholesky_ex(x @ x.mT)
+    inverse, singular = torch.linalg.inv_ex(triangle)
+    condition = triangle.norm(dim=(-2, -1)) * inverse.norm(dim=(-2, -1))
+    return inverse, (condition < SOUND) & (failed == 0) & (singular == 0)
 
 
 def orthonormal_rows(x: Tensor) -> Tensor:

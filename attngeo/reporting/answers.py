@@ -190,13 +190,15 @@ def _ask_each(function: Function[str, pd.DataFrame], models: Models, workplace: 
 def compare_all(options: CompareOptions, workplace: Workplace, *, models: Models) -> ResultsAnswer:
     """What changed from the first of some models to each other one. Another one that fails costs only its rows."""
     chosen = options.replace(per_head=options.given.get("per_head", True), **_resolve_source(options, workplace))
-    references = [workplace.paths.resolve(model) for model in models]
-    require_model(references[0], (), chosen.config)
-    pairs = list_pairs(references, chosen, workplace.session.hub)
+    references = {workplace.paths.resolve(model): model for model in models}
+    require_model(next(iter(references)), (), chosen.config)
+    pairs = list_pairs([*references], chosen, workplace.session.hub)
     names = [str(other) for _, other in pairs]
     outcomes = run_study(partial(compare_pair, options=chosen), pairs, workplace.session, names=names)
     answer = ResultsAnswer.of(*(outcome.result for outcome in outcomes if outcome.result is not None))
-    answer.failures = [(outcome.name, outcome.failure) for outcome in outcomes if outcome.failure is not None]
+    for outcome in outcomes:
+        if outcome.failure is not None:
+            answer.failures.append((references.get(outcome.name, outcome.name), outcome.failure))
     return answer
 
 

@@ -107,8 +107,6 @@ def score(  # noqa: D417 - the keywords are those of a session
     if isinstance(model, str) or not isinstance(model, Sequence):
         return score_model(model, session, options=options)
 
-    import pandas as pd
-
     models: list[Model] = []
     for one in model:
         models += list_models([one], hub=session.hub) if isinstance(one, str) else [one]
@@ -117,10 +115,7 @@ def score(  # noqa: D417 - the keywords are those of a session
     refuse_repeated_revisions(models, revisions, session)
     names = [str(one) if isinstance(one, str | Path) else type(one).__name__ for one in models]
     outcomes = require_all(run_study(partial(score_model, options=options), models, session, names=names))
-    frames = [outcome.result for outcome in outcomes if outcome.result is not None]
-    rows = pd.concat(frames, ignore_index=True)
-    rows.attrs = merge_origins([frame.attrs for frame in frames])
-    return rows
+    return join_frames([outcome.result for outcome in outcomes if outcome.result is not None])
 
 
 def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.DataFrame:
@@ -165,6 +160,15 @@ def build_frame(kept: Kept, columns: Sequence[str], options: Options, identity: 
     frame.attrs = describe_result(kept, options, identity)
     frame["model"] = frame.attrs["model"]
     return frame
+
+
+def join_frames(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The tables of several models as one, with their origins; an empty one if there are none."""
+    import pandas as pd
+
+    rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    rows.attrs = merge_origins([frame.attrs for frame in frames])
+    return rows
 
 
 def describe_result(kept: Kept, options: Options, identity: Identity | None) -> dict[Any, Any]:

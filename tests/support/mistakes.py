@@ -77,8 +77,6 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("compare demo:encoder demo:encoder", 2, ("demo:encoder", "twice")),
     ("compare demo:encoder ./none", 3, ("./none",)),
     ("compare demo:encoder demo:decoder --adapter ./none", 3, ("./none",)),
-    ("compare demo:encoder demo:decoder --layers 9", 2, ("layer 9",)),
-    ("compare demo:encoder demo:decoder --stack vision", 2, ("vision", "encoder")),
     ("compare demo:encoder demo:decoder --sort chang", 2, ("--sort", "change")),
     ("compare demo:encoder demo:decoder --circuit ov --rope-offset 1", 2, ("--rope-offset", "--circuit")),
     ("compare demo:encoder demo:decoder --fail-if chang.max>1", 2, ("chang", "change")),

@@ -1,0 +1,165 @@
+"""`attngeo compare` as a user runs it: by command, by recipe, and its figures."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from conftest import Command
+from support.checkpoints import weights, write_single
+from support.hub_server import Hub
+from support.messages import assert_fails, assert_states, refuses
+
+import attngeo as library
+from attngeo.changes.compare_options import compare_columns
+from attngeo.errors import DataError
+from attngeo.reporting.report import build_report
+
+
+def change_head(layer: int, head: int) -> dict[str, torch.Tensor]:
+    """The weights of `write_single`, but for the queries of one head, which are larger by half."""
+    state = weights()
+    state[f"model.layers.{layer}.self_attn.q_proj.weight"][6 * head : 6 * head + 6] *= 1.5
+    return state
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """A LLaMA of two layers and 4 heads, and the same but for head 1.2."""
+    return write_single(tmp_path / "base"), write_single(tmp_path / "tuned", change_head(1, 2))
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_table_says_which_layers_and_heads_changed_most(
+    inside: Command, folders: tuple[Path, Path], width: int
+) -> None:
+    run = inside("compare", *map(str, folders), cwd=folders[0].parent, COLUMNS=str(width))
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = run.stdout.splitlines()
+    # A path may be longer than a line: titles are wrapped.
+    assert max(len(line) for line in lines if str(folders[0].parent) not in line) <= width
+    cells = [line.split() for line in lines]
+    rows = library.compare(list(folders), per_head=True)
+    of_layer = rows[(rows.layer == 1) & rows["head"].isna()].change.item()
+    changed = next(line for line in cells if line[:1] == ["1"])
+    assert changed[-2:] == ["0.5", "(2)"]
+    assert f"{of_layer:.3g}" in changed
+    assert f"layers that changed most: 1 ({of_layer:.3g}), 0 (0)" in lines
+    start = next(number for number, line in enumerate(lines) if line == "heads that changed most")
+    assert cells[start + 3][:4] == ["1", "2", "0.5", "+1.000"]
+
+
+def test_files_and_formats_have_every_row(inside: Command, folders: tuple[Path, Path], tmp_path: Path) -> None:
+    out = [tmp_path / f"rows.{suffix}" for suffix in ("csv", "parquet")]
+    run = inside(
+        "compare", *folders, "--per-head", "--format", "json", *(part for file in out for part in ("-o", file))
+    )
+    assert run.returncode == 0
+    rows = library.compare(list(folders), per_head=True)
+    for read in (pd.read_csv(out[0]), pd.read_parquet(out[1]), pd.DataFrame(json.loads(run.stdout))):
+        assert list(read.columns) == list(compare_columns())
+        assert read["change"].tolist() == pytest.approx(rows["change"].tolist())
+    selected = inside(
+        "compare", *folders, "--per-head", "--sort", "change", "--top", 1, "--columns", "layer,head,change",
+        "--format", "csv",
+    )  # fmt: skip
+    assert pd.read_csv(io.StringIO(selected.stdout)).to_dict("records") == [
+        {"layer": 1, "head": 2, "change": pytest.approx(0.5)}
+    ]
+    of_layers = inside("compare", *folders, "--format", "csv", "--circuit", "qk")
+    assert len(pd.read_csv(io.StringIO(of_layers.stdout))) == 2
+    assert inside("compare", *folders, "--sort", "change", "-q").stdout.count("\n") > 2
+
+
+def test_several_models_have_a_line_each(inside: Command, folders: tuple[Path, Path], tmp_path: Path) -> None:
+    file = tmp_path / "models.txt"
+    file.write_text(f"{folders[1]}\n{write_single(tmp_path / 'more', change_head(0, 1))}\n")
+    run = inside("compare", folders[0], "--models", file, cwd=tmp_path, COLUMNS="200")
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = [line.split() for line in run.stdout.splitlines()]
+    found = {line[0]: line[-2:] for line in lines if line and line[0].startswith(str(tmp_path))}
+    assert found == {str(folders[1]): ["0.5", "(1.2)"], str(tmp_path / "more"): ["0.5", "(0.1)"]}
+
+
+def test_a_condition_that_holds_is_exit_code_1(inside: Command, folders: tuple[Path, Path]) -> None:
+    run = inside("compare", *folders, "--fail-if", "heads.change.max > 0.4", "--format", "csv")
+    assert run.returncode == 1
+    assert run.stdout.startswith("model,other,")
+    assert_states(run.stderr, "check failed", folders[1], "heads.change.max is 0.5")
+    run = inside("compare", *folders, "--fail-if", "cosine.min < 0.5 or symmetry_other.max > 1", "--per-head", "-q")
+    assert_fails(run, 2, "--per-head", "layers.cosine.min")
+    passed = inside("compare", *folders, "--fail-if", "layers.cosine.min < 0.5", "--per-head")
+    assert passed.returncode == 0
+    assert_states(passed.stderr, "check passed")
+    overlap = inside("compare", "demo:encoder", "demo:decoder", "--fail-if", "heads.key_overlap.max > 0.9", "-q")
+    assert overlap.returncode == 0
+    missing = inside("compare", "demo:encoder", "demo:minilm", "--fail-if", "change.max > 9", "-q")
+    assert missing.returncode == 1
+    assert_states(missing.stderr, "change.max is missing")
+
+
+def test_a_model_that_fails_leaves_the_rows_of_the_others(inside: Command, folders: tuple[Path, Path]) -> None:
+    base, tuned = folders
+    broken = write_single(base.parent / "broken")
+    (broken / "model.safetensors").write_bytes(b"short")
+    run = inside("compare", base, broken, tuned, "--format", "csv")
+    assert run.returncode == 4
+    assert pd.read_csv(io.StringIO(run.stdout))["other"].unique().tolist() == [str(tuned)]
+    assert_states(run.stderr, broken, "model.safetensors")
+    file = base.parent / "rows.csv"
+    assert_fails(inside("compare", base, broken, "-o", file), 4, broken)
+    assert not file.exists()
+    assert_fails(inside("compare", base, tuned, "-o", tuned / "model.safetensors"), 2, "model.safetensors")
+
+
+def test_a_trajectory_starts_at_its_first_step(connected: Command, hub: Hub, tmp_path: Path) -> None:
+    hub.repositories["org/name"] = write_single(tmp_path / "main")
+    hub.branches["org/name"] = {f"step{step}": f"{step:040x}" for step in (10, 2, 3)}
+    for step in (10, 2, 3):
+        state = weights()
+        for name in state:
+            state[name] = state[name] * (1 + step / 100)
+        hub.repositories[f"org/name@step{step}"] = write_single(tmp_path / f"{step}", state)
+    run = connected("compare", "org/name@step*", "--format", "json", "--quiet")
+    assert run.returncode == 0, run.stderr
+    rows = pd.DataFrame(json.loads(run.stdout))
+    assert rows["model"].unique().tolist() == ["org/name@step2"]
+    assert rows["other"].unique().tolist() == ["org/name@step3", "org/name@step10"]
+    expected = [(1.03 / 1.02) ** 2 - 1, (1.10 / 1.02) ** 2 - 1]
+    assert rows.groupby("other", sort=False)["change"].first().tolist() == pytest.approx(expected, rel=1e-5)
+    for file in (tmp_path / "3").iterdir():
+        file.unlink()
+    gone = connected("compare", "org/name@step*", "--format", "json", "--quiet", "--fresh")
+    assert gone.returncode == 4
+    assert {row["other"] for row in json.loads(gone.stdout)} == {"org/name@step10"}
+    assert_states(gone.stderr, "org/name@step3")
+    assert_fails(connected("compare", "org/name@step2"), 2, "fewer than two", "org/name@step*")
+
+
+def test_figures_and_recipes(inside: Command, folders: tuple[Path, Path], tmp_path: Path) -> None:
+    file, page = tmp_path / "rows.parquet", tmp_path / "map.json"
+    assert inside("compare", *folders, "-o", file, "--per-head", "--plot", page, "-q").returncode == 0
+    [trace] = json.loads(page.read_text())["data"]
+    assert trace["type"] == "heatmap"
+    lines = library.plot("change-layers", str(file))
+    assert [float(y) for y in lines.data[0].y] == pytest.approx(library.compare(list(folders)).change.tolist())
+    with refuses(DataError, "--per-head"):
+        library.plot("change-map", library.compare(list(folders)))
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        'title = "Changes"\n[[results]]\nname = "moved"\ncommand = "compare"\n'
+        'models = ["./base", "./tuned", "./gone"]\n[[section]]\ntitle = "Map"\n'
+        'figures = [{ kind = "change-map", of = "moved" }, { kind = "change-layers", of = "moved" }]\n'
+        'tables = [{ of = "moved", columns = ["model", "other", "layer", "head", "change"] }]\n'
+    )
+    report = build_report(recipe, tmp_path / "report")
+    assert [failure.what for failure in report.failures] == ["./gone"]
+    assert report.page.read_text().count('class="chart"') == 2
+    rows = pd.read_csv(tmp_path / "report" / "tables" / "moved.csv")
+    assert rows["other"].unique().tolist() == ["./tuned"]
+    assert rows["model"].unique().tolist() == ["./base"]
+    assert len(rows) == 2 * 5
