@@ -77,7 +77,7 @@ def test_the_exit_code_is_1_if_a_statement_does_not_hold(
         (["Lemma-1"], ["'Lemma-1'", "lemma-1"]),
         (["lemma-1", "nothing-like-it-at-all"], ["'nothing-like-it-at-all'", "lemma-1"]),
         (["lemma-1", "--seed", "-1"], ["--seed", "-1"]),
-        (["lemma-1", "--seed", "x"], ["--seed", "integer"]),
+        (["lemma-1", "--seed", "x"], ["--seed", "whole number"]),
         (["lemma-1", "-o", "rows.xyz"], ["rows.xyz"]),
         (["lemma-1", "-o", "a.csv", "-o", "a.csv"], ["twice"]),
         (["lemma-1", "--format", "xml"], ["xml"]),

@@ -481,7 +481,7 @@ class TestCommand:
                 parquet.write_table(
                     parquet.read_table(path).replace_schema_metadata({"attngeo": '{"revision": 5}'}), path
                 )
-        run = inside("cache", "list")
+        run = inside("cache", "list", COLUMNS="200")
         assert (run.returncode, run.stdout.count("unreadable")) == (0, 2)
         assert_states(inside("cache", "clear").stderr, "3 results", kept)
 
