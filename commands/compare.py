@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ import typer
 
 import attngeo
 from attngeo.bounds.names import printable
-from attngeo.changes.compare import compare_pair, join, list_pairs
+from attngeo.changes.compare import compare_pair, join, list_pairs, refuse_repeats
 from attngeo.changes.compare_options import OVERLAPS, CompareOptions, compare_columns, number_columns
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
@@ -20,10 +21,12 @@ from attngeo.layouts.names import name_layers
 from attngeo.options import RESULTS
 from attngeo.scores.conditions import Condition, describe_names
 from attngeo.session import ResultOptions, Session, StudyOptions
+from attngeo.studies.revisions import RevisionOptions
 
 from .declare import with_options
 from .messages import describe_error, say
 from .outputs import MODEL_HELP, Outputs, Verbosity, file_option, model_argument
+from .progress import Bar
 from .score import CHECK_FAILED, check_conditions, require_clear
 from .selection import Selection
 from .study import SEVERAL_FAILED, ModelsFile, list_all, run_all
@@ -69,6 +72,7 @@ def compare(
     options: CompareOptions,
     models: Models = None,
     models_file: ModelsFile = None,
+    revisions: RevisionOptions,
     outputs: Outputs,
     selection: Selection,
     plot: Plots = None,
@@ -102,11 +106,14 @@ def compare(
     pairs = list_pairs(listed, options, hub)
     outputs.check(*listed, figures=figures)
     alone = len(pairs) == 1
+    session = Session(hub=hub, study=study, results=results)
+    with Bar("compare", verbosity) as bar:
+        refuse_repeats(pairs, revisions, replace(session, progress=bar))
     outcomes = run_all(
         listed[-1] if alone else "compare",
         partial(compare_pair, options=options.replace(per_head=True)),
         pairs,
-        Session(hub=hub, study=study, results=results),
+        session,
         verbosity,
         names=[str(other) for _, other in pairs],
         unit="models",

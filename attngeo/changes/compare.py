@@ -25,6 +25,7 @@ from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.models import list_models
 from attngeo.studies.results import ResultRecord, locate_record
+from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
 from attngeo.studies.run import require_all
 
 if TYPE_CHECKING:
@@ -33,10 +34,11 @@ if TYPE_CHECKING:
 INTEGERS = ("layer", "head", "key_head")
 
 
-class ChangeKeywords(CompareOptions, HubAccess, ResultOptions, StudyOptions):
+class ChangeKeywords(CompareOptions, RevisionOptions, HubAccess, ResultOptions, StudyOptions):
     """The keywords of `compare`."""
 
     options: CompareOptions | None = None
+    revisions: RevisionOptions | None = None
     hub: HubAccess | None = None
     results: ResultOptions | None = None
     study: StudyOptions | None = None
@@ -45,7 +47,7 @@ class ChangeKeywords(CompareOptions, HubAccess, ResultOptions, StudyOptions):
 
 @takes(ChangeKeywords)
 def compare(  # noqa: D417 - the keywords are those of a session
-    models: Model | Sequence[Model], options: CompareOptions, *, session: Session
+    models: Model | Sequence[Model], options: CompareOptions, *, revisions: RevisionOptions, session: Session
 ) -> pd.DataFrame:
     """What changed from the first of some models to each other one, in the attention of every layer and head.
 
@@ -60,6 +62,9 @@ def compare(  # noqa: D417 - the keywords are those of a session
             first is compared with each later one. One model with an adapter is compared with itself with the adapter.
         options: what is compared, and how; its fields are keywords, too:
             {options}
+        revisions: which revisions of one repository are compared, if there are three or more models; its field is a
+            keyword, too:
+            {revisions}
         hub: access to the Hub; its fields are keywords, too:
             {hub}
         results: kept results; its field is a keyword, too:
@@ -84,7 +89,8 @@ def compare(  # noqa: D417 - the keywords are those of a session
     Raises:
         ModelUnavailableError: a model cannot be found or reached.
         CheckpointError: a model cannot be read, or no stack is in both models.
-        UsageError: a value is no choice or outside its limits; a model is given twice, or there are fewer than two.
+        UsageError: a value is no choice or outside its limits; a model is given twice, or there are fewer than two; of
+            three or more, revisions have equal weights.
 
     >>> import attngeo
     >>> rows = attngeo.compare(["demo:encoder", "demo:decoder"])
@@ -94,6 +100,7 @@ def compare(  # noqa: D417 - the keywords are those of a session
     pairs = list_pairs(
         [models] if isinstance(models, str) or not isinstance(models, Sequence) else models, options, session.hub
     )
+    refuse_repeats(pairs, revisions, session)
     names = [_name(other) for _, other in pairs]
     function = partial(compare_pair, options=options)
     outcomes = require_all(run_study(function, pairs, session, names=names))
@@ -120,6 +127,12 @@ def list_pairs(models: Sequence[Model], options: CompareOptions, hub: HubAccess)
         if any(model is earlier or _is_same(model, earlier) for earlier in listed[:position]):
             raise UsageError(f"{_name(model)} is given twice, expected each model once")
     return [(listed[0], other) for other in listed[1:]]
+
+
+def refuse_repeats(pairs: Sequence[tuple[Model, Model]], revisions: RevisionOptions, session: Session) -> None:
+    """Refuse revisions with equal weights, as of `score`. Two models alone may be equal: that is what is asked."""
+    if len(pairs) > 1:
+        refuse_repeated_revisions([pairs[0][0], *(other for _, other in pairs)], revisions, session)
 
 
 def _is_same(model: Model, other: Model) -> bool:

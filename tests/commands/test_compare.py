@@ -140,6 +140,23 @@ def test_a_trajectory_starts_at_its_first_step(connected: Command, hub: Hub, tmp
     assert_fails(connected("compare", "org/name@step2"), 2, "fewer than two", "org/name@step*")
 
 
+def test_equal_revisions_are_refused_among_three_and_compared_if_there_are_two(
+    connected: Command, hub: Hub, tmp_path: Path
+) -> None:
+    hub.repositories["org/name"] = write_single(tmp_path / "main")
+    hub.branches["org/name"] = {f"step{step}": f"{step:040x}" for step in (1, 2, 3)}
+    for step in (1, 2, 3):
+        state = {name: tensor * max(step, 2) for name, tensor in weights().items()}
+        hub.repositories[f"org/name@step{step}"] = write_single(tmp_path / f"{step}", state)
+    run = connected("compare", "org/name@step*", "--format", "json", "-q")
+    assert_fails(run, 2, "(step1, step2)", "--allow-repeats")
+    allowed = connected("compare", "org/name@step*", "--format", "json", "-q", "--allow-repeats")
+    changes = pd.DataFrame(json.loads(allowed.stdout)).groupby("other")["change"].first().tolist()
+    assert changes == pytest.approx([0, 1.5**2 - 1], rel=1e-5)
+    two = connected("compare", "org/name@step1", "org/name@step2", "--format", "json", "-q")
+    assert {row["change"] for row in json.loads(two.stdout)} == {0}
+
+
 def test_figures_and_recipes(inside: Command, folders: tuple[Path, Path], tmp_path: Path) -> None:
     file, page = tmp_path / "rows.parquet", tmp_path / "map.json"
     assert inside("compare", *folders, "-o", file, "--per-head", "--plot", page, "-q").returncode == 0
