@@ -167,7 +167,7 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("tabular fit none.csv", 3, ("none.csv",)),
     ("tabular fit text.txt", 2, ("text.txt", ".parquet")),
     ("tabular fit empty.csv", 4, ("empty.csv is empty",)),
-    ("tabular fit header.csv", 4, ("header.csv has no rows",)),
+    ("tabular fit header.csv", 4, ("header.csv has 0 rows",)),
     ("tabular fit table.csv --test empty.csv", 4, ("empty.csv is empty",)),
     ("tabular fit table.csv --epochs 1.5", 2, ("--epochs is '1.5'", "whole number")),
     ("tabular fit table.csv --target yy", 4, ("did you mean y?",)),

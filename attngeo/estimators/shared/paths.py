@@ -44,7 +44,7 @@ def _require_rows(path: Path) -> None:
     if not head.strip():
         raise TableError(f"{path} is empty, expected the names of columns in its first line, and rows")
     if len(head) < HEAD_BYTES and len(head.strip().splitlines()) == 1:
-        raise TableError(f"{path} has no rows, expected some below the names of its columns")
+        raise TableError(f"{path} has 0 rows, expected some below the names of its columns")
 
 
 def require_saved(folder: str | Path, made_by: str, parts: Iterable[str] = ("",)) -> None:
