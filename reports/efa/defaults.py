@@ -3,7 +3,7 @@
     python reports/efa/defaults.py INSTACART MOVIELENS TEMPERATURE    # folders or files of `attngeo efa run --data`
 
 writes defaults.csv beside this file, a row for each data set, fit and seed. Rows that it has already are kept, so that
-the same command resumes it. All of them take about three quarters of an hour on one core.
+the same command resumes it. All of them take about forty minutes on one core.
 """
 
 from __future__ import annotations

@@ -386,6 +386,16 @@ def test_gibbs_sampling_finds_items_that_go_together() -> None:
     assert drawn.isin(["ab", "cd"]).mean() > 0.8
 
 
+@pytest.mark.parametrize("values", [None, [0.5, -1.0]])
+def test_an_average_of_the_weights_is_kept_and_another_model_trains(values: list[float] | None) -> None:
+    """By default, too: the losses of training are those without it, the weights at the end are not."""
+    frame = draw_table(values)
+    averaged, default, last = (fit(frame, max_epochs=6, **how) for how in ({"averaging": 0.9}, {}, {"averaging": 0}))
+    for model in (averaged, default):
+        np.testing.assert_array_equal(model.history_.train, last.history_.train)
+        assert np.abs(model.log_prob(frame) - last.log_prob(frame)).max() > 1e-3
+
+
 def stop_after(steps: int) -> Callable[[Any], None]:
     """A progress callback that is interrupted at its n-th call."""
     calls: list[Any] = []
