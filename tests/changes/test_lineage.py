@@ -28,6 +28,7 @@ from support.origins import (
     write_model,
 )
 from support.packing import PACKINGS, pack_state
+from support.peft_adapters import write_adapter, write_base
 from support.tiny_models import TINY_MODELS
 
 import attngeo
@@ -148,6 +149,13 @@ def test_quantised_checkpoints_and_models_in_memory_are_candidates(folder: Path,
     assert (row["related"], row["model"]) == (True, type(model).__name__)
 
 
+def test_adapters_are_candidates(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base")
+    row = attngeo.lineage(base, write_adapter(tmp_path / "adapter", base), permutations=19).iloc[0]
+    assert row["related"]
+    assert row["similarity"] < 0.999
+
+
 def test_strangers_are_no_evidence_of_anything(folder: Path, tmp_path: Path) -> None:
     others = [write_model(tmp_path / str(seed), draw(seed), MODEL) for seed in range(1, 6)]
     rows = attngeo.lineage(folder, others)
@@ -250,8 +258,11 @@ def test_no_stored_sinusoids_are_taken_for_learned_positions(name: str, saved: S
     with closing(open_store(saved(name))) as store:
         for site in sites_of(store)[0]:
             table = find_table(site, store.names)
-            if table is not None and not find_fixed_positions(site, store.names):
-                assert not is_sinusoidal(store.read(table)), (site.module, table)
+            if table is None or site.rotary is not None or find_fixed_positions(site, store.names):
+                continue
+            positions = store.read(table)
+            if positions.shape[-1] == site.d_model:  # else they are not added to the stream
+                assert not is_sinusoidal(positions), (site.module, table)
 
 
 def test_only_bytes_of_queries_and_keys_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
