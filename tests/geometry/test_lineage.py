@@ -19,7 +19,7 @@ from attngeo.geometry.lineage import (
     judge,
     layer_similarities,
 )
-from attngeo.geometry.offsets import STILL, PairLayout, head_forms, inner_products, squared_norm
+from attngeo.geometry.offsets import STILL, PairLayout, head_forms, inner_products
 
 HEADS, KEY_HEADS, HEAD_DIM, WIDTH = 4, 2, 8, 20
 GROUPS = [0, 0, 1, 1]
@@ -66,7 +66,7 @@ def search_matching(cosines: Tensor) -> float:
 def similarity_of(form: Form, other: Form, layout: PairLayout) -> float:
     """The definition, from the inner products of all pairs of heads."""
     ours, theirs = head_forms(form, layout), head_forms(other, layout)
-    norms = squared_norm(ours).sqrt()[:, None] * squared_norm(theirs).sqrt()
+    norms = (inner_products(ours, ours).diagonal()[:, None] * inner_products(theirs, theirs).diagonal()).sqrt()
     return search_matching(inner_products(ours, theirs) / norms)
 
 
@@ -202,3 +202,5 @@ def test_spectra_of_rotated_streams_are_equal_and_those_of_strangers_are_not() -
     one_other.left[0] += 0.2 * draw(3, width=64).left[0]
     assert not have_equal_spectra(form, one_other)
     assert not have_equal_spectra(form, Form(0 * form.left, form.right, GROUPS))
+    first = Form(form.left[:, :1], form.right[:, :1], GROUPS)
+    assert not have_equal_spectra(first, first)
