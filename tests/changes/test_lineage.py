@@ -202,6 +202,26 @@ def test_strangers_that_use_tokens_alike_stay_strangers_if_their_streams_are_ali
     assert rows["similarity"].item() > 0.02  # far above what permutations give
 
 
+def test_strangers_whose_large_coordinates_are_aligned_stay_strangers(tmp_path: Path) -> None:
+    """Few coordinates are much larger than others in both models, and mean the same, for example how common a token is.
+
+    Turned streams have none, so that heads of strangers that are matched are more similar than those in turned ones.
+    """
+    models = []
+    shared = torch.randn(200, 4, generator=torch.Generator().manual_seed(99))
+    for seed in range(4):
+        tensors = draw(seed)
+        chosen = permutation(WIDTH, seed).argmax(1)[:4]
+        tensors["model.embed_tokens.weight"][:, chosen] += 5 * shared
+        for name, gain in tensors.items():
+            if name.endswith("layernorm.weight"):
+                gain[chosen] = 6
+        models.append(write_model(tmp_path / str(seed), tensors, MODEL))
+    rows = attngeo.lineage(models[0], models[1:], align=True)
+    assert rows["related"].tolist() == [False] * 3
+    assert rows["z"].max() < 6
+
+
 def test_layers_that_both_have_are_compared(folder: Path, tmp_path: Path) -> None:
     shorter = write_model(tmp_path / "a", draw(0, layers=2), MODEL | {"num_hidden_layers": 2})
     row = attngeo.lineage(folder, shorter).iloc[0]
