@@ -200,7 +200,7 @@ def _test(
     means = torch.stack(similarities).mean(0)
     judgement = judge(means)
     if alignment is not None:
-        observed, turned, flipped = means.split([1, TURNS, TURNS])
+        observed, turned, flipped = torch.split(means, [1, TURNS, TURNS])
         judgements = [judge(torch.cat([observed, null])) for null in (turned, flipped)]
         judgement = min(judgements, key=lambda of_null: -math.inf if math.isnan(of_null.z) else of_null.z)
     related, reason = _decide(judgement, are_equal=are_equal)
