@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from support.origins import (
 from support.packing import PACKINGS, pack_state
 from support.peft_adapters import write_adapter, write_base
 from support.tiny_models import TINY_MODELS
+from transformers import IJepaConfig, IJepaModel
 
 import attngeo
 from attngeo.changes.lineage_options import LINEAGE_COLUMNS
@@ -257,6 +259,12 @@ def test_streams_with_fixed_sinusoids_are_left_out(saved: Saved, tmp_path: Path,
     assert row["layers"].startswith("decoder")
     assert "encoder left out: its positions are fixed sinusoids" in row["note"]
     row = attngeo.lineage(built("vit_mae"), saved("vit_mae"), permutations=19).iloc[0]
+    assert row.isna()["related"]
+    assert "its positions are fixed sinusoids" in row["note"]
+    # The tables of published models are sinusoids that were not trained; a new model of transformers has random ones.
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = IJepaModel(IJepaConfig(image_size=16, patch_size=4, **sizes))
+    row = attngeo.lineage(model, deepcopy(model), permutations=19).iloc[0]
     assert row.isna()["related"]
     assert "its positions are fixed sinusoids" in row["note"]
     unknown = write_single(tmp_path, weights(), CONFIG | {"model_type": "unknown"})
