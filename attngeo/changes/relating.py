@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 CPU = torch.device("cpu")
 # A copy whose stream is rotated has the gains of the norms before attention in its weights: they belong to both forms.
 FOLDED = ScoreOptions(fold_norm=True)
-# Beyond this many standard deviations, models are related. Strangers reach 4, also if they are aligned first.
+# Beyond this many standard deviations, models are related. Strangers reach 5, also if they are aligned first.
 LEAST_Z = 10
 # Random rotations, and draws of signs, in place of permutations if streams are aligned: each rotation costs an
 # assignment of all coordinates.
