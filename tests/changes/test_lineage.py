@@ -236,7 +236,7 @@ def test_weights_that_are_zero_have_no_outcome(folder: Path, tmp_path: Path) -> 
 def test_streams_with_fixed_sinusoids_are_left_out(saved: Saved, tmp_path: Path, built: Built) -> None:
     row = attngeo.lineage(built("whisper"), saved("whisper"), permutations=19).iloc[0]
     assert row["layers"].startswith("decoder")
-    assert "encoder left out: its positions are fixed sinusoids" in row["note"]
+    assert "left out: encoder: its positions are fixed sinusoids" in row["note"]
     row = attngeo.lineage(built("vit_mae"), saved("vit_mae"), permutations=19).iloc[0]
     assert row.isna()["related"]
     assert "its positions are fixed sinusoids" in row["note"]
