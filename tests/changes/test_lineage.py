@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+import transformers
 from support.checkpoints import CONFIG, weights, write_single
 from support.hub_client import reach_hub
 from support.hub_server import serve
@@ -29,7 +30,7 @@ from support.origins import (
 )
 from support.packing import PACKINGS, pack_state
 from support.peft_adapters import write_adapter, write_base
-from support.tiny_models import TINY_MODELS
+from support.tiny_models import SEQ2SEQ, TINY_MODELS
 
 import attngeo
 from attngeo.changes.lineage_options import LINEAGE_COLUMNS
@@ -235,7 +236,7 @@ def test_weights_that_are_zero_have_no_outcome(folder: Path, tmp_path: Path) -> 
 def test_streams_with_fixed_sinusoids_are_left_out(saved: Saved, tmp_path: Path, built: Built) -> None:
     row = attngeo.lineage(built("whisper"), saved("whisper"), permutations=19).iloc[0]
     assert row["layers"].startswith("decoder")
-    assert "encoder left out: its positions are fixed sinusoids" in row["note"]
+    assert "left out: encoder: its positions are fixed sinusoids" in row["note"]
     row = attngeo.lineage(built("vit_mae"), saved("vit_mae"), permutations=19).iloc[0]
     assert row.isna()["related"]
     assert "its positions are fixed sinusoids" in row["note"]
@@ -249,6 +250,35 @@ def is_sinusoidal(table: torch.Tensor) -> bool:
     """Whether pairs of columns are sine and cosine: the squares of each row sum to half the width."""
     squares = table.float().square().sum(-1).flatten()[2:]
     return bool(((squares - table.shape[-1] / 2).abs() < 0.02 * table.shape[-1]).all())
+
+
+SERIES = {name: value for name, value in SEQ2SEQ.items() if "layers" in name or "ffn" in name or name == "d_model"} | {
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "prediction_length": 4, "context_length": 8,
+}  # fmt: skip
+XLM = {"vocab_size": 64, "emb_dim": 32, "n_layers": 1, "n_heads": 4, "sinusoidal_embeddings": True}
+# Model types that store sinusoids, made by transformers.
+SINUSOIDAL: dict[str, dict[str, Any]] = {
+    "marian": SEQ2SEQ, "pegasus": SEQ2SEQ, "fsmt": SEQ2SEQ | {"langs": ["en", "de"], "tgt_vocab_size": 64},
+    "informer": SERIES, "time_series_transformer": SERIES,
+    "xlm": XLM, "flaubert": XLM,
+    "distilbert": {
+        "vocab_size": 64, "dim": 32, "n_layers": 1, "n_heads": 4, "hidden_dim": 16, "sinusoidal_pos_embds": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", SINUSOIDAL)
+@pytest.mark.filterwarnings("ignore")
+def test_stored_sinusoids_are_known_by_the_type_of_the_model(model_type: str) -> None:
+    config = transformers.AutoConfig.for_model(model_type, **SINUSOIDAL[model_type])
+    model = transformers.AutoModel.from_config(config)
+    with closing(open_store(model)) as store:
+        found = [site for site in sites_of(store)[0] if not site.is_cross and find_table(site, store.names)]
+        assert found
+        for site in found:
+            assert is_sinusoidal(store.read(find_table(site, store.names) or ""))
+            assert "sinusoids" in find_fixed_positions(site, store.names)
 
 
 @pytest.mark.slow
