@@ -19,7 +19,9 @@ from .declare import with_options
 from .outputs import Verbosity, check_outputs, complete_models, file_option
 from .progress import Bar
 
-INPUT_HELP = "File of score, positions, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
+INPUT_HELP = (
+    "File of score, compare, positions, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
+)
 
 
 # Pixels of a side of a figure, at least and at most: a smaller one has no room for titles.

@@ -53,6 +53,13 @@ def test_the_table_says_which_layers_and_heads_changed_most(
     assert cells[start + 3][:4] == ["1", "2", "0.5", "+1.000"]
 
 
+def test_equal_models_have_not_changed(inside: Command, folders: tuple[Path, Path]) -> None:
+    same = write_single(folders[0].parent / "same")
+    run = inside("compare", folders[0], same, "--fail-if", "heads.change.max > 0 or cosine.min < 1", "-q")
+    assert run.returncode == 0
+    assert run.stdout.splitlines()[-1] == "nothing changed"
+
+
 def test_files_and_formats_have_every_row(inside: Command, folders: tuple[Path, Path], tmp_path: Path) -> None:
     out = [tmp_path / f"rows.{suffix}" for suffix in ("csv", "parquet")]
     run = inside(
