@@ -103,7 +103,7 @@ def relate_models(model: Model, candidate: Model, options: LineageOptions, sessi
         row |= dict.fromkeys(LINEAGE_NUMBERS) | {"layers": "", "note": "; ".join(comparison.notes)}
         if comparison.pairs:
             row |= _test(store, other, comparison, options, session)
-        description = describe_making(store, list(sites.values()), options, CPU)
+        description = describe_making(store, list(sites.values()), options, CPU) | {"other": other.ref}
     log.info("%s, %s: %s in %.1f s", store.ref, other.ref, row["layers"] or row["note"], time.perf_counter() - started)
     return Kept([row], description)
 

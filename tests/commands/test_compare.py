@@ -164,6 +164,22 @@ def test_equal_revisions_are_refused_among_three_and_compared_if_there_are_two(
     assert {row["change"] for row in json.loads(two.stdout)} == {0}
 
 
+@pytest.mark.parametrize("command", ["compare", "lineage"])
+def test_a_kept_result_is_about_both_models(
+    command: str, inside: Command, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    store = {"ATTNGEO_CACHE": str(tmp_path / "store")}
+    assert inside(command, *folders, "-q", **store).returncode == 0
+    assert "from the result store" in inside(command, *folders, **store).stderr
+    [entry] = json.loads(inside("cache", "list", "--format", "json", folders[1], **store).stdout)
+    assert (entry["model"], entry["other"], entry["outdated"]) == (*map(str, folders), False)
+    write_single(folders[1], change_head(0, 1))
+    [entry] = json.loads(inside("cache", "list", "--format", "json", **store).stdout)
+    assert entry["outdated"] is True
+    assert inside("cache", "clear", "--outdated", "-q", **store).returncode == 0
+    assert json.loads(inside("cache", "list", "--format", "json", **store).stdout) == []
+
+
 def test_figures_and_recipes(inside: Command, folders: tuple[Path, Path], tmp_path: Path) -> None:
     file, page = tmp_path / "rows.parquet", tmp_path / "map.json"
     assert inside("compare", *folders, "-o", file, "--per-head", "--plot", page, "-q").returncode == 0
