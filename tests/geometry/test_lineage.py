@@ -19,7 +19,7 @@ from attngeo.geometry.lineage import (
     judge,
     layer_similarities,
 )
-from attngeo.geometry.offsets import STILL, PairLayout, head_forms, inner_products, squared_norm
+from attngeo.geometry.offsets import STILL, PairLayout, head_forms, inner_products
 
 HEADS, KEY_HEADS, HEAD_DIM, WIDTH = 4, 2, 8, 20
 GROUPS = [0, 0, 1, 1]
@@ -66,7 +66,7 @@ def search_matching(cosines: Tensor) -> float:
 def similarity_of(form: Form, other: Form, layout: PairLayout) -> float:
     """The definition, from the inner products of all pairs of heads."""
     ours, theirs = head_forms(form, layout), head_forms(other, layout)
-    norms = squared_norm(ours).sqrt()[:, None] * squared_norm(theirs).sqrt()
+    norms = (inner_products(ours, ours).diagonal()[:, None] * inner_products(theirs, theirs).diagonal()).sqrt()
     return search_matching(inner_products(ours, theirs) / norms)
 
 

@@ -66,6 +66,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "compare": {
         "models": "key of the results",
         "models_file": "key `models` of the results",
+        "allow_repeats": "a recipe names each revision, so that none is there by a pattern",
         "plot": "figures of a section",
         "fail_if": "checks are about scores; a program reads the table",
         "fresh": "attngeo cache clear removes what a report would take from the result store",
