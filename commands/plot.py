@@ -20,7 +20,7 @@ from .outputs import Verbosity, check_outputs, complete_models, file_option
 from .progress import Bar
 
 INPUT_HELP = (
-    "File of score, compare, positions, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
+    "File of score, positions, compare, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
 )
 
 

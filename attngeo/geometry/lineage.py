@@ -221,10 +221,14 @@ def judge(similarities: Tensor) -> Judgement:
 def have_equal_spectra(form: Form, other: Form) -> bool:
     """Whether every head of a layer has the singular values of a head of the other one: a rotated stream keeps them.
 
+    They are compared relative to their norm, so that a single one tells nothing: heads of one dimension have none.
+
     Args:
         form: heads of one model.
         other: as many heads of the other model, in key groups of the same size.
     """
+    if form.left.shape[1] == 1:
+        return False
     spectra = _find_spectra(form)
     other_spectra = _find_spectra(other)
     distances = torch.cdist(spectra, other_spectra)

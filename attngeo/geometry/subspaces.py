@@ -24,7 +24,7 @@ def subspace_overlap(x: Tensor, other: Tensor) -> Tensor:
         other: another one of the same shape.
 
     Returns:
-        [*lead], float64; NaN where a factor is not finite.
+        [*lead], float64; NaN where a factor is zero, which spans nothing, or not finite.
     """
     x = to_float64(x)
     other = to_float64(other)
@@ -36,7 +36,8 @@ def subspace_overlap(x: Tensor, other: Tensor) -> Tensor:
     if bool(unsound.any()):
         products = orthonormal_rows(x[unsound]) @ orthonormal_rows(other[unsound]).mT
         overlaps[unsound] = _sum_squares(products) / rank
-    return overlaps
+    spans_nothing = ~(x.any((-2, -1)) & other.any((-2, -1)))
+    return overlaps.masked_fill(spans_nothing, torch.nan)
 
 
 def _sum_squares(matrices: Tensor) -> Tensor:

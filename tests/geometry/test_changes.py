@@ -186,5 +186,8 @@ def test_overlaps_do_not_depend_on_the_basis() -> None:
     assert subspace_overlap(inside, outside).abs().max() < 1e-12
     x[1, 0, 0] = torch.nan
     assert subspace_overlap(x, conditioned(10)).isnan().tolist() == [False, True, False]
+    x[1] = 0
+    assert subspace_overlap(x, conditioned(10)).isnan().tolist() == [False, True, False]
+    assert subspace_overlap(conditioned(10), x).isnan().tolist() == [False, True, False]
     square = torch.randn(2, 8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
     torch.testing.assert_close(subspace_overlap(square, square.flip(0)), torch.ones(2, dtype=torch.float64))

@@ -202,3 +202,5 @@ def test_spectra_of_rotated_streams_are_equal_and_those_of_strangers_are_not() -
     one_other.left[0] += 0.2 * draw(3, width=64).left[0]
     assert not have_equal_spectra(form, one_other)
     assert not have_equal_spectra(form, Form(0 * form.left, form.right, GROUPS))
+    first = Form(form.left[:, :1], form.right[:, :1], GROUPS)
+    assert not have_equal_spectra(first, first)
