@@ -25,7 +25,7 @@ class LineageOptions(Options):
     align: bool = option(
         False,
         "Find a permuted stream: assign coordinates by the token embeddings first, as for each of 19 random rotations, "
-        "which then replace the permutations; requires scipy",
+        "which then replace the permutations, as do 19 draws of signs; requires scipy",
         panel=COMPUTATION,
     )
     seed: int = option(0, "Seed of the permutations", panel=COMPUTATION, metavar="N", least=0, most=LARGEST_SEED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Generator
 from contextlib import closing
@@ -54,7 +55,8 @@ CPU = torch.device("cpu")
 FOLDED = ScoreOptions(fold_norm=True)
 # Beyond this many standard deviations, models are related. Strangers reach 4, also if they are aligned first.
 LEAST_Z = 10
-# Random rotations in place of permutations if streams are aligned: each costs an assignment of all coordinates.
+# Random rotations, and draws of signs, in place of permutations if streams are aligned: each rotation costs an
+# assignment of all coordinates.
 TURNS = 19
 NULL = "null: initial weights drawn independently"
 RELATED = f"{NULL}, is rejected; which of the two came first cannot be told"
@@ -206,7 +208,12 @@ def _test(
         are_equal = are_equal and have_equal_spectra(*forms)
         notes += [note for note in (layer.note, other_layer.note) if note]
     notes += [f"{MOST} of {width} coordinates, drawn at random" for width in drawn if width > MOST]
-    judgement = judge(torch.stack(similarities).mean(0))
+    means = torch.stack(similarities).mean(0)
+    judgement = judge(means)
+    if alignment is not None:
+        observed, turned, flipped = torch.split(means, [1, TURNS, TURNS])
+        judgements = [judge(torch.cat([observed, null])) for null in (turned, flipped)]
+        judgement = min(judgements, key=lambda of_null: -math.inf if math.isnan(of_null.z) else of_null.z)
     related, reason = _decide(judgement, are_equal=are_equal)
     layers = _name({(site.stack, site.layer): site for site, _ in comparison.pairs})
     note = "; ".join(dict.fromkeys([reason, *notes]))
@@ -232,7 +239,8 @@ def _align(
     notes = [
         *comparison.notes,
         f"coordinates assigned to each other by {alignment.rows} rows of embeddings, and again after each of {TURNS} "
-        "random rotations, in place of permutations; p and z are approximate",
+        f"random rotations, in place of permutations, or with {TURNS} draws of signs, if its z is less; p and z are "
+        "approximate",
     ]
     left_out = len(comparison.pairs) - len(pairs)
     if left_out:

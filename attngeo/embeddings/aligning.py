@@ -2,7 +2,9 @@
 
 Embeddings of strangers resemble each other as well, since they serve the same function: assigned columns make them more
 similar than any permutation. So chance is what is found of a stream whose coordinates mean nothing: the other stream is
-turned by random rotations, and its columns are assigned anew.
+turned by random rotations, and its columns are assigned anew. But a turned stream has no coordinates that are larger
+than others, and strangers may have such that are assigned to each other. So chance is, too, what is found if the signs
+of the assigned coordinates are drawn at random, which leaves the size of each as it is.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class Alignment(NamedTuple):
     Attributes:
         kept: the coordinates, [count].
         bases: as columns, the direction for each of them: a coordinate of the other stream as it is, then of that
-            stream turned at random, [1 + turns, width, count].
+            stream turned at random, then the first ones with random signs, [1 + 2·turns, width, count].
         rows: how many rows of the tables were compared.
     """
 
@@ -49,8 +51,8 @@ def align_streams(
         store: one model.
         other: the model whose stream is turned.
         keep: the coordinates to keep of a stream of this width.
-        turns: number of random rotations.
-        seed: of the rotations.
+        turns: number of random rotations, and of draws of signs.
+        seed: of both.
 
     Returns:
         None if the tables are not of one width.
@@ -81,7 +83,9 @@ def align_streams(
         cosines = (products @ basis / lengths).nan_to_num(nan=0, posinf=0, neginf=0)
         _, order = linear_sum_assignment(cosines.numpy(), maximize=True)
         bases.append(basis[:, torch.from_numpy(order)[kept]])
-    return Alignment(kept, torch.stack(bases), rows)
+    signs = torch.randint(0, 2, (turns, len(kept)), generator=generator) * 2 - 1
+    flipped = bases[0] * signs[:, None]
+    return Alignment(kept, torch.cat([torch.stack(bases), flipped]), rows)
 
 
 def _read_rows(store: TensorStore, name: str, rows: int) -> Tensor:

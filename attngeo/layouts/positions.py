@@ -39,7 +39,7 @@ MOST_UNUSED = 2
 # them, "" for all. Tables that are computed are not in the checkpoint.
 FIXED_TABLES = {
     "informer": "", "marian": "", "pegasus": "", "time_series_transformer": "", "vit_mae": "",
-    "fsmt": "", "whisper": "encoder",
+    "fsmt": "", "ijepa": "", "whisper": "encoder",
 }  # fmt: skip
 # Fields of the configuration that make a table of positions such sinusoids.
 FIXED_FIELDS = ("sinusoidal_embeddings", "sinusoidal_pos_embds")

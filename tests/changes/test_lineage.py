@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from support.origins import (
 from support.packing import PACKINGS, pack_state
 from support.peft_adapters import write_adapter, write_base
 from support.tiny_models import SEQ2SEQ, TINY_MODELS
+from transformers import IJepaConfig, IJepaModel
 
 import attngeo
 from attngeo.changes.lineage_options import LINEAGE_COLUMNS
@@ -203,6 +205,26 @@ def test_strangers_that_use_tokens_alike_stay_strangers_if_their_streams_are_ali
     assert rows["similarity"].item() > 0.02  # far above what permutations give
 
 
+def test_strangers_whose_large_coordinates_are_aligned_stay_strangers(tmp_path: Path) -> None:
+    """Few coordinates are much larger than others in both models, and mean the same, for example how common a token is.
+
+    Turned streams have none, so that heads of strangers that are matched are more similar than those in turned ones.
+    """
+    models = []
+    shared = torch.randn(200, 4, generator=torch.Generator().manual_seed(99))
+    for seed in range(4):
+        tensors = draw(seed)
+        chosen = permutation(WIDTH, seed).argmax(1)[:4]
+        tensors["model.embed_tokens.weight"][:, chosen] += 5 * shared
+        for name, gain in tensors.items():
+            if name.endswith("layernorm.weight"):
+                gain[chosen] = 6
+        models.append(write_model(tmp_path / str(seed), tensors, MODEL))
+    rows = attngeo.lineage(models[0], models[1:], align=True)
+    assert rows["related"].tolist() == [False] * 3
+    assert rows["z"].max() < 6
+
+
 def test_layers_that_both_have_are_compared(folder: Path, tmp_path: Path) -> None:
     shorter = write_model(tmp_path / "a", draw(0, layers=2), MODEL | {"num_hidden_layers": 2})
     row = attngeo.lineage(folder, shorter).iloc[0]
@@ -238,6 +260,12 @@ def test_streams_with_fixed_sinusoids_are_left_out(saved: Saved, tmp_path: Path,
     assert row["layers"].startswith("decoder")
     assert "left out: encoder: its positions are fixed sinusoids" in row["note"]
     row = attngeo.lineage(built("vit_mae"), saved("vit_mae"), permutations=19).iloc[0]
+    assert row.isna()["related"]
+    assert "its positions are fixed sinusoids" in row["note"]
+    # The tables of published models are sinusoids that were not trained; a new model of transformers has random ones.
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = IJepaModel(IJepaConfig(image_size=16, patch_size=4, **sizes))
+    row = attngeo.lineage(model, deepcopy(model), permutations=19).iloc[0]
     assert row.isna()["related"]
     assert "its positions are fixed sinusoids" in row["note"]
     unknown = write_single(tmp_path, weights(), CONFIG | {"model_type": "unknown"})
