@@ -209,11 +209,11 @@ def _test(
         notes += [note for note in (layer.note, other_layer.note) if note]
     notes += [f"{MOST} of {width} coordinates, drawn at random" for width in drawn if width > MOST]
     means = torch.stack(similarities).mean(0)
-    judgement = judge(means)
-    if alignment is not None:
-        observed, turned, flipped = torch.split(means, [1, TURNS, TURNS])
-        judgements = [judge(torch.cat([observed, null])) for null in (turned, flipped)]
-        judgement = min(judgements, key=lambda of_null: -math.inf if math.isnan(of_null.z) else of_null.z)
+    draws = options.permutations if alignment is None else TURNS
+    observed, moved, flipped = torch.split(means, [1, draws, draws])
+    judgement = judge(torch.cat([observed, moved]))
+    of_signs = judge(torch.cat([observed, flipped]))
+    judgement = judgement._replace(z=min(judgement.z, of_signs.z, key=lambda z: -math.inf if math.isnan(z) else z))
     related, reason = _decide(judgement, are_equal=are_equal)
     layers = _name({(site.stack, site.layer): site for site, _ in comparison.pairs})
     note = "; ".join(dict.fromkeys([reason, *notes]))

@@ -71,8 +71,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("lineage") / "model", draw(0), MODEL)
 
 
-def measure_formed(folder: Path, other: Path, orders: list[torch.Tensor]) -> list[float]:
-    """The similarity with the coordinates of the other model in each order, from forms of pairs in double precision."""
+def measure_formed(folder: Path, other: Path, bases: list[torch.Tensor]) -> list[float]:
+    """The similarity with the other model in each basis of its stream, from forms of pairs in double precision."""
 
     def form_pairs(path: Path) -> list[torch.Tensor]:
         """q̄·kᵀ of each pair of each head, [heads, pairs, n, n] of each layer."""
@@ -86,10 +86,10 @@ def measure_formed(folder: Path, other: Path, orders: list[torch.Tensor]) -> lis
 
     groups = [0, 0, 1, 1]
     similarities = []
-    for order in orders:
+    for basis in bases:
         means = []
         for ours, theirs in zip(form_pairs(folder), form_pairs(other), strict=True):
-            moved = theirs[..., order, :][..., order]
+            moved = basis.T.to(theirs) @ theirs @ basis.to(theirs)
             products = torch.einsum("hpnm,gpnm->hg", ours, moved.conj()).real
             norms = ours.flatten(1).norm(dim=1)[:, None] * moved.flatten(1).norm(dim=1)
             cosines = products / norms
@@ -101,13 +101,16 @@ def measure_formed(folder: Path, other: Path, orders: list[torch.Tensor]) -> lis
 
 def test_similarity_p_and_z_are_those_of_formed_matrices(folder: Path, tmp_path: Path) -> None:
     other = write_model(tmp_path, add_noise(draw(0), 6, seed=1), MODEL)
-    orders = draw_coordinates(WIDTH, 19, seed=4).orders
-    observed, *permuted = measure_formed(folder, other, [torch.arange(WIDTH), *orders])
+    drawn = draw_coordinates(WIDTH, 19, seed=4)
+    identity = torch.eye(WIDTH)
+    observed, *permuted = measure_formed(folder, other, [identity, *(identity[:, order] for order in drawn.orders)])
+    flipped = measure_formed(folder, other, [signs.diag() for signs in drawn.signs])
     row = attngeo.lineage(folder, other, permutations=19, seed=4).iloc[0]
     assert row["similarity"] == pytest.approx(observed, rel=1e-5)
     assert row["p_value"] == (1 + sum(value >= observed for value in permuted)) / 20
-    spread = torch.tensor(permuted, dtype=torch.float64)
-    assert row["z"] == pytest.approx(float((observed - spread.mean()) / spread.std()), rel=1e-4)
+    spreads = [torch.tensor(values, dtype=torch.float64) for values in (permuted, flipped)]
+    expected = min(float((observed - spread.mean()) / spread.std()) for spread in spreads)
+    assert row["z"] == pytest.approx(expected, rel=1e-4)
 
 
 DESCENDANTS: dict[str, Callable[[Tensors], Tensors]] = {
@@ -203,6 +206,21 @@ def test_strangers_that_use_tokens_alike_stay_strangers_if_their_streams_are_ali
     assert rows["related"].tolist() == [False]
     assert rows["p_value"].item() > 0.05
     assert rows["similarity"].item() > 0.02  # far above what permutations give
+
+
+def test_strangers_whose_gains_are_alike_stay_strangers(tmp_path: Path) -> None:
+    """Which coordinates are large is no sign of an origin: a tool may have sorted them."""
+    gain = torch.randn(WIDTH, generator=torch.Generator().manual_seed(99)).exp()
+    models = []
+    for seed in range(4):
+        tensors = draw(seed)
+        for name in tensors:
+            if name.endswith("layernorm.weight"):
+                tensors[name] = gain.clone()
+        models.append(write_model(tmp_path / str(seed), tensors, MODEL))
+    rows = attngeo.lineage(models[0], models[1:])
+    assert rows["related"].tolist() == [False] * 3
+    assert rows["z"].max() < 5
 
 
 def test_strangers_whose_large_coordinates_are_aligned_stay_strangers(tmp_path: Path) -> None:
