@@ -22,7 +22,7 @@ from attngeo.studies.results import VARIABLE, Entry, cache_folder, list_entries,
 
 from .declare import with_options
 from .outputs import FindingsFormat, Quiet
-from .tables import Cell, print_table
+from .tables import Cell, Terminal, print_table
 
 # Folder of the cache → the question that its results answer, if that has another name.
 ANSWERED = {"scores": "score", "changes": "compare", "compositions": "compose", "tabular": "simulate"}
@@ -91,19 +91,24 @@ def cache(
 
 def _is_of(entry: Entry, model: str) -> bool:
     """Whether an entry is of a model: by its name, or by its place on this machine. * stands for any text."""
-    content = entry.about.get("content")
-    place = (content.get("name") or content.get("path")) if isinstance(content, dict) else None
+    places = [str(content.get("name") or content.get("path") or "") for content in _contents(entry)]
     patterns = (model, str(Path(model).expanduser().absolute()))
-    names = (_text(entry, "model"), str(place or ""))
+    names = (_text(entry, "model"), _text(entry, "other"), *places)
     return any(fnmatchcase(name, pattern) for name, pattern in product(names, patterns))
 
 
 def _is_outdated(entry: Entry) -> bool:
     """Whether a result is no answer any more: it is of other code, or of files that have changed or are gone."""
-    content = entry.about.get("content")
-    if isinstance(content, dict) and "path" in content and identify_path(Path(str(content["path"]))) != content:
-        return True
+    for content in _contents(entry):
+        if "path" in content and identify_path(Path(str(content["path"]))) != content:
+            return True
     return not is_current(entry.about.get("version"))
+
+
+def _contents(entry: Entry) -> list[dict[str, Any]]:
+    """What identifies the files of the model of a result, and of the other one if it is about two."""
+    contents = [entry.about.get(name) for name in ("content", "other_content")]
+    return [content for content in contents if isinstance(content, dict)]
 
 
 def _text(entry: Entry, name: str) -> str:
@@ -121,7 +126,8 @@ def _describe(entry: Entry) -> dict[str, Any]:
     about = entry.about
     options = entry.about.get("options")
     return {
-        "model": _text(entry, "model") or None, "revision": _text(entry, "revision") or None,
+        "model": _text(entry, "model") or None, "other": _text(entry, "other") or None,
+        "revision": _text(entry, "revision") or None,
         "layers": about.get("layers"), "finished_layers": about.get("layers") if entry.parts is None else entry.parts,
         "options": options if isinstance(options, dict) else {}, "outdated": _is_outdated(entry), "rows": entry.rows,
         "bytes": entry.nbytes, "modified": entry.modified.isoformat(timespec="seconds"), "path": str(entry.path),
@@ -129,12 +135,13 @@ def _describe(entry: Entry) -> dict[str, Any]:
 
 
 def _print(entries: list[Entry]) -> None:
-    """One line for each result: model, layers, options that are not the defaults, size and time in UTC."""
+    """One line for each result: model or two, layers, options that are not the defaults, size and time in UTC."""
     if not entries:
         return
     rows = [_describe(entry) | {"entry": entry} for entry in entries]
+    arrow = " -> " if Terminal().options.ascii_only else " → "
     columns: dict[str, Cell] = {
-        "model": lambda row: row["model"] or "unreadable",
+        "model": lambda row: arrow.join(filter(None, [row["model"], row["other"]])) or "unreadable",
         "commit": lambda row: (row["revision"] or "")[:7],
         "layers": _show_layers,
         "options": _show_options,

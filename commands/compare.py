@@ -235,6 +235,9 @@ def _print_most_changed(frame: pd.DataFrame, options: CompareOptions) -> None:
     if known.empty:
         sys.stdout.write("no changes: the models have other sizes, or other layers\n")
         return
+    if not known["change"].any():
+        sys.stdout.write("nothing changed\n")
+        return
     is_head = known["head"].notna()
     stacks = frame["stack"].nunique() > 1
     layers = known[~is_head].nlargest(MOST_CHANGED, "change")

@@ -184,11 +184,11 @@ def _find_record(
     other_identity = identify(other, session.hub)
     if identity is None or other_identity is None:
         return None, None
-    about = {"content": identity.content, "version": VERSION}
+    about = {"content": identity.content, "other_content": other_identity.content, "version": VERSION}
     chosen = dict(options.replace(memory=None))  # no number depends on it
     record = locate_record(
         "changes",
-        about | {"other": other_identity.content, "options": chosen},
+        about | {"options": chosen},
         is_current=lambda: identity.is_current() and other_identity.is_current(),
         about=about,
     )

@@ -135,7 +135,7 @@ def relate_candidate(candidate: Model, session: Session, *, model: Model, option
     other = identify(candidate, session.hub)
     if identity is None or other is None:
         return changes.relate_models(model, candidate, options, session)
-    content = {"content": identity.content, "candidate": other.content, "version": VERSION}
+    content = {"content": identity.content, "other_content": other.content, "version": VERSION}
     record = locate_record(
         "lineage",
         content | {"options": dict(options)},

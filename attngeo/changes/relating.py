@@ -68,6 +68,13 @@ Row = dict[str, Any]
 Sites = dict[tuple[str, int], AttentionSite]
 
 
+class _Model(NamedTuple):
+    """An open checkpoint and its self-attention."""
+
+    store: TensorStore
+    sites: Sites
+
+
 class _Comparison(NamedTuple):
     """What is compared: pairs of sites of both models, and notes. The pairs are empty if the test does not apply."""
 
@@ -93,12 +100,12 @@ def relate_models(model: Model, candidate: Model, options: LineageOptions, sessi
     ):
         sites = _find_sites(store, session.progress)
         other_sites = _find_sites(other, session.progress)
-        comparison = _pair_sites((store, sites), (other, other_sites))
+        comparison = _pair_sites(_Model(store, sites), _Model(other, other_sites))
         row: Row = {"model": in_utf8(store.ref), "candidate": in_utf8(other.ref), "related": None}
         row |= dict.fromkeys(LINEAGE_NUMBERS) | {"layers": "", "note": "; ".join(comparison.notes)}
         if comparison.pairs:
             row |= _test(store, other, comparison, options, session)
-        description = describe_making(store, list(sites.values()), options, CPU)
+        description = describe_making(store, list(sites.values()), options, CPU) | {"other": other.ref}
     log.info("%s, %s: %s in %.1f s", store.ref, other.ref, row["layers"] or row["note"], time.perf_counter() - started)
     return Kept([row], description)
 
@@ -113,17 +120,12 @@ def _find_sites(store: TensorStore, report: ProgressCallback) -> Sites:
     return by_place
 
 
-def _pair_sites(one: tuple[TensorStore, Sites], two: tuple[TensorStore, Sites]) -> _Comparison:
-    """The layers that both models have, by stack and number; by number alone if each model has one stack."""
-    places = [{stack for stack, _ in sites} for _, sites in (one, two)]
-    sites, other_sites = one[1], two[1]
-    if len(places[0]) == len(places[1]) == 1:
-        stack = min(places[0])
-        other_sites = {(stack, layer): site for (_, layer), site in other_sites.items()}
-    common = [place for place in sites if place in other_sites]
-    if not common:
-        return _Comparison([], [f"the test does not apply: no layer in common, {_name(sites)} and {_name(two[1])}"])
-    pairs = [(sites[place], other_sites[place]) for place in common]
+def _pair_sites(one: _Model, two: _Model) -> _Comparison:
+    """The layers that both models have, with heads of one size and positions that leave coordinates alike."""
+    pairs = _list_common(one.sites, two.sites)
+    if not pairs:
+        names = f"{_name(one.sites)} and {_name(two.sites)}"
+        return _Comparison([], [f"the test does not apply: no layer in common, {names}"])
     alike = [(site, other) for site, other in pairs if _shape(site) == _shape(other)]
     if not alike:
         shapes = " and ".join(_describe_shape(site) for site in pairs[0])
@@ -131,25 +133,34 @@ def _pair_sites(one: tuple[TensorStore, Sites], two: tuple[TensorStore, Sites]) 
     notes = []
     if len(alike) < len(pairs):
         notes.append(f"layers whose heads have other sizes, left out: {len(pairs) - len(alike)}")
-    for store, of_model in (one, two):
-        fixed = _find_fixed(store, of_model)
-        for stack, reason in fixed.items():
-            kept = [pair for pair in alike if stack not in (pair[0].stack, pair[1].stack)]
-            if not kept:
-                reasons = "; ".join(f"{stack}: {why}" for stack, why in fixed.items())
-                return _Comparison([], [f"the test does not apply: {in_utf8(store.ref)}: {reasons}"])
-            if len(kept) < len(alike):
-                notes.append(f"{stack} left out: {reason}")
-            alike = kept
+    for number, model in enumerate((one, two)):
+        fixed = _find_fixed(model)
+        reasons = "; ".join(f"{stack}: {reason}" for stack, reason in fixed.items())
+        kept = [pair for pair in alike if pair[number].stack not in fixed]
+        if not kept:
+            return _Comparison([], [f"the test does not apply: {in_utf8(model.store.ref)}: {reasons}"])
+        if len(kept) < len(alike):
+            notes.append(f"left out: {reasons}")
+        alike = kept
     return _Comparison(alike, notes)
 
 
-def _find_fixed(store: TensorStore, sites: Sites) -> dict[str, str]:
+def _list_common(sites: Sites, others: Sites) -> list[tuple[AttentionSite, AttentionSite]]:
+    """The sites that are in both models by stack and number; by number alone if each has one stack."""
+    stacks = {stack for stack, _ in sites}
+    other_stacks = {stack for stack, _ in others}
+    if len(stacks) == len(other_stacks) == 1:
+        [stack] = stacks
+        others = {(stack, layer): site for (_, layer), site in others.items()}
+    return [(site, others[place]) for place, site in sites.items() if place in others]
+
+
+def _find_fixed(model: _Model) -> dict[str, str]:
     """The stacks whose coordinates may differ from the start, and why."""
     reasons: dict[str, list[str]] = {}
-    with about(store.ref):
-        for site in sites.values():
-            reasons.setdefault(site.stack, []).append(find_fixed_positions(site, store.names))
+    with about(model.store.ref):
+        for site in model.sites.values():
+            reasons.setdefault(site.stack, []).append(find_fixed_positions(site, model.store.names))
     # Of some models, only some layers rotate: their stack has positions.
     return {stack: of_stack[0] for stack, of_stack in reasons.items() if all(of_stack)}
 
@@ -198,11 +209,11 @@ def _test(
         notes += [note for note in (layer.note, other_layer.note) if note]
     notes += [f"{MOST} of {width} coordinates, drawn at random" for width in drawn if width > MOST]
     means = torch.stack(similarities).mean(0)
-    judgement = judge(means)
-    if alignment is not None:
-        observed, turned, flipped = torch.split(means, [1, TURNS, TURNS])
-        judgements = [judge(torch.cat([observed, null])) for null in (turned, flipped)]
-        judgement = min(judgements, key=lambda of_null: -math.inf if math.isnan(of_null.z) else of_null.z)
+    draws = options.permutations if alignment is None else TURNS
+    observed, moved, flipped = torch.split(means, [1, draws, draws])
+    judgement = judge(torch.cat([observed, moved]))
+    of_signs = judge(torch.cat([observed, flipped]))
+    judgement = judgement._replace(z=min(judgement.z, of_signs.z, key=lambda z: -math.inf if math.isnan(z) else z))
     related, reason = _decide(judgement, are_equal=are_equal)
     layers = _name({(site.stack, site.layer): site for site, _ in comparison.pairs})
     note = "; ".join(dict.fromkeys([reason, *notes]))

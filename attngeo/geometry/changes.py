@@ -25,6 +25,8 @@ from attngeo.geometry.spectra import to_float64
 BLOCK_BYTES = 1 << 20
 # Ranks below this share of n have Gram matrices that cost less than products: 16·rank²·n against 6·rank·n².
 GRAM_SHARE = 3 / 8
+# A form whose ‖M‖² is at most this share of what it follows from, by rounding, is zero.
+ZERO = 1e-13
 
 
 class FormChange(NamedTuple):
@@ -216,9 +218,12 @@ def _square_products(left: Tensor, right: Tensor) -> Tensor:
 
 def _describe(squares: Tensor) -> FormChange:
     """The changes, given ‖M‖², ‖M'‖² and ‖M' − M‖², [3, *lead]."""
-    norms, other_norms, apart = squares.sqrt().unbind()
+    mine, others, apart = squares.unbind()
+    is_zero = mine <= ZERO * (others + apart)
+    other_is_zero = others <= ZERO * (mine + apart)
+    norms = mine.sqrt().where(~is_zero, 0)
+    other_norms = others.sqrt().where(~other_is_zero, 0)
+    change = (apart.sqrt() / norms).where(~is_zero, torch.nan)
     ratio = other_norms / norms
-    cosine = (ratio + 1 / ratio - apart / norms * (apart / other_norms)) / 2
-    is_zero = norms == 0
-    change = (apart / norms).where(~is_zero, torch.nan)
-    return FormChange(change, cosine.clamp(-1, 1).where(~is_zero & (other_norms > 0), torch.nan), norms, other_norms)
+    cosine = (ratio + 1 / ratio - apart / norms / other_norms) / 2
+    return FormChange(change, cosine.clamp(-1, 1).where(~(is_zero | other_is_zero), torch.nan), norms, other_norms)

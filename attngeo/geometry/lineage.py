@@ -7,6 +7,10 @@ similarities with permuted coordinates, each with heads matched anew, are those 
 
     p = (1 + #{permuted ≥ observed})/(1 + permutations),   z = (observed − mean)/sd of the permuted ones
 
+Strangers may share which coordinates are large, because a tool sorted them or by chance, and permutations do not keep
+that. Random signs of the coordinates keep it, so that they show what it gives. So z is the smaller one of both kinds of
+draws.
+
 The test is exact for permutations of a part of the coordinates, too, if the part is chosen without looking: MOST of
 them at most are kept in both models, and the forms are those of these rows and columns. What a permutation costs grows
 with the number of coordinates, and that of forms that stand still with its square; the smallest p does not depend on
@@ -44,10 +48,12 @@ class Coordinates(NamedTuple):
     Attributes:
         kept: their numbers, [count], in ascending order.
         orders: permutations of these, [permutations, count], of the numbers from 0.
+        signs: −1 or 1 for each of these, [draws, count], float64; by default, none are drawn.
     """
 
     kept: Tensor
     orders: Tensor
+    signs: Tensor = torch.zeros(0, dtype=torch.float64)
 
 
 class Judgement(NamedTuple):
@@ -65,11 +71,12 @@ class Judgement(NamedTuple):
 
 
 def draw_coordinates(width: int, permutations: int, seed: int, most: int = MOST) -> Coordinates:
-    """Coordinates of a stream of this width, and permutations of them, drawn at random."""
+    """Coordinates of a stream of this width, and permutations and signs of them, drawn at random."""
     generator = torch.Generator().manual_seed(seed)
     kept = torch.randperm(width, generator=generator)[:most].sort().values
     orders = [torch.randperm(len(kept), generator=generator) for _ in range(permutations)]
-    return Coordinates(kept, torch.stack(orders))
+    signs = 2 * torch.randint(2, (permutations, len(kept)), generator=generator) - 1
+    return Coordinates(kept, torch.stack(orders), signs.double())
 
 
 class _LayerForms(NamedTuple):
@@ -90,6 +97,11 @@ class _LayerForms(NamedTuple):
         queries = self.queries.index_select(1, order)
         keys = self.keys.index_select(1, order)
         return _LayerForms(queries, keys, still, self.key_heads)
+
+    def flip(self, signs: Tensor) -> _LayerForms:
+        """The heads with their coordinates times signs, [n]."""
+        still = None if self.still is None else self.still * (signs[:, None] * signs)[..., None]
+        return _LayerForms(self.queries * signs[:, None], self.keys * signs[:, None], still, self.key_heads)
 
 
 def _build_forms(form: Form, layout: PairLayout, kept: Tensor) -> _LayerForms:
@@ -135,7 +147,7 @@ def _norms(layer: _LayerForms) -> Tensor:
 def layer_similarities(
     form: Form, other: Form, layouts: tuple[PairLayout, PairLayout], coordinates: Coordinates
 ) -> Tensor:
-    """The similarity of one layer of two models: as they are, then with the other's coordinates permuted.
+    """The similarity of one layer of two models: as they are, with the other's coordinates permuted, and with signs.
 
     Args:
         form: heads of one model.
@@ -144,7 +156,7 @@ def layer_similarities(
         coordinates: those to compare.
 
     Returns:
-        [1 + permutations], float64. Heads without a form, zero or not finite, are similar to none.
+        [1 + permutations + draws of signs], float64. Heads without a form, zero or not finite, are similar to none.
     """
     layout, other_layout = _agree(layouts)
     ours = _build_forms(form, layout, coordinates.kept)
@@ -152,7 +164,9 @@ def layer_similarities(
     norms = _norms(ours)[:, None] * _norms(theirs)
     as_they_are = torch.arange(len(coordinates.kept))[None]
     orders = torch.cat([as_they_are, coordinates.orders])
-    return torch.stack([_match(ours, theirs.permute(order), norms) for order in orders])
+    permuted = [_match(ours, theirs.permute(order), norms) for order in orders]
+    flipped = [_match(ours, theirs.flip(signs.to(norms)), norms) for signs in coordinates.signs]
+    return torch.stack([*permuted, *flipped])
 
 
 def aligned_similarities(

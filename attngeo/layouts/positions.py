@@ -38,7 +38,7 @@ MOST_UNUSED = 2
 # Model types whose stored tables of positions are sinusoids that training leaves as they are → the stacks that have
 # them, "" for all. Tables that are computed are not in the checkpoint.
 FIXED_TABLES = {
-    "autoformer": "", "informer": "", "marian": "", "pegasus": "", "time_series_transformer": "", "vit_mae": "",
+    "informer": "", "marian": "", "pegasus": "", "time_series_transformer": "", "vit_mae": "",
     "fsmt": "", "ijepa": "", "whisper": "encoder",
 }  # fmt: skip
 # Fields of the configuration that make a table of positions such sinusoids.

@@ -37,7 +37,7 @@ INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
 # What the results of a content with some options depend on besides: the code, as it is when it is imported, and torch.
 VERSION = describe_code("torch")
 # What is kept about scores for the store alone: the `attrs` of a table are without it.
-OWN_ENTRIES = ("made", "layers", "options", "content", "version")
+OWN_ENTRIES = ("made", "layers", "options", "content", "other_content", "version")
 
 
 def score_columns(scores: Collection[str] = (), circuit: Circuit = "qk") -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+import transformers
 from support.checkpoints import CONFIG, weights, write_single
 from support.hub_client import reach_hub
 from support.hub_server import serve
@@ -30,7 +31,7 @@ from support.origins import (
 )
 from support.packing import PACKINGS, pack_state
 from support.peft_adapters import write_adapter, write_base
-from support.tiny_models import TINY_MODELS
+from support.tiny_models import SEQ2SEQ, TINY_MODELS
 from transformers import IJepaConfig, IJepaModel
 
 import attngeo
@@ -70,8 +71,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("lineage") / "model", draw(0), MODEL)
 
 
-def measure_formed(folder: Path, other: Path, orders: list[torch.Tensor]) -> list[float]:
-    """The similarity with the coordinates of the other model in each order, from forms of pairs in double precision."""
+def measure_formed(folder: Path, other: Path, bases: list[torch.Tensor]) -> list[float]:
+    """The similarity with the other model in each basis of its stream, from forms of pairs in double precision."""
 
     def form_pairs(path: Path) -> list[torch.Tensor]:
         """q̄·kᵀ of each pair of each head, [heads, pairs, n, n] of each layer."""
@@ -85,10 +86,10 @@ def measure_formed(folder: Path, other: Path, orders: list[torch.Tensor]) -> lis
 
     groups = [0, 0, 1, 1]
     similarities = []
-    for order in orders:
+    for basis in bases:
         means = []
         for ours, theirs in zip(form_pairs(folder), form_pairs(other), strict=True):
-            moved = theirs[..., order, :][..., order]
+            moved = basis.T.to(theirs) @ theirs @ basis.to(theirs)
             products = torch.einsum("hpnm,gpnm->hg", ours, moved.conj()).real
             norms = ours.flatten(1).norm(dim=1)[:, None] * moved.flatten(1).norm(dim=1)
             cosines = products / norms
@@ -100,13 +101,16 @@ def measure_formed(folder: Path, other: Path, orders: list[torch.Tensor]) -> lis
 
 def test_similarity_p_and_z_are_those_of_formed_matrices(folder: Path, tmp_path: Path) -> None:
     other = write_model(tmp_path, add_noise(draw(0), 6, seed=1), MODEL)
-    orders = draw_coordinates(WIDTH, 19, seed=4).orders
-    observed, *permuted = measure_formed(folder, other, [torch.arange(WIDTH), *orders])
+    drawn = draw_coordinates(WIDTH, 19, seed=4)
+    identity = torch.eye(WIDTH)
+    observed, *permuted = measure_formed(folder, other, [identity, *(identity[:, order] for order in drawn.orders)])
+    flipped = measure_formed(folder, other, [signs.diag() for signs in drawn.signs])
     row = attngeo.lineage(folder, other, permutations=19, seed=4).iloc[0]
     assert row["similarity"] == pytest.approx(observed, rel=1e-5)
     assert row["p_value"] == (1 + sum(value >= observed for value in permuted)) / 20
-    spread = torch.tensor(permuted, dtype=torch.float64)
-    assert row["z"] == pytest.approx(float((observed - spread.mean()) / spread.std()), rel=1e-4)
+    spreads = [torch.tensor(values, dtype=torch.float64) for values in (permuted, flipped)]
+    expected = min(float((observed - spread.mean()) / spread.std()) for spread in spreads)
+    assert row["z"] == pytest.approx(expected, rel=1e-4)
 
 
 DESCENDANTS: dict[str, Callable[[Tensors], Tensors]] = {
@@ -204,6 +208,21 @@ def test_strangers_that_use_tokens_alike_stay_strangers_if_their_streams_are_ali
     assert rows["similarity"].item() > 0.02  # far above what permutations give
 
 
+def test_strangers_whose_gains_are_alike_stay_strangers(tmp_path: Path) -> None:
+    """Which coordinates are large is no sign of an origin: a tool may have sorted them."""
+    gain = torch.randn(WIDTH, generator=torch.Generator().manual_seed(99)).exp()
+    models = []
+    for seed in range(4):
+        tensors = draw(seed)
+        for name in tensors:
+            if name.endswith("layernorm.weight"):
+                tensors[name] = gain.clone()
+        models.append(write_model(tmp_path / str(seed), tensors, MODEL))
+    rows = attngeo.lineage(models[0], models[1:])
+    assert rows["related"].tolist() == [False] * 3
+    assert rows["z"].max() < 5
+
+
 def test_strangers_whose_large_coordinates_are_aligned_stay_strangers(tmp_path: Path) -> None:
     """Few coordinates are much larger than others in both models, and mean the same, for example how common a token is.
 
@@ -257,7 +276,7 @@ def test_weights_that_are_zero_have_no_outcome(folder: Path, tmp_path: Path) -> 
 def test_streams_with_fixed_sinusoids_are_left_out(saved: Saved, tmp_path: Path, built: Built) -> None:
     row = attngeo.lineage(built("whisper"), saved("whisper"), permutations=19).iloc[0]
     assert row["layers"].startswith("decoder")
-    assert "encoder left out: its positions are fixed sinusoids" in row["note"]
+    assert "left out: encoder: its positions are fixed sinusoids" in row["note"]
     row = attngeo.lineage(built("vit_mae"), saved("vit_mae"), permutations=19).iloc[0]
     assert row.isna()["related"]
     assert "its positions are fixed sinusoids" in row["note"]
@@ -277,6 +296,35 @@ def is_sinusoidal(table: torch.Tensor) -> bool:
     """Whether pairs of columns are sine and cosine: the squares of each row sum to half the width."""
     squares = table.float().square().sum(-1).flatten()[2:]
     return bool(((squares - table.shape[-1] / 2).abs() < 0.02 * table.shape[-1]).all())
+
+
+SERIES = {name: value for name, value in SEQ2SEQ.items() if "layers" in name or "ffn" in name or name == "d_model"} | {
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "prediction_length": 4, "context_length": 8,
+}  # fmt: skip
+XLM = {"vocab_size": 64, "emb_dim": 32, "n_layers": 1, "n_heads": 4, "sinusoidal_embeddings": True}
+# Model types that store sinusoids, made by transformers.
+SINUSOIDAL: dict[str, dict[str, Any]] = {
+    "marian": SEQ2SEQ, "pegasus": SEQ2SEQ, "fsmt": SEQ2SEQ | {"langs": ["en", "de"], "tgt_vocab_size": 64},
+    "informer": SERIES, "time_series_transformer": SERIES,
+    "xlm": XLM, "flaubert": XLM,
+    "distilbert": {
+        "vocab_size": 64, "dim": 32, "n_layers": 1, "n_heads": 4, "hidden_dim": 16, "sinusoidal_pos_embds": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", SINUSOIDAL)
+@pytest.mark.filterwarnings("ignore")
+def test_stored_sinusoids_are_known_by_the_type_of_the_model(model_type: str) -> None:
+    config = transformers.AutoConfig.for_model(model_type, **SINUSOIDAL[model_type])
+    model = transformers.AutoModel.from_config(config)
+    with closing(open_store(model)) as store:
+        found = [site for site in sites_of(store)[0] if not site.is_cross and find_table(site, store.names)]
+        assert found
+        for site in found:
+            assert is_sinusoidal(store.read(find_table(site, store.names) or ""))
+            assert "sinusoids" in find_fixed_positions(site, store.names)
 
 
 @pytest.mark.slow

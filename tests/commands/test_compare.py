@@ -53,6 +53,13 @@ def test_the_table_says_which_layers_and_heads_changed_most(
     assert cells[start + 3][:4] == ["1", "2", "0.5", "+1.000"]
 
 
+def test_equal_models_have_not_changed(inside: Command, folders: tuple[Path, Path]) -> None:
+    same = write_single(folders[0].parent / "same")
+    run = inside("compare", folders[0], same, "--fail-if", "heads.change.max > 0 or cosine.min < 1", "-q")
+    assert run.returncode == 0
+    assert run.stdout.splitlines()[-1] == "nothing changed"
+
+
 def test_files_and_formats_have_every_row(inside: Command, folders: tuple[Path, Path], tmp_path: Path) -> None:
     out = [tmp_path / f"rows.{suffix}" for suffix in ("csv", "parquet")]
     run = inside(
@@ -155,6 +162,22 @@ def test_equal_revisions_are_refused_among_three_and_compared_if_there_are_two(
     assert changes == pytest.approx([0, 1.5**2 - 1], rel=1e-5)
     two = connected("compare", "org/name@step1", "org/name@step2", "--format", "json", "-q")
     assert {row["change"] for row in json.loads(two.stdout)} == {0}
+
+
+@pytest.mark.parametrize("command", ["compare", "lineage"])
+def test_a_kept_result_is_about_both_models(
+    command: str, inside: Command, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    store = {"ATTNGEO_CACHE": str(tmp_path / "store")}
+    assert inside(command, *folders, "-q", **store).returncode == 0
+    assert "from the result store" in inside(command, *folders, **store).stderr
+    [entry] = json.loads(inside("cache", "list", "--format", "json", folders[1], **store).stdout)
+    assert (entry["model"], entry["other"], entry["outdated"]) == (*map(str, folders), False)
+    write_single(folders[1], change_head(0, 1))
+    [entry] = json.loads(inside("cache", "list", "--format", "json", **store).stdout)
+    assert entry["outdated"] is True
+    assert inside("cache", "clear", "--outdated", "-q", **store).returncode == 0
+    assert json.loads(inside("cache", "list", "--format", "json", **store).stdout) == []
 
 
 def test_figures_and_recipes(inside: Command, folders: tuple[Path, Path], tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def test_bad_input_ends_with_one_line_and_its_exit_code(inside: Command, table: 
     assert_fails(inside(*fit, table, "--target", "z"), 4, "'z'")
     assert_fails(inside(*fit, tmp_path / "no.csv", *FAST), 3, tmp_path / "no.csv")
     assert_fails(inside(*fit, tmp_path / "constant.csv", *FAST), 4, "one class")
-    assert_fails(inside(*fit, tmp_path / "real.csv", *FAST), 4, "continuous", "qcut")
+    assert_fails(inside(*fit, tmp_path / "real.csv", *FAST), 4, "column 'y'", "continuous", "qcut")
     assert_fails(inside(*fit, tmp_path / "named.csv", *FAST), 4, "classes", 120)
     assert_fails(inside(*fit, table, *FAST, "--methods", "lr", "--save", tmp_path / "m"), 2, "atn")
     assert_fails(inside(*fit, table, *FAST, "--save", tmp_path), 2, tmp_path)

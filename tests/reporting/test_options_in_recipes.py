@@ -66,6 +66,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "compare": {
         "models": "key of the results",
         "models_file": "key `models` of the results",
+        "allow_repeats": "a recipe names each revision, so that none is there by a pattern",
         "plot": "figures of a section",
         "fail_if": "checks are about scores; a program reads the table",
         "fresh": "attngeo cache clear removes what a report would take from the result store",
@@ -122,7 +123,7 @@ RENAMED = {"efa": "run"}
 def options_of_commands() -> dict[str, set[str]]:
     """Command → the names of its parameters, as the parser has them.
 
-    Those of a group have their own names, with the group's in front if another command has this name.
+    Those of a group have their own names, with the group's in front if a command outside of groups has this name.
     """
     found: dict[str, set[str]] = {}
 
@@ -132,10 +133,12 @@ def options_of_commands() -> dict[str, set[str]]:
             if hasattr(command, "commands"):
                 collect(command)
             else:
-                full_name = f"{group.name} {name}" if name in found else name
+                is_taken = group is not root and name in root.commands
+                full_name = f"{group.name} {name}" if is_taken else name
                 found[full_name] = {param.name for param in command.params}
 
-    collect(typer.main.get_command(app))
+    root: Any = typer.main.get_command(app)
+    collect(root)
     return found
 
 

@@ -93,7 +93,8 @@ def read_labels(labels: Any, rows: int, *, unlabelled: bool = False) -> pd.Serie
         except ValueError as error:
             raise TableError(
                 f"{first_line(error).rstrip('.')}; use texts or whole numbers, or cut numbers into classes, for "
-                "example with pandas.qcut(y, 4, labels=False)"
+                "example with pandas.qcut(y, 4, labels=False)",
+                column=series.name,
             ) from None
     return series
 
