@@ -77,7 +77,7 @@ def lineage(  # noqa: D417 - the keywords are those of a session
             similarity   the mean cosine of matched heads, in [−1, 1]; of models that are wider than 512, on as many
                          coordinates of the stream, drawn at random
             p_value      share of the permutations with at least this similarity, the observed one included
-            z            standard deviations above the mean of the permutations
+            z            standard deviations above the mean of the permutations, or of draws of signs, if that is less
             layers       those that were compared: both models have them, by stack and number, with heads of one size
             note         what the outcome means, and caveats; why numbers are missing
 

@@ -16,7 +16,7 @@ class LineageOptions(Options):
 
     permutations: int = option(
         199,
-        "Number of random permutations; the smallest p is 1/(1 + N)",
+        "Number of random permutations, and of draws of signs; the smallest p is 1/(1 + N)",
         panel=COMPUTATION,
         metavar="N",
         least=19,
@@ -25,7 +25,7 @@ class LineageOptions(Options):
     align: bool = option(
         False,
         "Find a permuted stream: assign coordinates by the token embeddings first, as for each of 19 random rotations, "
-        "which then replace the permutations, as do 19 draws of signs; requires scipy",
+        "which then replace the permutations, with 19 draws of signs; requires scipy",
         panel=COMPUTATION,
     )
     seed: int = option(0, "Seed of the permutations", panel=COMPUTATION, metavar="N", least=0, most=LARGEST_SEED)
