@@ -31,7 +31,7 @@ REQUESTED = {
     "analogy": 'models = ["vectors.txt"]\noptions = { questions = "questions.txt", draws = 10 }',
     "pretrain": 'options = { model = "config.json", data = "text.txt", compare = ["default", "symmetric"], seeds = 2, '
     "steps = 2, batch_size = 8, seq_len = 16, vocab_size = 120 }",
-    "compare": 'models = ["demo:encoder", "demo:decoder"]\noptions = { layers = [0], circuit = "ov" }',
+    "compare": 'models = ["demo:encoder", "demo:decoder", "demo:minilm"]\noptions = { layers = [0], circuit = "ov" }',
     "compose": 'models = ["demo:encoder"]\noptions = { kind = "k", from_layers = "0" }',
     "lineage": 'models = ["demo:encoder", "demo:decoder", "demo:minilm"]\noptions = { permutations = 19 }',
     "gradients": 'models = ["demo:encoder"]\noptions = { sequences = 2, seq_len = 16 }',
