@@ -38,6 +38,7 @@ COMPLETE = (
     "attngeo/papers/wibisono2025",
     "reports/demo-models",
     "reports/efa",
+    "reports/fine-tuning",
     "reports/gradients",
     "reports/lineage",
     "reports/pretrained",
