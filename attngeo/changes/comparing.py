@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from itertools import islice
@@ -350,6 +351,9 @@ def _build_row(
     overlaps = None if head is None or compared is None else compared.overlaps
     for name, of_heads in zip(OVERLAPS[options.circuit], overlaps or (None, None), strict=True):
         built[name] = torch.nan if of_heads is None else float(of_heads[head])
+    is_scored = not math.isnan(row["symmetry"]) and not math.isnan(beside.get("symmetry", math.nan))
+    if change is not None and is_scored and math.isnan(built["cosine"]):
+        notes = [*notes, "no cosine: one of the two forms is larger than the other beyond the digits of numbers"]
     note = beside.get("note", "")
     other_note = f"other: {note}" if note and note != row["note"] else ""
     built["note"] = "; ".join(filter(None, [row["note"], other_note, *notes]))

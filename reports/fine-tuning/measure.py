@@ -80,7 +80,8 @@ def quantise(weight: Tensor, bits: int) -> Tensor:
     groups = weight.reshape(len(weight), -1, GROUP)
     largest = 2 ** (bits - 1) - 1
     scale = groups.abs().amax(-1, keepdim=True) / largest
-    return ((groups / scale).round().clamp(-largest, largest) * scale).reshape(weight.shape)
+    rounded: Tensor = (groups / scale).round().clamp(-largest, largest) * scale
+    return rounded.reshape(weight.shape)
 
 
 def compare_quantised() -> pd.DataFrame:

@@ -13,7 +13,8 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, BertForMaskedLM, BertLMHeadModel, get_linear_schedule_with_warmup
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import AutoTokenizer, BertForMaskedLM, BertLMHeadModel
 
 import attngeo
 from attngeo.checkpoints.demos import require_demo
@@ -37,7 +38,8 @@ def read_sequences(tokeniser: Any) -> tuple[Tensor, list[int]]:
     """
     text = lzma.decompress((files("attngeo.pretrain") / "corpora/austen.txt.xz").read_bytes()).decode()
     ids = torch.tensor(tokeniser(text, add_special_tokens=False, verbose=False)["input_ids"])
-    kept, numbers = torch.cat([torch.tensor([tokeniser.mask_token_id]), ids]).unique(return_inverse=True)
+    every: Any = torch.cat([torch.tensor([tokeniser.mask_token_id]), ids])
+    kept, numbers = every.unique(return_inverse=True)
     sequences = numbers[1:]
     return sequences[: len(sequences) // TOKENS * TOKENS].reshape(-1, TOKENS), kept.tolist()
 
@@ -45,7 +47,7 @@ def read_sequences(tokeniser: Any) -> tuple[Tensor, list[int]]:
 def build(objective: str, kept: list[int]) -> Any:
     """MiniLM with a new head over the tokens that are kept; a decoder attends to earlier tokens only."""
     folder = require_demo("minilm")
-    model = OBJECTIVES[objective].from_pretrained(folder, is_decoder=objective == "clm")
+    model: Any = OBJECTIVES[objective].from_pretrained(folder, is_decoder=objective == "clm")
     table = model.get_input_embeddings().weight.data[kept]
     model.resize_token_embeddings(len(kept))
     model.get_input_embeddings().weight.data.copy_(table)
@@ -72,7 +74,7 @@ def train(objective: str, seed: int) -> None:
     mask = kept.index(tokeniser.mask_token_id)
     model = build(objective, kept)
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
-    schedule = get_linear_schedule_with_warmup(optimiser, WARMUP, STEPS)
+    schedule = LambdaLR(optimiser, lambda step: min(step / WARMUP, (STEPS - step) / (STEPS - WARMUP)))
     rows = []
     for step in range(STEPS + 1):
         if step % SCORE_EVERY == 0:
@@ -100,7 +102,7 @@ def evaluate(model: Any, objective: str, sequences: Tensor, mask: int) -> float:
     total = 0.0
     count = 0
     with torch.inference_mode():
-        for tokens in sequences.split(BATCH):
+        for tokens in torch.split(sequences, BATCH):
             batch = make_batch(objective, tokens, mask, generator)
             predicted = int((batch["labels"] != IGNORED).sum())
             total += model(**batch).loss.item() * predicted

@@ -405,6 +405,13 @@ def test_weights_that_are_zero_or_not_finite_have_no_change(tmp_path: Path) -> N
     assert "other: NaN or Inf" in of_layer.note.iloc[0]
 
 
+def test_forms_of_very_different_sizes_have_no_cosine_and_say_so(tmp_path: Path) -> None:
+    small = {key: tensor * 1e-30 for key, tensor in weights().items()}
+    rows = compare(tmp_path, weights(), small)
+    assert rows.cosine.isna().all()
+    assert rows.note.str.contains("no cosine").all()
+
+
 def test_several_models_and_the_adapter_of_the_others(tmp_path: Path) -> None:
     folders = [str(write_single(tmp_path / f"{seed}", add_noise(weights(), seed / 10))) for seed in range(4)]
     rows = attngeo.compare(folders)
