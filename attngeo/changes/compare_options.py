@@ -14,6 +14,7 @@ from attngeo.scores.options import LARGEST_OFFSET, SourceOptions
 # The scores of each of two models, which are those that `attngeo.score` always computes.
 SCORES = ("symmetry", "directionality")
 OTHER = "_other"
+SCORES_OF_BOTH = ("symmetry", "symmetry_other", "directionality", "directionality_other")
 CHANGES = ("change", "cosine")
 # How much of the inputs that a head reads, or writes to, is the same in both models; by circuit.
 OVERLAPS: dict[OneCircuit, tuple[str, str]] = {
@@ -25,15 +26,13 @@ OVERLAPS: dict[OneCircuit, tuple[str, str]] = {
 def compare_columns(circuit: OneCircuit = "qk") -> tuple[str, ...]:
     """The columns of the table of changes, in their order. A table of W_qk has no column of its circuit."""
     circuits = () if circuit == "qk" else ("circuit",)
-    scores = [column for score in SCORES for column in (score, score + OTHER)]
     place = ("stack", "layer", "head", "key_head")
-    return ("model", "other", *circuits, *place, *scores, *CHANGES, *OVERLAPS[circuit], "note")
+    return ("model", "other", *circuits, *place, *SCORES_OF_BOTH, *CHANGES, *OVERLAPS[circuit], "note")
 
 
 def number_columns(circuit: OneCircuit = "qk") -> tuple[str, ...]:
     """The columns of numbers, which conditions may name."""
-    scores = [column for score in SCORES for column in (score, score + OTHER)]
-    return (*CHANGES, *OVERLAPS[circuit], *scores)
+    return (*CHANGES, *OVERLAPS[circuit], *SCORES_OF_BOTH)
 
 
 class CompareOptions(SourceOptions):

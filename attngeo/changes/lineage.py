@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,7 +156,7 @@ def relate_candidate(candidate: Model, session: Session, *, model: Model, option
 
 def build_lineage(results: Sequence[Kept], options: LineageOptions) -> pd.DataFrame:
     """The table of the rows of all candidates."""
-    rows = [row for kept in results for row in kept.rows]
+    rows = [*chain.from_iterable(kept.rows for kept in results)]
     about = results[0].about if results else {"model": "", "device": ""}
     frame = build_frame(Kept(rows, about), LINEAGE_COLUMNS, options, None)
     frame.attrs = {"title": "Lineage"} | frame.attrs
