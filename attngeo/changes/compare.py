@@ -7,24 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attngeo.bounds.names import in_utf8
 from attngeo.changes.compare_options import CompareOptions, compare_columns, number_columns
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.identity import Identity, identify
+from attngeo.checkpoints.identity import Identity
 from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
 from attngeo.errors import UsageError
 from attngeo.keywords import takes
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import merge_origins
-from attngeo.scores.score import VERSION, build_frame, join_frames
+from attngeo.scores.score import build_frame, find_pair_record, join_frames
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
-from attngeo.studies.models import list_models
-from attngeo.studies.results import ResultRecord, locate_record
+from attngeo.studies.models import expand_models, find_repeated, name_model
+from attngeo.studies.results import ResultRecord
 from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
 from attngeo.studies.run import require_all
 
@@ -101,7 +100,7 @@ def compare(  # noqa: D417 - the keywords are those of a session
         [models] if isinstance(models, str) or not isinstance(models, Sequence) else models, options, session.hub
     )
     refuse_repeats(pairs, revisions, session)
-    names = [_name(other) for _, other in pairs]
+    names = [name_model(other) for _, other in pairs]
     function = partial(compare_pair, options=options)
     outcomes = require_all(run_study(function, pairs, session, names=names))
     return join([outcome.result for outcome in outcomes if outcome.result is not None])
@@ -113,9 +112,7 @@ def list_pairs(models: Sequence[Model], options: CompareOptions, hub: HubAccess)
     Raises UsageError for fewer than two models, unless an adapter makes another one of the first, and for a model that
     is given twice; and as `list_models`.
     """
-    listed: list[Model] = []
-    for model in models:
-        listed += list_models([model], hub=hub) if isinstance(model, str) else [model]
+    listed = expand_models(models, hub)
     if len(listed) == 1 and options.adapter:
         return [(listed[0], listed[0])]
     if len(listed) < 2:
@@ -123,9 +120,9 @@ def list_pairs(models: Sequence[Model], options: CompareOptions, hub: HubAccess)
             "compare has fewer than two models, expected a first one and others, a glob of revisions such as "
             "org/name@step*, or one model and an adapter"
         )
-    for position, model in enumerate(listed):
-        if any(model is earlier or _is_same(model, earlier) for earlier in listed[:position]):
-            raise UsageError(f"{_name(model)} is given twice, expected each model once")
+    repeated = find_repeated(listed)
+    if repeated is not None:
+        raise UsageError(f"{name_model(repeated)} is given twice, expected each model once")
     return [(listed[0], other) for other in listed[1:]]
 
 
@@ -133,15 +130,6 @@ def refuse_repeats(pairs: Sequence[tuple[Model, Model]], revisions: RevisionOpti
     """Refuse revisions with equal weights, as of `score`. Two models alone may be equal: that is what is asked."""
     if len(pairs) > 1:
         refuse_repeated_revisions([pairs[0][0], *(other for _, other in pairs)], revisions, session)
-
-
-def _is_same(model: Model, other: Model) -> bool:
-    """Whether two references are the same text."""
-    return isinstance(model, str | Path) and isinstance(other, str | Path) and str(model) == str(other)
-
-
-def _name(model: Model) -> str:
-    return str(model) if isinstance(model, str | Path) else type(model).__name__
 
 
 def compare_pair(models: tuple[Model, Model], session: Session, *, options: CompareOptions) -> pd.DataFrame:
@@ -171,7 +159,7 @@ def compare_pair(models: tuple[Model, Model], session: Session, *, options: Comp
 def _find_record(
     models: tuple[Model, Model], options: CompareOptions, session: Session
 ) -> tuple[tuple[Identity, Identity] | None, ResultRecord | None]:
-    """The identities of both models, and the record of what is kept about them; None each if nothing is kept.
+    """As `find_pair_record`, but for a model with an adapter, or with a configuration from elsewhere: nothing is kept.
 
     Raises ModelUnavailableError for a model, an adapter or a configuration that cannot be found.
     """
@@ -180,19 +168,7 @@ def _find_record(
     require_model(other, options.adapter, options.config)
     if options.adapter or options.config:  # what they name may change
         return None, None
-    identity = identify(first, session.hub)
-    other_identity = identify(other, session.hub)
-    if identity is None or other_identity is None:
-        return None, None
-    about = {"content": identity.content, "other_content": other_identity.content, "version": VERSION}
-    chosen = dict(options.replace(memory=None))  # no number depends on it
-    record = locate_record(
-        "changes",
-        about | {"options": chosen},
-        is_current=lambda: identity.is_current() and other_identity.is_current(),
-        about=about,
-    )
-    return (identity, other_identity), record
+    return find_pair_record("changes", models, options.replace(memory=None), session)  # no number depends on memory
 
 
 def join(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:

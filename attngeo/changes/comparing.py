@@ -295,13 +295,10 @@ def _compare(form: Form, other: Form, layout: PairLayout, other_layout: PairLayo
     if matches != [*range(heads)]:
         other = Form(other.left[matches], other.right, [other.key_heads[match] for match in matches])
         changes = measure_head_changes(form, other, layout, other_layout)
-    right = subspace_overlap(form.right, other.right) if form.key_heads == other.key_heads else None
-    if right is None:
-        shared = [*dict.fromkeys(zip(form.key_heads, other.key_heads, strict=True))]
-        mine = [key for key, _ in shared]
-        theirs = [key for _, key in shared]
-        right = subspace_overlap(form.right[mine], other.right[theirs])[torch.tensor(mine).argsort()]
-    overlaps = (subspace_overlap(form.left, other.left), right[form.key_heads])
+    other_keys = dict(zip(form.key_heads, other.key_heads, strict=True))
+    others = [other_keys[key] for key in range(len(form.right))]
+    of_keys = subspace_overlap(form.right, other.right[others])
+    overlaps = (subspace_overlap(form.left, other.left), of_keys[form.key_heads])
     return SiteChanges(layer, changes, matches, overlaps)
 
 

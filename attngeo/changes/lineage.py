@@ -8,24 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attngeo import changes
 from attngeo.bounds.names import in_utf8
 from attngeo.changes.lineage_options import LINEAGE_COLUMNS, LINEAGE_NUMBERS, LineageOptions
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.identity import identify
 from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
 from attngeo.errors import UsageError
 from attngeo.keywords import takes_after_two
 from attngeo.progress import Progress, ProgressCallback
-from attngeo.scores.score import VERSION, build_frame
+from attngeo.scores.score import build_frame, find_pair_record
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
-from attngeo.studies.models import list_models
-from attngeo.studies.results import Kept, locate_record
+from attngeo.studies.models import expand_models, find_repeated, name_model
+from attngeo.studies.results import Kept
 from attngeo.studies.run import require_all
 
 if TYPE_CHECKING:
@@ -50,10 +48,9 @@ def lineage(  # noqa: D417 - the keywords are those of a session
 
     The null hypothesis is that the initial weights of both models were drawn independently. The statistic is the mean
     cosine of the forms M = Wq·Wkᵀ of matched heads, over all rotary offsets, with the gain of the norm before attention
-    in Wq and Wk; see `attngeo.geometry.lineage`. What was
-    fine-tuned, pruned, quantised or merged from the same weights is related, and so is what was trained on other data
-    from the same initial weights. The test does not tell which of two models came first, and does not see a stream that
-    was rotated: no evidence is no evidence of independence.
+    in Wq and Wk; see `attngeo.geometry.lineage`. What was fine-tuned, pruned, quantised or merged from the same weights
+    is related, and so is what was trained on other data from the same initial weights. The test does not tell which of
+    two models came first, and does not see a stream that was rotated: no evidence is not independence.
 
     Args:
         model: a reference (`org/name[@revision]`, folder, file, `demo:NAME`) or a transformers model in memory.
@@ -96,11 +93,9 @@ def lineage(  # noqa: D417 - the keywords are those of a session
     ([True], [0.005])
     """
     listed = [candidates] if isinstance(candidates, str) or not isinstance(candidates, Sequence) else candidates
-    models: list[Model] = []
-    for candidate in listed:
-        models += list_models([candidate], hub=session.hub) if isinstance(candidate, str) else [candidate]
+    models = expand_models(listed, session.hub)
     check_candidates(model, models)
-    names = [str(one) if isinstance(one, str | Path) else type(one).__name__ for one in models]
+    names = [name_model(one) for one in models]
     run = partial(relate_candidate, model=model, options=options)
     outcomes = require_all(run_study(run, models, session, names=names))
     return build_lineage([outcome.result for outcome in outcomes if outcome.result is not None], options)
@@ -113,44 +108,30 @@ def check_candidates(model: Model, candidates: Sequence[Model]) -> None:
     """
     if not candidates:
         raise UsageError("no candidates are given, expected at least one")
-    seen = [_name(model)]
     for candidate in candidates:
-        name = _name(candidate)
-        if name == seen[0]:
-            raise UsageError(f"{candidate!s:.200} is the model itself, expected other models as candidates")
-        if name in seen:
-            raise UsageError(f"{candidate!s:.200} is given twice, expected each candidate once")
-        seen.append(name)
+        if find_repeated([model, candidate]) is not None:
+            raise UsageError(f"{name_model(candidate):.200} is the model itself, expected other models as candidates")
+    repeated = find_repeated(candidates)
+    if repeated is not None:
+        raise UsageError(f"{name_model(repeated):.200} is given twice, expected each candidate once")
     require_model(model)
-
-
-def _name(model: Model) -> str | int:
-    """What tells models apart: references by their text, models in memory by themselves."""
-    return str(model) if isinstance(model, str | Path) else id(model)
 
 
 def relate_candidate(candidate: Model, session: Session, *, model: Model, options: LineageOptions) -> Kept:
     """The row of one candidate, with the names as they are given, and how it was made."""
     require_model(candidate)
-    identity = identify(model, session.hub)
-    other = identify(candidate, session.hub)
-    if identity is None or other is None:
+    identities, record = find_pair_record("lineage", (model, candidate), options, session)
+    if identities is None:
         return changes.relate_models(model, candidate, options, session)
-    content = {"content": identity.content, "other_content": other.content, "version": VERSION}
-    record = locate_record(
-        "lineage",
-        content | {"options": dict(options)},
-        is_current=lambda: identity.is_current() and other.is_current(),
-        about=content,
-    )
+    first, other = identities
     kept = None if record is None or session.results.fresh else record.load()
     if kept is None:
-        kept = changes.relate_models(identity.ref, other.ref, options, session)
+        kept = changes.relate_models(first.ref, other.ref, options, session)
         if record is not None:
             record.keep(*kept)
     else:
         session.progress(Progress("kept", f"lineage of {kept.about['made']} from the result store"))
-    names = {"model": in_utf8(identity.ref.text), "candidate": in_utf8(other.ref.text)}
+    names = {"model": in_utf8(first.ref.text), "candidate": in_utf8(other.ref.text)}
     return Kept([row | names for row in kept.rows], kept.about | {"model": names["model"]})
 
 

@@ -62,7 +62,7 @@ NULL = "null: initial weights drawn independently"
 RELATED = f"{NULL}, is rejected; which of the two came first cannot be told"
 NO_EVIDENCE = f"no evidence: this test does not see a rotated stream; {NULL}"
 ROTATED = "cannot say: may be a rotated copy, every head has the same singular values"
-NO_CHANGE = "the test does not apply: permuted coordinates give the same similarity"
+NO_CHANGE = "the test does not apply: coordinates in another order, or with other signs, give the same similarity"
 Row = dict[str, Any]
 # Stack and layer → the attention site.
 Sites = dict[tuple[str, int], AttentionSite]

@@ -39,7 +39,7 @@ from attngeo.studies.steps import step_of
 
 # The share of a logarithmic axis between step 0 and the first other step, and the least ratio of their places.
 GAP, LEAST_RATIO = 0.1, 1.5
-# Ticks that an axis of steps has at least, if there are so many steps, and at most, if they are the steps themselves.
+# The fewest ticks of an axis with enough steps, and the most if the ticks are steps themselves.
 FEWEST_TICKS, MOST_TICKS = 3, 8
 # Pixels of a panel in a figure of more than two scores, and around all of them.
 PANEL_HEIGHT, AROUND = 220, 160

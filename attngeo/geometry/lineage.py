@@ -29,7 +29,7 @@ from torch import Tensor
 
 from attngeo.geometry.forms import Form
 from attngeo.geometry.matching import match_heads
-from attngeo.geometry.offsets import STILL, OffsetForm, PairLayout, head_forms
+from attngeo.geometry.offsets import STILL, PairLayout, split_rotating
 from attngeo.geometry.spectra import to_float64
 
 # Coordinates of the stream that are compared at most.
@@ -106,23 +106,19 @@ class _LayerForms(NamedTuple):
 
 def _build_forms(form: Form, layout: PairLayout, kept: Tensor) -> _LayerForms:
     """The heads of a form on the kept coordinates, in double precision."""
-    queries = _split(to_float64(form.left[..., kept]), layout)
-    keys = _split(to_float64(form.right[..., kept]), layout)
+    queries, still_left = _split(form.left[..., kept], layout)
+    keys, still_right = _split(form.right[..., kept], layout)
     still = None
-    if queries.still_left.shape[1]:
-        of_heads = queries.still_left.mT @ keys.still_left[form.key_heads]
+    if still_left.shape[1]:
+        of_heads = still_left.mT @ still_right[form.key_heads]
         still = of_heads.permute(1, 2, 0).contiguous()
-    return _LayerForms(_by_pairs(queries), _by_pairs(keys), still, form.key_heads)
+    return _LayerForms(queries, keys, still, form.key_heads)
 
 
-def _split(x: Tensor, layout: PairLayout) -> OffsetForm:
-    """What turns and what stands still of queries or keys [heads, head_dim, n], as the left part of a form."""
-    return head_forms(Form(x, x, list(range(len(x)))), layout)
-
-
-def _by_pairs(forms: OffsetForm) -> Tensor:
-    """The left part of forms that turn, [pairs, n, heads]."""
-    return forms.left[:, 0].permute(1, 2, 0).contiguous()
+def _split(x: Tensor, layout: PairLayout) -> tuple[Tensor, Tensor]:
+    """What turns, complex [pairs, n, heads], and what stands still, [heads, rank, n], of x [heads, head_dim, n]."""
+    first, second, still = split_rotating(to_float64(x), layout)
+    return torch.complex(first, second).permute(1, 2, 0).contiguous(), still
 
 
 def _multiply(layer: _LayerForms, other: _LayerForms) -> Tensor:

@@ -25,13 +25,13 @@ from attngeo.geometry.spectra import to_float64
 
 
 class OffsetForm(NamedTuple):
-    """Forms at every rotary offset, of one head or more: sums of terms that turn, and of terms that stand still.
+    """The forms of heads at every rotary offset: what turns, and what stands still.
 
     Attributes:
-        left: q₁ + i·q₂ of each pair that turns, [*lead, terms, pairs, n]; the form of a pair is the sum over terms.
-        right: k₁ + i·k₂, of the same shape.
-        still_left: the left factor of what stands still, [*lead, rank, n].
-        still_right: its right factor, [*lead, rank, n].
+        left: q₁ + i·q₂ of each pair that turns, [heads, pairs, n].
+        right: k₁ + i·k₂ of each pair that turns, [heads, pairs, n].
+        still_left: the left factor of what stands still, [heads, rank, n].
+        still_right: its right factor, [heads, rank, n].
     """
 
     left: Tensor
@@ -59,29 +59,17 @@ STILL = PairLayout(torch.zeros(0, dtype=torch.bool))
 
 
 def head_forms(form: Form, layout: PairLayout = STILL) -> OffsetForm:
-    """The forms of each head at every offset: one term for each pair.
+    """The forms of each head at every offset.
 
     Args:
         form: factors whose rank is head_dim.
         layout: which of these dimensions rotate.
-
-    Returns:
-        With lead = [heads].
     """
-    left, still_left = _split(form.left, layout)
-    right, still_right = _split(form.right, layout)
-    return OffsetForm(
-        left.unsqueeze(1),
-        take(right, form.key_heads).unsqueeze(1),
-        still_left,
-        take(still_right, form.key_heads),
-    )
-
-
-def _split(x: Tensor, layout: PairLayout) -> tuple[Tensor, Tensor]:
-    """What turns, complex [heads, pairs, n], and what stands still, [heads, rank, n], of x [heads, head_dim, n]."""
-    first, second, still = split_rotating(x, layout)
-    return torch.complex(first, second), still
+    first, second, still_left = split_rotating(form.left, layout)
+    left = torch.complex(first, second)
+    first, second, still_right = split_rotating(form.right, layout)
+    right = torch.complex(first, second)
+    return OffsetForm(left, take(right, form.key_heads), still_left, take(still_right, form.key_heads))
 
 
 def split_rotating(x: Tensor, layout: PairLayout) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,8 +99,8 @@ def inner_products(form: OffsetForm, other: OffsetForm) -> Tensor:
         form: as `head_forms` returns it.
         other: of the same pairs, ranks and widths.
     """
-    left = torch.einsum("hpn,gpn->phg", _to_complex128(form.left[:, 0]), _to_complex128(other.left[:, 0]).conj())
-    right = torch.einsum("hpn,gpn->phg", _to_complex128(form.right[:, 0]), _to_complex128(other.right[:, 0]).conj())
+    left = torch.einsum("hpn,gpn->phg", _to_complex128(form.left), _to_complex128(other.left).conj())
+    right = torch.einsum("hpn,gpn->phg", _to_complex128(form.right), _to_complex128(other.right).conj())
     turning = (left * right.conj()).real.sum(0) / 2
     other_left = to_float64(other.still_left)
     other_right = to_float64(other.still_right)

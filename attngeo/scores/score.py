@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.names import in_utf8
@@ -25,7 +24,7 @@ from attngeo.scores.options import ScoreOptions, SourceOptions
 from attngeo.scores.spec import SPREADS, score_names, z_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
-from attngeo.studies.models import list_models
+from attngeo.studies.models import expand_models, name_model
 from attngeo.studies.results import Kept, ResultRecord, locate_record
 from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
 from attngeo.studies.run import require_all
@@ -107,13 +106,11 @@ def score(  # noqa: D417 - the keywords are those of a session
     if isinstance(model, str) or not isinstance(model, Sequence):
         return score_model(model, session, options=options)
 
-    models: list[Model] = []
-    for one in model:
-        models += list_models([one], hub=session.hub) if isinstance(one, str) else [one]
+    models = expand_models(model, session.hub)
     if not models:
         raise UsageError("no models are given, expected at least one")
     refuse_repeated_revisions(models, revisions, session)
-    names = [str(one) if isinstance(one, str | Path) else type(one).__name__ for one in models]
+    names = [name_model(one) for one in models]
     outcomes = require_all(run_study(partial(score_model, options=options), models, session, names=names))
     return join_frames([outcome.result for outcome in outcomes if outcome.result is not None])
 
@@ -150,6 +147,26 @@ def find_record(
     chosen = dict(options.replace(memory=None))  # no number depends on it
     record = locate_record(kind, content | {"options": chosen}, is_current=identity.is_current, about=content)
     return identity, record
+
+
+def find_pair_record(
+    kind: str, models: tuple[Model, Model], options: Options, session: Session
+) -> tuple[tuple[Identity, Identity] | None, ResultRecord | None]:
+    """The identities of two models, and the record of what is kept about both; None each as for `find_record`.
+
+    options: those that numbers depend on.
+    """
+    first, other = (identify(model, session.hub) for model in models)
+    if first is None or other is None:
+        return None, None
+    content = {"content": first.content, "other_content": other.content, "version": VERSION}
+    record = locate_record(
+        kind,
+        content | {"options": dict(options)},
+        is_current=lambda: first.is_current() and other.is_current(),
+        about=content,
+    )
+    return (first, other), record
 
 
 def build_frame(kept: Kept, columns: Sequence[str], options: Options, identity: Identity | None) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from attngeo.bounds.names import list_names
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.reference import HUB_ID, ModelRef, local_path
+from attngeo.checkpoints.reference import HUB_ID, Model, ModelRef, local_path
 from attngeo.checkpoints.repositories import find_repository
 from attngeo.errors import AttnGeoError, DataUnavailableError, ModelNotFoundError, UsageError
 
@@ -51,6 +51,30 @@ def list_models(
     if not listed:
         raise UsageError(f"{file}: no models, expected one reference on each line")
     return [*models, *(model for model in dict.fromkeys(listed) if model not in models)]
+
+
+def expand_models(models: Iterable[Model], hub: HubAccess) -> list[Model]:
+    """References with globs of revisions replaced by the revisions, as by `list_models`; other models as they are."""
+    expanded: list[Model] = []
+    for model in models:
+        expanded += _expand(model, hub) if isinstance(model, str) else [model]
+    return expanded
+
+
+def name_model(model: Model) -> str:
+    """The reference of a model, or the class of one in memory."""
+    return str(model) if isinstance(model, str | Path) else type(model).__name__
+
+
+def find_repeated(models: Sequence[Model]) -> Model | None:
+    """The first model that is given twice, by the text of a reference; None if there is none."""
+    seen = set()
+    for model in models:
+        key = str(model) if isinstance(model, str | Path) else id(model)
+        if key in seen:
+            return model
+        seen.add(key)
+    return None
 
 
 def _read_text(file: str | Path) -> str:

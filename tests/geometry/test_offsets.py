@@ -68,5 +68,5 @@ def test_inner_products_are_means_over_offsets(layout: PairLayout) -> None:
 
 def test_shapes() -> None:
     form: OffsetForm = head_forms(draw(1), LAYOUTS["halves"])
-    assert form.left.shape == (HEADS, 1, 3, WIDTH)
+    assert form.left.shape == (HEADS, 3, WIDTH)
     assert form.still_left.shape == (HEADS, HEAD_DIM - 6, WIDTH)
