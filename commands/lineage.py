@@ -70,10 +70,9 @@ def lineage(
     Similarity is the mean cosine of the query-key matrices of matched heads, over all rotary offsets. It is compared
     with that of models whose coordinates are permuted: p is the share of these that reach it. z is its distance from
     them in standard deviations, or from models whose coordinates have random signs, if that is less. Related means z
-    above 10. It is missing if the test does not apply: other widths, fixed
-    sinusoidal positions, or a copy that may be rotated. Reads queries, keys and the gains before them, and with --align
-    the first rows of the token embeddings. The test is that of Zhu et al. 2025 (Independence tests for language
-    models).
+    above 10. It is missing if the test does not apply, for example to other widths or fixed sinusoidal positions, and
+    for a copy that may be rotated. Reads queries, keys and the gains before them, and with --align the first rows of
+    the token embeddings. The test is that of Zhu et al. 2025 (Independence tests for language models).
 
     Examples:
         attngeo lineage demo:encoder demo:decoder

@@ -35,7 +35,7 @@ from attngeo.geometry.lineage import (
 from attngeo.geometry.offsets import PairLayout
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import name_layers
-from attngeo.layouts.positions import find_fixed_positions
+from attngeo.layouts.positions import find_unlike_coordinates
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.computing import describe_making
 from attngeo.scores.options import ScoreOptions
@@ -121,7 +121,7 @@ def _find_sites(store: TensorStore, report: ProgressCallback) -> Sites:
 
 
 def _pair_sites(one: _Model, two: _Model) -> _Comparison:
-    """The layers that both models have, with heads of one size and positions that leave coordinates alike."""
+    """The layers that both models have, with heads of one size and coordinates that are alike before training."""
     pairs = _list_common(one.sites, two.sites)
     if not pairs:
         names = f"{_name(one.sites)} and {_name(two.sites)}"
@@ -134,9 +134,9 @@ def _pair_sites(one: _Model, two: _Model) -> _Comparison:
     if len(alike) < len(pairs):
         notes.append(f"layers whose heads have other sizes, left out: {len(pairs) - len(alike)}")
     for number, model in enumerate((one, two)):
-        fixed = _find_fixed(model)
-        reasons = "; ".join(f"{stack}: {reason}" for stack, reason in fixed.items())
-        kept = [pair for pair in alike if pair[number].stack not in fixed]
+        unlike = _find_unlike(model)
+        reasons = "; ".join(f"{stack}: {reason}" for stack, reason in unlike.items())
+        kept = [pair for pair in alike if pair[number].stack not in unlike]
         if not kept:
             return _Comparison([], [f"the test does not apply: {in_utf8(model.store.ref)}: {reasons}"])
         if len(kept) < len(alike):
@@ -155,12 +155,12 @@ def _list_common(sites: Sites, others: Sites) -> list[tuple[AttentionSite, Atten
     return [(site, others[place]) for place, site in sites.items() if place in others]
 
 
-def _find_fixed(model: _Model) -> dict[str, str]:
+def _find_unlike(model: _Model) -> dict[str, str]:
     """The stacks whose coordinates may differ from the start, and why."""
     reasons: dict[str, list[str]] = {}
     with about(model.store.ref):
         for site in model.sites.values():
-            reasons.setdefault(site.stack, []).append(find_fixed_positions(site, model.store.names))
+            reasons.setdefault(site.stack, []).append(find_unlike_coordinates(site, model.store.names))
     # Of some models, only some layers rotate: their stack has positions.
     return {stack: of_stack[0] for stack, of_stack in reasons.items() if all(of_stack)}
 

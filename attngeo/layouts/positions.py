@@ -48,6 +48,8 @@ CAUSAL_TEXTS = frozenset({
     "aimv2_text_model", "clip_text_model", "clipseg_text_model", "git", "groupvit_text_model", "metaclip_2_text_model",
     "owlv2_text_model", "owlvit_text_model", "xclip_text_model",
 })  # fmt: skip
+# Model types whose embeddings are parts beside each other: characters by hash, boxes by edge, positions by axis.
+JOINED = frozenset({"canine", "layoutlmv2", "layoutlmv3", "pp_doclayout_v2_reading_order", "reformer"})
 # Model types that always have ALiBi, and the words of a configuration that names it.
 ALIBI_TYPES = ("bloom", "gpt_refact", "mpt")
 ALIBI_WORDS = ("alibi", True)
@@ -129,21 +131,25 @@ def find_table(site: AttentionSite, names: Collection[str]) -> str | None:
     return tables[max(tables, key=len)] if tables else None
 
 
-def find_fixed_positions(site: AttentionSite, names: Collection[str]) -> str:
+def find_unlike_coordinates(site: AttentionSite, names: Collection[str]) -> str:
     """Why the coordinates of the stream of a site may differ from the start: "" if they are known to be alike.
 
-    Fixed sinusoids give each coordinate a frequency of its own, before any training. Rotary embeddings turn queries and
-    keys, ALiBi and relative terms change logits, and learned positions begin at random: they leave coordinates alike.
+    Fixed sinusoids give each coordinate a frequency of its own, before any training, and embeddings that are parts
+    beside each other give each a meaning. Rotary embeddings turn queries and keys, ALiBi and relative terms change
+    logits, and learned positions begin at random: they leave coordinates alike.
 
     names: of all tensors.
     """
+    model_type = str(site.section.get("model_type"))
+    if model_type in JOINED:
+        return "its embeddings are parts beside each other"
     with explain_rotary("correct it"):
         rotation = find_rotation(site)
     if isinstance(rotation, SiteRotation) or not rotation.is_known or find_alibi_slopes(site) is not None:
         return ""
     if find_table(site, names) is None:
         return "" if has_relative_terms(names) else "what tells it the positions of tokens is not known"
-    stacks = FIXED_TABLES.get(str(site.section.get("model_type")))
+    stacks = FIXED_TABLES.get(model_type)
     is_fixed = stacks is not None and site.stack.startswith(stacks)
     if is_fixed or any(site.section.get(field) is True for field in FIXED_FIELDS):
         return "its positions are fixed sinusoids"

@@ -113,9 +113,24 @@ class Quantity(NamedTuple):
             return float(count_scored(rows)[self.column])
         if self.column not in rows:
             return math.nan  # a file older than the column
-        is_head = rows["head"].notna()
-        values = rows.loc[is_head if self.over == "heads" else ~is_head, self.column].astype("float64")
+        values = self._select(rows)
         return float(values.mean() if self.statistic == "mean" else values.quantile(QUANTILES[self.statistic]))
+
+    def describe_missing(self, rows: pd.DataFrame) -> str:
+        """How many layers or heads have no value, which the statistic leaves out; "" if all have one."""
+        if not self.statistic or self.column not in rows:
+            return ""
+        is_missing = self._select(rows).isna()
+        count = int(is_missing.sum())
+        if not count:
+            return ""
+        of_baseline = " in the baseline" if self.of_baseline else ""
+        return f"{count} of {len(is_missing)} {self.over or 'layers'} have no {self.column}{of_baseline}"
+
+    def _select(self, rows: pd.DataFrame) -> pd.Series[float]:
+        """The column, over layers or over heads."""
+        is_head = rows["head"].notna()
+        return rows.loc[is_head if self.over == "heads" else ~is_head, self.column].astype("float64")
 
 
 @dataclass(frozen=True)
@@ -123,7 +138,7 @@ class Outcome:
     """The value of a condition for one stack of one model.
 
     holds: whether the condition is true; None if that is unknown, for example after a division by zero. values: the
-    value of each name in the condition. note: why values are missing.
+    value of each name in the condition. note: why values are missing, or how many layers or heads have none.
     """
 
     expression: str
@@ -220,10 +235,16 @@ class Condition:
         for model, stack, members in split_stacks(rows):
             earlier = earlier_rows.get((model, stack))
             values = {}
+            notes = []
             for name, quantity in self.quantities.items():
                 measured = earlier if quantity.of_baseline else members
-                values[name] = math.nan if measured is None else quantity.measure(measured)
-            note = "the baseline has no such model and stack" if self.needs_baseline and earlier is None else ""
+                if measured is None:
+                    values[name] = math.nan
+                    notes.append("the baseline has no such model and stack")
+                else:
+                    values[name] = quantity.measure(measured)
+                    notes.append(quantity.describe_missing(measured))
+            note = "; ".join(dict.fromkeys(filter(None, notes)))
             yield Outcome(self.expression, model, stack, self.holds(values), values, note)
 
     def _truth(self, node: ast.AST, look_up: LookUp) -> bool:

@@ -40,7 +40,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
 from attngeo.geometry.lineage import draw_coordinates
 from attngeo.geometry.matching import match_heads
-from attngeo.layouts.positions import find_fixed_positions, find_table
+from attngeo.layouts.positions import find_table, find_unlike_coordinates
 from attngeo.progress import Progress
 from attngeo.scores.weights import sites_of
 
@@ -273,6 +273,11 @@ def test_weights_that_are_zero_have_no_outcome(folder: Path, tmp_path: Path) -> 
     assert "same similarity" in row["note"]
 
 
+TINY_SIZES = {
+    "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
+}  # fmt: skip
+
+
 def test_streams_with_fixed_sinusoids_are_left_out(saved: Saved, tmp_path: Path, built: Built) -> None:
     row = attngeo.lineage(built("whisper"), saved("whisper"), permutations=19).iloc[0]
     assert row["layers"].startswith("decoder")
@@ -281,7 +286,7 @@ def test_streams_with_fixed_sinusoids_are_left_out(saved: Saved, tmp_path: Path,
     assert row.isna()["related"]
     assert "its positions are fixed sinusoids" in row["note"]
     # The tables of published models are sinusoids that were not trained; a new model of transformers has random ones.
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    sizes = {name: size for name, size in TINY_SIZES.items() if name != "vocab_size"}
     model = IJepaModel(IJepaConfig(image_size=16, patch_size=4, **sizes))
     row = attngeo.lineage(model, deepcopy(model), permutations=19).iloc[0]
     assert row.isna()["related"]
@@ -290,6 +295,22 @@ def test_streams_with_fixed_sinusoids_are_left_out(saved: Saved, tmp_path: Path,
     row = attngeo.lineage(unknown, write_single(tmp_path / "b", weights(), CONFIG), permutations=19).iloc[0]
     assert row.isna()["related"]
     assert "is not known" in row["note"]
+
+
+# Model types whose embeddings are parts beside each other: the part that a coordinate is in tells it apart.
+JOINED: dict[str, dict[str, Any]] = {
+    "canine": TINY_SIZES,
+    "layoutlmv3": TINY_SIZES | {"coordinate_size": 4, "shape_size": 8, "max_2d_position_embeddings": 64},
+}
+
+
+@pytest.mark.parametrize("model_type", JOINED)
+@pytest.mark.filterwarnings("ignore")
+def test_streams_whose_embeddings_are_joined_are_left_out(model_type: str) -> None:
+    model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(model_type, **JOINED[model_type]))
+    row = attngeo.lineage(model, deepcopy(model), permutations=19).iloc[0]
+    assert row.isna()["related"]
+    assert "its embeddings are parts beside each other" in row["note"]
 
 
 def is_sinusoidal(table: torch.Tensor) -> bool:
@@ -324,7 +345,7 @@ def test_stored_sinusoids_are_known_by_the_type_of_the_model(model_type: str) ->
         assert found
         for site in found:
             assert is_sinusoidal(store.read(find_table(site, store.names) or ""))
-            assert "sinusoids" in find_fixed_positions(site, store.names)
+            assert "sinusoids" in find_unlike_coordinates(site, store.names)
 
 
 @pytest.mark.slow
@@ -334,7 +355,7 @@ def test_no_stored_sinusoids_are_taken_for_learned_positions(name: str, saved: S
     with closing(open_store(saved(name))) as store:
         for site in sites_of(store)[0]:
             table = find_table(site, store.names)
-            if table is None or site.rotary is not None or find_fixed_positions(site, store.names):
+            if table is None or site.rotary is not None or find_unlike_coordinates(site, store.names):
                 continue
             positions = store.read(table)
             if positions.shape[-1] == site.d_model:  # else they are not added to the stream

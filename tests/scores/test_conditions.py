@@ -166,3 +166,16 @@ def test_a_column_that_an_older_file_lacks_is_missing() -> None:
     rows = attngeo.score("demo:encoder").drop(columns="symmetry_z")
     (outcome,) = Condition("symmetry_z.mean > 0").outcomes(rows)
     assert (outcome.holds, outcome.failed) == (None, True)
+
+
+def test_a_check_says_what_has_no_value() -> None:
+    rows = attngeo.score("demo:encoder", per_head=True)
+    is_first_head = rows["head"].eq(0)
+    baseline = rows.copy()
+    baseline.loc[rows["head"].isna() & rows["layer"].eq(1), "directionality"] = math.nan
+    rows.loc[is_first_head, "symmetry"] = math.nan
+    condition = Condition("heads.symmetry.min < -1 or directionality.max > baseline.directionality.max + 5")
+    (outcome,) = condition.outcomes(rows, baseline)
+    assert not outcome.failed
+    assert outcome.note == "3 of 12 heads have no symmetry; 1 of 3 layers have no directionality in the baseline"
+    assert outcome.note in outcome.verdict
