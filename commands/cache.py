@@ -51,9 +51,10 @@ def cache(
 
     score keeps the scores of each model, and the finished layers of one that was interrupted, in the platform's cache
     folder or in that which ATTNGEO_CACHE names; if ATTNGEO_CACHE is empty, nothing is kept. positions keeps the table
-    of each model, compare and lineage that of each pair of models, tabular the scores of each method on each data set,
-    efa the numbers of each model and the state of an unfinished training. clear may be used while other commands run:
-    they compute what they miss. It removes nothing if a MODEL has no result.
+    of each model, compose that and the finished pairs of layers, compare and lineage that of each pair of models,
+    tabular the scores of each method on each data set, efa the numbers of each model and the state of an unfinished
+    training. clear may be used while other commands run: they compute what they miss. It removes nothing if a MODEL has
+    no result.
 
     Examples:
         attngeo cache list

@@ -97,7 +97,7 @@ class ScoreOptions(Options):
     )
     convention: Convention = option(
         "corrected",
-        "Formulas: corrected follows the paper's definitions, published reproduces its tables S4 and S5",
+        "Formulas: corrected follows the paper's definitions, published those of its tables S4 and S5",
         panel=COMPUTATION,
     )
     with_bias: bool = option(

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
+from scipy.optimize import linear_sum_assignment
 from support.origins import (
     Tensors,
     add_noise,
@@ -32,6 +33,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import attngeo
+from attngeo.changes.forms import pair_layout
+from attngeo.geometry.forms import Form
+from attngeo.geometry.lineage import draw_coordinates, judge, layer_similarities
+from attngeo.geometry.offsets import PairLayout
+from attngeo.scores.projections import key_heads_of
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / "build/lineage"
@@ -192,8 +198,48 @@ def measure_nulls(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def read_forms(folder: Path) -> list[tuple[Form, PairLayout]]:
+    """The form of each layer of a model, and which of its dimensions rotate."""
+    return [
+        (Form(wq.mT.contiguous(), wk.mT.contiguous(), key_heads_of(site, "corrected")), pair_layout(site)[0])
+        for site, wq, wk in attngeo.attention_sites(folder)
+    ]
+
+
+def find_embeddings(tensors: Tensors) -> Tensor:
+    """The token embeddings, [tokens, WIDTH], float64."""
+    [name] = [name for name in tensors if name.endswith(("embed_tokens.weight", "wte.weight"))]
+    embeddings: Tensor = tensors[name].double()
+    return embeddings
+
+
+def measure_permuted(folder: Path) -> pd.DataFrame:
+    """How similar strangers with aligned streams are, compared with permutations, which are not aligned."""
+    coordinates = draw_coordinates(WIDTH, permutations=199, seed=0)
+    kept = torch.eye(WIDTH)
+    rows = []
+    for family, count in (("llama", LLAMAS), ("gpt2", GPTS)):
+        for one, other in itertools.combinations([FOLDER / f"{family}-{seed}" for seed in range(count)], 2):
+            (tensors, config), (others, other_config) = read_model(one), read_model(other)
+            columns = torch.nn.functional.normalize(find_embeddings(tensors), dim=0)
+            other_columns = torch.nn.functional.normalize(find_embeddings(others), dim=0)
+            _, order = linear_sum_assignment((columns.T @ other_columns).numpy(), maximize=True)
+            # Both are turned, so that the gains of both are folded.
+            model = write_model(folder / "model", turn_stream(tensors, kept), config)
+            aligned = write_model(folder / "aligned", turn_stream(others, kept[:, order]), other_config)
+            layers = [
+                layer_similarities(form, other_form, (layout, other_layout), coordinates)
+                for (form, layout), (other_form, other_layout) in zip(
+                    read_forms(model), read_forms(aligned), strict=True
+                )
+            ]
+            permuted = torch.stack(layers).mean(0)[: 1 + len(coordinates.orders)]
+            rows.append({"family": family, "model": one.name, "candidate": other.name} | judge(permuted)._asdict())
+    return pd.DataFrame(rows)
+
+
 def main() -> None:
-    """Write lineage.csv and nulls.csv."""
+    """Write lineage.csv, nulls.csv and permuted.csv."""
     torch.set_num_threads(1)
     rows = []
     for family, count in (("llama", LLAMAS), ("gpt2", GPTS)):
@@ -204,6 +250,8 @@ def main() -> None:
         pd.DataFrame(rows).to_csv(HERE / "lineage.csv", index=False, float_format="%.4g")
     nulls = measure_nulls(FOLDER / "moved")
     nulls.to_csv(HERE / "nulls.csv", index=False, float_format="%.4g")
+    permuted = measure_permuted(FOLDER / "permuted")
+    permuted.to_csv(HERE / "permuted.csv", index=False, float_format="%.4g")
 
 
 if __name__ == "__main__":
