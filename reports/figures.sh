@@ -61,6 +61,9 @@ scratch="$(mktemp -d)"
 attngeo plot updates "$out/../gradients/demos.csv" --where text=austen -o "$out/updates.png" --width 900 --height 450 --quiet
 attngeo gradients demo:decoder --sequences 1 --seq-len 32 --pairs-output "$scratch/pairs.csv" --quiet > /dev/null
 attngeo plot pairs "$scratch/pairs.csv" --layer 1 -o "$out/pairs.png" --width 700 --height 620 --quiet
+attngeo compare demo:encoder demo:decoder --per-head -o "$scratch/changes.csv" --quiet > /dev/null
+attngeo plot change-map "$scratch/changes.csv" -o "$out/change-map.png" --width 560 --height 320 --quiet
+attngeo plot change-layers "$scratch/changes.csv" -o "$out/change-layers.png" --width 900 --height 420 --quiet
 attngeo analogy --explain toy -o "$scratch/terms.csv" --quiet > /dev/null
 attngeo plot paraphrases "$scratch/terms.csv" -o "$out/paraphrases.png" --width 900 --quiet
 # The encoder and the decoder of one seed, whose curves are kept, as if each log were a checkpoint.

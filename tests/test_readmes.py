@@ -23,6 +23,7 @@ from support.vectors import sample_google
 from attngeo import errors
 from attngeo.analogies.options import COLUMNS as ANALOGY_COLUMNS
 from attngeo.analogies.questions import load_questions
+from attngeo.figures.kinds import FIGURES
 from attngeo.papers.statements import STATEMENTS
 from attngeo.scores.score import score_columns
 from attngeo.scores.spec import directionality_at_chance
@@ -178,6 +179,11 @@ def test_the_readme_has_the_numbers_of_the_places_that_it_is_about() -> None:
     assert len(pairs) == 2
     for written, width in pairs:
         assert float(written) == pytest.approx(directionality_at_chance(int(width)).deviation, abs=0.005)
+
+
+def test_there_is_a_picture_of_each_kind_of_figure() -> None:
+    pictures = {path.stem for path in (ROOT / "reports/figures").glob("*.png")}
+    assert set(FIGURES) <= pictures
 
 
 def test_folders_that_users_read_about_have_a_readme() -> None:
