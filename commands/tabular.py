@@ -168,7 +168,7 @@ def simulate(
 ) -> None:
     """Compare methods on simulated tables whose training and test rows have different correlations.
 
-    This is Table 1 of Wibisono and Wang 2023 (arXiv 2307.04057). All of it takes about 14 hours on one core, most of
+    This is Table 1 of Wibisono and Wang 2023 (arXiv 2307.04057). All of it takes about 12 hours on one core, most of
     them for gb. Scores are kept: the same command resumes an interrupted study.
 
     Examples:
