@@ -23,7 +23,7 @@ from attngeo.errors import UnsupportedModelError, UsageError, about
 from attngeo.geometry.changes import FormChange, measure_head_changes, measure_layer_change
 from attngeo.geometry.forms import Form
 from attngeo.geometry.matching import match_heads
-from attngeo.geometry.offsets import STILL, PairLayout, head_forms, inner_products
+from attngeo.geometry.offsets import STILL, PairLayout, head_forms, inner_products, squared_norms
 from attngeo.geometry.subspaces import subspace_overlap
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress, ignore_progress
@@ -306,19 +306,21 @@ def _match(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout
     """The head of the other model that each head is.
 
     Heads keep their numbers unless one has a cosine below `SAME_HEAD` with the head of its number, and the heads that
-    a matching of all heads moves have a median cosine of at least that with their matches.
+    a matching of all heads moves have a median cosine of at least that with their matches. Heads that are zero or not
+    finite have no cosine: they get what the others leave.
     """
     same = [*range(len(form.left))]
     if not bool((changes.cosine < SAME_HEAD).any()):
         return same
-    products = inner_products(head_forms(form, layout), head_forms(other, other_layout))
-    cosines = products / changes.norms[:, None] / changes.other_norms
+    ours = head_forms(form, layout)
+    theirs = head_forms(other, other_layout)
+    cosines = inner_products(ours, theirs) / squared_norms(ours).sqrt()[:, None] / squared_norms(theirs).sqrt()
     matches = match_heads(cosines, form.key_heads, other.key_heads)
     moved = [head for head in same if matches[head] != head]
     if not moved:
         return same
     of_moved = cosines[moved, [matches[head] for head in moved]]
-    return matches if float(of_moved.median()) >= SAME_HEAD else same
+    return matches if float(of_moved.nanmedian()) >= SAME_HEAD else same
 
 
 def _build_row(

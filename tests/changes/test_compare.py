@@ -254,6 +254,22 @@ def test_heads_in_another_order_are_found(tmp_path: Path, order: list[int], circ
         assert (f"head {row.head} is head {place} there" in row.note) == is_moved
 
 
+@pytest.mark.parametrize("factor", [0.0, 1e-9, math.nan], ids=["zero", "tiny", "nan"])
+@pytest.mark.parametrize("is_pruned_in", [["first", "other"], ["other"]], ids=["both", "other"])
+def test_a_head_without_a_cosine_does_not_hide_the_order_of_the_others(
+    factor: float, is_pruned_in: list[str], tmp_path: Path
+) -> None:
+    """Head 0 is zero, as pruning leaves it, or tiny, or not finite. In the other model it is head 2."""
+    order = PERMUTATIONS["groups"]
+    pruned = edit(weights(), lambda _, heads: torch.cat([factor * heads[:1], heads[1:]]), "q")
+    first = pruned if "first" in is_pruned_in else weights()
+    moved = edit(pruned, lambda letter, heads: heads[order if letter == "q" else [1, 0]])
+    rows = compare(tmp_path, first, moved, per_head=True).dropna(subset="head").set_index(["layer", "head"])
+    assert rows.drop(index=0, level="head").change.max() < NOTHING
+    for head, place in enumerate(order):
+        assert rows.xs(head, level="head").note.str.contains(f"head {head} is head {place} there").all()
+
+
 def test_heads_of_unrelated_models_keep_their_numbers(tmp_path: Path) -> None:
     rows = compare(tmp_path, weights(), weights(seed=8), per_head=True)
     assert rows.cosine.abs().max() < 0.5
