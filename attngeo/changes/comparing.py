@@ -102,6 +102,9 @@ def compare_models(models: tuple[Model, Model], options: CompareOptions, session
             require_updates(other_store, other_sites)
         whole = select(sites, options.stack, None, store.ref)
         pairs = pair_sites(whole, other_sites, options.stack, (store.ref, other_store.ref))
+        if options.stack is None:
+            skipped = skipped | _list_unpaired(whole, {pair.first.stack for pair in pairs})
+            other_skipped = other_skipped | _list_unpaired(other_sites, {pair.other.stack for pair in pairs})
         chosen = {site.module for site in select(whole, None, options.layers, store.ref)}
         pairs = [pair for pair in pairs if pair.first.module in chosen]
         description = describe_making(store, [pair.first for pair in pairs], options, device)
@@ -174,6 +177,11 @@ def _group(sites: Sequence[AttentionSite]) -> dict[str, list[AttentionSite]]:
     for site in sites:
         stacks.setdefault(site.stack, []).append(site)
     return stacks
+
+
+def _list_unpaired(sites: Sequence[AttentionSite], paired: set[str]) -> dict[str, str]:
+    """The stacks of a model that are compared with nothing, as what is left out of it."""
+    return {f"stack {name}": "the other model has no such stack" for name in _group(sites) if name not in paired}
 
 
 def _scale(position: int, count: int, other_count: int) -> int:
@@ -352,7 +360,8 @@ def _build_row(
         built[name] = torch.nan if of_heads is None else float(of_heads[head])
     is_scored = not math.isnan(row["symmetry"]) and not math.isnan(beside.get("symmetry", math.nan))
     if change is not None and is_scored and math.isnan(built["cosine"]):
-        notes = [*notes, "no cosine: one of the two forms is larger than the other beyond the digits of numbers"]
+        missing = "no change and no cosine" if math.isnan(built["change"]) else "no cosine"
+        notes = [*notes, f"{missing}: one of the two forms is larger than the other beyond the digits of numbers"]
     note = beside.get("note", "")
     other_note = f"other: {note}" if note and note != row["note"] else ""
     built["note"] = "; ".join(filter(None, [row["note"], other_note, *notes]))
