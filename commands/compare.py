@@ -131,7 +131,7 @@ def compare(
         named = [frame.assign(model=frame["other"]) for frame in frames]
         complaints = check_conditions(conditions, named, None, verbosity)
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
-    for text in (*complaints, *map(describe_error, failures)):
+    for text in dict.fromkeys((*complaints, *map(describe_error, failures))):  # the first model may fail for each other
         say(text)
     if failures:
         raise typer.Exit(SEVERAL_FAILED)

@@ -139,6 +139,7 @@ def test_a_model_that_fails_leaves_the_rows_of_the_others(inside: Command, folde
     assert_fails(inside("compare", base, broken, "-o", file), 4, broken)
     assert not file.exists()
     assert_fails(inside("compare", base, tuned, "-o", tuned / "model.safetensors"), 2, "model.safetensors")
+    assert len(inside("compare", broken, base, tuned).stderr.splitlines()) == 1
 
 
 def test_a_trajectory_starts_at_its_first_step(connected: Command, hub: Hub, tmp_path: Path) -> None:
