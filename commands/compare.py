@@ -131,7 +131,7 @@ def compare(
         named = [frame.assign(model=frame["other"]) for frame in frames]
         complaints = check_conditions(conditions, named, None, verbosity)
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
-    for text in (*complaints, *map(describe_error, failures)):
+    for text in dict.fromkeys((*complaints, *map(describe_error, failures))):  # the first model may fail for each other
         say(text)
     if failures:
         raise typer.Exit(SEVERAL_FAILED)
@@ -232,13 +232,18 @@ def _print_pair(frame: pd.DataFrame, options: CompareOptions) -> None:
 def _print_most_changed(frame: pd.DataFrame, options: CompareOptions) -> None:
     """Print the layers and the heads that changed most."""
     known = frame.dropna(subset="change")
+    is_head = known["head"].notna()
     if known.empty:
-        sys.stdout.write("no changes: the models have other sizes, or other layers\n")
+        sys.stdout.write("no layer or head has a change; the column note says why\n")
         return
     if not known["change"].any():
-        sys.stdout.write("nothing changed\n")
+        text = "nothing changed"
+        if len(known) < len(frame):
+            text += f" in {(~is_head).sum()} of {frame['head'].isna().sum()} layers"
+            text += f" and {is_head.sum()} of {frame['head'].notna().sum()} heads"
+            text += "; the others have no change, and the column note says why"
+        sys.stdout.write(f"{text}\n")
         return
-    is_head = known["head"].notna()
     stacks = frame["stack"].nunique() > 1
     layers = known[~is_head].nlargest(MOST_CHANGED, "change")
     named = [

@@ -115,6 +115,7 @@ def deliver(
     for outcome in failed:
         assert outcome.failure is not None
         text = describe_error(outcome.failure)
-        say(f"{outcome.name}: {text}" if outcome.is_raised else text)
+        needs_name = outcome.is_raised and not text.startswith((f"{outcome.name}:", f"{outcome.name}/"))
+        say(f"{outcome.name}: {text}" if needs_name else text)
     if failed:
         raise typer.Exit(SEVERAL_FAILED)

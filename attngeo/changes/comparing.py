@@ -23,7 +23,7 @@ from attngeo.errors import UnsupportedModelError, UsageError, about
 from attngeo.geometry.changes import FormChange, measure_head_changes, measure_layer_change
 from attngeo.geometry.forms import Form
 from attngeo.geometry.matching import match_heads
-from attngeo.geometry.offsets import STILL, PairLayout, head_forms, inner_products
+from attngeo.geometry.offsets import STILL, PairLayout, head_forms, inner_products, squared_norms
 from attngeo.geometry.subspaces import subspace_overlap
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress, ignore_progress
@@ -102,6 +102,9 @@ def compare_models(models: tuple[Model, Model], options: CompareOptions, session
             require_updates(other_store, other_sites)
         whole = select(sites, options.stack, None, store.ref)
         pairs = pair_sites(whole, other_sites, options.stack, (store.ref, other_store.ref))
+        if options.stack is None:
+            skipped = skipped | _list_unpaired(whole, {pair.first.stack for pair in pairs})
+            other_skipped = other_skipped | _list_unpaired(other_sites, {pair.other.stack for pair in pairs})
         chosen = {site.module for site in select(whole, None, options.layers, store.ref)}
         pairs = [pair for pair in pairs if pair.first.module in chosen]
         description = describe_making(store, [pair.first for pair in pairs], options, device)
@@ -174,6 +177,11 @@ def _group(sites: Sequence[AttentionSite]) -> dict[str, list[AttentionSite]]:
     for site in sites:
         stacks.setdefault(site.stack, []).append(site)
     return stacks
+
+
+def _list_unpaired(sites: Sequence[AttentionSite], paired: set[str]) -> dict[str, str]:
+    """The stacks of a model that are compared with nothing, as what is left out of it."""
+    return {f"stack {name}": "the other model has no such stack" for name in _group(sites) if name not in paired}
 
 
 def _scale(position: int, count: int, other_count: int) -> int:
@@ -306,19 +314,21 @@ def _match(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout
     """The head of the other model that each head is.
 
     Heads keep their numbers unless one has a cosine below `SAME_HEAD` with the head of its number, and the heads that
-    a matching of all heads moves have a median cosine of at least that with their matches.
+    a matching of all heads moves have a median cosine of at least that with their matches. Heads that are zero or not
+    finite have no cosine: they get what the others leave.
     """
     same = [*range(len(form.left))]
     if not bool((changes.cosine < SAME_HEAD).any()):
         return same
-    products = inner_products(head_forms(form, layout), head_forms(other, other_layout))
-    cosines = products / changes.norms[:, None] / changes.other_norms
+    ours = head_forms(form, layout)
+    theirs = head_forms(other, other_layout)
+    cosines = inner_products(ours, theirs) / squared_norms(ours).sqrt()[:, None] / squared_norms(theirs).sqrt()
     matches = match_heads(cosines, form.key_heads, other.key_heads)
     moved = [head for head in same if matches[head] != head]
     if not moved:
         return same
     of_moved = cosines[moved, [matches[head] for head in moved]]
-    return matches if float(of_moved.median()) >= SAME_HEAD else same
+    return matches if float(of_moved.nanmedian()) >= SAME_HEAD else same
 
 
 def _build_row(
@@ -350,7 +360,8 @@ def _build_row(
         built[name] = torch.nan if of_heads is None else float(of_heads[head])
     is_scored = not math.isnan(row["symmetry"]) and not math.isnan(beside.get("symmetry", math.nan))
     if change is not None and is_scored and math.isnan(built["cosine"]):
-        notes = [*notes, "no cosine: one of the two forms is larger than the other beyond the digits of numbers"]
+        missing = "no change and no cosine" if math.isnan(built["change"]) else "no cosine"
+        notes = [*notes, f"{missing}: one of the two forms is larger than the other beyond the digits of numbers"]
     note = beside.get("note", "")
     other_note = f"other: {note}" if note and note != row["note"] else ""
     built["note"] = "; ".join(filter(None, [row["note"], other_note, *notes]))

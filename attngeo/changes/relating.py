@@ -15,13 +15,13 @@ from torch import Tensor
 from attngeo import embeddings
 from attngeo.bounds.machine import available_memory
 from attngeo.bounds.names import in_utf8
-from attngeo.changes.forms import pair_layout
+from attngeo.changes.forms import shared_layouts
 from attngeo.changes.lineage_options import LINEAGE_NUMBERS, LineageOptions
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import about
-from attngeo.geometry.forms import Form
+from attngeo.geometry.forms import Form, rescale_form
 from attngeo.geometry.lineage import (
     MOST,
     Coordinates,
@@ -32,7 +32,6 @@ from attngeo.geometry.lineage import (
     judge,
     layer_similarities,
 )
-from attngeo.geometry.offsets import PairLayout
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import name_layers
 from attngeo.layouts.positions import find_unlike_coordinates
@@ -80,14 +79,6 @@ class _Comparison(NamedTuple):
 
     pairs: list[tuple[AttentionSite, AttentionSite]]
     notes: list[str]
-
-
-class _Layer(NamedTuple):
-    """The heads of a site, which of their dimensions rotate, and a note."""
-
-    form: Form
-    layout: PairLayout
-    note: str
 
 
 def relate_models(model: Model, candidate: Model, options: LineageOptions, session: Session) -> Kept:
@@ -195,10 +186,12 @@ def _test(
     drawn: dict[int, Coordinates] = {}
     similarities = []
     are_equal = True
-    for layer, other_layer in _read_layers(store, other, comparison, session):
-        forms = (layer.form, other_layer.form)
-        layouts = (layer.layout, other_layer.layout)
-        width = layer.form.left.shape[2]
+    heads = 0
+    without_form = [0, 0]
+    for sites, forms in zip(comparison.pairs, _read_layers(store, other, comparison, session), strict=True):
+        layout, other_layout, note = shared_layouts(*sites)
+        layouts = (layout, other_layout)
+        width = forms[0].left.shape[2]
         if width not in drawn:
             drawn[width] = draw_coordinates(width, options.permutations, options.seed)
         if alignment is None:
@@ -206,7 +199,14 @@ def _test(
         else:
             similarities.append(aligned_similarities(*forms, layouts, alignment.kept, alignment.bases))
         are_equal = are_equal and have_equal_spectra(*forms)
-        notes += [note for note in (layer.note, other_layer.note) if note]
+        heads += len(forms[0].left)
+        for number, form in enumerate(forms):
+            without_form[number] += _count_without_form(form)
+        if note:
+            notes.append(note)
+    for name, count in zip(("model", "candidate"), without_form, strict=True):
+        if count:
+            notes.append(f"{count} of {heads} heads of the {name} are zero or not finite, and similar to none")
     notes += [f"{MOST} of {width} coordinates, drawn at random" for width in drawn if width > MOST]
     means = torch.stack(similarities).mean(0)
     draws = options.permutations if alignment is None else TURNS
@@ -250,7 +250,7 @@ def _align(
 
 def _read_layers(
     store: TensorStore, other: TensorStore, comparison: _Comparison, session: Session
-) -> Generator[tuple[_Layer, _Layer]]:
+) -> Generator[tuple[Form, Form]]:
     """The heads of each pair of sites."""
     memory = max(available_memory() // 8 // session.study.jobs, 1)
     sites, other_sites = ([pair[i] for pair in comparison.pairs] for i in (0, 1))
@@ -263,14 +263,19 @@ def _read_layers(
 
 def _read_model(
     store: TensorStore, sites: list[AttentionSite], memory: int, report: ProgressCallback
-) -> Generator[_Layer]:
+) -> Generator[Form]:
     """The heads of each site of one model."""
     with about(store.ref):
         for site, tensors in read_ahead(store, sites, device=CPU, memory=memory, report=report):
             q, k, _ = projections(site, tensors, FOLDED, dtype=torch.float32)
             tensors.clear()
-            layout, note = pair_layout(site)
-            yield _Layer(Form(q, k, key_heads_of(site, "corrected")), layout, note)
+            yield Form(q, k, key_heads_of(site, "corrected"))
+
+
+def _count_without_form(form: Form) -> int:
+    """How many heads are zero or not finite."""
+    _, divisors = rescale_form(form)
+    return int((~divisors.isfinite() | (divisors == 0)).sum())
 
 
 def _decide(judgement: Judgement, *, are_equal: bool) -> tuple[bool | None, str]:

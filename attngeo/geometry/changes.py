@@ -35,14 +35,10 @@ class FormChange(NamedTuple):
     Attributes:
         change: ‖M' − M‖/‖M‖, [*lead], float64; NaN where M is zero, or a factor is not finite.
         cosine: ⟨M, M'⟩/(‖M‖·‖M'‖), [*lead], float64, in [−1, 1]; NaN where either is zero or not finite.
-        norms: ‖M‖, [*lead], float64.
-        other_norms: ‖M'‖, [*lead], float64.
     """
 
     change: Tensor
     cosine: Tensor
-    norms: Tensor
-    other_norms: Tensor
 
 
 # The first and the second dimension of the pairs that turn, and what stands still, as of `split_rotating`.
@@ -226,4 +222,4 @@ def _describe(squares: Tensor) -> FormChange:
     change = (apart.sqrt() / norms).where(~is_zero, torch.nan)
     ratio = other_norms / norms
     cosine = (ratio + 1 / ratio - apart / norms / other_norms) / 2
-    return FormChange(change, cosine.clamp(-1, 1).where(~(is_zero | other_is_zero), torch.nan), norms, other_norms)
+    return FormChange(change, cosine.clamp(-1, 1).where(~(is_zero | other_is_zero), torch.nan))

@@ -201,7 +201,7 @@ def _agree(layouts: tuple[PairLayout, PairLayout]) -> tuple[PairLayout, PairLayo
 
 def _match(layer: _LayerForms, other: _LayerForms, norms: Tensor) -> Tensor:
     """The mean cosine of matched heads. norms: products of the norms of all pairs of heads."""
-    cosines = (_multiply(layer, other) / norms).nan_to_num(nan=0, posinf=0, neginf=0)
+    cosines = (_multiply(layer, other) / norms).nan_to_num(nan=0, posinf=0, neginf=0).clamp(-1, 1)
     matched = match_heads(cosines, layer.key_heads, other.key_heads)
     return cosines[range(len(matched)), matched].mean()
 

@@ -111,5 +111,19 @@ def inner_products(form: OffsetForm, other: OffsetForm) -> Tensor:
     return turning + torch.stack(still)
 
 
+def squared_norms(form: OffsetForm) -> Tensor:
+    """⟨M, M⟩ of every head, [heads], float64: the diagonal of its `inner_products` with itself.
+
+    Args:
+        form: as `head_forms` returns it.
+    """
+    left = _to_complex128(form.left).abs().square().sum(-1)
+    right = _to_complex128(form.right).abs().square().sum(-1)
+    still_left = to_float64(form.still_left)
+    still_right = to_float64(form.still_right)
+    still = ((still_left @ still_left.mT) * (still_right @ still_right.mT)).sum((-2, -1))
+    return (left * right).sum(-1) / 2 + still
+
+
 def _to_complex128(x: Tensor) -> Tensor:
     return x.to("cpu" if x.device.type == "mps" else x.device, torch.complex128)

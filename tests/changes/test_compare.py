@@ -254,6 +254,22 @@ def test_heads_in_another_order_are_found(tmp_path: Path, order: list[int], circ
         assert (f"head {row.head} is head {place} there" in row.note) == is_moved
 
 
+@pytest.mark.parametrize("factor", [0.0, 1e-9, math.nan], ids=["zero", "tiny", "nan"])
+@pytest.mark.parametrize("is_pruned_in", [["first", "other"], ["other"]], ids=["both", "other"])
+def test_a_head_without_a_cosine_does_not_hide_the_order_of_the_others(
+    factor: float, is_pruned_in: list[str], tmp_path: Path
+) -> None:
+    """Head 0 is zero, as pruning leaves it, or tiny, or not finite. In the other model it is head 2."""
+    order = PERMUTATIONS["groups"]
+    pruned = edit(weights(), lambda _, heads: torch.cat([factor * heads[:1], heads[1:]]), "q")
+    first = pruned if "first" in is_pruned_in else weights()
+    moved = edit(pruned, lambda letter, heads: heads[order if letter == "q" else [1, 0]])
+    rows = compare(tmp_path, first, moved, per_head=True).dropna(subset="head").set_index(["layer", "head"])
+    assert rows.drop(index=0, level="head").change.max() < NOTHING
+    for head, place in enumerate(order):
+        assert rows.xs(head, level="head").note.str.contains(f"head {head} is head {place} there").all()
+
+
 def test_heads_of_unrelated_models_keep_their_numbers(tmp_path: Path) -> None:
     rows = compare(tmp_path, weights(), weights(seed=8), per_head=True)
     assert rows.cosine.abs().max() < 0.5
@@ -366,6 +382,19 @@ def test_stacks_of_other_names_are_compared_if_each_model_has_one() -> None:
         attngeo.compare(["demo:decoder", "demo:encoder"], stack="decoder")
 
 
+def test_stacks_of_one_model_alone_are_said_to_be_left_out(tmp_path: Path) -> None:
+    tensors = {f"model.{tower}.layers.0.self_attn.{letter}_proj.weight": torch.randn(24, 24)
+               for tower in ("encoder", "decoder") for letter in "qk"}  # fmt: skip
+    config = {"model_type": "bart", "d_model": 24, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    both = str(write_single(tmp_path / "both", tensors, config | {"encoder_layers": 1, "decoder_layers": 1}))
+    rows = attngeo.compare(["demo:encoder", both])
+    left_out = {"stack decoder": "the other model has no such stack"}
+    assert (rows.attrs["skipped"], rows.attrs["other_skipped"]) == ({}, left_out)
+    assert attngeo.compare([both, "demo:encoder"]).attrs["skipped"] == left_out
+    assert attngeo.compare([both, "demo:encoder"], stack="encoder").attrs["skipped"] == {}
+    assert attngeo.compare(["demo:encoder", "demo:decoder"]).attrs["skipped"] == {}
+
+
 def test_models_without_a_common_stack(tmp_path: Path) -> None:
     tensors = {f"{tower}.layers.0.self_attn.{letter}_proj.weight": torch.randn(24, 24)
                for tower in ("model.encoder", "model.decoder") for letter in "qk"}  # fmt: skip
@@ -409,7 +438,10 @@ def test_forms_of_very_different_sizes_have_no_cosine_and_say_so(tmp_path: Path)
     small = {key: tensor * 1e-30 for key, tensor in weights().items()}
     rows = compare(tmp_path, weights(), small)
     assert rows.cosine.isna().all()
-    assert rows.note.str.contains("no cosine").all()
+    assert rows.note.str.startswith("no cosine").all()
+    back = attngeo.compare([str(tmp_path / "second"), str(tmp_path / "first")])
+    assert back.change.isna().all()
+    assert back.note.str.startswith("no change and no cosine").all()
 
 
 def test_several_models_and_the_adapter_of_the_others(tmp_path: Path) -> None:

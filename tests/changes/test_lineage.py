@@ -271,6 +271,27 @@ def test_weights_that_are_zero_have_no_outcome(folder: Path, tmp_path: Path) -> 
     assert row.isna()["related"]
     assert row.isna()["z"]
     assert "same similarity" in row["note"]
+    assert row["note"].endswith("12 of 12 heads of the candidate are zero or not finite, and similar to none")
+
+
+def test_heads_without_a_form_are_counted(folder: Path, tmp_path: Path) -> None:
+    tensors = draw(0)
+    tensors["model.layers.0.self_attn.k_proj.weight"][0, 0] = torch.nan  # heads 0 and 1 share this key head
+    tensors["model.layers.1.self_attn.q_proj.weight"][:HEAD_DIM] = 0
+    broken = write_model(tmp_path / "broken", tensors, MODEL)
+    row = attngeo.lineage(folder, broken).iloc[0]
+    assert (row["related"], row["similarity"]) == (True, pytest.approx(9 / 12))
+    assert row["note"].endswith("3 of 12 heads of the candidate are zero or not finite, and similar to none")
+    row = attngeo.lineage(broken, folder).iloc[0]
+    assert row["note"].endswith("3 of 12 heads of the model are zero or not finite, and similar to none")
+
+
+def test_other_rotations_are_in_the_note(folder: Path, tmp_path: Path) -> None:
+    longer = write_model(tmp_path / "longer", draw(0), MODEL | {"rope_theta": 1e6})
+    partial = write_model(tmp_path / "partial", draw(0), MODEL | {"partial_rotary_factor": 0.5})
+    notes = attngeo.lineage(folder, [longer, partial])["note"]
+    assert "rotary frequencies differ: compared pair by pair" in notes[0]
+    assert "8 and 4 dimensions rotate: compared at relative offset 0 alone" in notes[1]
 
 
 TINY_SIZES = {

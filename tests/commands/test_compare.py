@@ -60,6 +60,24 @@ def test_equal_models_have_not_changed(inside: Command, folders: tuple[Path, Pat
     assert run.stdout.splitlines()[-1] == "nothing changed"
 
 
+def test_rows_without_a_change_are_not_called_unchanged(inside: Command, folders: tuple[Path, Path]) -> None:
+    """A weight of one head of layer 1 is not finite, then all weights are."""
+    broken = weights()
+    queries = broken["model.layers.1.self_attn.q_proj.weight"]
+    queries[0, 0] = torch.nan
+    other = write_single(folders[0].parent / "broken", broken)
+    run = inside("compare", folders[0], other, "-q")
+    assert run.returncode == 0
+    last = run.stdout.splitlines()[-1]
+    assert_states(last, "nothing changed in 1 of 2 layers and 7 of 8 heads", "column note")
+    for tensor in broken.values():
+        tensor.fill_(torch.nan)
+    write_single(other, broken)
+    for pair in ((folders[0], other), (other, folders[0])):
+        run = inside("compare", *pair, "-q")
+        assert run.stdout.splitlines()[-1] == "no layer or head has a change; the column note says why"
+
+
 def test_files_and_formats_have_every_row(inside: Command, folders: tuple[Path, Path], tmp_path: Path) -> None:
     out = [tmp_path / f"rows.{suffix}" for suffix in ("csv", "parquet")]
     run = inside(
@@ -121,6 +139,7 @@ def test_a_model_that_fails_leaves_the_rows_of_the_others(inside: Command, folde
     assert_fails(inside("compare", base, broken, "-o", file), 4, broken)
     assert not file.exists()
     assert_fails(inside("compare", base, tuned, "-o", tuned / "model.safetensors"), 2, "model.safetensors")
+    assert len(inside("compare", broken, base, tuned).stderr.splitlines()) == 1
 
 
 def test_a_trajectory_starts_at_its_first_step(connected: Command, hub: Hub, tmp_path: Path) -> None:

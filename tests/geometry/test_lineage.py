@@ -141,6 +141,12 @@ def test_in_the_basis_of_a_rotation_a_rotated_copy_is_the_same(layout: PairLayou
     assert found[1].item() == pytest.approx(layer_similarities(form, copy, (layout, layout), unmoved)[0].item())
 
 
+@ANY_LAYOUT
+def test_a_copy_has_a_similarity_of_at_most_one(layout: PairLayout) -> None:
+    copies = [layer_similarities(form, form, (layout, layout), ALL)[0].item() for form in map(draw, range(30))]
+    assert 1 - 1e-12 < min(copies) <= max(copies) <= 1
+
+
 def test_heads_without_a_form_are_similar_to_none() -> None:
     form = draw(1)
     broken = Form(form.left.clone(), form.right, GROUPS)

@@ -14,6 +14,7 @@ from attngeo.geometry.offsets import (
     PairLayout,
     head_forms,
     inner_products,
+    squared_norms,
 )
 
 HEADS, KEY_HEADS, HEAD_DIM, WIDTH = 4, 2, 12, 10
@@ -64,6 +65,12 @@ def test_inner_products_are_means_over_offsets(layout: PairLayout) -> None:
     torch.testing.assert_close(
         inner_products(head_forms(form, layout), head_forms(other, layout)), expected, rtol=1e-10, atol=1e-10
     )
+
+
+@ANY_LAYOUT
+def test_squared_norms_are_inner_products_of_a_form_with_itself(layout: PairLayout) -> None:
+    form = head_forms(draw(1), layout)
+    torch.testing.assert_close(squared_norms(form), inner_products(form, form).diagonal(), rtol=1e-10, atol=1e-10)
 
 
 def test_shapes() -> None:
