@@ -29,6 +29,7 @@ from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress, ignore_progress
 from attngeo.scores.computing import (
     DTYPES,
+    choose_record,
     describe_making,
     encode_texts,
     score_missing_outputs,
@@ -40,7 +41,7 @@ from attngeo.scores.projections import NO_OFFSET, key_heads_of, output_projectio
 from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.weights import require_updates, select, sites_of
 from attngeo.session import Session
-from attngeo.studies.results import Kept
+from attngeo.studies.results import Kept, ResultRecord
 
 # A head whose cosine with the head of its own number is smaller may be at another place in the other model.
 SAME_HEAD = 0.5
@@ -85,8 +86,13 @@ class SiteChanges(NamedTuple):
     overlaps: tuple[Tensor, Tensor] | None
 
 
-def compare_models(models: tuple[Model, Model], options: CompareOptions, session: Session) -> Kept:
-    """The rows of the table of changes from one model to another, and how they were made; see `attngeo.compare`."""
+def compare_models(
+    models: tuple[Model, Model], options: CompareOptions, session: Session, record: ResultRecord | None
+) -> Kept:
+    """The rows of the table of changes from one model to another, and how they were made; see `attngeo.compare`.
+
+    record: keeps them.
+    """
     device = pick_device(options.device)
     if device.type == "mps" and options.precision == "float64":
         raise UsageError("device mps has no float64, expected precision float32, or device cpu")
@@ -112,6 +118,9 @@ def compare_models(models: tuple[Model, Model], options: CompareOptions, session
         with closing(scored):
             for pair, mine, others in scored:
                 rows += [encode_texts(names | row) for row in _build_rows(pair, mine, others, options)]
+        record = choose_record(record, store, other_store)
+    if record is not None:
+        record.keep(rows, description)
     return Kept(rows, description)
 
 

@@ -37,13 +37,13 @@ from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import name_layers
 from attngeo.layouts.positions import find_unlike_coordinates
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.scores.computing import describe_making
+from attngeo.scores.computing import choose_record, describe_making
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, projections
 from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.weights import sites_of
 from attngeo.session import Session
-from attngeo.studies.results import Kept
+from attngeo.studies.results import Kept, ResultRecord
 
 if TYPE_CHECKING:
     from attngeo.embeddings.aligning import Alignment
@@ -90,8 +90,10 @@ class _Layer(NamedTuple):
     note: str
 
 
-def relate_models(model: Model, candidate: Model, options: LineageOptions, session: Session) -> Kept:
-    """The row of a candidate, and how it was made; see `attngeo.lineage`."""
+def relate_models(
+    model: Model, candidate: Model, options: LineageOptions, session: Session, record: ResultRecord | None = None
+) -> Kept:
+    """The row of a candidate, and how it was made; see `attngeo.lineage`. record: keeps it."""
     started = time.perf_counter()
     with (
         closing(open_store(model, session.hub)) as store,
@@ -106,6 +108,9 @@ def relate_models(model: Model, candidate: Model, options: LineageOptions, sessi
         if comparison.pairs:
             row |= _test(store, other, comparison, options, session)
         description = describe_making(store, list(sites.values()), options, CPU) | {"other": other.ref}
+        record = choose_record(record, store, other)
+    if record is not None:
+        record.keep([row], description)
     log.info("%s, %s: %s in %.1f s", store.ref, other.ref, row["layers"] or row["note"], time.perf_counter() - started)
     return Kept([row], description)
 

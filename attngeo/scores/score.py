@@ -118,13 +118,11 @@ def score(  # noqa: D417 - the keywords are those of a session
 def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.DataFrame:
     """The table of scores of one model: `score` with a session."""
     identity, record = find_record("scores", model, options, session)
-    kept = None if record is None or session.results.fresh else record.load()
+    kept = load_kept(record, "scores", session)
     if kept is None:
         from attngeo.scores.computing import compute
 
         kept = compute(model if identity is None else identity.ref, options, session, record)
-    else:
-        session.progress(Progress("kept", f"scores of {kept.about['made']} from the result store"))
     frame = build_frame(kept, score_columns(options.scores, options.circuit), options, identity)
     frame.attrs = {"title": "Attention scores"} | frame.attrs
     return frame.astype(dict.fromkeys(INTEGERS, "Int64"))
@@ -167,6 +165,19 @@ def find_pair_record(
         about=content,
     )
     return (first, other), record
+
+
+def load_kept(record: ResultRecord | None, what: str, session: Session) -> Kept | None:
+    """What is kept of a result, which is reported; None if it is missing, or the session wants fresh ones.
+
+    what: the result is, in the plural or a mass noun.
+    """
+    if record is None or session.results.fresh:
+        return None
+    kept = record.load()
+    if kept is not None:
+        session.progress(Progress("kept", f"{what} of {kept.about['made']} from the result store"))
+    return kept
 
 
 def build_frame(kept: Kept, columns: Sequence[str], options: Options, identity: Identity | None) -> pd.DataFrame:
