@@ -149,11 +149,11 @@ def compare_pair(models: tuple[Model, Model], session: Session, *, options: Comp
         if identities is not None:
             first, other = (identity.ref for identity in identities)
         kept = compare_models((first, other), options, session, record)
-    frame = build_frame(kept, compare_columns(options.circuit), options, None if identities is None else identities[0])
+    identity = None if identities is None else identities[0]
+    frame = build_frame("What changed between models", kept, compare_columns(options.circuit), options, identity)
     if identities is not None:
         frame.attrs["other"] = in_utf8(identities[1].ref.text)
     frame["other"] = frame.attrs["other"]
-    frame.attrs = {"title": "What changed between models"} | frame.attrs
     return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(number_columns(options.circuit), "float64"))
 
 

@@ -51,13 +51,13 @@ Row = dict[str, Any]
 class SitePair(NamedTuple):
     """A site of the first model, and that of the other which it is compared with.
 
-    is_same_place: whether both stacks have the same layers, so that forms are compared, too. note: why the two belong
-    together, if that is not plain.
+    have_same_layers: whether both stacks have, so that forms are compared, too. note: why the two belong together, if
+    that is not plain.
     """
 
     first: AttentionSite
     other: AttentionSite
-    is_same_place: bool
+    have_same_layers: bool
     note: str
 
 
@@ -166,15 +166,15 @@ def pair_sites(
         members = by_stack[name]
         candidates = others_by_stack[other_name]
         numbers = [site.layer for site in members]
-        is_same_place = numbers == [site.layer for site in candidates]
+        have_same_layers = numbers == [site.layer for site in candidates]
         renamed = "" if name == other_name else f"compared with the stack {other_name} of the other model"
         for position, site in enumerate(members):
-            partner = candidates[position if is_same_place else _scale(position, len(members), len(candidates))]
+            partner = candidates[position if have_same_layers else _scale(position, len(members), len(candidates))]
             note = renamed
-            if not is_same_place:
+            if not have_same_layers:
                 depths = f"{len(members)} and {len(candidates)} layers"
                 note = "; ".join(filter(None, [renamed, f"{depths}: beside layer {partner.layer} of the other model"]))
-            pairs.append(SitePair(site, partner, is_same_place, note))
+            pairs.append(SitePair(site, partner, have_same_layers, note))
     return pairs
 
 
@@ -270,7 +270,7 @@ def _choose_layouts(
     pair: SitePair, mine: ScoredSite, others: ScoredSite, options: CompareOptions
 ) -> tuple[tuple[PairLayout, PairLayout] | None, str]:
     """Which dimensions of both sites rotate, and a note; None if their forms cannot be compared."""
-    if mine.form is None or others.form is None or not pair.is_same_place:
+    if mine.form is None or others.form is None or not pair.have_same_layers:
         return None, ""
     difference = _describe_sizes(mine.form, others.form)
     if difference:

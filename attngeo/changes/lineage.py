@@ -135,6 +135,5 @@ def build_lineage(results: Sequence[Kept], options: LineageOptions) -> pd.DataFr
     """The table of the rows of all candidates."""
     rows = [*chain.from_iterable(kept.rows for kept in results)]
     about = results[0].about if results else {"model": "", "device": ""}
-    frame = build_frame(Kept(rows, about), LINEAGE_COLUMNS, options, None)
-    frame.attrs = {"title": "Lineage"} | frame.attrs
+    frame = build_frame("Lineage", Kept(rows, about), LINEAGE_COLUMNS, options, None)
     return frame.astype({"related": "boolean"} | dict.fromkeys(LINEAGE_NUMBERS, "float64"))

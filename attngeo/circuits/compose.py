@@ -87,7 +87,7 @@ def compose_heads(model: Model, options: ComposeOptions, session: Session) -> pd
     kept = load_kept(record, "compositions", session)
     if kept is None:
         kept = compose_model(model if identity is None else identity.ref, options, session, record)
-    return _build_frame(kept, describe_result(kept, options, identity))
+    return _build_frame(kept, describe_result("Composition of heads", kept, options, identity))
 
 
 def _build_frame(kept: Kept, about: dict[str, Any]) -> pd.DataFrame:
@@ -100,7 +100,7 @@ def _build_frame(kept: Kept, about: dict[str, Any]) -> pd.DataFrame:
         _build_rows(record, limits[record["kind"], record["from_route"], record["to_route"]]) for record in possible
     ]
     frame = pd.concat(frames, ignore_index=True).assign(model=about["model"])[list(COLUMNS)]
-    frame.attrs = {"title": "Composition of heads"} | about | {"thresholds": thresholds}
+    frame.attrs = about | {"thresholds": thresholds}
     return frame
 
 

@@ -86,6 +86,5 @@ def measure_model(model: Model, session: Session, *, options: PositionOptions) -
         from attngeo.positions.computing import compute
 
         kept = compute(model if identity is None else identity.ref, reading, session, record)
-    frame = build_frame(kept, position_columns(), options, identity)
-    frame.attrs = {"title": "Positions that heads look at"} | frame.attrs
+    frame = build_frame("Positions that heads look at", kept, position_columns(), options, identity)
     return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(NUMBERS, "float64"))
