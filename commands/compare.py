@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import attngeo
 from attngeo.bounds.names import printable
-from attngeo.changes.compare import compare_pair, join, list_pairs, refuse_repeats
+from attngeo.changes.compare import compare_pair, join_changes, list_pairs, refuse_repeats
 from attngeo.changes.compare_options import OVERLAPS, CompareOptions, compare_columns, number_columns
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
@@ -107,7 +107,7 @@ def compare(
     if frames:
         _deliver(frames, outputs, options, selection, verbosity)
         if figures:
-            figure = attngeo.plot("change-map", join(frames))
+            figure = attngeo.plot("change-map", join_changes(frames))
             for path in figures:
                 attngeo.save_figure(figure, path)
         named = [frame.assign(model=frame["other"]) for frame in frames]
@@ -143,7 +143,7 @@ def _deliver(
     frames: list[pd.DataFrame], outputs: Outputs, options: CompareOptions, selection: Selection, verbosity: Verbosity
 ) -> None:
     """Write the files, then print, so that a closed pipe loses nothing."""
-    rows = join(frames)
+    rows = join_changes(frames)
     about = rows.attrs
     if not options.per_head:
         rows = rows[rows["head"].isna()].reset_index(drop=True)

@@ -123,7 +123,7 @@ def score(
     conditions = _parse_conditions(fail_if or [], baseline, per_head=options.per_head)
     earlier = None if baseline is None else read_results(baseline, IDENTITY, "attngeo score", numbers=number_columns())
     selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
-    _check(options, conditions, selection, verify=verify)
+    _refuse_contradictions(options, conditions, selection, verify=verify)
     listed = list_all(models, models_file, hub, command="score")
     outputs.check(*listed, figures=figures)
     alone = len(listed) == 1
@@ -173,8 +173,10 @@ def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool
     return conditions
 
 
-def _check(options: ScoreOptions, conditions: list[Condition], selection: Selection, *, verify: bool) -> None:
-    """Refuse what cannot work, before anything is read."""
+def _refuse_contradictions(
+    options: ScoreOptions, conditions: list[Condition], selection: Selection, *, verify: bool
+) -> None:
+    """Raise UsageError for options that contradict each other or this machine, before anything is read."""
     in_conditions = {quantity.column for condition in conditions for quantity in condition.quantities.values()}
     for name in (*selection.named_columns, *in_conditions):
         if name in SCORES and name not in score_names(options.scores):

@@ -101,7 +101,7 @@ def compare(  # noqa: D417 - the keywords are those of a session
     names = [name_model(other) for _, other in pairs]
     function = partial(compare_pair, options=options)
     outcomes = require_all(run_study(function, pairs, session, names=names))
-    return join([outcome.result for outcome in outcomes if outcome.result is not None])
+    return join_changes([outcome.result for outcome in outcomes if outcome.result is not None])
 
 
 def list_pairs(models: Sequence[Model], options: CompareOptions, hub: HubAccess) -> list[tuple[Model, Model]]:
@@ -157,7 +157,7 @@ def compare_pair(models: tuple[Model, Model], session: Session, *, options: Comp
     return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(number_columns(options.circuit), "float64"))
 
 
-def join(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def join_changes(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The changes of several other models as one table."""
     if len(frames) == 1:
         return frames[0]

@@ -20,6 +20,7 @@ from support.circuits import assert_same_outputs
 from support.hub_server import Hub
 from support.measure import LargestTensor
 from support.packing import PACKINGS, pack_state
+from support.peft_adapters import draw_updates
 from support.tiny_models import TINY_MODELS, build
 
 import attngeo
@@ -31,16 +32,6 @@ from attngeo.reporting.report import build_report
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 SCORES = ["symmetry", "directionality", "frobenius_norm"]
 LINEAR = ["q_proj", "k_proj"]
-
-
-def draw_updates(model: Any) -> None:
-    for parameter_name, parameter in model.named_parameters():
-        if "lora_" in parameter_name and "magnitude" not in parameter_name:
-            with torch.no_grad():
-                parameter.copy_(torch.randn_like(parameter) * 0.3)
-        elif "magnitude" in parameter_name:
-            with torch.no_grad():
-                parameter.mul_(torch.rand_like(parameter) + 0.5)
 
 
 def adapt(folder: Path, name: str, **options: Any) -> tuple[Path, Path]:
