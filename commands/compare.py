@@ -8,28 +8,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 import attngeo
 from attngeo.bounds.names import printable
-from attngeo.changes.compare import compare_pair, join, list_pairs, refuse_repeats
+from attngeo.changes.compare import compare_pair, join_changes, list_pairs, refuse_repeats
 from attngeo.changes.compare_options import OVERLAPS, CompareOptions, compare_columns, number_columns
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.errors import UsageError
 from attngeo.layouts.names import name_layers
-from attngeo.options import RESULTS
-from attngeo.scores.conditions import Condition, describe_names
+from attngeo.scores.conditions import Condition
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.revisions import RevisionOptions
 
+from .checks import check_conditions, condition_option, end_with_failures, require_clear
 from .declare import with_options
-from .messages import describe_error, say
-from .outputs import MODEL_HELP, Outputs, Verbosity, file_option, model_argument
+from .outputs import MODEL_HELP, Outputs, Verbosity, model_argument, plot_option
 from .progress import Bar
-from .score import CHECK_FAILED, check_conditions, require_clear
 from .selection import Selection
-from .study import SEVERAL_FAILED, ModelsFile, list_all, run_all
+from .study import ModelsFile, list_all, run_all
 from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
 if TYPE_CHECKING:
@@ -48,22 +44,8 @@ Models = Annotated[
     list[str] | None,
     model_argument(f"The first model, and others that are compared with it: {MODEL_HELP}; or org/name@step*"),
 ]
-Plots = Annotated[
-    list[Path] | None,
-    file_option("--plot", help="Draw the map of changes to a .html .json .png .svg or .pdf file; may be repeated"),
-]
-Conditions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fail-if",
-        metavar="CONDITION",
-        help=(
-            "Exit with 1 if this condition is true, for example 'change.max > 0.1'; may be repeated; "
-            f"{describe_names(number_columns())}"
-        ),
-        rich_help_panel=RESULTS,
-    ),
-]
+Plots = Annotated[list[Path] | None, plot_option("the map of changes")]
+Conditions = Annotated[list[str] | None, condition_option("change.max > 0.1", number_columns())]
 
 
 @with_options
@@ -118,25 +100,20 @@ def compare(
         names=[str(other) for _, other in pairs],
         unit="models",
         alone=alone,
-        note=partial(_report_outcome, verbosity=verbosity, alone=alone),
+        note=partial(_report_outcome, verbosity=verbosity),
     )
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]
     complaints: list[str] = []
     if frames:
         _deliver(frames, outputs, options, selection, verbosity)
         if figures:
-            figure = attngeo.plot("change-map", join(frames))
+            figure = attngeo.plot("change-map", join_changes(frames))
             for path in figures:
                 attngeo.save_figure(figure, path)
         named = [frame.assign(model=frame["other"]) for frame in frames]
         complaints = check_conditions(conditions, named, None, verbosity)
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
-    for text in dict.fromkeys((*complaints, *map(describe_error, failures))):  # the first model may fail for each other
-        say(text)
-    if failures:
-        raise typer.Exit(SEVERAL_FAILED)
-    if complaints:
-        raise typer.Exit(CHECK_FAILED)
+    end_with_failures(complaints, failures, alone=alone)
 
 
 def _parse_conditions(texts: list[str], options: CompareOptions) -> list[Condition]:
@@ -152,24 +129,21 @@ def _parse_conditions(texts: list[str], options: CompareOptions) -> list[Conditi
     return conditions
 
 
-def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, alone: bool) -> None:
-    """Report on stderr what is left out of the models, and of a single pair what comes from the result store."""
+def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity) -> None:
+    """Report on stderr what is left out of the models."""
     if outcome.result is None:
         return
     about = outcome.result.attrs
     for name, skipped in ((about["model"], "skipped"), (about["other"], "other_skipped")):
         for pattern, reason in about[skipped].items():
             verbosity.note(f"{name}: left out: {pattern}: {reason}")
-    if alone:
-        for text in outcome.notes:
-            verbosity.note(f"{outcome.name}: {text}; --fresh computes them again")
 
 
 def _deliver(
     frames: list[pd.DataFrame], outputs: Outputs, options: CompareOptions, selection: Selection, verbosity: Verbosity
 ) -> None:
     """Write the files, then print, so that a closed pipe loses nothing."""
-    rows = join(frames)
+    rows = join_changes(frames)
     about = rows.attrs
     if not options.per_head:
         rows = rows[rows["head"].isna()].reset_index(drop=True)

@@ -23,8 +23,6 @@ from .tables import Cell, Terminal, is_missing, print_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attngeo.studies.results import Kept
-    from attngeo.studies.run import RunOutcome
 
 MEANING = (
     "The null hypothesis is that the initial weights of both models were drawn independently. Related means that it is "
@@ -95,17 +93,9 @@ def lineage(
         verbosity,
         unit="candidates",
         alone=alone,
-        note=partial(_report_outcome, verbosity=verbosity, alone=alone),
     )
     kept = [outcome.result for outcome in outcomes if outcome.result is not None]
     deliver(build_lineage(kept, options), outcomes, outputs, partial(_print, verbosity=verbosity))
-
-
-def _report_outcome(outcome: RunOutcome[Kept], verbosity: Verbosity, *, alone: bool) -> None:
-    """Report on stderr that the outcome of a single candidate comes from the result store."""
-    if alone:
-        for text in outcome.notes:
-            verbosity.note(f"{outcome.name}: {text}; --fresh computes it again")
 
 
 def _print(rows: pd.DataFrame, verbosity: Verbosity) -> None:

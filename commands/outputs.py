@@ -146,6 +146,11 @@ def file_option(*flags: str, help: str, show_default: bool | str = True) -> Any:
     return typer.Option(*flags, metavar="FILE", help=help, show_default=show_default, rich_help_panel=RESULTS)
 
 
+def plot_option(figure: str) -> Any:
+    """The option --plot. figure: what is drawn."""
+    return file_option("--plot", help=f"Draw {figure} to a .html .json .png .svg or .pdf file; may be repeated")
+
+
 def folder_option(help: str, default: str) -> Any:
     """The option -o of a command whose results are a folder. default: the name of the folder, for people."""
     return typer.Option("-o", "--output", metavar="FOLDER", help=help, show_default=default, rich_help_panel=RESULTS)

@@ -72,21 +72,18 @@ def positions(
         verbosity,
         unit="models",
         alone=alone,
-        note=partial(_report_outcome, verbosity=verbosity, alone=alone),
+        note=partial(_report_outcome, verbosity=verbosity),
     )
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]
     deliver(_join(frames, selection), outcomes, outputs, partial(_print, selection=selection, verbosity=verbosity))
 
 
-def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, alone: bool) -> None:
-    """Report on stderr what is left out of a model, and of a single one what comes from the result store."""
+def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity) -> None:
+    """Report on stderr what is left out of a model."""
     if outcome.result is None:
         return
     for pattern, reason in outcome.result.attrs["skipped"].items():
         verbosity.note(f"{outcome.name}: left out: {pattern}: {reason}")
-    if alone:
-        for text in outcome.notes:
-            verbosity.note(f"{outcome.name}: {text}; --fresh computes them again")
 
 
 def _join(frames: list[pd.DataFrame], selection: Selection) -> pd.DataFrame:

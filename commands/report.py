@@ -16,12 +16,11 @@ from attngeo.options import INPUT
 from attngeo.session import StudyOptions
 from attngeo.tables.files import atomic_write, check_writable
 
+from .checks import CHECK_FAILED
 from .declare import with_options
 from .messages import say
 from .outputs import Verbosity, folder_option
 from .progress import Bar
-
-CHECK_FAILED = 1
 
 
 @with_options

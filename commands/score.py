@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +19,7 @@ from attngeo.choices import PARTS_OF, Circuit
 from attngeo.errors import DataError, UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
-from attngeo.scores.conditions import OVER, Condition, describe_names
+from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import (
     SCORES,
@@ -39,12 +38,12 @@ from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
 from attngeo.studies.steps import step_of
 from attngeo.tables.read import read_results
 
+from .checks import check_conditions, condition_option, end_with_failures, require_clear
 from .declare import with_options
-from .messages import describe_error, say
-from .outputs import Outputs, Verbosity, file_option
+from .outputs import Outputs, Verbosity, plot_option
 from .progress import Bar
 from .selection import Selection
-from .study import SEVERAL_FAILED, Models, ModelsFile, list_all, raise_if_traced, run_all
+from .study import Models, ModelsFile, list_all, raise_if_traced, run_all
 from .tables import Cell, Terminal, format_number, format_quartiles, is_missing, print_frame, print_table, score_format
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 
     from attngeo.studies.run import RunOutcome
 
-CHECK_FAILED = 1
 HALF_BAR = 5
 # On a narrower terminal, bars would leave too little room for numbers.
 WIDTH_OF_BARS = 78
@@ -63,24 +61,8 @@ MOST_PLACES = 6
 # Steps of a training that make a trajectory.
 FEWEST_STEPS = 3
 
-Plots = Annotated[
-    list[Path] | None,
-    file_option(
-        "--plot", help="Draw the map of layers × heads to a .html .json .png .svg or .pdf file; may be repeated"
-    ),
-]
-Conditions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fail-if",
-        metavar="CONDITION",
-        help=(
-            "Exit with 1 if this condition is true, for example 'symmetry.median < 0.2'; may be repeated; "
-            f"{describe_names()}"
-        ),
-        rich_help_panel=RESULTS,
-    ),
-]
+Plots = Annotated[list[Path] | None, plot_option("the map of layers × heads")]
+Conditions = Annotated[list[str] | None, condition_option("symmetry.median < 0.2")]
 Baseline = Annotated[
     Path | None,
     typer.Option(
@@ -141,7 +123,7 @@ def score(
     conditions = _parse_conditions(fail_if or [], baseline, per_head=options.per_head)
     earlier = None if baseline is None else read_results(baseline, IDENTITY, "attngeo score", numbers=number_columns())
     selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
-    _check(options, conditions, selection, verify=verify)
+    _refuse_contradictions(options, conditions, selection, verify=verify)
     listed = list_all(models, models_file, hub, command="score")
     outputs.check(*listed, figures=figures)
     alone = len(listed) == 1
@@ -159,7 +141,7 @@ def score(
         verbosity,
         unit="models",
         alone=alone,
-        note=partial(_report_outcome, verbosity=verbosity, is_table=outputs.format == "table", alone=alone),
+        note=partial(_report_outcome, verbosity=verbosity, is_table=outputs.format == "table"),
     )
     scored = {outcome.name: outcome.result for outcome in outcomes if outcome.result is not None}
     verified, disagreements, notes = _verify(scored, options.circuit, session, verbosity) if verify else ([], [], [])
@@ -176,12 +158,7 @@ def score(
         for text in notes:
             verbosity.note(text)
     failures = [outcome.failure for outcome in (*outcomes, *verified) if outcome.failure is not None]
-    for text in (*complaints, *map(describe_error, failures)):
-        say(text)
-    if failures:
-        raise typer.Exit(failures[0].exit_code if alone else SEVERAL_FAILED)
-    if complaints:
-        raise typer.Exit(CHECK_FAILED)
+    end_with_failures(complaints, failures, alone=alone)
 
 
 def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool) -> list[Condition]:
@@ -196,30 +173,10 @@ def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool
     return conditions
 
 
-def require_clear(condition: Condition, *, per_head: bool) -> None:
-    """Raise UsageError for a name that could mean layers or heads."""
-    if per_head and condition.unclear:
-        unclear = condition.unclear[0]
-        choices = " or ".join(unclear._replace(over=over).name for over in OVER)
-        raise UsageError(f"with --per-head, {unclear.name} of {condition.expression!r} is ambiguous; write {choices}")
-
-
-def check_conditions(
-    conditions: list[Condition], frames: list[pd.DataFrame], baseline: pd.DataFrame | None, verbosity: Verbosity
-) -> list[str]:
-    """The checks that fail, one line each. Notes those that pass on stderr."""
-    complaints = []
-    for condition, frame in product(conditions, frames):
-        for check in condition.outcomes(frame, baseline):
-            if check.failed:
-                complaints.append(check.verdict)
-            else:
-                verbosity.note(check.verdict)
-    return complaints
-
-
-def _check(options: ScoreOptions, conditions: list[Condition], selection: Selection, *, verify: bool) -> None:
-    """Refuse what cannot work, before anything is read."""
+def _refuse_contradictions(
+    options: ScoreOptions, conditions: list[Condition], selection: Selection, *, verify: bool
+) -> None:
+    """Raise UsageError for options that contradict each other or this machine, before anything is read."""
     in_conditions = {quantity.column for condition in conditions for quantity in condition.quantities.values()}
     for name in (*selection.named_columns, *in_conditions):
         if name in SCORES and name not in score_names(options.scores):
@@ -238,8 +195,8 @@ def _check(options: ScoreOptions, conditions: list[Condition], selection: Select
         )
 
 
-def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, is_table: bool, alone: bool) -> None:
-    """Report on stderr what the rows do not contain, and of a single model what comes from the result store."""
+def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, is_table: bool) -> None:
+    """Report on stderr what the rows do not contain."""
     if outcome.result is None:
         return
     for pattern, reason in outcome.result.attrs["skipped"].items():
@@ -248,9 +205,6 @@ def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity, *, 
     total = len(outcome.result)
     if empty and not is_table:
         verbosity.note(f"{outcome.name}: {empty} of {total} layers and heads have no scores; the column note says why")
-    if alone:
-        for text in outcome.notes:
-            verbosity.note(f"{outcome.name}: {text}; --fresh computes them again")
 
 
 def _verify(

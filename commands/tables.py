@@ -45,12 +45,12 @@ class Column(NamedTuple):
     is_text: bool
 
     @property
-    def most(self) -> int:
+    def whole_width(self) -> int:
         """The width at which nothing is wrapped."""
         return max(map(cell_len, (self.title, *self.cells)))
 
     @property
-    def least(self) -> int:
+    def least_width(self) -> int:
         """The width at which no word and no number is broken."""
         words = UNBROKEN.findall(self.title)
         for cell in self.cells:
@@ -129,24 +129,24 @@ def _leave_out(
 
 
 def _width_unwrapped(columns: list[Column]) -> int:
-    return sum(column.most for column in columns) + GAP * (len(columns) - 1)
+    return sum(column.whole_width for column in columns) + GAP * (len(columns) - 1)
 
 
 def _width_of_words(columns: list[Column]) -> int:
-    return sum(column.least for column in columns) + GAP * (len(columns) - 1)
+    return sum(column.least_width for column in columns) + GAP * (len(columns) - 1)
 
 
 def _choose_widths(columns: list[Column], room: int) -> list[int]:
     """The width of each column: words are whole if there is room for them, and the first columns are wrapped last."""
     left = room - GAP * (len(columns) - 1)
-    least = [column.least for column in columns]
+    least = [column.least_width for column in columns]
     if sum(least) > left:
         return _share(least, max(left, len(columns)))
     spare = left - sum(least)
     widths = []
     for column in columns:
-        added = min(column.most - column.least, spare)
-        widths.append(column.least + added)
+        added = min(column.whole_width - column.least_width, spare)
+        widths.append(column.least_width + added)
         spare -= added
     return widths
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
@@ -10,7 +11,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,6 +149,24 @@ def inside(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
 
 
 @pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of kept results, for this test; without it, nothing is kept."""
+    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports draw no pictures, which takes seconds, as on a machine without Chromium."""
+    from attngeo.errors import OutputError
+
+    def refuse(_: object) -> None:
+        raise OutputError("Chromium is missing")
+
+    monkeypatch.setattr("attngeo.reporting.report.save_images", refuse)
+
+
+@pytest.fixture
 def hub() -> Iterator[Hub]:
     """A Hub on this machine, without repositories."""
     from support.hub_server import serve
@@ -178,7 +196,7 @@ def built() -> Callable[[str], Any]:
     """A tiny model of a family, in memory; made once."""
     from support.tiny_models import TINY_MODELS, build
 
-    @cache
+    @functools.cache
     def make(name: str) -> Any:
         # Tests that run later draw the same numbers, whether the model was built before or not.
         with warnings.catch_warnings(), torch.random.fork_rng():
@@ -192,7 +210,7 @@ def built() -> Callable[[str], Any]:
 def saved(built: Callable[[str], Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a tiny model of a family, as transformers saves it; made once."""
 
-    @cache
+    @functools.cache
     def save(name: str) -> Path:
         folder = tmp_path_factory.mktemp(name)
         built(name).save_pretrained(folder)

@@ -75,7 +75,7 @@ def test_every_name_in_the_table_can_be_imported(question: Question) -> None:
     assert columns is None or len(columns) == len(set(columns)) > 1
 
 
-@pytest.mark.usefixtures("toy")
+@pytest.mark.usefixtures("toy", "no_pictures")
 def test_a_question_that_is_added_is_asked_by_a_recipe_drawn_and_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: Callable[..., CompletedProcess[str]]
 ) -> None:

@@ -26,6 +26,7 @@ from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback
 from attngeo.provenance import machine, software
 from attngeo.session import Session
+from attngeo.studies.models import find_repeated, name_model
 
 log = logging.getLogger(__name__)
 
@@ -94,11 +95,10 @@ def analogy(models: Any | Sequence[Any], options: AnalogyOptions, *, session: Se
     references = [models] if isinstance(models, str | Path) or not isinstance(models, Iterable) else list(models)
     if not references:
         raise UsageError("$models is empty, expected at least one model", "models")
-    identities = [str(model) if isinstance(model, str | Path) else id(model) for model in references]
-    for model, identity in zip(references, identities, strict=True):
-        if identities.count(identity) > 1:
-            name = identity if isinstance(identity, str) else getattr(model, "ref", type(model).__name__)
-            raise UsageError(f"{name} is named twice, expected different models")
+    repeated = find_repeated(references)
+    if repeated is not None:
+        name = getattr(repeated, "ref", name_model(repeated))
+        raise UsageError(f"{name} is named twice, expected different models")
     if options.published and options.questions != GOOGLE:
         raise UsageError(f"$published is the paper's Table 3, of the {GOOGLE} questions; leave it out", "published")
     device = str(pick_device(options.device))

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING
 from attngeo.bounds.names import in_utf8
 from attngeo.changes.compare_options import CompareOptions, compare_columns, number_columns
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.identity import Identity
 from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
 from attngeo.errors import UsageError
 from attngeo.keywords import takes
-from attngeo.progress import Progress, ProgressCallback
+from attngeo.progress import ProgressCallback
 from attngeo.provenance import merge_origins
-from attngeo.scores.score import build_frame, find_pair_record, join_frames
+from attngeo.scores.score import build_frame, find_pair_record, join_frames, load_kept
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.models import expand_models, find_repeated, name_model
-from attngeo.studies.results import ResultRecord
 from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
 from attngeo.studies.run import require_all
 
@@ -103,7 +101,7 @@ def compare(  # noqa: D417 - the keywords are those of a session
     names = [name_model(other) for _, other in pairs]
     function = partial(compare_pair, options=options)
     outcomes = require_all(run_study(function, pairs, session, names=names))
-    return join([outcome.result for outcome in outcomes if outcome.result is not None])
+    return join_changes([outcome.result for outcome in outcomes if outcome.result is not None])
 
 
 def list_pairs(models: Sequence[Model], options: CompareOptions, hub: HubAccess) -> list[tuple[Model, Model]]:
@@ -133,45 +131,33 @@ def refuse_repeats(pairs: Sequence[tuple[Model, Model]], revisions: RevisionOpti
 
 
 def compare_pair(models: tuple[Model, Model], session: Session, *, options: CompareOptions) -> pd.DataFrame:
-    """The table of changes from one model to another: `compare` of two with a session."""
-    identities, record = _find_record(models, options, session)
-    kept = None if record is None or session.results.fresh else record.load()
-    if kept is None:
-        from attngeo.changes.comparing import compare_models
-
-        first, other = models
-        if identities is not None:
-            first, other = (identity.ref for identity in identities)
-        kept = compare_models((first, other), options, session)
-        if record is not None:
-            record.keep(*kept)
-    else:
-        session.progress(Progress("kept", f"changes of {kept.about['made']} from the result store"))
-
-    frame = build_frame(kept, compare_columns(options.circuit), options, None if identities is None else identities[0])
-    if identities is not None:
-        frame.attrs["other"] = in_utf8(identities[1].ref.text)
-    frame["other"] = frame.attrs["other"]
-    frame.attrs = {"title": "What changed between models"} | frame.attrs
-    return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(number_columns(options.circuit), "float64"))
-
-
-def _find_record(
-    models: tuple[Model, Model], options: CompareOptions, session: Session
-) -> tuple[tuple[Identity, Identity] | None, ResultRecord | None]:
-    """As `find_pair_record`, but for a model with an adapter, or with a configuration from elsewhere: nothing is kept.
+    """The table of changes from one model to another: `compare` of two with a session.
 
     Raises ModelUnavailableError for a model, an adapter or a configuration that cannot be found.
     """
     first, other = models
     require_model(first, (), options.config)
     require_model(other, options.adapter, options.config)
-    if options.adapter or options.config:  # what they name may change
-        return None, None
-    return find_pair_record("changes", models, options.replace(memory=None), session)  # no number depends on memory
+    identities = record = None
+    if not options.adapter and not options.config:  # what they name may change
+        without_memory = options.replace(memory=None)  # no number depends on it
+        identities, record = find_pair_record("changes", models, without_memory, session)
+    kept = load_kept(record, "changes", session)
+    if kept is None:
+        from attngeo.changes.comparing import compare_models
+
+        if identities is not None:
+            first, other = (identity.ref for identity in identities)
+        kept = compare_models((first, other), options, session, record)
+    identity = None if identities is None else identities[0]
+    frame = build_frame("What changed between models", kept, compare_columns(options.circuit), options, identity)
+    if identities is not None:
+        frame.attrs["other"] = in_utf8(identities[1].ref.text)
+    frame["other"] = frame.attrs["other"]
+    return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(number_columns(options.circuit), "float64"))
 
 
-def join(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def join_changes(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The changes of several other models as one table."""
     if len(frames) == 1:
         return frames[0]

@@ -29,6 +29,7 @@ from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress, ignore_progress
 from attngeo.scores.computing import (
     DTYPES,
+    choose_record,
     describe_making,
     encode_texts,
     score_missing_outputs,
@@ -40,7 +41,7 @@ from attngeo.scores.projections import NO_OFFSET, key_heads_of, output_projectio
 from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.weights import require_updates, select, sites_of
 from attngeo.session import Session
-from attngeo.studies.results import Kept
+from attngeo.studies.results import Kept, ResultRecord
 
 # A head whose cosine with the head of its own number is smaller may be at another place in the other model.
 SAME_HEAD = 0.5
@@ -50,13 +51,13 @@ Row = dict[str, Any]
 class SitePair(NamedTuple):
     """A site of the first model, and that of the other which it is compared with.
 
-    is_same_place: whether both stacks have the same layers, so that forms are compared, too. note: why the two belong
-    together, if that is not plain.
+    have_same_layers: whether both stacks have, so that forms are compared, too. note: why the two belong together, if
+    that is not plain.
     """
 
     first: AttentionSite
     other: AttentionSite
-    is_same_place: bool
+    have_same_layers: bool
     note: str
 
 
@@ -85,8 +86,13 @@ class SiteChanges(NamedTuple):
     overlaps: tuple[Tensor, Tensor] | None
 
 
-def compare_models(models: tuple[Model, Model], options: CompareOptions, session: Session) -> Kept:
-    """The rows of the table of changes from one model to another, and how they were made; see `attngeo.compare`."""
+def compare_models(
+    models: tuple[Model, Model], options: CompareOptions, session: Session, record: ResultRecord | None
+) -> Kept:
+    """The rows of the table of changes from one model to another, and how they were made; see `attngeo.compare`.
+
+    record: keeps them.
+    """
     device = pick_device(options.device)
     if device.type == "mps" and options.precision == "float64":
         raise UsageError("device mps has no float64, expected precision float32, or device cpu")
@@ -115,6 +121,9 @@ def compare_models(models: tuple[Model, Model], options: CompareOptions, session
         with closing(scored):
             for pair, mine, others in scored:
                 rows += [encode_texts(names | row) for row in _build_rows(pair, mine, others, options)]
+        record = choose_record(record, store, other_store)
+    if record is not None:
+        record.keep(rows, description)
     return Kept(rows, description)
 
 
@@ -160,15 +169,15 @@ def pair_sites(
         members = by_stack[name]
         candidates = others_by_stack[other_name]
         numbers = [site.layer for site in members]
-        is_same_place = numbers == [site.layer for site in candidates]
+        have_same_layers = numbers == [site.layer for site in candidates]
         renamed = "" if name == other_name else f"compared with the stack {other_name} of the other model"
         for position, site in enumerate(members):
-            partner = candidates[position if is_same_place else _scale(position, len(members), len(candidates))]
+            partner = candidates[position if have_same_layers else _scale(position, len(members), len(candidates))]
             note = renamed
-            if not is_same_place:
+            if not have_same_layers:
                 depths = f"{len(members)} and {len(candidates)} layers"
                 note = "; ".join(filter(None, [renamed, f"{depths}: beside layer {partner.layer} of the other model"]))
-            pairs.append(SitePair(site, partner, is_same_place, note))
+            pairs.append(SitePair(site, partner, have_same_layers, note))
     return pairs
 
 
@@ -269,7 +278,7 @@ def _choose_layouts(
     pair: SitePair, mine: ScoredSite, others: ScoredSite, options: CompareOptions
 ) -> tuple[tuple[PairLayout, PairLayout] | None, str]:
     """Which dimensions of both sites rotate, and a note; None if their forms cannot be compared."""
-    if mine.form is None or others.form is None or not pair.is_same_place:
+    if mine.form is None or others.form is None or not pair.have_same_layers:
         return None, ""
     difference = _describe_sizes(mine.form, others.form)
     if difference:

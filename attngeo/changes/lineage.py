@@ -18,8 +18,8 @@ from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
 from attngeo.errors import UsageError
 from attngeo.keywords import takes_after_two
-from attngeo.progress import Progress, ProgressCallback
-from attngeo.scores.score import build_frame, find_pair_record
+from attngeo.progress import ProgressCallback
+from attngeo.scores.score import build_frame, find_pair_record, load_kept
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.models import expand_models, find_repeated, name_model
@@ -124,13 +124,9 @@ def relate_candidate(candidate: Model, session: Session, *, model: Model, option
     if identities is None:
         return changes.relate_models(model, candidate, options, session)
     first, other = identities
-    kept = None if record is None or session.results.fresh else record.load()
+    kept = load_kept(record, "outcomes", session)
     if kept is None:
-        kept = changes.relate_models(first.ref, other.ref, options, session)
-        if record is not None:
-            record.keep(*kept)
-    else:
-        session.progress(Progress("kept", f"lineage of {kept.about['made']} from the result store"))
+        kept = changes.relate_models(first.ref, other.ref, options, session, record)
     names = {"model": in_utf8(first.ref.text), "candidate": in_utf8(other.ref.text)}
     return Kept([row | names for row in kept.rows], kept.about | {"model": names["model"]})
 
@@ -139,6 +135,5 @@ def build_lineage(results: Sequence[Kept], options: LineageOptions) -> pd.DataFr
     """The table of the rows of all candidates."""
     rows = [*chain.from_iterable(kept.rows for kept in results)]
     about = results[0].about if results else {"model": "", "device": ""}
-    frame = build_frame(Kept(rows, about), LINEAGE_COLUMNS, options, None)
-    frame.attrs = {"title": "Lineage"} | frame.attrs
+    frame = build_frame("Lineage", Kept(rows, about), LINEAGE_COLUMNS, options, None)
     return frame.astype({"related": "boolean"} | dict.fromkeys(LINEAGE_NUMBERS, "float64"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,13 +36,13 @@ from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import name_layers
 from attngeo.layouts.positions import find_unlike_coordinates
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
-from attngeo.scores.computing import describe_making
+from attngeo.scores.computing import choose_record, describe_making
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, projections
 from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.weights import sites_of
 from attngeo.session import Session
-from attngeo.studies.results import Kept
+from attngeo.studies.results import Kept, ResultRecord
 
 if TYPE_CHECKING:
     from attngeo.embeddings.aligning import Alignment
@@ -81,8 +81,10 @@ class _Comparison(NamedTuple):
     notes: list[str]
 
 
-def relate_models(model: Model, candidate: Model, options: LineageOptions, session: Session) -> Kept:
-    """The row of a candidate, and how it was made; see `attngeo.lineage`."""
+def relate_models(
+    model: Model, candidate: Model, options: LineageOptions, session: Session, record: ResultRecord | None = None
+) -> Kept:
+    """The row of a candidate, and how it was made; see `attngeo.lineage`. record: keeps it."""
     started = time.perf_counter()
     with (
         closing(open_store(model, session.hub)) as store,
@@ -97,6 +99,9 @@ def relate_models(model: Model, candidate: Model, options: LineageOptions, sessi
         if comparison.pairs:
             row |= _test(store, other, comparison, options, session)
         description = describe_making(store, list(sites.values()), options, CPU) | {"other": other.ref}
+        record = choose_record(record, store, other)
+    if record is not None:
+        record.keep([row], description)
     log.info("%s, %s: %s in %.1f s", store.ref, other.ref, row["layers"] or row["note"], time.perf_counter() - started)
     return Kept([row], description)
 
@@ -115,7 +120,7 @@ def _pair_sites(one: _Model, two: _Model) -> _Comparison:
     """The layers that both models have, with heads of one size and coordinates that are alike before training."""
     pairs = _list_common(one.sites, two.sites)
     if not pairs:
-        names = f"{_name(one.sites)} and {_name(two.sites)}"
+        names = f"{_name_layers(one.sites.values())} and {_name_layers(two.sites.values())}"
         return _Comparison([], [f"the test does not apply: no layer in common, {names}"])
     alike = [(site, other) for site, other in pairs if _shape(site) == _shape(other)]
     if not alike:
@@ -165,11 +170,11 @@ def _describe_shape(site: AttentionSite) -> str:
     return f"{heads} of {head_dim} over {key_heads} in a width of {d_model}"
 
 
-def _name(sites: Sites) -> str:
+def _name_layers(sites: Iterable[AttentionSite]) -> str:
     """Layers by their stacks."""
     stacks: dict[str, list[int]] = {}
-    for stack, layer in sites:
-        stacks.setdefault(stack, []).append(layer)
+    for site in sites:
+        stacks.setdefault(site.stack, []).append(site.layer)
     return ", ".join(f"{stack} {name_layers(layers)}" for stack, layers in stacks.items()) or "no self-attention"
 
 
@@ -213,12 +218,15 @@ def _test(
     observed, moved, flipped = torch.split(means, [1, draws, draws])
     judgement = judge(torch.cat([observed, moved]))
     of_signs = judge(torch.cat([observed, flipped]))
-    judgement = judgement._replace(z=min(judgement.z, of_signs.z, key=lambda z: -math.inf if math.isnan(z) else z))
+    less = torch.tensor([judgement.z, of_signs.z], dtype=torch.float64).min().item()  # NaN if one is
+    judgement = judgement._replace(z=less)
     related, reason = _decide(judgement, are_equal=are_equal)
-    layers = _name({(site.stack, site.layer): site for site, _ in comparison.pairs})
-    note = "; ".join(dict.fromkeys([reason, *notes]))
-    numbers = dict(zip(LINEAGE_NUMBERS, judgement, strict=True))
-    return {"related": related, **numbers, "layers": layers, "note": note}
+    return {
+        "related": related,
+        **dict(zip(LINEAGE_NUMBERS, judgement, strict=True)),
+        "layers": _name_layers(site for site, _ in comparison.pairs),
+        "note": "; ".join(dict.fromkeys([reason, *notes])),
+    }
 
 
 def _align(
@@ -284,6 +292,6 @@ def _decide(judgement: Judgement, *, are_equal: bool) -> tuple[bool | None, str]
         return True, RELATED
     if are_equal:
         return None, ROTATED
-    if judgement.z != judgement.z:
+    if math.isnan(judgement.z):
         return None, NO_CHANGE
     return False, NO_EVIDENCE

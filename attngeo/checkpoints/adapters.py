@@ -45,9 +45,8 @@ class Adapter:
         self.settings = settings
         self._base = base
         self._adapter_weight = adapter_weight
-        self._stored: dict[str, dict[Role, str]] = defaultdict(
-            dict
-        )  # tensor of the base → role → tensor of the adapter
+        # Tensor of the base → role → tensor of the adapter.
+        self._stored: dict[str, dict[Role, str]] = defaultdict(dict)
         self._modules: dict[str, str] = {}  # weight of the base → its module in the model that was trained
         self._unmatched: dict[str, str] = {}  # tensor of the adapter → its tensor, which the base lacks
         self.transposed: set[str] = set()  # weights that are stored as [inputs, outputs]; see `require_fit`

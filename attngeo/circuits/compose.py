@@ -14,8 +14,8 @@ from attngeo.checkpoints.reference import Model
 from attngeo.circuits.compose_options import COLUMNS, KINDS, ComposeOptions
 from attngeo.circuits.composing import Record, compose_model
 from attngeo.keywords import takes
-from attngeo.progress import Progress, ProgressCallback
-from attngeo.scores.score import describe_result, find_record
+from attngeo.progress import ProgressCallback
+from attngeo.scores.score import describe_result, find_record, load_kept
 from attngeo.session import ResultOptions, Session
 from attngeo.studies.results import Kept
 
@@ -84,12 +84,10 @@ def compose(  # noqa: D417 - the keywords are those of a session
 def compose_heads(model: Model, options: ComposeOptions, session: Session) -> pd.DataFrame:
     """The table of compositions of one model: `compose` with a session."""
     identity, record = find_record("compositions", model, options, session)
-    kept = None if record is None or session.results.fresh else record.load()
+    kept = load_kept(record, "compositions", session)
     if kept is None:
         kept = compose_model(model if identity is None else identity.ref, options, session, record)
-    else:
-        session.progress(Progress("kept", f"compositions of {kept.about['made']} from the result store"))
-    return _build_frame(kept, describe_result(kept, options, identity))
+    return _build_frame(kept, describe_result("Composition of heads", kept, options, identity))
 
 
 def _build_frame(kept: Kept, about: dict[str, Any]) -> pd.DataFrame:
@@ -102,7 +100,7 @@ def _build_frame(kept: Kept, about: dict[str, Any]) -> pd.DataFrame:
         _build_rows(record, limits[record["kind"], record["from_route"], record["to_route"]]) for record in possible
     ]
     frame = pd.concat(frames, ignore_index=True).assign(model=about["model"])[list(COLUMNS)]
-    frame.attrs = {"title": "Composition of heads"} | about | {"thresholds": thresholds}
+    frame.attrs = about | {"thresholds": thresholds}
     return frame
 
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from attngeo.bounds.machine import available_memory
-from attngeo.checkpoints.adapters import AdapterStore
 from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
@@ -25,7 +24,7 @@ from attngeo.errors import about
 from attngeo.geometry.composition import compositions, fold, standardise, unevenness
 from attngeo.layouts.layout import AttentionSite
 from attngeo.progress import Progress
-from attngeo.scores.computing import DTYPES, describe_making, take_finished
+from attngeo.scores.computing import DTYPES, choose_record, describe_making, take_finished
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, output_projections, projections, require_outputs
 from attngeo.scores.read_ahead import read_ahead
@@ -77,8 +76,7 @@ def compose_model(model: Model, options: ComposeOptions, session: Session, recor
     device = pick_device(options.device)
     opened = open_adapted(model, options.adapter, session.hub, config=options.config)
     with closing(opened) as store, about(store.ref), torch.inference_mode():
-        if isinstance(store, AdapterStore):
-            record = None  # the base of an adapter may change
+        record = choose_record(record, store)
         asked = ScoreOptions(fold_norm=options.fold_norm)
         sites, skipped = sites_of(store, asked, lambda file: session.progress(Progress("download", file)), parts="qkvo")
         sites, missing = _split_missing(select(sites, options.stack, None, store.ref))

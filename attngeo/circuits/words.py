@@ -99,9 +99,9 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
         UsageError: there is no such layer, head or token.
 
     >>> import attngeo
-    >>> found = attngeo.words("demo:minilm", layer=2, head=5, top=1)
+    >>> found = attngeo.words("demo:encoder", layer=1, head=1, top=1)
     >>> found.token.item(), found.other.item()
-    ('[CLS]', '[CLS]')
+    ('"', 'continued')
     """
     device = pick_device(options.device)
     labels = None if options.tokens is None else _read_labels(options.tokens)

@@ -12,6 +12,8 @@ Gram matrices cost more than the product itself if the rank is not small against
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -64,7 +66,7 @@ def measure_layer_change(
         groups.setdefault(key, []).append(head)
     left = _stack_left(form, other, layout, other_layout, [*groups.values()])
     right = _stack_right(form, other, layout, other_layout, [(key, key) for key in groups])
-    return _describe(_sum_squares(left, _find_grams(right), right))
+    return _describe(_sum_squares(left, right, _find_grams(right)))
 
 
 def measure_head_changes(
@@ -82,16 +84,13 @@ def measure_head_changes(
         With lead = [heads].
     """
     squares = []
-    right: _Rows | None = None
-    grams: tuple[Tensor, Tensor] | None = None
-    shared: tuple[int, int] | None = None
-    for head, keys in enumerate(zip(form.key_heads, other.key_heads, strict=True)):
-        if right is None or keys != shared:  # heads that share keys follow each other
-            right = _stack_right(form, other, layout, other_layout, [keys])
-            grams = _find_grams(right)
-            shared = keys
-        left = _stack_left(form, other, layout, other_layout, [[head]])
-        squares.append(_sum_squares(left, grams, right))
+    keys_of_heads = enumerate(zip(form.key_heads, other.key_heads, strict=True))
+    for keys, group in groupby(keys_of_heads, key=itemgetter(1)):  # heads that share keys follow each other
+        right = _stack_right(form, other, layout, other_layout, [keys])
+        right_grams = _find_grams(right)
+        for head, _ in group:
+            left = _stack_left(form, other, layout, other_layout, [[head]])
+            squares.append(_sum_squares(left, right, right_grams))
     return _describe(torch.stack(squares, -1))
 
 
@@ -176,9 +175,8 @@ def _has_low_rank(rows: _Rows) -> bool:
     return rank < GRAM_SHARE * n
 
 
-def _sum_squares(left: _Rows, right_grams: tuple[Tensor, Tensor] | None, right: _Rows) -> Tensor:
+def _sum_squares(left: _Rows, right: _Rows, right_grams: tuple[Tensor, Tensor]) -> Tensor:
     """‖M‖², ‖M'‖² and ‖M' − M‖² of one sum of terms, [3], float64."""
-    assert right_grams is not None
     turning, still = _find_grams(left)
     of_turning = _combine(turning, right_grams[0]) / 2
     if _has_low_rank(left) and _has_low_rank(right):

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attngeo.bounds.names import in_utf8
 from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
@@ -36,13 +35,13 @@ from attngeo.layouts.positions import (
 )
 from attngeo.positions.options import FARTHEST, KERNEL, MEASURES
 from attngeo.progress import Progress
-from attngeo.scores.computing import describe_making
+from attngeo.scores.computing import choose_record, describe_making, encode_texts
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import NO_OFFSET, key_heads_of, projections
 from attngeo.scores.read_ahead import read_ahead
 from attngeo.scores.weights import require_updates, select, sites_of
 from attngeo.session import Session
-from attngeo.studies.results import Kept
+from attngeo.studies.results import Kept, ResultRecord
 
 # How the names of stacks end whose queries are learned.
 POOLING = "pooling"
@@ -64,8 +63,11 @@ class _Measures(NamedTuple):
     source: str
 
 
-def compute(model: Model, options: ScoreOptions, session: Session) -> Kept:
-    """The rows of the table of positions, and how they were made; see `attngeo.positions.measure`."""
+def compute(model: Model, options: ScoreOptions, session: Session, record: ResultRecord | None) -> Kept:
+    """The rows of the table of positions, and how they were made; see `attngeo.positions.measure`.
+
+    record: keeps them.
+    """
     opened = open_adapted(model, options.adapter, session.hub, config=options.config)
     with closing(opened) as store, about(store.ref), torch.inference_mode():
         sites, skipped = sites_of(store, options, lambda file: session.progress(Progress("download", file)))
@@ -79,11 +81,12 @@ def compute(model: Model, options: ScoreOptions, session: Session) -> Kept:
             tensors.clear()
             notes = [note for note in notes if note != NO_OFFSET]
             form = Form(q, k, key_heads_of(site, "corrected"))
-            for row in _measure_site(store, site, form, notes, tables):
-                texts = {name: in_utf8(value) for name, value in (common | row).items() if isinstance(value, str)}
-                rows.append(common | row | texts)
-        description = describe_making(store, sites, options, CPU) | {"skipped": skipped}
-    return Kept(rows, description)
+            rows += [encode_texts(common | row) for row in _measure_site(store, site, form, notes, tables)]
+        result = Kept(rows, describe_making(store, sites, options, CPU) | {"skipped": skipped})
+        record = choose_record(record, store)
+    if record is not None:
+        record.keep(*result)
+    return result
 
 
 def _measure_site(

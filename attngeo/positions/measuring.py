@@ -11,9 +11,9 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import Model
 from attngeo.keywords import takes
 from attngeo.positions.options import MEASURES, PositionOptions, position_columns
-from attngeo.progress import Progress, ProgressCallback
+from attngeo.progress import ProgressCallback
 from attngeo.scores.options import ScoreOptions
-from attngeo.scores.score import build_frame, find_record
+from attngeo.scores.score import build_frame, find_record, load_kept
 from attngeo.session import ResultOptions, Session
 
 if TYPE_CHECKING:
@@ -81,16 +81,10 @@ def measure_model(model: Model, session: Session, *, options: PositionOptions) -
     """The table of positions of one model: `measure` with a session."""
     reading = ScoreOptions(**options.given)
     identity, record = find_record("positions", model, reading, session)
-    kept = None if record is None or session.results.fresh else record.load()
+    kept = load_kept(record, "positions", session)
     if kept is None:
         from attngeo.positions.computing import compute
 
-        kept = compute(model if identity is None else identity.ref, reading, session)
-        if record is not None:
-            record.keep(*kept)
-    else:
-        session.progress(Progress("kept", f"positions of {kept.about['made']} from the result store"))
-
-    frame = build_frame(kept, position_columns(), options, identity)
-    frame.attrs = {"title": "Positions that heads look at"} | frame.attrs
+        kept = compute(model if identity is None else identity.ref, reading, session, record)
+    frame = build_frame("Positions that heads look at", kept, position_columns(), options, identity)
     return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(NUMBERS, "float64"))

@@ -64,8 +64,7 @@ def compute(model: Model, options: ScoreOptions, session: Session, record: Resul
         raise UsageError("device mps has no float64, expected precision float32 or fast, or device cpu")
     opened = open_adapted(model, options.adapter, session.hub, config=options.config, only_updates=options.adapter_only)
     with closing(opened) as store, about(store.ref), torch.inference_mode():
-        if isinstance(store, AdapterStore):
-            record = None  # the base of an adapter may change
+        record = choose_record(record, store)
         sites, skipped = sites_of(
             store, options, lambda file: session.progress(Progress("download", file)), parts=PARTS_OF[options.circuit]
         )
@@ -94,6 +93,11 @@ def compute(model: Model, options: ScoreOptions, session: Session, record: Resul
     if record is not None:
         record.keep(*result)
     return result
+
+
+def choose_record(record: ResultRecord | None, *stores: TensorStore) -> ResultRecord | None:
+    """The record of a result; None if an adapter changes a model, because the base may change unnoticed."""
+    return None if any(isinstance(store, AdapterStore) for store in stores) else record
 
 
 def take_finished(

@@ -92,13 +92,13 @@ class Quantity(NamedTuple):
         if column not in known:
             prefix = f"{over}." if over else ""
             ending = statistic if statistic in STATISTICS else DEFAULT_STATISTIC
-            whole = {count: count for count in COUNTS}
-            whole |= {other: f"{prefix}{other}.{ending}" for other in known}
-            near = get_close_matches(column, whole, 1, ALIKE)
-            raise UsageError(f"did you mean {whole[near[0]]}?" if near else describe_names(known))
+            names = {count: count for count in COUNTS}
+            names |= {other: f"{prefix}{other}.{ending}" for other in known}
+            near = get_close_matches(column, names, 1, ALIKE)
+            raise UsageError(f"did you mean {names[near[0]]}?" if near else describe_names(known))
         if statistic not in STATISTICS:
-            expected = [f"{column}.{known}" for known in STATISTICS]
-            raise UsageError(f"expected one of: {', '.join(expected)}")
+            expected = ", ".join(f"{column}.{known_statistic}" for known_statistic in STATISTICS)
+            raise UsageError(f"expected one of: {expected}")
         return cls(column, statistic, over, of_baseline)
 
     @property

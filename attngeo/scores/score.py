@@ -118,15 +118,12 @@ def score(  # noqa: D417 - the keywords are those of a session
 def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.DataFrame:
     """The table of scores of one model: `score` with a session."""
     identity, record = find_record("scores", model, options, session)
-    kept = None if record is None or session.results.fresh else record.load()
+    kept = load_kept(record, "scores", session)
     if kept is None:
         from attngeo.scores.computing import compute
 
         kept = compute(model if identity is None else identity.ref, options, session, record)
-    else:
-        session.progress(Progress("kept", f"scores of {kept.about['made']} from the result store"))
-    frame = build_frame(kept, score_columns(options.scores, options.circuit), options, identity)
-    frame.attrs = {"title": "Attention scores"} | frame.attrs
+    frame = build_frame("Attention scores", kept, score_columns(options.scores, options.circuit), options, identity)
     return frame.astype(dict.fromkeys(INTEGERS, "Int64"))
 
 
@@ -169,12 +166,27 @@ def find_pair_record(
     return (first, other), record
 
 
-def build_frame(kept: Kept, columns: Sequence[str], options: Options, identity: Identity | None) -> pd.DataFrame:
+def load_kept(record: ResultRecord | None, what: str, session: Session) -> Kept | None:
+    """What is kept of a result, which is reported; None if it is missing, or the session wants fresh ones.
+
+    what: the result is, in the plural or a mass noun.
+    """
+    if record is None or session.results.fresh:
+        return None
+    kept = record.load()
+    if kept is not None:
+        session.progress(Progress("kept", f"{what} of {kept.about['made']} from the result store"))
+    return kept
+
+
+def build_frame(
+    title: str, kept: Kept, columns: Sequence[str], options: Options, identity: Identity | None
+) -> pd.DataFrame:
     """The table of a result, with `describe_result` as its `attrs`."""
     import pandas as pd
 
     frame = pd.DataFrame(kept.rows, columns=list(columns))
-    frame.attrs = describe_result(kept, options, identity)
+    frame.attrs = describe_result(title, kept, options, identity)
     frame["model"] = frame.attrs["model"]
     return frame
 
@@ -188,8 +200,8 @@ def join_frames(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return rows
 
 
-def describe_result(kept: Kept, options: Options, identity: Identity | None) -> dict[Any, Any]:
+def describe_result(title: str, kept: Kept, options: Options, identity: Identity | None) -> dict[Any, Any]:
     """How a result was made, with the model's name as it was given this time."""
     model = kept.about["model"] if identity is None else in_utf8(identity.ref.text)
     about = {name: value for name, value in kept.about.items() if name not in OWN_ENTRIES}
-    return about | {"model": model} | dict(options) | {"device": about["device"]}
+    return {"title": title} | about | {"model": model} | dict(options) | {"device": about["device"]}

@@ -28,7 +28,6 @@ from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
 
 HEADS, KEY_HEADS, HEAD_DIM, WIDTH = 4, 2, 6, 24
 GROUPS = [0, 0, 1, 1]
-NO_ROTARY = {"model_type": "opt", "hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2}
 # Enough for rounding of the stored float32 weights of two models that compute the same.
 NOTHING = 1e-6
 State = dict[str, Tensor]

@@ -20,9 +20,11 @@ from support.circuits import assert_same_outputs
 from support.hub_server import Hub
 from support.measure import LargestTensor
 from support.packing import PACKINGS, pack_state
+from support.peft_adapters import draw_updates
 from support.tiny_models import TINY_MODELS, build
 
 import attngeo
+from attngeo import positions
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, UsageError
 from attngeo.reporting.report import build_report
 
@@ -30,16 +32,6 @@ from attngeo.reporting.report import build_report
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 SCORES = ["symmetry", "directionality", "frobenius_norm"]
 LINEAR = ["q_proj", "k_proj"]
-
-
-def draw_updates(model: Any) -> None:
-    for parameter_name, parameter in model.named_parameters():
-        if "lora_" in parameter_name and "magnitude" not in parameter_name:
-            with torch.no_grad():
-                parameter.copy_(torch.randn_like(parameter) * 0.3)
-        elif "magnitude" in parameter_name:
-            with torch.no_grad():
-                parameter.mul_(torch.rand_like(parameter) + 0.5)
 
 
 def adapt(folder: Path, name: str, **options: Any) -> tuple[Path, Path]:
@@ -217,6 +209,29 @@ def test_adapters_on_the_hub_are_read_by_ranges(here: Hub, tmp_path: Path) -> No
     assert 0 < here.sent["adapter_model.safetensors"] < 2 * 0.6 * size
     with pytest.raises(CorruptCheckpointError, match=r"org/base: the repository has no adapter_config.json"):
         attngeo.score("org/base", adapter="org/base")
+
+
+def test_an_adapter_beside_config_json_on_the_hub_is_never_kept(
+    here: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit does not show that its base has changed."""
+    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "kept"))
+    adapter, other = adapt(tmp_path, "llama")
+    base = tmp_path / "base"
+    shutil.copy(base / "config.json", adapter)
+    change_settings(base_model_name_or_path=str(base))(adapter)
+    here.repositories |= {"org/adapter": adapter, "org/other": other}
+    questions: dict[str, Callable[[], pd.DataFrame]] = {
+        "score": lambda: attngeo.score("org/adapter"),
+        "positions": lambda: positions.measure("org/adapter"),
+        "compare": lambda: attngeo.compare(["org/adapter", "org/other"]),
+        "lineage": lambda: attngeo.lineage("org/other", "org/adapter", permutations=19),
+    }
+    before = {name: ask() for name, ask in questions.items()}
+    tensors = load_file(base / "model.safetensors")
+    save_file({name: tensor.flip(0) for name, tensor in tensors.items()}, base / "model.safetensors")
+    for name, ask in questions.items():
+        assert not ask().equals(before[name]), name
 
 
 def test_what_an_adapter_adds_to_a_base_is_inspected(tmp_path: Path, inside: Command) -> None:

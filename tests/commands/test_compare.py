@@ -199,6 +199,7 @@ def test_a_kept_result_is_about_both_models(
     assert json.loads(inside("cache", "list", "--format", "json", **store).stdout) == []
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_figures_and_recipes(inside: Command, folders: tuple[Path, Path], tmp_path: Path) -> None:
     file, page = tmp_path / "rows.parquet", tmp_path / "map.json"
     assert inside("compare", *folders, "-o", file, "--per-head", "--plot", page, "-q").returncode == 0

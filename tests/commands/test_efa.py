@@ -24,13 +24,9 @@ from support.messages import assert_fails, assert_states
 from attngeo.papers.wibisono2025.experiments import load_split
 from attngeo.papers.wibisono2025.synthetic import synthetic_ratings
 
+pytestmark = pytest.mark.usefixtures("cache")
 NAMES = ["Limes", "Lemon", "Tea", "Milk", "Bread"]
 SMALL = ["--width", "4", "--epochs", "2", "--layers", "2"]
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "cache"))
 
 
 def assert_shows(text: str, *facts: object) -> None:

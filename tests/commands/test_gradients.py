@@ -112,6 +112,7 @@ tables = [{ of = "updates", show = "summary" }]
 """
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_recipe_asks_and_draws(text: Path, tmp_path: Path) -> None:
     shutil.copy(text, tmp_path / "part.txt")
     gradients = measure("demo:encoder", text=str(text), sequences=4, seq_len=12)

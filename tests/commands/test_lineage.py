@@ -91,7 +91,7 @@ def test_what_is_kept_is_said(inside: Command, models: Path) -> None:
     first = inside(*arguments, **environment)
     again = inside(*arguments, **environment)
     assert again.stdout == first.stdout
-    assert "from the result store; --fresh computes it again" in again.stderr
+    assert "from the result store; --fresh computes them again" in again.stderr
     assert "result store" not in inside(*arguments, "--fresh", **environment).stderr
 
 

@@ -128,6 +128,7 @@ tables = [{ of = "positions", columns = ["model", "layer", "head", "fast_share"]
 """
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_recipe_asks_and_draws(model: Path, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(RECIPE)
     made = build_report(tmp_path / "r.toml", tmp_path / "out")

@@ -21,12 +21,8 @@ from attngeo.estimators.tabular.views import tabulate_encodings
 from attngeo.papers.wibisono2023 import data as data_sets
 from attngeo.papers.wibisono2023.summaries import AUTO_MPG_COLUMNS, SIMULATION_COLUMNS
 
+pytestmark = pytest.mark.usefixtures("cache")
 TINY = ["--rows", "60", "--classes", "3", "--features", "3", "--methods", "lr", "--settings", "1,0,0.9"]
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "cache"))
 
 
 def test_simulate_prints_means_beside_those_of_the_paper(inside: Command, tmp_path: Path) -> None:

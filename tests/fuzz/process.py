@@ -11,7 +11,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,31 +30,24 @@ CODE = "from fuzz.process import main; main()"
 MARK, PROCESS = "WRONG ", "process"
 
 
-def run_drawn(numbers: Mapping[str, range], seconds: float, place: Path = FOUND) -> list[str]:
-    """Run the inputs with these numbers of each target: each depends on its number only. Returns what is wrong.
+def run_inputs(
+    numbers: Mapping[str, range], paths: Sequence[Path], seconds: float, place: Path = FOUND
+) -> dict[str, str]:
+    """Run the inputs with these numbers of each target, then saved ones: each depends on its number or file only.
 
-    An input whose outcome is not allowed is saved in the folder `place`.
+    A drawn input whose outcome is not allowed is saved in the folder `place`. Returns what is wrong by the name of the
+    input, or of the file; of PROCESS if none was begun. If the process dies, the inputs that follow are not run.
     """
-    messages = []
     with tempfile.TemporaryDirectory() as work:
         drawn = {target: [chosen.start, chosen.stop] for target, chosen in numbers.items()}
-        for name, wrong in run_process({"drawn": drawn}, Path(work), seconds).items():
-            target = name.partition(":")[0]
+        problems = run_process({"drawn": drawn, "found": list(map(str, paths))}, Path(work), seconds)
+        saved = {path.name for path in paths}
+        for name in problems.keys() - saved:
             folder = Path(work, name)
             if folder.is_dir():
-                path = Input.read(target, folder).save(wrong, place)
-                wrong = f"{wrong}\nsaved in {path}; pytest tests/fuzz repeats it"
-            messages.append(f"{name}: {wrong}")
-    return messages
-
-
-def run_found(paths: Iterable[Path], seconds: float) -> dict[str, str]:
-    """Run saved inputs. Returns what is wrong by the name of the file; of PROCESS if none of them was begun.
-
-    If the process dies, the inputs that follow are not run.
-    """
-    with tempfile.TemporaryDirectory() as work:
-        return run_process({"found": list(map(str, paths))}, Path(work), seconds)
+                path = Input.read(name.partition(":")[0], folder).save(problems[name], place)
+                problems[name] += f"\nsaved in {path}; pytest tests/fuzz repeats it"
+    return problems
 
 
 def run_process(request: Mapping[str, Any], work: Path, seconds: float) -> dict[str, str]:
@@ -88,7 +81,7 @@ def main() -> None:
     work = Path(sys.argv[1])
     request = json.loads(sys.stdin.read())
     warnings.simplefilter("ignore")
-    drawn = {target: range(*bounds) for target, bounds in request.get("drawn", {}).items()}
+    drawn = {target: range(*bounds) for target, bounds in request["drawn"].items()}
     for target in drawn:  # what all inputs share is made before time and memory are counted
         with tempfile.TemporaryDirectory() as folder:
             TARGETS[target].write(Random(0), Path(folder))
@@ -98,7 +91,7 @@ def main() -> None:
         accepted = sum(outcomes)
         if not LEAST_ACCEPTED * len(numbers) <= accepted <= MOST_ACCEPTED * len(numbers):
             report(target, f"{accepted} of {len(numbers)} are accepted")
-    for path in map(Path, request.get("found", ())):
+    for path in map(Path, request["found"]):
         found = Input.load(path)
         run_input(found.target, path.name, found.write, work)
 

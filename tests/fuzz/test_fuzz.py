@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fuzz import process
 from fuzz.found import Input, list_found
-from fuzz.process import PROCESS, draw, run_drawn, run_found
+from fuzz.process import draw, run_inputs
 from fuzz.targets import TARGETS
 
 from attngeo.errors import UsageError
@@ -26,37 +26,23 @@ SLOW = ("adapters",)
 
 
 def test_mutated_inputs_are_read_rightly_or_refused() -> None:
-    wrong = run_drawn({target: range(FEW) for target in TARGETS if target not in SLOW}, 300)
-    assert not wrong, "\n".join(wrong[:5])
+    drawn = {target: range(FEW) for target in TARGETS if target not in SLOW}
+    saved = [path for path in list_found() if Input.load(path).target not in SLOW]
+    assert not run_inputs(drawn, saved, 300)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_hundreds_of_mutated_inputs(target: str) -> None:
-    wrong = run_drawn({target: range(FEW, FEW + MANY[target])}, 1800)
-    assert not wrong, "\n".join(wrong[:5])
+    saved = [path for path in list_found() if Input.load(path).target == target]
+    assert not run_inputs({target: range(FEW, FEW + MANY[target])}, saved, 1800)
 
 
 @pytest.mark.explore
 @pytest.mark.parametrize("target", TARGETS)
 def test_new_mutated_inputs(target: str) -> None:
     first = random.randrange(FEW + MANY[target], 2**62)
-    wrong = run_drawn({target: range(first, first + NEW)}, 1800)
-    assert not wrong, "\n".join(wrong[:5])
-
-
-@pytest.fixture(scope="module")
-def wrong_again() -> dict[str, str]:
-    """What is wrong of the saved inputs, by the name of the file."""
-    return run_found(list_found(), 600)
-
-
-if PATHS := list_found():  # pytest would show a skipped test for an empty list
-
-    @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-    def test_an_input_that_was_wrong(path: Path, wrong_again: dict[str, str]) -> None:
-        assert PROCESS not in wrong_again
-        assert wrong_again.get(path.name) is None
+    assert not run_inputs({target: range(first, first + NEW)}, [], 1800)
 
 
 def draw_input(target: str, number: int, folder: Path) -> Input:
@@ -127,12 +113,13 @@ def test_a_wrong_input_is_saved_and_repeated_until_the_fault_is_mended(
     facts = {"lists": "planted", "settings": "died (9)"}
     with monkeypatch.context() as patch:
         patch.setattr(process, "CODE", PLANTED + process.CODE)
-        wrong = "\n".join(run_drawn({"lists": range(1), "settings": range(1)}, 60, tmp_path))
+        wrong = run_inputs({"lists": range(1), "settings": range(1)}, [], 60, tmp_path)
         paths = list_found(tmp_path)
         assert [Input.load(path).target for path in paths] == list(facts)
-        again = run_found(paths, 60)
-        for path, fact in zip(paths, facts.values(), strict=True):
-            assert str(path) in wrong
-            assert fact in wrong
+        again = run_inputs({}, paths, 60, tmp_path)
+        for path, (target, fact) in zip(paths, facts.items(), strict=True):
+            assert str(path) in wrong[f"{target}:0"]
+            assert fact in wrong[f"{target}:0"]
             assert fact in again[path.name]
-    assert run_found(paths, 60) == {}
+        assert list_found(tmp_path) == paths
+    assert run_inputs({}, paths, 60) == {}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -109,12 +107,6 @@ def test_a_model_in_memory_requires_a_tokeniser_and_is_left_as_it_was(built: Cal
         model.resize_token_embeddings(64)
     assert not model.training
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in before.items() if "layer" in name)
-
-
-def test_the_import_prints_no_advice_of_other_packages() -> None:
-    code = "from attngeo.gradients import measure"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (run.stdout, run.stderr) == ("", "")
 
 
 def refuse(kind: type[AttnGeoError], *facts: str, model: Any = "demo:encoder", **options: Any) -> None:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from attngeo.errors import OutputError
-
 RECIPE = """\
 title = "Demo"
 text = "A *report*."
@@ -30,15 +28,10 @@ fail_if = "symmetry.median < 0.2"
 
 
 @pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Draw no pictures, which takes seconds, but in tests that ask for the fixture `pictures`."""
+def _pictures_on_request(request: pytest.FixtureRequest) -> None:
+    """Draw no pictures but in tests that ask for the fixture `pictures`."""
     if "pictures" not in request.fixturenames:
-        monkeypatch.setattr("attngeo.reporting.report.save_images", refuse_images)
-
-
-def refuse_images(figures: object) -> None:  # noqa: ARG001 - as if there was no browser
-    """Raise what a machine without Chromium raises."""
-    raise OutputError("Chromium is missing")
+        request.getfixturevalue("no_pictures")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
 
+pytestmark = pytest.mark.usefixtures("cache")
 RECIPE = """
 title = "Sequences"
 [[results]]
@@ -34,11 +35,6 @@ figures = [
 ]
 tables = [{ of = "errors", columns = ["model", "metric", "value"], where = { metric = "mse" } }]
 """
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "cache"))
 
 
 def write(tmp_path: Path, text: str) -> Path:

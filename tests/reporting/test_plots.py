@@ -33,10 +33,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def data_of(figure: Any) -> Any:
-    return [{**trace.to_plotly_json()} for trace in figure.data]
-
-
 @pytest.mark.parametrize("kind", ["heatmap", "layers", "heads", "size"])
 def test_a_file_gives_the_figure_of_the_model(kind: Any, folder: Path) -> None:
     of_model = plot(kind, "demo:encoder").to_json()

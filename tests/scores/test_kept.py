@@ -33,17 +33,12 @@ from attngeo.progress import Progress
 from attngeo.scores import score as scoring
 from attngeo.scores.score import score
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 
 def list_kept(cache: Path) -> tuple[list[Path], list[Path]]:
     """The results in a cache folder, and the finished parts of others."""
     return sorted(cache.glob("scores/*.parquet")), sorted(cache.glob("scores/*.parts/*.parquet"))
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache folder of a test."""
-    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture

@@ -147,6 +147,7 @@ def test_kept_scores_are_those_that_were_asked_for(tmp_path: Path, monkeypatch: 
     assert len(list((tmp_path / "kept").glob("scores/*.parquet"))) == 6
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_recipes_know_the_optional_scores_of_their_results(inside: Run, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(RECIPE.replace("FIGURE", "stable_rank").replace("CHECK", "stable_rank"))

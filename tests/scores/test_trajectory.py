@@ -164,6 +164,7 @@ def test_a_step_of_two_stages_costs_the_command_its_table_alone(inside: Command,
     assert (quiet.stderr, quiet.returncode) == ("", 0)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_folders_of_a_training_are_drawn_by_the_command_and_a_recipe(inside: Command, tmp_path: Path) -> None:
     models = [f"run/{folder.name}" for folder in write_run(tmp_path / "run", (0, 10, 200), 10)]
     drawn = inside("plot", "trajectory", *models, "-o", "t.json", cwd=tmp_path)

@@ -196,7 +196,7 @@ class MaskedAttention(nn.Module):
             yield copy, weights
 
     def _read_all(self, tokens: Tensor, masked: Tensor, known: Tensor, *, causal: bool) -> Tensor:
-        """The same for sequences that are computed together."""
+        """What `forward` returns, for sequences that are computed together: every position is read."""
         layers: Sequence[MaskedLayer] = list(self.layers)  # type: ignore[arg-type]
         if causal or len(layers) == 1:
             seen = _see_known(known, masked.shape[1], causal=causal)

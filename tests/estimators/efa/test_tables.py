@@ -28,8 +28,6 @@ from attngeo.estimators.shared.files import read_own_table
 from attngeo.estimators.shared.paths import CONFIG
 
 SMALL: dict[str, Any] = {"width": 4, "max_epochs": 1, "validation_fraction": 0, "learning_rate": 0.01, "device": "cpu"}
-# The same as options of commands.
-FILE: dict[str, Any] = SMALL | {"max_epochs": 1}
 ITEMS = ["bread", "jam", "milk", "tea"]
 
 
@@ -319,7 +317,7 @@ def test_items_of_several_files_are_of_one_kind(tmp_path: Path) -> None:
         pd.DataFrame({"sequence": [1, 1, 1], "item": items}).to_csv(tmp_path / f"{name}.csv", index=False)
     for first, second in (("train", "other"), ("other", "train")):
         validation = str(tmp_path / f"{second}.csv")
-        options = EfaFitOptions(**FILE | {"validation": validation})
+        options = EfaFitOptions(**SMALL | {"validation": validation})
         fit_own_sequences(str(tmp_path / f"{first}.csv"), options.replace(save=str(tmp_path / "m")))
         items = ExponentialFamilyAttention.load(tmp_path / "m").items_
         assert len({str(item).zfill(2) for item in items}) == len(items)
@@ -332,7 +330,7 @@ def test_errors_of_a_fit_name_the_file(tmp_path: Path) -> None:
     ROWS.assign(item=[None, *ROWS["item"][1:]]).to_csv(bad, index=False)
     for train, more in ((bad, {}), (good, {"validation": bad}), (good, {"test": bad})):
         with refuses(TableError, f"{bad}: row 1: column 'item'"):
-            fit_own_sequences(train, EfaFitOptions(**FILE | {"part": "items"} | more))
+            fit_own_sequences(train, EfaFitOptions(**SMALL | {"part": "items"} | more))
 
 
 @pytest.mark.parametrize("residual", [True, False])
@@ -388,14 +386,14 @@ def test_a_model_is_saved_before_it_is_measured(tmp_path: Path, monkeypatch: pyt
     ROWS.to_csv(tmp_path / "train.csv", index=False)
     monkeypatch.setattr(ExponentialFamilyAttention, "measure_columns", fail)
     with refuses(TableError, "gone"):
-        fit_own_sequences(str(tmp_path / "train.csv"), EfaFitOptions(**FILE, save=str(tmp_path / "m")))
+        fit_own_sequences(str(tmp_path / "train.csv"), EfaFitOptions(**SMALL, save=str(tmp_path / "m")))
     assert ExponentialFamilyAttention.load(tmp_path / "m").items_ == sorted(ROWS["item"].unique())
 
 
 def test_a_test_table_that_cannot_be_used_is_refused_before_the_training(tmp_path: Path) -> None:
     ROWS.to_csv(tmp_path / "train.csv", index=False)
     ROWS.assign(item="coffee").to_csv(tmp_path / "test.csv", index=False)
-    options = EfaFitOptions(**FILE | {"test": str(tmp_path / "test.csv")})
+    options = EfaFitOptions(**SMALL | {"test": str(tmp_path / "test.csv")})
     said: list[object] = []
     with refuses(TableError, "test.csv", "row 1", "coffee"):
         fit_own_sequences(str(tmp_path / "train.csv"), options.replace(save=str(tmp_path / "m")), said.append)
@@ -408,7 +406,7 @@ def test_items_that_cannot_be_saved_are_refused_before_the_training(tmp_path: Pa
     rows.to_parquet(tmp_path / "rows.parquet")
     said: list[object] = []
     with refuses(TableError, "Timestamp", "texts or numbers"):
-        fit_own_sequences(str(tmp_path / "rows.parquet"), EfaFitOptions(**FILE, save=str(tmp_path / "m")), said.append)
+        fit_own_sequences(str(tmp_path / "rows.parquet"), EfaFitOptions(**SMALL, save=str(tmp_path / "m")), said.append)
     assert said == []
 
 
@@ -585,7 +583,7 @@ def test_a_column_called_position_may_say_anything_where_no_order_matters() -> N
 def test_items_that_a_model_does_not_use_may_be_of_any_kind(tmp_path: Path) -> None:
     rows = ROWS.assign(item=pd.Timestamp("2020-01-01"))
     rows.to_parquet(tmp_path / "rows.parquet")
-    options = EfaFitOptions(**FILE, item_vectors=False, coordinates=("x", "y"))
+    options = EfaFitOptions(**SMALL, item_vectors=False, coordinates=("x", "y"))
     fit_own_sequences(str(tmp_path / "rows.parquet"), options.replace(save=str(tmp_path / "model")))
     assert ExponentialFamilyAttention.load(tmp_path / "model").items_ == []
 
@@ -630,7 +628,9 @@ def test_columns_of_lists_are_refused(column: str, tmp_path: Path) -> None:
     with refuses(TableError, f"column '{column}'", "texts or numbers"):
         fit(rows, part="items")
     with refuses(TableError, f"column '{column}'", "rows.parquet"):
-        fit_own_sequences(str(tmp_path / "rows.parquet"), EfaFitOptions(**FILE, part="items", save=str(tmp_path / "m")))
+        fit_own_sequences(
+            str(tmp_path / "rows.parquet"), EfaFitOptions(**SMALL, part="items", save=str(tmp_path / "m"))
+        )
 
 
 def test_what_does_not_fit_in_memory_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -648,7 +648,7 @@ def test_what_does_not_fit_in_memory_is_said(monkeypatch: pytest.MonkeyPatch, tm
     for name in ("rows.csv", "rows.parquet"):
         getattr(ROWS, "to_csv" if name.endswith(".csv") else "to_parquet")(tmp_path / name)
         with refuses(NotEnoughMemoryError, name, "GB of memory"):
-            fit_own_sequences(str(tmp_path / name), EfaFitOptions(**FILE))
+            fit_own_sequences(str(tmp_path / name), EfaFitOptions(**SMALL))
 
 
 def test_few_long_validation_sequences_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import is_current
 from attngeo.session import ResultOptions, Session, StudyOptions
 
+pytestmark = pytest.mark.usefixtures("cache")
 # A module that no method depends on.
 TINY: dict[str, Any] = {"rows": 60, "classes": 3, "features": 3}
 
@@ -68,12 +69,6 @@ class Guess:
             PredictedClasses(np.zeros_like(table.train.y), np.full_like(table.test.y, seed % 3), {"parameters": {}})
             for table, seed in problems
         ]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture

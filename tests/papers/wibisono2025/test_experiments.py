@@ -35,6 +35,7 @@ from attngeo.session import Session
 from attngeo.studies.results import list_entries
 from attngeo.studies.run import require_all
 
+pytestmark = pytest.mark.usefixtures("cache")
 PLACES = {
     "movielens-sequence": "movielens", "movielens-ratings": "movielens", "instacart": "instacart",
     "temperature": "temperature",
@@ -68,11 +69,6 @@ def write_temperatures(folder: Path, cities: int = 5) -> None:
 
 
 WRITERS = {"movielens": write_movielens, "instacart": write_instacart, "temperature": write_temperatures}
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(autouse=True)

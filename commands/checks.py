@@ -1,0 +1,71 @@
+"""Conditions on results that fail a command: the option, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from attngeo.errors import AttnGeoError, UsageError
+from attngeo.options import RESULTS
+from attngeo.scores.conditions import OVER, Condition, describe_names
+
+from .messages import describe_error, say
+from .outputs import Verbosity
+from .study import SEVERAL_FAILED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The exit code if a condition is true.
+CHECK_FAILED = 1
+
+
+def condition_option(example: str, columns: Collection[str] | None = None) -> Any:
+    """The option --fail-if. columns: those that conditions may name, by default those of a table of scores."""
+    return typer.Option(
+        "--fail-if",
+        metavar="CONDITION",
+        help=(
+            f"Exit with 1 if this condition is true, for example '{example}'; may be repeated; "
+            f"{describe_names(columns)}"
+        ),
+        rich_help_panel=RESULTS,
+    )
+
+
+def require_clear(condition: Condition, *, per_head: bool) -> None:
+    """Raise UsageError for a name that could mean layers or heads."""
+    if per_head and condition.unclear:
+        unclear = condition.unclear[0]
+        choices = " or ".join(unclear._replace(over=over).name for over in OVER)
+        raise UsageError(f"with --per-head, {unclear.name} of {condition.expression!r} is ambiguous; write {choices}")
+
+
+def check_conditions(
+    conditions: list[Condition], frames: list[pd.DataFrame], baseline: pd.DataFrame | None, verbosity: Verbosity
+) -> list[str]:
+    """The checks that fail, one line each. Notes those that pass on stderr."""
+    complaints = []
+    for condition, frame in product(conditions, frames):
+        for check in condition.outcomes(frame, baseline):
+            if check.failed:
+                complaints.append(check.verdict)
+            else:
+                verbosity.note(check.verdict)
+    return complaints
+
+
+def end_with_failures(complaints: Sequence[str], failures: Sequence[AttnGeoError], *, alone: bool) -> None:
+    """Say what failed, and exit with its code, if something did.
+
+    complaints: of checks. failures: of models. alone: whether there is one model.
+    """
+    for text in dict.fromkeys((*complaints, *map(describe_error, failures))):  # one model may fail beside each other
+        say(text)
+    if failures:
+        raise typer.Exit(failures[0].exit_code if alone else SEVERAL_FAILED)
+    if complaints:
+        raise typer.Exit(CHECK_FAILED)

@@ -1,0 +1,48 @@
+"""Packages whose names are imported when they are first used."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+PACKAGE = """
+from typing import TYPE_CHECKING
+from attngeo.lazy import import_when_used
+if TYPE_CHECKING:
+    from lazy_package.home import number as number
+else:
+    __getattr__, __dir__ = import_when_used(__name__)
+"""
+HOME = """
+import logging
+logging.getLogger("bitsandbytes").warning("install another package")
+number = 1
+"""
+
+
+def test_a_name_is_imported_without_advice_of_bitsandbytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "lazy_package").mkdir()
+    (tmp_path / "lazy_package/__init__.py").write_text(PACKAGE)
+    (tmp_path / "lazy_package/home.py").write_text(HOME)
+    monkeypatch.syspath_prepend(tmp_path)
+    level = logging.getLogger("bitsandbytes").level
+    package = import_module("lazy_package")
+    assert dir(package) == ["number"]
+    assert "lazy_package.home" not in sys.modules
+    assert package.number == 1
+    assert not caplog.records
+    assert logging.getLogger("bitsandbytes").level == level
+
+
+@pytest.mark.slow
+def test_bitsandbytes_gives_no_advice() -> None:
+    code = "from attngeo.gradients import measure"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (run.stdout, run.stderr) == ("", "")
