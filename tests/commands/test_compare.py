@@ -123,6 +123,9 @@ def test_a_condition_that_holds_is_exit_code_1(inside: Command, folders: tuple[P
     assert_states(passed.stderr, "check passed")
     overlap = inside("compare", "demo:encoder", "demo:decoder", "--fail-if", "heads.key_overlap.max > 0.9", "-q")
     assert overlap.returncode == 0
+    assert inside("compare", *folders, "--fail-if", "layers < 2 or heads < 8", "-q").returncode == 0
+    unknown = inside("compare", *folders, "--fail-if", "parameters < 9", "-q")
+    assert_fails(unknown, 2, "unknown name 'parameters'", "and layers, heads")
     missing = inside("compare", "demo:encoder", "demo:minilm", "--fail-if", "change.max > 9", "-q")
     assert missing.returncode == 1
     assert_states(missing.stderr, "change.max is missing")
