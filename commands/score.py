@@ -399,7 +399,7 @@ def _print_departures(rows: pd.DataFrame, verbosity: Verbosity) -> None:
 
 
 def _describe_departure(departure: dict[Any, Any]) -> str:
-    """A step, and the scored step before it, which was inside of chance."""
+    """A step, and the scored step before it, at which the score was inside of chance, or on its other side."""
     if is_missing(departure["step"]):
         return "none"
     before = "the first" if is_missing(departure["after"]) else f"after {departure['after']:,}"

@@ -109,8 +109,11 @@ def _require_changes(rows: pd.DataFrame) -> None:
 
 
 def _split_others(rows: pd.DataFrame) -> list[Panel]:
-    """The stacks of each other model, under its name."""
-    return split_panels(rows.assign(model=rows["other"]))
+    """The stacks of each other model, under its name, or under both names if there are several first models."""
+    names = rows["other"]
+    if rows["model"].nunique() > 1:
+        names = rows["model"].astype(str) + " → " + names.astype(str)
+    return split_panels(rows.assign(model=names))
 
 
 def _pivot(heads: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -125,9 +128,13 @@ def _choose_looks(panels: list[Panel]) -> list[Look]:
 
 
 def _compose_title(rows: pd.DataFrame, place: str) -> str:
-    """What changed, from which model, and to which one if there is only one."""
+    """What changed, from which model, and to which one, if there is only one of each."""
+    changed = f"change of {name_form(rows)} {place}"
+    firsts = rows["model"].unique()
+    if len(firsts) > 1:
+        return changed
+    ends = [escape_name(firsts[0])]
     others = rows["other"].unique()
-    ends = [escape_name(rows["model"].iloc[0])]
     if len(others) == 1:
         ends.append(escape_name(others[0]))
-    return f"{' → '.join(ends)}: change of {name_form(rows)} {place}"
+    return f"{' → '.join(ends)}: {changed}"

@@ -29,7 +29,7 @@ from attngeo.progress import ProgressCallback
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import score_model
 from attngeo.scores.spec import SCORES, number_columns
-from attngeo.scores.summary import name_circuits, refuse_repeated
+from attngeo.scores.summary import CIRCUIT, name_circuits, refuse_repeated
 from attngeo.session import Session
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns, require_results
 
@@ -144,6 +144,9 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
         if options.stack is not None:
             rows = rows[rows["stack"] == one_of("stack", options.stack, rows["stack"].unique())]
         return [name_circuits(rows), *beside]
+    if spec.source == "compare":
+        refuse_repeated(rows)
+        return [name_circuits(rows)]
     if spec.source == "simulate" and "data" not in rows:
         require_columns(rows, METHOD_SETTING, name_input(sources[0]), "attngeo tabular simulate")
     return [rows]
@@ -220,7 +223,10 @@ def _read_inputs(
         return frames[0]
     import pandas as pd
 
-    return pd.concat(frames, ignore_index=True)
+    rows = pd.concat(frames, ignore_index=True)
+    if CIRCUIT in rows:
+        rows[CIRCUIT] = rows[CIRCUIT].fillna("qk")
+    return rows
 
 
 def _read_rows(source: Any, spec: FigureSpec, options: PlotOptions) -> pd.DataFrame:

@@ -57,8 +57,13 @@ def describe_names(columns: Collection[str] | None = None) -> str:
     known = ", ".join(checked_columns() if columns is None else columns)
     return (
         f"names are COLUMN.STATISTIC over layers, or heads.COLUMN.STATISTIC; columns: {known}; "
-        f"statistics: {', '.join(STATISTICS)}; and {', '.join(COUNTS)}"
+        f"statistics: {', '.join(STATISTICS)}; and {', '.join(_list_counts(columns))}"
     )
+
+
+def _list_counts(columns: Collection[str] | None) -> tuple[str, ...]:
+    """The counts that conditions know: tables of scores alone say how many parameters a model has."""
+    return COUNTS if columns is None else OVER
 
 
 class Quantity(NamedTuple):
@@ -83,7 +88,8 @@ class Quantity(NamedTuple):
         """
         of_baseline = name.startswith(f"{BASELINE}.")
         name = name.removeprefix(f"{BASELINE}.")
-        if name in COUNTS:
+        counts = _list_counts(columns)
+        if name in counts:
             return cls(name, of_baseline=of_baseline)
         first, _, rest = name.partition(".")
         over = first if first in OVER else ""
@@ -92,7 +98,7 @@ class Quantity(NamedTuple):
         if column not in known:
             prefix = f"{over}." if over else ""
             ending = statistic if statistic in STATISTICS else DEFAULT_STATISTIC
-            names = {count: count for count in COUNTS}
+            names = {count: count for count in counts}
             names |= {other: f"{prefix}{other}.{ending}" for other in known}
             near = get_close_matches(column, names, 1, ALIKE)
             raise UsageError(f"did you mean {names[near[0]]}?" if near else describe_names(known))

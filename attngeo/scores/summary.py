@@ -109,9 +109,12 @@ def find_settled(values: pd.Series) -> Any:
 
 
 def refuse_repeated(rows: pd.DataFrame) -> None:
-    """Raise DataError if a layer or head of a model has two rows, for example of two conventions joined in one file."""
+    """Raise DataError if a layer or head of a model has two rows, for example of two conventions joined in one file.
+
+    A table of changes may have one for each other model.
+    """
     rows = name_circuits(rows)
-    repeated = rows.duplicated(list(IDENTITY))
+    repeated = rows.duplicated([name for name in (*IDENTITY, "other") if name in rows])
     if repeated.any():
         row = rows[repeated].iloc[0]
         raise DataError(

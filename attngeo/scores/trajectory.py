@@ -44,9 +44,12 @@ def follow_steps(rows: pd.DataFrame) -> pd.DataFrame:
     seen: dict[TrainingStep, str] = {}
     for name, checkpoint in stated.items():
         if checkpoint in seen:
+            advice = "leave one of them out"
+            if name.startswith(f"{checkpoint.model}@"):
+                advice = f"score one stage only, for example {checkpoint.model}@stage1-*"
             raise DataError(
                 f"{seen[checkpoint]} and {name} both state step {checkpoint.step:,} of {checkpoint.model}, expected "
-                f"each step once; score one stage only, for example {checkpoint.model}@stage1-*"
+                f"each step once; {advice}"
             )
         seen[checkpoint] = name
     followed = rows[rows["model"].isin(stated)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from attngeo.checkpoints.reference import HUB_FILE, HUB_ID
+
 # A word for a step, its number, and k for thousands. Neither step3.5 nor step2b is a step.
 STEP = re.compile(
     r"(?<![a-z])(?:steps?|checkpoint|ckpt|iter(?:ation)?)[-_=]?(?P<number>\d{1,15})(?P<thousands>k?)(?![a-z\d]|\.\d)",
@@ -32,12 +34,13 @@ def split_step(name: str) -> TrainingStep:
     (TrainingStep(model='runs/a', step=500), TrainingStep(model='org/name-seed_0', step=20000))
     """
     model, at, revision = name.partition("@")
-    matches = [*STEP.finditer(revision if at else name)]
+    is_hub = bool(at and (HUB_ID.fullmatch(model) or HUB_FILE.fullmatch(model)))  # a path may contain the character
+    matches = [*STEP.finditer(revision if is_hub else name)]
     if not matches:
-        return TrainingStep(model, None)
+        return TrainingStep(model if is_hub else name, None)
     match = matches[-1]
     step = int(match["number"]) * (THOUSAND if match["thousands"] else 1)
-    if not at:
+    if not is_hub:
         _, slash, inside = name[match.end() :].partition("/")
         model = (name[: match.start()].rstrip("/-_.") or ".") + (slash + inside if inside else "")
     return TrainingStep(model, step)

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 import torch
 from conftest import Command
-from support.checkpoints import weights, write_single
+from safetensors.torch import load_file
+from support.checkpoints import weights, with_outputs, write_single
 from support.hub_server import Hub
 from support.messages import assert_fails, assert_states, refuses
 
@@ -122,6 +123,9 @@ def test_a_condition_that_holds_is_exit_code_1(inside: Command, folders: tuple[P
     assert_states(passed.stderr, "check passed")
     overlap = inside("compare", "demo:encoder", "demo:decoder", "--fail-if", "heads.key_overlap.max > 0.9", "-q")
     assert overlap.returncode == 0
+    assert inside("compare", *folders, "--fail-if", "layers < 2 or heads < 8", "-q").returncode == 0
+    unknown = inside("compare", *folders, "--fail-if", "parameters < 9", "-q")
+    assert_fails(unknown, 2, "unknown name 'parameters'", "and layers, heads")
     missing = inside("compare", "demo:encoder", "demo:minilm", "--fail-if", "change.max > 9", "-q")
     assert missing.returncode == 1
     assert_states(missing.stderr, "change.max is missing")
@@ -223,3 +227,41 @@ def test_figures_and_recipes(inside: Command, folders: tuple[Path, Path], tmp_pa
     assert rows["other"].unique().tolist() == ["./tuned"]
     assert rows["model"].unique().tolist() == ["./base"]
     assert len(rows) == 2 * 5
+
+
+def test_figures_of_several_files_keep_comparisons_apart(
+    inside: Command, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Two first models, and both circuits; a comparison that is given twice is refused, and none are averaged."""
+    base, tuned = folders
+    more = write_single(tmp_path / "more", change_head(0, 1))
+    for folder in (base, tuned, more):
+        write_single(folder, with_outputs(load_file(folder / "model.safetensors")))
+    files = {}
+    for name, arguments in {"qk": ["base"], "ov": ["base", "--circuit", "ov"], "more": ["more"]}.items():
+        files[name] = tmp_path / f"{name}.csv"
+        first, *options = arguments
+        run = inside("compare", first, "tuned", *options, "--per-head", "-o", files[name], "-q", cwd=tmp_path)
+        assert run.returncode == 0, run.stderr
+    changes = {name: pd.read_csv(file)["change"] for name, file in files.items()}
+    for pair, texts in ((("qk", "ov"), ("decoder qk", "decoder ov")), (("qk", "more"), ("base → ", "more → "))):
+        figure = library.plot("change-layers", [str(files[name]) for name in pair])
+        assert len(figure.data) == 2
+        for line, name, text in zip(figure.data, pair, texts, strict=True):
+            assert text in line.name
+            of_layers = changes[name][pd.read_csv(files[name])["head"].isna()]
+            assert [float(y) for y in line.y] == pytest.approx(of_layers.tolist(), rel=1e-6)
+        assert len(library.plot("change-map", [str(files[name]) for name in pair]).data) == 2
+        assert "nan" not in figure.layout.title.text
+    with refuses(DataError, "two rows", "decoder"):
+        library.plot("change-map", [str(files["qk"]), str(files["qk"])])
+
+
+def test_scores_of_both_circuits_from_two_files_are_drawn_apart(inside: Command, tmp_path: Path) -> None:
+    folder = write_single(tmp_path / "model", with_outputs(weights()))
+    files = []
+    for circuit in ("qk", "ov"):
+        files.append(str(tmp_path / f"{circuit}.csv"))
+        assert inside("score", folder, "--circuit", circuit, "-o", files[-1], "-q").returncode == 0
+    title = library.plot("heatmap", files).layout.title.text
+    assert "W<sub>qk</sub> and W<sub>ov</sub>" in title

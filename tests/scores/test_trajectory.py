@@ -114,6 +114,8 @@ def test_steps_that_contradict_each_other_or_are_missing_are_refused() -> None:
     stages = pd.concat([trajectory(z, model=f"org/a@stage{stage}-step{{}}") for stage in (1, 2)])
     with refuses(DataError, "org/a@stage1-step0", "org/a@stage2-step0", "step 0", "org/a@stage1-*"):
         follow_steps(stages)
+    with refuses(DataError, "run/checkpoint-1", "run/ckpt-1", "leave one of them out"):
+        follow_steps(pd.concat([trajectory(z, [1, 2], model=f"run/{word}-{{}}") for word in ("checkpoint", "ckpt")]))
     with refuses(DataError, "org/a@main", "org/a@v1", "org/name@step1000", "run/checkpoint-500"):
         find_departures(pd.concat([trajectory(z, [0, 1], model=f"org/a@{name}") for name in ("main", "v1")]))
     with refuses(DataError, "d_model", "attngeo.score"):

@@ -39,6 +39,10 @@ def test_a_name_states_its_step(name: str) -> None:
         ("runs/checkpoint-20/model.safetensors", "runs/model.safetensors", 20),
         ("checkpoint-500", ".", 500),
         ("demo:encoder", "demo:encoder", None),
+        ("/mnt/me@host/a/checkpoint-10", "/mnt/me@host/a", 10),
+        ("/mnt/me@host/step5/final", "/mnt/me@host/final", 5),
+        ("/mnt/me@host/final", "/mnt/me@host/final", None),
+        ("org/name/model.gguf@step7", "org/name/model.gguf", 7),
     ],
 )
 def test_models_are_what_their_checkpoints_have_in_common(name: str, model: str, step: int | None) -> None:
