@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from attngeo.bounds.names import list_names
 from attngeo.choices import ALIKE
 from attngeo.errors import UsageError
 from attngeo.scores.spec import number_columns
@@ -94,6 +95,8 @@ class Quantity(NamedTuple):
             ending = statistic if statistic in STATISTICS else DEFAULT_STATISTIC
             whole = {count: count for count in COUNTS}
             whole |= {other: f"{prefix}{other}.{ending}" for other in known}
+            if columns is None:  # only scores are compared with a baseline
+                whole[BASELINE] = f"{BASELINE}.{next(iter(known))}.{DEFAULT_STATISTIC}"
             near = get_close_matches(column, whole, 1, ALIKE)
             raise UsageError(f"did you mean {whole[near[0]]}?" if near else describe_names(known))
         if statistic not in STATISTICS:
@@ -232,6 +235,7 @@ class Condition:
         earlier_rows = {}
         if baseline is not None:
             earlier_rows = {(model, stack): members for model, stack, members in split_stacks(baseline)}
+        stored = list_names([f"{model} ({stack})" for model, stack in earlier_rows]) or "no scores"
         for model, stack, members in split_stacks(rows):
             earlier = earlier_rows.get((model, stack))
             values = {}
@@ -240,7 +244,7 @@ class Condition:
                 measured = earlier if quantity.of_baseline else members
                 if measured is None:
                     values[name] = math.nan
-                    notes.append("the baseline has no such model and stack")
+                    notes.append(f"the baseline has {stored}; score the model by the name that it has there")
                 else:
                     values[name] = quantity.measure(measured)
                     notes.append(quantity.describe_missing(measured))
