@@ -238,6 +238,7 @@ def _print_most_changed(frame: pd.DataFrame, options: CompareOptions) -> None:
     if not known["change"].any():
         sys.stdout.write("nothing changed\n")
         return
+    known = known[known["change"] > 0]
     is_head = known["head"].notna()
     stacks = frame["stack"].nunique() > 1
     layers = known[~is_head].nlargest(MOST_CHANGED, "change")
