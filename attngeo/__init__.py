@@ -19,6 +19,8 @@
     plot(kind, inputs)                 a plotly figure of results or models; save_figure(figure, path) to a file
     AttentionClassifier()              attention for tables of categories, as an estimator of scikit-learn
     ExponentialFamilyAttention()       attention for sequences, baskets, ratings and places, as an estimator
+    positions                          where heads look by position alone: see attngeo.positions.measure
+    gradients                          the updates that a text asks of attention: see attngeo.gradients.measure
     pretrain                           initialisations, a Trainer callback, and training runs: see attngeo.pretrain
     errors                             the classes of all errors; AttnGeoError is their base
 
@@ -33,7 +35,7 @@ from attngeo.lazy import import_when_used
 from attngeo.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from attngeo import errors as errors, pretrain as pretrain
+    from attngeo import errors as errors, gradients as gradients, positions as positions, pretrain as pretrain
     from attngeo.analogies.analogy import analogy as analogy
     from attngeo.analogies.nearest import nearest as nearest
     from attngeo.changes.compare import compare as compare

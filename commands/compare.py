@@ -218,6 +218,8 @@ def _print_most_changed(frame: pd.DataFrame, options: CompareOptions) -> None:
             text += "; the others have no change, and the column note says why"
         sys.stdout.write(f"{text}\n")
         return
+    known = known[known["change"] > 0]
+    is_head = known["head"].notna()
     stacks = frame["stack"].nunique() > 1
     layers = known[~is_head].nlargest(MOST_CHANGED, "change")
     named = [

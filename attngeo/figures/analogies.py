@@ -36,7 +36,7 @@ def draw_analogies(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # no
     """
     rows = rows[rows["accuracy"].notna()]
     if rows.empty:
-        raise DataError("no row has an accuracy: none of its questions is known; choose other rows by where")
+        raise DataError("no row has an accuracy: none of its questions is known; choose other rows by $where", "where")
     several_sets = rows["questions"].nunique() > 1
     names: list[str] = []
     for level in LEVELS:

@@ -134,13 +134,16 @@ def draw_item_attention(rows: pd.DataFrame, options: PlotOptions) -> go.Figure: 
         UsageError: there are more sequences than a figure has room for, or both parts of a model.
     """
     if "part" in rows and rows["part"].nunique() > 1:
-        raise UsageError("attention of items and of values, expected one part; choose it by where, part = items")
+        raise UsageError(
+            "attention of items and of values, expected one part; choose it by $where, part=items", "where"
+        )
     sequences = list(rows["sequence"].unique())
     layers = sorted(rows["layer"].unique())
     if len(sequences) > MOST_SEQUENCES:
         raise UsageError(
-            f"{len(sequences):,} sequences, expected at most {MOST_SEQUENCES}; choose one by where, such as sequence = "
-            f"{sequences[0]}"
+            f"{len(sequences):,} sequences, expected at most {MOST_SEQUENCES}; choose one by $where, such as sequence="
+            f"{sequences[0]}",
+            "where",
         )
     maps: list[_ItemMap] = []
     heights = []
@@ -392,7 +395,8 @@ def _sum_weights(rows: pd.DataFrame) -> tuple[Hashable, pd.DataFrame]:
         listed = "; ".join(map(str, masked_places[:MOST_LISTED]))
         more = " …" if len(masked_places) > MOST_LISTED else ""
         raise UsageError(
-            f"{len(masked_places):,} masked places, expected one; choose it by where, place = one of: {listed}{more}"
+            f"{len(masked_places):,} masked places, expected one; choose it by $where, place=one of: {listed}{more}",
+            "where",
         )
     sums = rows.groupby(["layer", "other", "latitude", "longitude"], sort=False)["weight"].sum()
     return masked_places[0], sums.reset_index()

@@ -118,6 +118,9 @@ def _add_published(figure: go.Figure, published: pd.DataFrame, score: str) -> No
     spec = SCORES[score]
     for role in map(str, published["role"].unique()):
         models = published[published["role"] == role]
+        filled = models.index[models["erratum"] == ""]
+        if len(filled):  # the legend has the symbol of the first point
+            models = models.loc[[filled[0], *models.index.drop(filled[0])]]
         lower = models[f"{score}_lower"].clip(spec.low, spec.high)
         middle = models[score].clip(spec.low, spec.high)
         upper = models[f"{score}_upper"].clip(spec.low, spec.high)

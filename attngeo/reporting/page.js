@@ -56,6 +56,14 @@
     const white = (0.45 - light) / (1 - light);
     return "#" + levels.map((level) => Math.round(level + (255 - level) * white).toString(16).padStart(2, "0")).join("");
   };
+  // Maps on a dark page: light colours become dark, on the page's ground, and dark ones light, of the same hues.
+  const reverse = (colour, paper) => {
+    const [levels, ground] = [colour, paper].map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+    const sum = Math.max(...levels) + Math.min(...levels);
+    const reversed = levels.map((level, at) => ground[at] + (255 - sum + level) * (255 - ground[at]) / 255);
+    return "#" + reversed.map((level) => Math.round(level).toString(16).padStart(2, "0")).join("");
+  };
+  const passesWhite = (scale) => Array.isArray(scale) && scale.some(([, colour]) => colour.toLowerCase() === "#ffffff");
   const drawn = new Map();
   const draw = async (chart) => {
     const number = Number(chart.dataset.figure);
@@ -64,11 +72,16 @@
     const { data, layout } = JSON.parse(figures[number]);
     const narrow = chart.clientWidth < 600;
     // Faint points would be invisible on black.
-    const dark = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim() !== "#fff";
+    const paper = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim(), dark = paper !== "#fff";
     for (const { marker, line } of dark ? data : []) {
       if (marker?.opacity) marker.opacity = Math.min(1, marker.opacity * 1.6);
       for (const part of [marker, line]) if (part?.color) part.color = lighten(part.color);
     }
+    const axes = Object.keys(layout).filter((key) => /^coloraxis/.test(key)).map((key) => layout[key]);
+    for (const part of dark ? [...data, ...axes] : []) {
+      if (passesWhite(part.colorscale)) part.colorscale = part.colorscale.map(([at, colour]) => [at, reverse(colour, paper)]);
+    }
+    if (dark && /^#[0-9a-f]{6}$/i.test(layout.plot_bgcolor)) layout.plot_bgcolor = reverse(layout.plot_bgcolor, paper);
     layout.template = { layout: colours() };
     for (const key of Object.keys(layout)) if (/^[xy]axis/.test(key)) layout.template.layout[key] = colours().xaxis;
     const size = narrow ? 12 : 16;

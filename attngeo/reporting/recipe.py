@@ -144,7 +144,11 @@ class Check(Table):
     @field_validator("fail_if")
     @classmethod
     def _parse(cls, text: str) -> str:
-        if as_value_error(Condition, text).needs_baseline:
+        try:
+            condition = Condition(text)
+        except UsageError as error:
+            raise ValueError(f"{error}; a check is of results of score") from None
+        if condition.needs_baseline:
             raise ValueError("compares with a baseline, which only attngeo score --baseline has; name no baseline")
         return text
 

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from attngeo.bounds.names import list_names
 from attngeo.choices import ALIKE
 from attngeo.errors import UsageError
 from attngeo.scores.spec import number_columns
@@ -100,6 +101,8 @@ class Quantity(NamedTuple):
             ending = statistic if statistic in STATISTICS else DEFAULT_STATISTIC
             names = {count: count for count in counts}
             names |= {other: f"{prefix}{other}.{ending}" for other in known}
+            if columns is None:  # only scores are compared with a baseline
+                names[BASELINE] = f"{BASELINE}.{next(iter(known))}.{DEFAULT_STATISTIC}"
             near = get_close_matches(column, names, 1, ALIKE)
             raise UsageError(f"did you mean {names[near[0]]}?" if near else describe_names(known))
         if statistic not in STATISTICS:
@@ -238,6 +241,7 @@ class Condition:
         earlier_rows = {}
         if baseline is not None:
             earlier_rows = {(model, stack): members for model, stack, members in split_stacks(baseline)}
+        stored = list_names([f"{model} ({stack})" for model, stack in earlier_rows]) or "no scores"
         for model, stack, members in split_stacks(rows):
             earlier = earlier_rows.get((model, stack))
             values = {}
@@ -246,7 +250,7 @@ class Condition:
                 measured = earlier if quantity.of_baseline else members
                 if measured is None:
                     values[name] = math.nan
-                    notes.append("the baseline has no such model and stack")
+                    notes.append(f"the baseline has {stored}; score the model by the name that it has there")
                 else:
                     values[name] = quantity.measure(measured)
                     notes.append(quantity.describe_missing(measured))

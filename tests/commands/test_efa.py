@@ -152,7 +152,7 @@ def test_several_values_covariates_and_both_parts_are_fitted_and_used(
     assert inside("efa", "attention", model, table, "-o", weights).returncode == 0
     assert_shows(inside("efa", "attention", model, table).stdout, "sequence 0 items", "sequence 0 values")
     plot = ["plot", "item-attention", weights, "-o", tmp_path / "x.html", "--where", "sequence=1"]
-    assert_fails(inside(*plot), 2, "one part", "part = items")
+    assert_fails(inside(*plot), 2, "one part", "--where", "part=items")
     assert inside(*plot, "--where", "part=items").returncode == 0
     for part in ("items", "values"):
         assert_shows(inside("score", model / part).stdout, "symmetry")
@@ -285,6 +285,7 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
     assert inside("efa", "fit", baskets, "--part", "items", *SMALL, "--save", model).returncode == 0
     assert inside("efa", "fit", baskets, "--part", "values", *SMALL, "--save", values).returncode == 0
     pd.read_csv(baskets).assign(value=-1).to_csv(broken, index=False)
+    pd.read_csv(baskets).assign(value="soon").to_csv(tmp_path / "texts.csv", index=False)
     other = tmp_path / "rows.json"
     other.write_text("[]")
     for arguments, code, facts in (
@@ -293,9 +294,10 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["fit", baskets, "--value", "itemm"], 4, ["'itemm'", "did you mean item?"]),
         (["fit", baskets, "--family", "normal"], 2, ["family", "'normal'", "poisson"]),
         (["fit", broken, "--family", "poisson"], 4, ["row 1", "'value': -1", "whole numbers from 0"]),
+        (["fit", tmp_path / "texts.csv", "--value", "value"], 4, ["row 1", "'soon'", "name another column"]),
         (["fit", baskets, "--save", model], 2, [model]),
         (["fit", baskets, "-o", baskets], 2, [baskets]),
-        (["predict", tmp_path / "none", baskets], 3, ["none", "attngeo efa fit --save"]),
+        (["predict", tmp_path / "none", baskets], 3, ["none does not exist", "attngeo efa fit --save"]),
         (["similar", model, "Limess"], 2, ["'Limess'", "Limes"]),
         (["attention", model, "Limes,Beer"], 2, ["'Beer'"]),
         (["attention", model, "Limes"], 2, ["'Limes'", "two or more"]),

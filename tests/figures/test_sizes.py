@@ -49,6 +49,7 @@ def test_medians_are_drawn_with_quartiles_before_the_published_models(rows: pd.D
     assert (figure.data[0].x[place], round(figure.data[0].y[place], 2)) == (109_482_240, 0.51)
     assert figure.data[0].marker.symbol[place] == "circle"
     assert "circle-open" in figure.data[1].marker.symbol
+    assert figure.data[1].marker.symbol[0] == "circle"  # the legend shows the first one
     assert len(draw_sizes(rows, published_scores(), ALONE).data) == 2
     assert figure.layout.xaxis.type == "log"
 

@@ -241,6 +241,23 @@ def test_dark_lines_are_light_on_a_dark_page(browser: Any, made: Path) -> None:
 
 
 @needs_browser
+def test_maps_start_at_the_colour_of_the_page(browser: Any, made: Path) -> None:
+    """On a dark page, white cells would be the brightest thing, and dark ones invisible."""
+    for scheme in ("light", "dark"):
+        with open_page(browser, made, scheme=scheme) as (page, _):
+            ready(page)
+            chart = page.locator("#figure-1-1")
+            chart.scroll_into_view_if_needed()
+            page.wait_for_selector("#figure-1-1[data-drawn=yes]")
+            scale = chart.evaluate("c => c.layout.coloraxis.colorscale")
+            sheet = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--paper').trim()")
+            middle = next(colour for place, colour in scale if place == 0.5)
+            assert middle.lower() == ("#ffffff" if scheme == "light" else sheet)
+            ends = [sum(int(colour[at : at + 2], 16) for at in (1, 3, 5)) for _, colour in (scale[0], scale[-1])]
+            assert all((end > 400) == (scheme == "dark") for end in ends)
+
+
+@needs_browser
 def test_light_and_dark(browser: Any, made: Path) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
     with open_page(browser, made, scheme="dark") as (page, _):

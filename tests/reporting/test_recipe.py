@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.resources import files
@@ -14,6 +15,7 @@ import pytest
 from attngeo.errors import AttnGeoError, DataUnavailableError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.sizes import draw_sizes
+from attngeo.questions import QUESTIONS
 from attngeo.reporting.recipe import read_recipe
 from attngeo.reporting.report import build_report
 
@@ -84,6 +86,7 @@ BAD = [
     ('show = "summary"', 'show = "all"', 'section "Layers".tables[1].show', "rows, summary"),
     ('command = "score"', 'command = "score"\noptions = 3', 'results "scores".options', "3"),
     ("symmetry.median < 0.2", "symmetry < 0.2", "check[1].fail_if", "'symmetry'"),
+    ("symmetry.median < 0.2", "change.max > 5", "check[1].fail_if", "a check is of results of score"),
     ('models = ["demo:encoder"]', 'models = ["demo:x"]', "check[1].models", "'demo:x'"),
     ('title = "Layers"', 'title = "Layers"\n[[section]]\ntitle = 3', "section[2].title", "3"),
 ]  # fmt: skip
@@ -131,6 +134,8 @@ def test_the_starter_is_a_recipe(tmp_path: Path) -> None:
     path = tmp_path / "starter.toml"
     path.write_text((files("attngeo.reporting") / "starter.toml").read_text())
     assert len(read_recipe(path).recipe.section) == 2
+    comments = " ".join(line for line in path.read_text().splitlines() if line.startswith("#"))
+    assert [name for name in QUESTIONS if not re.search(rf"[ ,]{name}[ ,]", comments)] == []
 
 
 @pytest.mark.parametrize(

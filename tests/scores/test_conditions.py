@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from support.messages import assert_states
 
 import attngeo
 from attngeo.errors import UsageError
@@ -55,6 +56,7 @@ def test_what_conditions_mean(expression: str, holds: bool) -> None:
         ("symmetri.mean < 0", "did you mean symmetry.mean?"),
         ("symmetri < 0", "did you mean symmetry.median?"),
         ("layer < 3", "did you mean layers?"),
+        ("symmetry.median < baseline", "did you mean baseline.symmetry.median?"),
         ("layers.heads < 3", "'layers.heads'"),
         ("baseline.symmetry < 0.3", "symmetry.median"),
         ("baseline.baseline.layers < 3", "'baseline.baseline.layers'"),
@@ -159,7 +161,7 @@ def test_a_baseline_is_that_of_the_same_model_and_stack() -> None:
     assert difference == pytest.approx(0.1)
     assert (encoder.holds, encoder.failed, encoder.note) == (True, True, "")
     assert (decoder.holds, decoder.failed) == (None, True)
-    assert "baseline" in decoder.note
+    assert_states(decoder.note, "the baseline has demo:encoder (encoder)")
 
 
 def test_a_column_that_an_older_file_lacks_is_missing() -> None:

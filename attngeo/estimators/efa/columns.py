@@ -153,7 +153,10 @@ def require_numbers(column: pd.Series[Any], source: str, is_read: np.ndarray | b
         problem = "has dates, times or complex numbers, expected numbers; convert it, or name another column"
         raise TableError(problem, table=source, column=column.name)
     numbers = read_numbers(column)
-    problem = f", expected a finite number of at most {LARGEST:g}; leave the row out, or scale the column"
+    advice = "leave the row out, or scale the column"
+    if np.isnan(numbers).all():
+        advice = "no cell of the column is a number; name another column"
+    problem = f", expected a finite number of at most {LARGEST:g}; {advice}"
     refuse_first(is_read & ~(np.abs(numbers) <= LARGEST), column, source, problem)
     return numbers
 

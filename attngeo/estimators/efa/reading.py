@@ -141,7 +141,7 @@ class TableReader:
             values.append(require_numbers(frame[name], source, rows))
             if self.families:
                 family = self.families[number]
-                advice = "leave the row out" if source == TABLE else "choose another family"
+                advice = "leave the row out" if source == TABLE else "change the values, or choose another family"
                 is_wrong = rows & ~family.supports(torch.tensor(values[-1])).numpy()
                 refuse_first(is_wrong, frame[name], source, f", expected {family.values} ({family.text}); {advice}")
         tensors = {"values": np.stack(values, 1)}

@@ -54,8 +54,11 @@ def require_saved(folder: str | Path, made_by: str, parts: Iterable[str] = ("",)
     """
     folder = Path(folder)
     if not any((folder / part / CONFIG).exists() for part in parts):
-        kind = CorruptCheckpointError if folder.is_dir() else ModelNotFoundError
-        raise kind(f"{folder} has no {CONFIG}, expected a folder that {made_by} wrote")
+        expected = f"expected a folder that {made_by} wrote"
+        if folder.is_dir():
+            raise CorruptCheckpointError(f"{folder} has no {CONFIG}, {expected}")
+        problem = "is a file" if folder.exists() else "does not exist"
+        raise ModelNotFoundError(f"{folder} {problem}, {expected}")
 
 
 def require_column(paths: Iterable[str | Path], column: str) -> None:

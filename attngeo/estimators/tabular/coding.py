@@ -347,17 +347,22 @@ def _learn_classes(labels: pd.Series[Any], classes: Sequence[Any] | None) -> tup
 
     Raises TableError if there is nothing to learn, or for labels that cannot be sorted.
     """
+    subject = "y " if labels.name is None else ""
     try:
         values = np.unique(np.asarray(labels if classes is None else classes)).tolist()
     except TypeError:
-        raise TableError("y has labels that cannot be sorted; make all of them texts, or all numbers") from None
+        problem = f"{subject}has labels that cannot be sorted; make all of them texts, or all numbers"
+        raise TableError(problem, column=labels.name) from None
     if not set(labels) <= set(values):
-        raise TableError(f"y has labels that classes lacks; expected some of: {list_names(values)}")
+        problem = f"{subject}has labels that classes lacks; expected some of: {list_names(values)}"
+        raise TableError(problem, column=labels.name)
     if len(values) < 2:
-        raise TableError(f"y has one class ({values[0]!r}), expected at least 2; choose a response that varies")
+        problem = f"{subject}has one class ({values[0]!r}), expected at least 2; choose a response that varies"
+        raise TableError(problem, column=labels.name)
     if len(values) == len(labels) > 2:
         raise TableError(
-            f"y has {len(values)} classes in {len(labels)} labelled rows, one row for each; choose a response whose "
-            "labels occur several times, or cut it into classes"
+            f"{subject}has {len(values)} classes in {len(labels)} labelled rows, one row for each; choose a response "
+            "whose labels occur several times, or cut it into classes",
+            column=labels.name,
         )
     return tuple(values)

@@ -29,8 +29,10 @@ from attngeo.estimators.tabular.classifier import AttentionClassifier, TableMode
 from attngeo.estimators.tabular.coding import hold_out
 from attngeo.estimators.tabular.kinds import (
     as_numbers,
+    find_free_texts,
     find_row_names,
     list_parts,
+    list_sources,
     select_columns,
     set_kinds,
     split_dates,
@@ -77,9 +79,9 @@ def predict_own_table(folder: str | Path, path: str, options: PredictOptions) ->
     names = [str(name) for name in model.coding_.names]
     absent = [name for name in names if name not in frame.columns]
     if absent:
-        raise TableError(
-            f"no column {absent[0]!r:.60}; expected those of the training rows: {list_names(names)}", table=str(path)
-        )
+        missing = list_sources(absent, model.dates)[0]
+        expected = list_names(list_sources(names, model.dates))
+        raise TableError(f"no column {missing!r:.60}; expected those of the training rows: {expected}", table=str(path))
     with naming({"": path}):
         predicted = predict_rows(model, frame[names])
     if options.attention_output is not None:
@@ -96,7 +98,8 @@ def impute_own_table(folder: str | Path, path: str, options: RowsOptions) -> pd.
     frame = _read_like(model, path, options)
     names = [str(name) for name in model.columns_]
     if not {*names, *model.dates} & set(frame.columns):
-        raise TableError(f"no column of the training rows, expected some of: {list_names(names)}", table=str(path))
+        expected = list_names(list_sources(names, model.dates))
+        raise TableError(f"no column of the training rows, expected some of: {expected}", table=str(path))
     with naming({"": path}):
         return impute_rows(model, frame, read_written(path))
 
@@ -117,12 +120,16 @@ def read_tables(
     test_x = read_own_table(options.test, options.missing, list_texts(frame))
     test_y = None
     if options.target is not None:
+        if options.target not in test_x:
+            problem = f"no column {options.target!r}, which the training rows have; test rows need labels"
+            raise TableError(problem, table=options.test)
         test_x, test_y = take_target(test_x, options.target, options.test)
     with naming({"": options.test}):
         test_x = split_dates(test_x, dates, options.unseen)
     absent = [name for name in x.columns if name not in test_x.columns]
     if absent and len(paths) == 1:
-        raise TableError(f"no column {absent[0]!r}, which the training rows have", table=options.test)
+        missing = list_sources(absent, dates)[0]
+        raise TableError(f"no column {missing!r}, which the training rows have", table=options.test)
     return SplitTable(x, y, test_x.reindex(columns=list(x.columns)), test_y, dates)
 
 
@@ -151,6 +158,10 @@ def _arrange(
                 note = f"{path}: column {name!r:.60} {reason} and is left out; --column-type keeps it"
                 progress(Progress("note", note))
         frame = select_columns(frame, None, left_out, path)
+        for name, count in find_free_texts(frame):
+            if name not in options.column_types and name not in dates:
+                what = f"column {name!r:.60} has {count:,} different texts in {len(frame):,} rows"
+                progress(Progress("note", f"{path}: {what}; --drop leaves it out"))
     return split_dates(frame, dates), dates
 
 

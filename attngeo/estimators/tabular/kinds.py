@@ -109,6 +109,12 @@ def list_parts(dates: Iterable[str]) -> list[str]:
     return [name_part(name, part) for name in dates for part in PARTS]
 
 
+def list_sources(names: Iterable[str], dates: Iterable[str]) -> list[str]:
+    """The columns of a file that give these columns: a column of dates in place of its parts."""
+    sources = {name_part(name, part): name for name in dates for part in PARTS}
+    return list(dict.fromkeys(sources.get(name, name) for name in names))
+
+
 def select_columns(
     frame: pd.DataFrame, wanted: Collection[str] | None, dropped: Collection[str], path: str
 ) -> pd.DataFrame:
@@ -160,6 +166,16 @@ def set_kinds(frame: pd.DataFrame, kinds: Mapping[str, Kind], path: str) -> tupl
 def as_numbers(column: pd.Series[Any]) -> pd.Series[Any]:
     """The cells of a column as numbers, missing for what is none."""
     return keep_whole(pd.Series(read_numbers(column), index=column.index))
+
+
+def find_free_texts(frame: pd.DataFrame) -> Iterator[tuple[str, int]]:
+    """The columns of which most texts occur once, such as comments, each with the number of its texts."""
+    if len(frame) < MANY_ROWS:
+        return
+    for name in list_texts(frame):
+        counts = frame[name].value_counts()
+        if 2 * int((counts == 1).sum()) > int(counts.sum()):
+            yield str(name), len(counts)
 
 
 def find_row_names(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:

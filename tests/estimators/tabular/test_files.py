@@ -153,6 +153,19 @@ def test_what_may_be_read_otherwise_than_expected_is_noted(kind: str, tmp_path: 
     assert columns == (["size"] if "left out" in facts else [name or "Unnamed: 0", "size"])
 
 
+def test_free_texts_are_noted(tmp_path: Path) -> None:
+    """Texts that most rows have alone are categories that say nothing of other rows."""
+    comments = [f"comment {row}" for row in range(38)] + ["the same"] * 2
+    table = pd.DataFrame({"comment": comments, "size": ["s", "m"] * 20}).assign(y=lambda rows: rows["size"])
+    path = str(tmp_path / "rows.csv")
+    table.to_csv(path, index=False)
+    options = FitOptions(target="y", methods="lr", device="cpu")
+    (note,) = notes_of(lambda progress: fit_own_table(path, options, progress))
+    assert_states(note, path, "'comment'", 39, 40, "--drop")
+    kept = FitOptions(target="y", methods="lr", device="cpu", column_types=["comment:category"])
+    assert notes_of(lambda progress: fit_own_table(path, kept, progress)) == []
+
+
 def test_whole_numbers_in_bins_are_filled_with_one_of_them() -> None:
     table = pd.DataFrame({"shop": [*range(1, 25)] * 5, "size": ["s", "m"] * 60})
     model = AttentionImputer(max_epochs=1, n_bins=10, random_state=0, device="cpu").fit(table)

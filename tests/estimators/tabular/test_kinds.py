@@ -109,6 +109,11 @@ def test_any_row_of_the_kinds_of_the_training_is_predicted(tmp_path: Path) -> No
     assert predicted["prediction"].isin(["early", "late"]).all()
     with refuses(TableError, "rows.csv: row 2", "'when'", "'soon'"):
         predict_own_table(tmp_path / "m", str(tmp_path / "rows.csv"), PredictOptions(unseen="error"))
+    rows.drop(columns="when").to_csv(tmp_path / "dateless.csv", index=False)
+    with refuses(TableError, "dateless.csv", "no column 'when'", "training rows: when, count, year, town"):
+        predict_own_table(tmp_path / "m", str(tmp_path / "dateless.csv"), PredictOptions())
+    with refuses(TableError, "dateless.csv", "no column 'when'"):
+        read_tables(path, FitOptions(target=None, test=str(tmp_path / "dateless.csv")))
     rows.assign(town=[None, "Ulm"]).to_csv(tmp_path / "gaps.csv", index=False)
     filled = impute_own_table(tmp_path / "m", str(tmp_path / "gaps.csv"), RowsOptions())
     assert filled.columns.tolist() == ["when", "count", "year", "town", "p(town)"]
