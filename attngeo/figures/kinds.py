@@ -85,7 +85,7 @@ class PlotOptions(Options):
     )
     published: bool = option(
         True,
-        "Show published numbers: the 223 models (kind size), those of experiments (shift, test-errors)",
+        "Show published numbers: the 223 rows (kind size), those of experiments (shift, test-errors)",
         panel=DRAWING,
         shown_default="published",
     )
