@@ -74,8 +74,9 @@ def run_all(
         seen.append(outcome)
         raise_if_traced(outcome, alone=alone)
         note(outcome)
-        for text in outcome.notes if alone else ():
-            verbosity.note(f"{outcome.name}: {text}; --fresh computes them again")
+        if alone:
+            for text in outcome.notes:
+                verbosity.note(f"{outcome.name}: {text}; --fresh computes them again")
 
     try:
         with Bar(name, verbosity) as bar:

@@ -10,6 +10,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 MOST_INNER_IMPORTS = 106
 MOST_REQUIRED_PACKAGES = 22
@@ -60,9 +62,15 @@ def find_circular(graph: dict[str, set[str]]) -> set[str]:
     return {name for name in graph if name in reach(name)}
 
 
-def test_no_modules_import_each_other() -> None:
+@pytest.fixture(scope="module")
+def imports() -> dict[str, list[tuple[str, bool]]]:
+    """What each module of the package imports, as of `list_imports`."""
     modules = read_modules()
-    graph = {name: {target for target, _ in list_imports(name, modules)} & modules.keys() for name in modules}
+    return {name: [*list_imports(name, modules)] for name in modules}
+
+
+def test_no_modules_import_each_other(imports: dict[str, list[tuple[str, bool]]]) -> None:
+    graph = {name: {target for target, _ in of_module} & imports.keys() for name, of_module in imports.items()}
     assert not find_circular(graph)
 
 
@@ -77,9 +85,8 @@ def test_a_circle_is_found() -> None:
     assert find_circular(graph) == {"a", "b", "c"}
 
 
-def test_imports_inside_functions_and_packages_do_not_grow() -> None:
-    modules = read_modules()
-    inner = sum(is_inner for name in modules for _, is_inner in list_imports(name, modules))
+def test_imports_inside_functions_and_packages_do_not_grow(imports: dict[str, list[tuple[str, bool]]]) -> None:
+    inner = sum(is_inner for of_module in imports.values() for _, is_inner in of_module)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert inner <= MOST_INNER_IMPORTS
     assert len(project["dependencies"]) <= MOST_REQUIRED_PACKAGES

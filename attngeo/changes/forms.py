@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from attngeo.geometry.offsets import STILL, PairLayout
 from attngeo.layouts.layout import AttentionSite
@@ -20,12 +21,8 @@ def pair_layout(site: AttentionSite) -> tuple[PairLayout, str]:
     Raises:
         CorruptCheckpointError: the configuration describes rotary embeddings that make no sense.
     """
-    with explain_rotary("correct it, or give one with $config", "config"):
-        rotation = find_rotation(site)
-    if isinstance(rotation, SiteRotation):
-        return PairLayout(rotation.frequencies != 0, rotation.interleaved, rotation.start), ""
-    note = "" if rotation.is_known else f"at relative offset 0 alone: {rotation.reason}"
-    return STILL, note
+    layout, _, note = _find_pairs(site)
+    return layout, note
 
 
 def shared_layouts(site: AttentionSite, other: AttentionSite) -> tuple[PairLayout, PairLayout, str]:
@@ -39,20 +36,25 @@ def shared_layouts(site: AttentionSite, other: AttentionSite) -> tuple[PairLayou
     Raises:
         CorruptCheckpointError: a configuration describes rotary embeddings that make no sense.
     """
-    layout, note = pair_layout(site)
-    other_layout, other_note = pair_layout(other)
+    layout, frequencies, note = _find_pairs(site)
+    other_layout, other_frequencies, other_note = _find_pairs(other)
     if note or other_note:
         return STILL, STILL, note or f"other: {other_note}"
-    turning = int(layout.rotates.sum())
-    other_turning = int(other_layout.rotates.sum())
-    if turning != other_turning:
-        counts = f"{2 * turning} and {2 * other_turning} dimensions rotate"
+    if len(frequencies) != len(other_frequencies):
+        counts = f"{2 * len(frequencies)} and {2 * len(other_frequencies)} dimensions rotate"
         return STILL, STILL, f"{counts}: compared at relative offset 0 alone"
-    rotation = find_rotation(site)
-    other_rotation = find_rotation(other)
-    if isinstance(rotation, SiteRotation) and isinstance(other_rotation, SiteRotation):
-        frequencies = rotation.frequencies[layout.rotates]
-        other_frequencies = other_rotation.frequencies[other_layout.rotates]
-        if not torch.allclose(frequencies, other_frequencies, rtol=SAME_FREQUENCY, atol=0):
-            return layout, other_layout, "rotary frequencies differ: compared pair by pair, as if they were the same"
+    if not torch.allclose(frequencies, other_frequencies, rtol=SAME_FREQUENCY, atol=0):
+        return layout, other_layout, "rotary frequencies differ: compared pair by pair, as if they were the same"
     return layout, other_layout, ""
+
+
+def _find_pairs(site: AttentionSite) -> tuple[PairLayout, Tensor, str]:
+    """The rotary pairs of a site, the frequencies of those that turn, float64, and a note as of `pair_layout`."""
+    with explain_rotary("correct it, or give one with $config", "config"):
+        rotation = find_rotation(site)
+    if isinstance(rotation, SiteRotation):
+        rotates = rotation.frequencies != 0
+        layout = PairLayout(rotates, rotation.interleaved, rotation.start)
+        return layout, rotation.frequencies[rotates].double(), ""
+    note = "" if rotation.is_known else f"at relative offset 0 alone: {rotation.reason}"
+    return STILL, torch.zeros(0, dtype=torch.float64), note

@@ -218,8 +218,8 @@ def _test(
     observed, moved, flipped = torch.split(means, [1, draws, draws])
     judgement = judge(torch.cat([observed, moved]))
     of_signs = judge(torch.cat([observed, flipped]))
-    less = torch.tensor([judgement.z, of_signs.z], dtype=torch.float64).min().item()  # NaN if one is
-    judgement = judgement._replace(z=less)
+    smaller_z = torch.tensor([judgement.z, of_signs.z], dtype=torch.float64).min().item()  # NaN if one is
+    judgement = judgement._replace(z=smaller_z)
     related, reason = _decide(judgement, are_equal=are_equal)
     return {
         "related": related,

@@ -232,6 +232,7 @@ def assert_refused(done: Any) -> None:
     assert_plain(done.stderr)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_hostile_items_are_modelled_and_shown(inside: Command, shown: Command, drawn: Command, tmp_path: Path) -> None:
     """Items, columns and the folder of the model have such names."""
     data, model, column = tmp_path / "data.csv", tmp_path / FOLDER.removeprefix(NOT_UTF8), f"item {NAME}"
@@ -289,6 +290,7 @@ def test_hostile_places_are_drawn(inside: Command, drawn: Command, tmp_path: Pat
     assert_refused(inside("plot", "place-attention", places, "-o", tmp_path / "x.html"))
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_hostile_categories_are_classified_and_drawn(
     inside: Command, shown: Command, drawn: Command, tmp_path: Path
 ) -> None:
