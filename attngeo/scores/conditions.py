@@ -101,7 +101,7 @@ class Quantity(NamedTuple):
             whole = {count: count for count in counts}
             whole |= {other: f"{prefix}{other}.{ending}" for other in known}
             near = get_close_matches(column, whole, 1, ALIKE)
-            raise UsageError(f"did you mean {whole[near[0]]}?" if near else describe_names(known))
+            raise UsageError(f"did you mean {whole[near[0]]}?" if near else describe_names(columns))
         if statistic not in STATISTICS:
             expected = [f"{column}.{known}" for known in STATISTICS]
             raise UsageError(f"expected one of: {', '.join(expected)}")
