@@ -149,7 +149,7 @@ QUESTIONS = {
 }  # fmt: skip
 
 # The columns by which rows of scores, and of the curves of trainings, are told apart.
-SCORE_KEYS = ("model", "stack", "layer", "head", "symmetry")
+SCORE_KEYS = ("model", "stack", "layer", "head", "d_model", "symmetry")
 CURVE_KEYS = ("objective", "init", "seed", "step", "stack", "layer", "head", "loss")
 SAPONATI, WIBISONO = "attngeo.papers.saponati2025.comparison", "attngeo.papers.wibisono2023.summaries"
 VIEWS = {

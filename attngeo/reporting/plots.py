@@ -29,7 +29,7 @@ from attngeo.progress import ProgressCallback
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.score import score_model
 from attngeo.scores.spec import SCORES, number_columns
-from attngeo.scores.summary import CIRCUIT, name_circuits, refuse_repeated
+from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, refuse_repeated
 from attngeo.session import Session
 from attngeo.tables.read import filter_rows, is_results, read_results, require_columns, require_results
 
@@ -145,7 +145,7 @@ def read_tables(spec: FigureSpec, sources: Sequence[Any], options: PlotOptions, 
             rows = rows[rows["stack"] == one_of("stack", options.stack, rows["stack"].unique())]
         return [name_circuits(rows), *beside]
     if spec.source == "compare":
-        refuse_repeated(rows)
+        refuse_repeated(rows, (*IDENTITY, "other"))
         return [name_circuits(rows)]
     if spec.source == "simulate" and "data" not in rows:
         require_columns(rows, METHOD_SETTING, name_input(sources[0]), "attngeo tabular simulate")

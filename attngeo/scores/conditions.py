@@ -104,7 +104,7 @@ class Quantity(NamedTuple):
             if columns is None:  # only scores are compared with a baseline
                 names[BASELINE] = f"{BASELINE}.{next(iter(known))}.{DEFAULT_STATISTIC}"
             near = get_close_matches(column, names, 1, ALIKE)
-            raise UsageError(f"did you mean {names[near[0]]}?" if near else describe_names(known))
+            raise UsageError(f"did you mean {names[near[0]]}?" if near else describe_names(columns))
         if statistic not in STATISTICS:
             expected = ", ".join(f"{column}.{known_statistic}" for known_statistic in STATISTICS)
             raise UsageError(f"expected one of: {expected}")

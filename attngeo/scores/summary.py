@@ -6,7 +6,7 @@ Each statistic has one name: `symmetry_median` is over whole layers, `heads_symm
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -108,13 +108,13 @@ def find_settled(values: pd.Series) -> Any:
     return stays_near[stays_near].index[-1]
 
 
-def refuse_repeated(rows: pd.DataFrame) -> None:
+def refuse_repeated(rows: pd.DataFrame, identity: Sequence[str] = IDENTITY) -> None:
     """Raise DataError if a layer or head of a model has two rows, for example of two conventions joined in one file.
 
-    A table of changes may have one for each other model.
+    identity: the columns that tell rows apart.
     """
     rows = name_circuits(rows)
-    repeated = rows.duplicated([name for name in (*IDENTITY, "other") if name in rows])
+    repeated = rows.duplicated([*identity])
     if repeated.any():
         row = rows[repeated].iloc[0]
         raise DataError(

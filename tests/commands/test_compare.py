@@ -17,7 +17,7 @@ from support.messages import assert_fails, assert_states, refuses
 
 import attngeo as library
 from attngeo.changes.compare_options import compare_columns
-from attngeo.errors import DataError
+from attngeo.errors import DataError, UsageError
 from attngeo.reporting.report import build_report
 
 
@@ -265,3 +265,22 @@ def test_scores_of_both_circuits_from_two_files_are_drawn_apart(inside: Command,
         assert inside("score", folder, "--circuit", circuit, "-o", files[-1], "-q").returncode == 0
     title = library.plot("heatmap", files).layout.title.text
     assert "W<sub>qk</sub> and W<sub>ov</sub>" in title
+
+
+@pytest.mark.parametrize(
+    ("block", "part"),
+    [
+        ('[[check]]\nof = "moved"\nfail_if = "symmetry.median > 0.5"\n', "check[1].of"),
+        ('[[section]]\ntitle = "Medians"\ntables = [{ of = "moved", show = "summary" }]\n', "section"),
+    ],
+    ids=["check", "summary"],
+)
+def test_checks_and_summaries_of_scores_are_refused_in_a_recipe(block: str, part: str, tmp_path: Path) -> None:
+    """They would take the first model once for each other one, and say that the others have no scores."""
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        'title = "Changes"\n[[results]]\nname = "moved"\ncommand = "compare"\n'
+        f'models = ["demo:encoder", "demo:decoder"]\n{block}'
+    )
+    with refuses(UsageError, part, "results of compare", "score"):
+        build_report(recipe, tmp_path / "report")
