@@ -76,7 +76,7 @@ Conditions = Annotated[
         metavar="CONDITION",
         help=(
             "Exit with 1 if this condition is true, for example 'symmetry.median < 0.2'; may be repeated; "
-            f"{describe_names()}"
+            f"{describe_names()}; and baseline.NAME, with --baseline FILE (see --help-all)"
         ),
         rich_help_panel=RESULTS,
     ),
