@@ -25,15 +25,10 @@ CHECK_FAILED = 1
 
 def condition_option(example: str, columns: Collection[str] | None = None) -> Any:
     """The option --fail-if. columns: those that conditions may name, by default those of a table of scores."""
-    return typer.Option(
-        "--fail-if",
-        metavar="CONDITION",
-        help=(
-            f"Exit with 1 if this condition is true, for example '{example}'; may be repeated; "
-            f"{describe_names(columns)}"
-        ),
-        rich_help_panel=RESULTS,
-    )
+    text = f"Exit with 1 if this condition is true, for example '{example}'; may be repeated; {describe_names(columns)}"
+    if columns is None:
+        text += "; and baseline.NAME, with --baseline FILE (see --help-all)"
+    return typer.Option("--fail-if", metavar="CONDITION", help=text, rich_help_panel=RESULTS)
 
 
 def require_clear(condition: Condition, *, per_head: bool) -> None:

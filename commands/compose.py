@@ -57,11 +57,11 @@ def compose(
 ) -> None:
     """Measure how much of what each head writes the heads of later layers read, by the weights alone.
 
-    A head reads with its queries (q), its keys (k) and its values (v). z counts standard deviations above heads with
-    the same spectra that are turned at random. Trained heads exceed it even if they cannot compose, so that the
-    threshold is the 99.9% quantile of z over the pairs whose writer is in a later layer than the reader. Pairs above it
-    have a star. Files, csv and json have all pairs. Composition is defined in Elhage et al. 2021 (A mathematical
-    framework for transformer circuits).
+    A pair is LAYER.HEAD→LAYER.HEAD: the one that writes, then the one that reads. A head reads with its queries (q),
+    its keys (k) and its values (v). z counts standard deviations above heads with the same spectra that are turned at
+    random. Trained heads exceed it even if they cannot compose, so that the threshold is the 99.9% quantile of z over
+    the pairs whose writer is in a later layer than the reader. Pairs above it have a star. Files, csv and json have all
+    pairs. Composition is defined in Elhage et al. 2021 (A mathematical framework for transformer circuits).
 
     Examples:
         attngeo compose demo:minilm

@@ -275,11 +275,12 @@ def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str,
 
 
 def put_scores_first(rows: pd.DataFrame) -> pd.DataFrame:
-    """A table of scores whose first columns say of what a row is, and then its scores; other tables as they are."""
+    """A table of scores whose first columns say of what a row is, then its changes and scores; others as they are."""
     scores = [column for column in rows if str(column).startswith(score_names())]
     if "model" not in rows or not scores:
         return rows
-    first = [column for column in ("model", "stack", CIRCUIT, "layer", "head", "objective") if column in rows]
+    places = ("model", "other", "stack", CIRCUIT, "layer", "head", "objective", "change", "cosine")
+    first = [column for column in places if column in rows]
     others = [column for column in rows if column not in (*first, *scores)]
     return rows[[*first, *scores, *others]]
 

@@ -13,6 +13,7 @@ from support.browser import needs_browser
 from support.reports import change, read_files
 
 import attngeo
+from attngeo.changes.compare_options import compare_columns
 from attngeo.errors import UsageError
 from attngeo.reporting.page import describe_value
 from attngeo.reporting.report import build_report
@@ -80,6 +81,10 @@ def test_scores_come_first_but_files_and_chosen_columns_keep_their_order(recipe:
     shown = put_scores_first(rows)
     assert list(shown.columns[:7]) == first
     assert sorted(shown.columns) == sorted(rows.columns)
+    changes = pd.DataFrame(columns=list(compare_columns()))
+    assert list(put_scores_first(changes).columns[:7]) == [
+        "model", "other", "stack", "layer", "head", "change", "cosine"
+    ]  # fmt: skip
     other = pd.DataFrame({"statement": ["x"], "holds": [True]})
     assert put_scores_first(other) is other
     chosen = 'tables = [{ of = "scores" }, { of = "scores", columns = ["layer", "symmetry", "model"] }]'
