@@ -111,7 +111,7 @@ def list_parts(dates: Iterable[str]) -> list[str]:
 
 def list_sources(names: Iterable[str], dates: Iterable[str]) -> list[str]:
     """The columns of a file that give these columns: a column of dates in place of its parts."""
-    sources = {}
+    sources: dict[str, str] = {}
     for name in dates:
         sources |= dict.fromkeys(list_parts([name]), name)
     return list(dict.fromkeys(sources.get(name, name) for name in names))
