@@ -58,7 +58,7 @@ def end_with_failures(complaints: Sequence[str], failures: Sequence[AttnGeoError
 
     complaints: of checks. failures: of models. alone: whether there is one model.
     """
-    for text in dict.fromkeys((*complaints, *map(describe_error, failures))):  # one model may fail beside each other
+    for text in dict.fromkeys((*complaints, *map(describe_error, failures))):  # the first of compare fails for each
         say(text)
     if failures:
         raise typer.Exit(failures[0].exit_code if alone else SEVERAL_FAILED)

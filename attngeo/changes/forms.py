@@ -13,16 +13,23 @@ from attngeo.layouts.positions import SiteRotation, explain_rotary, find_rotatio
 SAME_FREQUENCY = 1e-4
 
 
-def pair_layout(site: AttentionSite) -> tuple[PairLayout, str]:
-    """The rotary pairs of a site, and a note if it is not known which dimensions rotate.
+def find_rotary_pairs(site: AttentionSite) -> tuple[PairLayout, Tensor, str]:
+    """The rotary pairs of a site, the frequencies of those that turn, float64, and a note.
 
-    Then all of them count as standing still: the form is that at relative offset 0 alone.
+    If it is not known which dimensions rotate, the note says so, and all of them count as standing still: the form is
+    that at relative offset 0 alone.
 
     Raises:
         CorruptCheckpointError: the configuration describes rotary embeddings that make no sense.
     """
-    layout, _, note = _find_pairs(site)
-    return layout, note
+    with explain_rotary("correct it, or give one with $config", "config"):
+        rotation = find_rotation(site)
+    if isinstance(rotation, SiteRotation):
+        rotates = rotation.frequencies != 0
+        layout = PairLayout(rotates, rotation.interleaved, rotation.start)
+        return layout, rotation.frequencies[rotates].double(), ""
+    note = "" if rotation.is_known else f"at relative offset 0 alone: {rotation.reason}"
+    return STILL, torch.zeros(0, dtype=torch.float64), note
 
 
 def shared_layouts(site: AttentionSite, other: AttentionSite) -> tuple[PairLayout, PairLayout, str]:
@@ -36,8 +43,8 @@ def shared_layouts(site: AttentionSite, other: AttentionSite) -> tuple[PairLayou
     Raises:
         CorruptCheckpointError: a configuration describes rotary embeddings that make no sense.
     """
-    layout, frequencies, note = _find_pairs(site)
-    other_layout, other_frequencies, other_note = _find_pairs(other)
+    layout, frequencies, note = find_rotary_pairs(site)
+    other_layout, other_frequencies, other_note = find_rotary_pairs(other)
     if note or other_note:
         return STILL, STILL, note or f"other: {other_note}"
     if len(frequencies) != len(other_frequencies):
@@ -46,15 +53,3 @@ def shared_layouts(site: AttentionSite, other: AttentionSite) -> tuple[PairLayou
     if not torch.allclose(frequencies, other_frequencies, rtol=SAME_FREQUENCY, atol=0):
         return layout, other_layout, "rotary frequencies differ: compared pair by pair, as if they were the same"
     return layout, other_layout, ""
-
-
-def _find_pairs(site: AttentionSite) -> tuple[PairLayout, Tensor, str]:
-    """The rotary pairs of a site, the frequencies of those that turn, float64, and a note as of `pair_layout`."""
-    with explain_rotary("correct it, or give one with $config", "config"):
-        rotation = find_rotation(site)
-    if isinstance(rotation, SiteRotation):
-        rotates = rotation.frequencies != 0
-        layout = PairLayout(rotates, rotation.interleaved, rotation.start)
-        return layout, rotation.frequencies[rotates].double(), ""
-    note = "" if rotation.is_known else f"at relative offset 0 alone: {rotation.reason}"
-    return STILL, torch.zeros(0, dtype=torch.float64), note

@@ -43,13 +43,14 @@ FIXED_TABLES = {
 }  # fmt: skip
 # Fields of the configuration that make a table of positions such sinusoids.
 FIXED_FIELDS = ("sinusoidal_embeddings", "sinusoidal_pos_embds")
+# Fields of the configuration that make embeddings parts beside each other: positions by axis, the edges and sizes of
+# boxes (LayoutLM 2 and 3), characters by hash (CANINE).
+JOINED_FIELDS = ("axial_pos_embds_dim", "coordinate_size", "num_hash_functions")
 # Towers of text that the census does not know to be causal: a mask is all that makes them so.
 CAUSAL_TEXTS = frozenset({
     "aimv2_text_model", "clip_text_model", "clipseg_text_model", "git", "groupvit_text_model", "metaclip_2_text_model",
     "owlv2_text_model", "owlvit_text_model", "xclip_text_model",
 })  # fmt: skip
-# Model types whose embeddings are parts beside each other: characters by hash, boxes by edge, positions by axis.
-JOINED = frozenset({"canine", "layoutlmv2", "layoutlmv3", "pp_doclayout_v2_reading_order", "reformer"})
 # Model types that always have ALiBi, and the words of a configuration that names it.
 ALIBI_TYPES = ("bloom", "gpt_refact", "mpt")
 ALIBI_WORDS = ("alibi", True)
@@ -140,8 +141,7 @@ def find_unlike_coordinates(site: AttentionSite, names: Collection[str]) -> str:
 
     names: of all tensors.
     """
-    model_type = str(site.section.get("model_type"))
-    if model_type in JOINED:
+    if any(field in site.section for field in JOINED_FIELDS):
         return "its embeddings are parts beside each other"
     with explain_rotary("correct it"):
         rotation = find_rotation(site)
@@ -149,7 +149,7 @@ def find_unlike_coordinates(site: AttentionSite, names: Collection[str]) -> str:
         return ""
     if find_table(site, names) is None:
         return "" if has_relative_terms(names) else "what tells it the positions of tokens is not known"
-    stacks = FIXED_TABLES.get(model_type)
+    stacks = FIXED_TABLES.get(str(site.section.get("model_type")))
     is_fixed = stacks is not None and site.stack.startswith(stacks)
     if is_fixed or any(site.section.get(field) is True for field in FIXED_FIELDS):
         return "its positions are fixed sinusoids"

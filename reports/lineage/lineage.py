@@ -33,7 +33,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import attngeo
-from attngeo.changes.forms import pair_layout
+from attngeo.changes.forms import find_rotary_pairs
 from attngeo.geometry.forms import Form
 from attngeo.geometry.lineage import draw_coordinates, judge, layer_similarities
 from attngeo.geometry.offsets import PairLayout
@@ -201,7 +201,7 @@ def measure_nulls(folder: Path) -> pd.DataFrame:
 def read_forms(folder: Path) -> list[tuple[Form, PairLayout]]:
     """The form of each layer of a model, and which of its dimensions rotate."""
     return [
-        (Form(wq.mT.contiguous(), wk.mT.contiguous(), key_heads_of(site, "corrected")), pair_layout(site)[0])
+        (Form(wq.mT.contiguous(), wk.mT.contiguous(), key_heads_of(site, "corrected")), find_rotary_pairs(site)[0])
         for site, wq, wk in attngeo.attention_sites(folder)
     ]
 

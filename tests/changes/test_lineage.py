@@ -322,6 +322,14 @@ def test_streams_with_fixed_sinusoids_are_left_out(saved: Saved, tmp_path: Path,
 JOINED: dict[str, dict[str, Any]] = {
     "canine": TINY_SIZES,
     "layoutlmv3": TINY_SIZES | {"coordinate_size": 4, "shape_size": 8, "max_2d_position_embeddings": 64},
+    "reformer": {
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "attention_head_size": 16,
+        "attn_layers": ["local"],
+        "axial_pos_embds_dim": [16, 16],
+        "feed_forward_size": 8,
+    },
 }
 
 
