@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import gc
 import logging
@@ -69,6 +70,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if gpu and not torch.cuda.device_count():
         for item in gpu:
             item.add_marker(pytest.mark.skip(reason="requires a CUDA device (make test-gpu)"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was skipped: each reason once. It says how to have what is missing."""
+    reasons = collections.Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+        if isinstance(report.longrepr, tuple)
+    )
+    if not reasons:
+        return
+    terminalreporter.section("skipped tests, and how to run them")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:4}  {reason}")
 
 
 def pytest_collection_finish() -> None:

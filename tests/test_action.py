@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -34,6 +35,8 @@ class Step(NamedTuple):
 @pytest.fixture
 def run_action(tmp_path: Path) -> Callable[..., Step]:
     """Runs the action with some inputs in tmp_path."""
+    if shutil.which("bash") is None:
+        pytest.skip("bash is missing (apt install bash)")
     python = tmp_path / "runner/attngeo/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')

@@ -20,7 +20,10 @@ SCRIPT = Path(__file__).parents[1] / "support/lens_scores.py"
 PYTHON = os.environ.get("ATTNGEO_TRANSFORMER_LENS")
 
 
-@pytest.mark.skipif(PYTHON is None, reason="ATTNGEO_TRANSFORMER_LENS names no Python with TransformerLens")
+@pytest.mark.skipif(
+    PYTHON is None,
+    reason="TransformerLens is missing (pip install it into another environment, whose Python ATTNGEO_TRANSFORMER_LENS names)",
+)
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_compositions_are_those_of_transformer_lens(name: str, saved: Callable[[str], Path]) -> None:
     folder = saved(name)

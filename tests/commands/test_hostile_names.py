@@ -14,6 +14,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from support.browser import needs_browser
 from support.checkpoints import CONFIG, write_single
 
 import attngeo as library
@@ -33,6 +35,7 @@ NOT_UTF8 = os.fsdecode(b"\xff")
 FOLDER = NOT_UTF8 + TERMINAL + MARKUP
 MODEL_TYPE = TERMINAL + MARKUP + " https://example.org \ud83d"
 FORMATS = ("table", "csv", "json", "markdown")
+MARKDOWN = MarkdownIt("commonmark").enable("table")
 # In a table: of a column, an item, a category, a class. The last part is an end of markup to rich.
 NAME = TERMINAL + MARKUP + "[/red]"
 # Short enough for a figure, where long names lose their middle.
@@ -52,10 +55,15 @@ def assert_plain(text: str) -> None:
     assert not odd, odd
 
 
+def parse_inline(text: str) -> list[Token]:
+    """What stands in the paragraphs and cells of a text."""
+    return [child for token in MARKDOWN.parse(text) for child in token.children or []]
+
+
 def assert_no_markdown(text: str, tags: set[str]) -> None:
     """The text has tables and paragraphs and nothing that a name could have added."""
-    found = {token.tag for token in MarkdownIt("commonmark").enable("table").parse(text)}
-    inline = [child for token in MarkdownIt("commonmark").enable("table").parse(text) for child in token.children or []]
+    found = {token.tag for token in MARKDOWN.parse(text)}
+    inline = parse_inline(text)
     assert found <= tags | {"table", "thead", "tbody", "tr", "th", "td", "p", ""}
     assert {token.type for token in inline} <= {"text", "text_special", "softbreak", *tags}
     assert not re.search(r"://|www\.|(?<!\\)\$|@f", text)
@@ -150,7 +158,10 @@ def test_figures_of_a_hostile_model_are_saved(hostile: Path, suffix: str, inside
     assert "<img src" not in page
 
 
-def test_a_report_about_a_hostile_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shown", [pytest.param("pictures", marks=needs_browser), "links"])
+def test_a_report_about_a_hostile_model(shown: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if shown == "links":
+        request.getfixturevalue("no_pictures")
     name = FOLDER.removeprefix(NOT_UTF8)  # a recipe is UTF-8
     (tmp_path / name).mkdir()
     write_single(tmp_path / name, config={**CONFIG, "model_type": MODEL_TYPE})
@@ -168,8 +179,11 @@ def test_a_report_about_a_hostile_model(tmp_path: Path) -> None:
     assert not Tags(page).found & {"img", "onerror"}
     text = (tmp_path / "out/report.md").read_text("utf-8")
     assert_plain(text)
+    figures = {"image"} if shown == "pictures" else {"link_open", "link_close"}
     assert_no_markdown(text, {"h1", "h2", "strong", "strong_open", "strong_close", "em", "em_open", "em_close", "ul",
-                              "li", "code", "code_inline", "image"})  # fmt: skip
+                              "li", "code", "code_inline", *figures})  # fmt: skip
+    links = [token.attrs["href"] for token in parse_inline(text) if token.type == "link_open"]
+    assert links == (["index.html"] if shown == "links" else [])
 
 
 def test_markdown_writes_numbers_as_they_are() -> None:

@@ -158,7 +158,7 @@ def test_the_gap_between_layers_is_that_of_the_runs() -> None:
 def test_the_models_have_the_scores_of_the_table(model: str) -> None:
     path = MODELS[model]
     if isinstance(path, Path) and not path.exists():
-        pytest.skip(f"{path.name} is not in {path.parent}; reports/pretrained/fetch.py fetches it")
+        pytest.skip("the pretrained models of reports/pretrained are missing (make real)")
     rows = attngeo.score(str(path), per_head=True, fresh=True)
     table = pd.read_csv(FOLDER / "scores.csv", dtype={"head": "Int64"}).query("model == @model").reset_index(drop=True)
     places = ["stack", "layer", "head"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt install chromium)")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is missing (apt install chromium)")
 
 
 @contextmanager

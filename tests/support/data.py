@@ -19,11 +19,23 @@ from attngeo.papers.wibisono2023.data import NUMBERS
 DATA = Path(os.environ.get("ATTNGEO_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
+# Where to get them: the README of each paper has the terms.
+SOURCES = {
+    "auto-mpg.csv": "doi.org/10.24432/C5859H",
+    "instacart": "attngeo/papers/wibisono2025/README.md",
+    "movielens": "grouplens.org/datasets/movielens/100k",
+    "published": "the stored outputs of the authors' notebooks",
+    "temperature": "attngeo/papers/wibisono2025/README.md",
+    "wikitext-2": "WikiText-2, its valid split",
+}
+
+
 def needs(name: str) -> pytest.MarkDecorator:
-    """Skip where this file or folder of the data is not there."""
+    """Skip where this file or folder of the data is missing."""
     return pytest.mark.skipif(
         not (DATA / name).exists(),
-        reason=f"needs {name} in the folder that ATTNGEO_DATA names, which cannot be shipped",
+        reason=f"{name} is missing in the folder ATTNGEO_DATA; it may not be shipped, get it from "
+        f"{SOURCES[name.partition('/')[0]]}",
     )
 
 
