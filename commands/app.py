@@ -6,6 +6,7 @@ import codecs
 import io
 import logging
 import os
+import re
 import sys
 import threading
 from contextlib import suppress
@@ -34,6 +35,8 @@ INTERRUPTED = 130
 TYPES = {"int": "a whole number", "float": "a number", "bool": "yes or no"}
 # The variable that a shell sets to ask for completions.
 COMPLETION = "_ATTNGEO_COMPLETE"
+# A width in columns that a terminal can have.
+WIDTH = re.compile("0*[1-9][0-9]{0,5}")
 # How characters that a terminal lacks are printed: the name of the treatment, and plain marks for some of them.
 PLAIN = "attngeo.plain"
 PLAIN_MARKS = {"—": "-", "−": "-", "·": "-", "…": ".", "×": "x"}
@@ -147,6 +150,9 @@ def main() -> None:
     _prepare_streams()
     if COMPLETION in os.environ:
         os.environ["COLUMNS"] = "1000"  # a candidate and its help are one line, however wide the terminal is
+    elif not WIDTH.fullmatch(os.environ.get("COLUMNS", "")):
+        # As if it were unset, which shutil.get_terminal_size does. In a width of 0, rich prints nothing.
+        os.environ.pop("COLUMNS", None)
     if not sys.stderr.isatty():
         # huggingface_hub logs each retry, for people who wait. A log file needs only the result, which is our one line.
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")

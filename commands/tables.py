@@ -29,6 +29,8 @@ Cell = str | Callable[[Any], Any]
 Rule = Literal["spaced", "tight", "none"]
 # Columns of the terminal between two columns of a table, and at the edges of a spaced one.
 GAP, EDGES = 2, 2
+# A table that is narrower would have no room for its numbers: the terminal wraps it.
+NARROWEST = 40
 # What a narrow table keeps together: a word, or an interval in brackets.
 UNBROKEN = re.compile(r"\[[^][]*\]\S*|\S+")
 # Numbers of rows that are the answer.
@@ -281,6 +283,8 @@ class Terminal(Console):
 
     def __init__(self) -> None:
         super().__init__(markup=False, emoji=False, highlight=False)
+        if self.width < NARROWEST:
+            self.width = NARROWEST
 
     @property
     def encoding(self) -> str:

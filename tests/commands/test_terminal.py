@@ -181,6 +181,26 @@ def test_narrow_tables_break_no_word_and_no_interval(
         assert {word for word in WORD.findall(wide) if word.startswith("[")} <= words
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect", "demo:encoder"],
+        ["lineage", "demo:encoder", "demo:decoder"],
+        ["positions", "demo:decoder"],
+        ["score", "demo:encoder"],
+        ["words", "demo:encoder", "--layer", "0", "--head", "0", "--top", "2"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_terminal_without_a_width_has_the_usual_one(inside: Command, arguments: list[str]) -> None:
+    """Some terminals say 0, in which rich prints nothing, or fails."""
+    unset, none, odd = (inside(*arguments, COLUMNS=width) for width in ("80", "0", "9" * 5000))
+    assert (none.returncode, none.stdout) == (odd.returncode, odd.stdout) == (0, unset.stdout)
+    assert len(unset.stdout.splitlines()) > 3
+    narrowest, narrower = (inside(*arguments, COLUMNS=width).stdout for width in ("40", "3"))
+    assert narrower == narrowest
+
+
 def test_verbose_says_what_is_read(inside: Command) -> None:
     """The place of the files, the rule that found the layers, bytes, device; only on stderr, and only with -v."""
     loud, plain, quiet = (inside("score", "demo:encoder", *more) for more in (["-v"], [], ["-q"]))
