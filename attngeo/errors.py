@@ -98,15 +98,19 @@ class AttnGeoError(Exception):
 
 
 def shorten(message: str) -> str:
-    """The message without the middle of each long word, then without its own middle if it is still too long.
+    r"""The message without the middle of each long word, then without its own middle if it is still too long.
 
-    Names in a message come from files, and have any length. The limits are LONGEST_WORD and LONGEST_MESSAGE.
+    Names in a message come from files, and have any length. The limits are LONGEST_WORD and LONGEST_MESSAGE. A byte of
+    a name that is not UTF-8 is half of a character in Python, which cannot be printed: it becomes an escape.
 
     >>> len(shorten("x" * 5000 + ": no such file")) < 400
     True
     >>> shorten("a.csv: no such file")
     'a.csv: no such file'
+    >>> shorten("\udcff.csv: no such file")
+    '\\udcff.csv: no such file'
     """
+    message = message.encode("utf-8", "backslashreplace").decode("utf-8")
     long_word = rf"\S{{{LONGEST_WORD + 1},}}"
     short_words = re.sub(long_word, lambda match: _cut_middle(match[0], LONGEST_WORD), message)
     return _cut_middle(short_words, LONGEST_MESSAGE)

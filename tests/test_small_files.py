@@ -6,9 +6,7 @@ import json
 import os
 import re
 import shutil
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ import pytest
 from pyarrow import parquet
 from support.checkpoints import write_config, write_sharded, write_single
 from support.damage import run_bounded
+from support.limits import at_most
 from support.runs import small_options
 from support.vectors import checkpoint
 
@@ -121,22 +120,6 @@ ACCEPTED = {
     ("results in json", "a list"),
     ("results in jsonl", "a list"),
 }
-
-
-@contextmanager
-def at_most(seconds: int) -> Iterator[None]:
-    """Interrupt what takes longer."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt("it takes too long")
-
-    former = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, former)
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 MEBIBYTE = 1 << 20
 # Limits in bytes, several times the longest files that are known. Parsing needs up to twenty times as much memory.
@@ -39,13 +40,27 @@ def require_regular_file(path: Path, most_bytes: int = MOST_BYTES) -> int:
         ValueError: It has more than `most_bytes` bytes.
     """
     status = path.stat()
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    _require_regular(path, status.st_mode)
     if status.st_size > most_bytes:
         raise ValueError(f"it has {status.st_size:,} bytes, expected at most {most_bytes:,}")
     return status.st_size
+
+
+def _require_regular(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A file of any size, opened to read its bytes.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file.
+    """
+    _require_regular(path, path.stat().st_mode)
+    return path.open("rb")
 
 
 def read_small_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from attngeo.bounds.small_files import open_regular
 from attngeo.checkpoints.files import is_weights
 from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import local_path
@@ -70,7 +71,7 @@ def find_vectors_file(text: str) -> tuple[Path, str | None] | None:
 def read_magic(path: Path) -> bytes:
     """The first four bytes, which tell the format. Raises ModelNotFoundError."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(4)
     except OSError as error:
         raise ModelNotFoundError(f"{path}: cannot be read ({error.strerror})") from None

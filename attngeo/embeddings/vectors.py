@@ -33,6 +33,7 @@ import pandas as pd
 
 from attngeo.bounds.machine import require_memory
 from attngeo.bounds.names import list_first
+from attngeo.bounds.small_files import open_regular
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.reference import FASTTEXT, GZIP, PICKLE, ZIP
 from attngeo.errors import CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, UsageError
@@ -126,7 +127,7 @@ def read_chunks(path: Path, member: str | None, progress: ProgressCallback, what
     """
     with ExitStack() as stack:
         try:
-            raw = stack.enter_context(path.open("rb"))
+            raw = stack.enter_context(open_regular(path))
             magic = raw.read(4)
             raw.seek(0)
             source: Any = raw  # what the three libraries return has no common type

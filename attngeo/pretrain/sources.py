@@ -24,6 +24,7 @@ import huggingface_hub
 
 from attngeo.bounds.links import without_links
 from attngeo.bounds.names import list_names
+from attngeo.bounds.small_files import open_regular
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.choices import advise
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
@@ -191,7 +192,7 @@ def _request_rows(location: Location, column: str = "") -> Iterator[Row]:
         if isinstance(location, str):
             yield from _download_rows(location, column)
         else:
-            with location.open("rb") as file:
+            with open_regular(location) as file:
                 yield from read_rows(file, location.name, column)
 
 

@@ -22,7 +22,7 @@ PYTHON = os.environ.get("ATTNGEO_TRANSFORMER_LENS")
 
 @pytest.mark.skipif(
     PYTHON is None,
-    reason="TransformerLens is missing (pip install it into another environment, whose Python ATTNGEO_TRANSFORMER_LENS names)",
+    reason="TransformerLens is missing (ATTNGEO_TRANSFORMER_LENS names a Python that has it, of another environment)",
 )
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_compositions_are_those_of_transformer_lens(name: str, saved: Callable[[str], Path]) -> None:

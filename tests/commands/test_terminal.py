@@ -292,9 +292,7 @@ def run_into_closed_pipe(
     reads, writes = os.pipe()
     os.close(reads)
     try:
-        return subprocess.run(
-            command, stdout=writes, stderr=subprocess.PIPE, text=True, check=False, env=environment
-        )
+        return subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, check=False, env=environment)
     finally:
         os.close(writes)
 

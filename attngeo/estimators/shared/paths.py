@@ -6,10 +6,12 @@ A missing or empty file is refused here, before the libraries are loaded that re
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from attngeo.bounds.small_files import open_regular
 from attngeo.choices import advise
 from attngeo.errors import CorruptCheckpointError, DataUnavailableError, ModelNotFoundError, TableError, UsageError
 from attngeo.tables.read import HEAD_BYTES, find_text_problem
@@ -37,7 +39,7 @@ def require_table(path: str | Path) -> Path:
 def _require_rows(path: Path) -> None:
     """Raise TableError if a .csv or .tsv file is empty, or ends after its first line."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(HEAD_BYTES)
     except OSError:
         return  # whoever reads the table says why it cannot be read
@@ -83,7 +85,7 @@ def refuse_column(column: str, known: Iterable[object], path: str | Path) -> Tab
 def require_text(path: Path) -> None:
     """Raise TableError if a .csv or .tsv file has another encoding or other separators than its name says."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(HEAD_BYTES)
     except OSError:
         return  # whoever reads the table says why it cannot be read
@@ -94,5 +96,5 @@ def require_text(path: Path) -> None:
 
 def read_header(path: Path) -> list[str]:
     """The names of the columns of a .csv or .tsv file. Raises OSError, ValueError or csv.Error."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with io.TextIOWrapper(open_regular(path), "utf-8-sig", newline="") as file:
         return next(csv.reader(file, delimiter=SEPARATORS[path.suffix.lower()], skipinitialspace=True), [])

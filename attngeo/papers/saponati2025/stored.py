@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from attngeo.bounds.small_files import open_regular
 from attngeo.choices import one_of
 from attngeo.errors import DataError, DataUnavailableError, first_line
 
@@ -170,7 +171,7 @@ def load_checkpoints(path: str | Path) -> Iterator[Checkpoint]:
     Source: https://github.com/matteosaponati/attention-geometry, `get_scores` in utils/scores.py.
     """
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(Path(path)) as file:
             stored = _Unpickler(file).load()
         checkpoints = [_read_checkpoint(name, values) for name, values in stored.items()]
     except OSError as error:
