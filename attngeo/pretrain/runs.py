@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from attngeo.bounds.children import start_safely
 from attngeo.bounds.small_files import read_small_text
 from attngeo.devices import explain_memory
 from attngeo.embeddings.tokeniser import silence_transformers
@@ -101,7 +102,7 @@ def run(
     folder = Path(folder)
     progress = progress or ignore_progress
     stop = StopOnSignal(lambda: progress(Progress("train", STOPPING)))
-    with lock_folder(folder), silence_transformers(), catch_signals(stop.request):
+    with lock_folder(folder), silence_transformers(), catch_signals(stop.request), start_safely():
         refuse_other_runs(folder, resume=resume)
         if resume:
             options = resume_options(read_settings(folder), dict(options), folder)
