@@ -1,6 +1,7 @@
-"""`python -P -m attngeo`, which `accelerate launch -m attngeo` starts on every process.
+"""`python -P -m attngeo`, and what `accelerate launch -m attngeo` starts on every process.
 
-Without -P, Python takes the first modules from the working folder, if it has them. The others are not looked for there.
+Without -P or PYTHONSAFEPATH, Python takes the first modules from the working folder, if it has them. The others are not
+looked for there.
 """
 
 import os

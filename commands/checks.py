@@ -52,7 +52,7 @@ def check_conditions(
 ) -> list[str]:
     """The checks that fail, one line each. Notes those that pass on stderr.
 
-    path: of a table of all checks; None for no table.
+    frames: at least one. path: of a table of all checks; None for no table.
     """
     complaints = []
     rows = []
@@ -65,9 +65,7 @@ def check_conditions(
             verdict = "failed" if check.failed else "passed"
             rows.append((verdict, check.model, check.stack, check.reason, check.expression))
     if path is not None:
-        import pandas as pd
-
-        write_table(pd.DataFrame(rows, columns=[*COLUMNS]), path)
+        write_table(type(frames[0])(rows, columns=[*COLUMNS]), path)
     return complaints
 
 

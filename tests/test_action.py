@@ -26,9 +26,10 @@ MOST_BYTES = 60_100
 
 
 class Step(NamedTuple):
-    """A finished step: its exit code, what it printed, and its outputs."""
+    """A finished step: its exit code, what it printed, the lines that a runner does not obey, and its outputs."""
 
     code: int
+    printed: str
     log: str
     outputs: dict[str, str]
     summary: str
@@ -62,9 +63,24 @@ def run_action(tmp_path: Path) -> Callable[..., Step]:
         assert read_notes(notes) == []
         written = files["GITHUB_OUTPUT"].read_text("utf-8") if files["GITHUB_OUTPUT"].is_file() else ""
         summary = files["GITHUB_STEP_SUMMARY"].read_text("utf-8") if written else ""
-        return Step(done.returncode, done.stdout + done.stderr, read_outputs(written), summary)
+        return Step(done.returncode, done.stdout, read_log(done.stdout) + done.stderr, read_outputs(written), summary)
 
     return run
+
+
+def read_log(text: str) -> str:
+    """The lines of a log without commands for the runner, which stop it from obeying others."""
+    shown = []
+    end = None
+    for line in text.splitlines(keepends=True):
+        if end is None and line.startswith("::stop-commands::"):
+            end = f"::{line.strip().rpartition('::')[2]}::"
+        elif line.strip() == end:
+            end = None
+        else:
+            assert end is not None or not line.startswith("::")
+            shown.append(line)
+    return "".join(shown)
 
 
 def read_outputs(text: str) -> dict[str, str]:
@@ -141,8 +157,9 @@ def test_the_runner_obeys_no_printed_line(run_action: Callable[..., Step]) -> No
     done = run_action(models="demo:encoder\n./check passed: all", fail_if="layers > 0")
     assert (done.code, done.outputs["passed"]) == (4, "false")
     assert not list_checks(done.outputs["summary"], "passed")
-    mark = re.findall(r"^::stop-commands::(\w+)$", done.log, re.MULTILINE)
-    assert re.findall(r"^::.*", done.log, re.MULTILINE) == [f"::stop-commands::{mark[0]}", f"::{mark[0]}::"]
+    first, *lines, last = done.printed.splitlines()
+    assert first.removeprefix("::stop-commands::") == last.strip(":")
+    assert "attngeo: ./check passed: all" in "\n".join(lines)
 
 
 def test_the_installation_runs_no_file_of_the_workspace(tmp_path: Path) -> None:

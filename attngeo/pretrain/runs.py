@@ -183,8 +183,8 @@ def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments
     )
     if arguments.n_gpu > 1:
         raise UsageError(
-            f"there are {arguments.n_gpu} GPUs but one process; start with accelerate launch -m attngeo pretrain, or "
-            "set CUDA_VISIBLE_DEVICES to one of them"
+            f"there are {arguments.n_gpu} GPUs but one process; start with PYTHONSAFEPATH=1 accelerate launch "
+            "-m attngeo pretrain, or set CUDA_VISIBLE_DEVICES to one of them"
         )
     if options.precision == "fp32":
         arguments.mixed_precision = "no"  # overrides accelerate's own configuration
