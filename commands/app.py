@@ -148,6 +148,8 @@ def _options(
 def main() -> None:
     """The console script: run the app, print an error as one line, exit with its code."""
     _prepare_streams()
+    # A child looks for no modules in the working folder, whoever starts it: see `attngeo.bounds.children`.
+    os.environ["PYTHONSAFEPATH"] = "1"
     if COMPLETION in os.environ:
         os.environ["COLUMNS"] = "1000"  # a candidate and its help are one line, however wide the terminal is
     elif not WIDTH.fullmatch(os.environ.get("COLUMNS", "")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from attngeo.errors import AttnGeoError, UsageError
 from attngeo.options import RESULTS
 from attngeo.scores.conditions import OVER, Condition, describe_names
+from attngeo.tables.write import write_table
 
 from .messages import describe_error, say
 from .outputs import Verbosity
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 # The exit code if a condition is true.
 CHECK_FAILED = 1
+# Of the table of checks.
+COLUMNS = ("check", "model", "stack", "values", "fails_if")
 
 
 def condition_option(example: str, columns: Collection[str] | None = None) -> Any:
@@ -40,16 +44,28 @@ def require_clear(condition: Condition, *, per_head: bool) -> None:
 
 
 def check_conditions(
-    conditions: list[Condition], frames: list[pd.DataFrame], baseline: pd.DataFrame | None, verbosity: Verbosity
+    conditions: list[Condition],
+    frames: list[pd.DataFrame],
+    baseline: pd.DataFrame | None,
+    verbosity: Verbosity,
+    path: Path | None = None,
 ) -> list[str]:
-    """The checks that fail, one line each. Notes those that pass on stderr."""
+    """The checks that fail, one line each. Notes those that pass on stderr.
+
+    frames: at least one. path: of a table of all checks; None for no table.
+    """
     complaints = []
+    rows = []
     for condition, frame in product(conditions, frames):
         for check in condition.outcomes(frame, baseline):
             if check.failed:
                 complaints.append(check.verdict)
             else:
                 verbosity.note(check.verdict)
+            verdict = "failed" if check.failed else "passed"
+            rows.append((verdict, check.model, check.stack, check.reason, check.expression))
+    if path is not None:
+        write_table(type(frames[0])(rows, columns=[*COLUMNS]), path)
     return complaints
 
 

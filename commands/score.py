@@ -73,6 +73,16 @@ Baseline = Annotated[
         hidden=True,
     ),
 ]
+Checks = Annotated[
+    Path | None,
+    typer.Option(
+        "--checks",
+        metavar="FILE",
+        help="Write the checks of --fail-if to a .csv .json .jsonl .parquet .md .tex or .html file",
+        rich_help_panel=RESULTS,
+        hidden=True,
+    ),
+]
 Verify = Annotated[
     bool,
     typer.Option(
@@ -95,6 +105,7 @@ def score(
     plot: Plots = None,
     fail_if: Conditions = None,
     baseline: Baseline = None,
+    checks: Checks = None,
     verify: Verify = False,
     hub: HubAccess,
     results: ResultOptions,
@@ -119,13 +130,15 @@ def score(
     """
     read = [models_file, baseline, options.config, *(split_adapter_weight(text)[0] for text in options.adapter)]
     figures = plot or []
-    outputs.check(*read, figures=figures)
+    outputs.check(*read, more=[checks], figures=figures)
     conditions = _parse_conditions(fail_if or [], baseline, per_head=options.per_head)
+    if checks is not None and not conditions:
+        raise UsageError("--checks is the table of conditions; add --fail-if")
     earlier = None if baseline is None else read_results(baseline, IDENTITY, "attngeo score", numbers=number_columns())
     selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
     _refuse_contradictions(options, conditions, selection, verify=verify)
     listed = list_all(models, models_file, hub, command="score")
-    outputs.check(*listed, figures=figures)
+    outputs.check(*listed, more=[checks], figures=figures)
     alone = len(listed) == 1
     session = Session(hub=hub, study=study, results=results)
     with Bar("score", verbosity) as bar:
@@ -153,7 +166,7 @@ def score(
             figure = attngeo.plot("heatmap", frames)
             for path in figures:
                 attngeo.save_figure(figure, path)
-        complaints += check_conditions(conditions, frames, earlier, verbosity)
+        complaints += check_conditions(conditions, frames, earlier, verbosity, checks)
         complaints += disagreements
         for text in notes:
             verbosity.note(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from support.messages import assert_states
+from support.planted import plant, read_notes
 
 import attngeo
 
@@ -24,9 +26,10 @@ MOST_BYTES = 60_100
 
 
 class Step(NamedTuple):
-    """A finished step: its exit code, what it printed, and its outputs."""
+    """A finished step: its exit code, what it printed, the lines that a runner does not obey, and its outputs."""
 
     code: int
+    printed: str
     log: str
     outputs: dict[str, str]
     summary: str
@@ -34,9 +37,11 @@ class Step(NamedTuple):
 
 @pytest.fixture
 def run_action(tmp_path: Path) -> Callable[..., Step]:
-    """Runs the action with some inputs in tmp_path."""
+    """Runs the action with some inputs in tmp_path, whose files of Python it does not execute."""
     if shutil.which("bash") is None:
         pytest.skip("bash is missing (apt install bash)")
+    notes = tmp_path / "notes"
+    plant(notes, tmp_path)
     python = tmp_path / "runner/attngeo/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -57,11 +62,27 @@ def run_action(tmp_path: Path) -> Callable[..., Step]:
             environment[name] = given[match[1]]
         command = ["bash", "-e", "-o", "pipefail", "-c", step["run"]]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert read_notes(notes) == []
         written = files["GITHUB_OUTPUT"].read_text("utf-8") if files["GITHUB_OUTPUT"].is_file() else ""
         summary = files["GITHUB_STEP_SUMMARY"].read_text("utf-8") if written else ""
-        return Step(done.returncode, done.stdout + done.stderr, read_outputs(written), summary)
+        return Step(done.returncode, done.stdout, read_log(done.stdout) + done.stderr, read_outputs(written), summary)
 
     return run
+
+
+def read_log(text: str) -> str:
+    """The lines of a log without commands for the runner, which stop it from obeying others."""
+    shown = []
+    end = None
+    for line in text.splitlines(keepends=True):
+        if end is None and line.startswith("::stop-commands::"):
+            end = f"::{line.strip().rpartition('::')[2]}::"
+        elif line.strip() == end:
+            end = None
+        else:
+            assert end is not None or not line.startswith("::")
+            shown.append(line)
+    return "".join(shown)
 
 
 def read_outputs(text: str) -> dict[str, str]:
@@ -77,11 +98,16 @@ def read_outputs(text: str) -> dict[str, str]:
     return outputs
 
 
+def list_checks(summary: str, verdict: str) -> list[str]:
+    """The rows of the checks with this verdict."""
+    return re.findall(rf"^\| {verdict} +\| .*", summary, re.MULTILINE)
+
+
 def test_models_are_checked(run_action: Callable[..., Step], tmp_path: Path) -> None:
     inputs = {"models": "demo:encoder\n\ndemo:decoder\n", "fail_if": "symmetry.median < -1\nlayers < 1"}
     passed = run_action(**inputs)
     assert (passed.code, passed.outputs["passed"]) == (0, "true"), passed.log
-    assert passed.outputs["summary"].count("- check passed: demo:") == 4
+    assert len(list_checks(passed.outputs["summary"], "passed")) == 4
     assert re.search(r"^\| demo:decoder +\|", passed.outputs["summary"], re.MULTILINE)
     assert passed.summary.strip() == passed.outputs["summary"].strip()
     assert (tmp_path / "attngeo-results/scores.csv").is_file()
@@ -92,10 +118,10 @@ def test_a_failed_check_fails_the_step_and_has_outputs(run_action: Callable[...,
     conditions = "symmetry.median > -1\nsymmetry.median != baseline.symmetry.median"
     failed = run_action(models="demo:encoder", fail_if=conditions, baseline="before.csv", output="a folder")
     assert (failed.code, failed.outputs["passed"]) == (1, "false")
-    checks = [line for line in failed.outputs["summary"].splitlines() if line.startswith("- check")]
-    assert [line.partition(":")[0] for line in checks] == ["- check passed", "- check failed"]
-    assert "baseline" in checks[0]
-    assert "demo:encoder (encoder)" in checks[1]
+    (good,) = list_checks(failed.outputs["summary"], "passed")
+    assert "baseline" in good
+    (bad,) = list_checks(failed.outputs["summary"], "failed")
+    assert [cell.strip() for cell in bad.split("|")[2:4]] == ["demo:encoder", "encoder"]
 
 
 def test_a_recipe_makes_a_page(run_action: Callable[..., Step], tmp_path: Path) -> None:
@@ -111,6 +137,51 @@ def test_a_recipe_makes_a_page(run_action: Callable[..., Step], tmp_path: Path) 
     assert (tmp_path / "page/index.html").is_file()
 
 
+def test_no_name_and_no_file_of_the_workspace_passes_a_check(run_action: Callable[..., Step], tmp_path: Path) -> None:
+    """A model whose name has lines that the runner would obey, and a page that is there before the run."""
+    name = "a\npassed=true\n::set-output name=passed::true"
+    shutil.copytree(ROOT / "attngeo/demos/encoder", tmp_path / name)
+    recipe = f'title = "One"\n[[results]]\nname = "scores"\ncommand = "score"\nmodels = [{json.dumps(f"./{name}")}]\n'
+    check = '[[check]]\nof = "scores"\nfail_if = "layers > 0"\n'
+    (tmp_path / "recipe.toml").write_text(recipe + check)
+    done = run_action(recipe="recipe.toml", output="page")
+    assert (done.code, done.outputs["passed"]) == (1, "false"), done.log
+    assert (tmp_path / "outputs").read_text().count("\npassed=") == 0
+    assert "set-output" in done.outputs["summary"]
+    (tmp_path / "recipe.toml").write_text("title = 1")
+    (tmp_path / "page/report.md").write_text("all checks passed")
+    done = run_action(recipe="recipe.toml", output="page")
+    assert (done.code, done.outputs) == (2, {"passed": "false", "summary": ""}), done.log
+
+
+def test_the_runner_obeys_no_printed_line(run_action: Callable[..., Step]) -> None:
+    """The list of checks is no printed line either."""
+    done = run_action(models="demo:encoder\n./check passed: all", fail_if="layers > 0")
+    assert (done.code, done.outputs["passed"]) == (4, "false")
+    assert not list_checks(done.outputs["summary"], "passed")
+    first, *lines, last = done.printed.splitlines()
+    assert first.removeprefix("::stop-commands::") == last.strip(":")
+    assert "attngeo: ./check passed: all" in "\n".join(lines)
+
+
+def test_the_installation_runs_no_file_of_the_workspace(tmp_path: Path) -> None:
+    """Its commands print their help instead."""
+    notes, runner = tmp_path / "notes", tmp_path / "runner/attngeo/bin"
+    plant(notes, tmp_path)
+    runner.mkdir(parents=True)
+    python = runner / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@" --help\n')
+    python.chmod(0o755)
+    step = ACTION["runs"]["steps"][-2]
+    environment = {"PYTHON": str(python), "RUNNER_TEMP": str(tmp_path / "runner"), "GITHUB_ACTION_PATH": str(ROOT)}
+    command = ["bash", "-e", "-o", "pipefail", "-c", step["run"]]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.lower().count("usage:") == 2
+    assert read_notes(notes) == []
+    assert step["working-directory"] == "${{ runner.temp }}"
+
+
 def test_long_summaries_are_cut_between_rows(run_action: Callable[..., Step]) -> None:
     # Conditions of 400 characters: few of them make a long summary.
     checks = "\n".join(" and ".join([f"symmetry.median < -{number}"] * 16) for number in range(10, 99))
@@ -120,8 +191,8 @@ def test_long_summaries_are_cut_between_rows(run_action: Callable[..., Step]) ->
     assert len(summary.encode()) < MOST_BYTES
     *kept, last = summary.strip().splitlines()
     assert re.fullmatch(r"… and \d+ more lines", last)
-    assert all(line.startswith("- check passed") for line in kept if line)
-    assert len([line for line in kept if line]) + int(re.findall(r"\d+", last)[0]) > 2 * 89
+    assert len(list_checks(summary, "passed")) == len([line for line in kept if line]) - 2  # without the head
+    assert len(list_checks(summary, "passed")) + int(re.findall(r"\d+", last)[0]) > 2 * 89
 
 
 @pytest.mark.parametrize(

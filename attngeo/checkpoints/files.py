@@ -91,7 +91,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="torch.distributed.checkpoint", suffixes=(".distcp",),
-        advice="convert it with python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt",
+        advice="convert it with python -P -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt",
     ),
 )  # fmt: skip
 
@@ -100,8 +100,8 @@ FORMATS: tuple[Format, ...] = (
 OTHER_FOLDERS = (
     (
         "torch.distributed.checkpoint", ("*.distcp", "*/*.distcp"),
-        "convert it with python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt, and give the "
-        "file with $config",
+        "convert it with python -P -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt, and give "
+        "the file with $config",
     ),
     (
         "DeepSpeed", ("mp_rank_*.pt", "*/mp_rank_*.pt"),

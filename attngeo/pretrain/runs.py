@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from attngeo.bounds.children import start_safely
 from attngeo.bounds.small_files import read_small_text
 from attngeo.devices import explain_memory
 from attngeo.embeddings.tokeniser import silence_transformers
@@ -101,7 +102,7 @@ def run(
     folder = Path(folder)
     progress = progress or ignore_progress
     stop = StopOnSignal(lambda: progress(Progress("train", STOPPING)))
-    with lock_folder(folder), silence_transformers(), catch_signals(stop.request):
+    with lock_folder(folder), silence_transformers(), catch_signals(stop.request), start_safely():
         refuse_other_runs(folder, resume=resume)
         if resume:
             options = resume_options(read_settings(folder), dict(options), folder)
@@ -182,8 +183,8 @@ def build_arguments(options: PretrainOptions, folder: Path) -> TrainingArguments
     )
     if arguments.n_gpu > 1:
         raise UsageError(
-            f"there are {arguments.n_gpu} GPUs but one process; start with accelerate launch -m attngeo pretrain, or "
-            "set CUDA_VISIBLE_DEVICES to one of them"
+            f"there are {arguments.n_gpu} GPUs but one process; start with PYTHONSAFEPATH=1 accelerate launch "
+            "-m attngeo pretrain, or set CUDA_VISIBLE_DEVICES to one of them"
         )
     if options.precision == "fp32":
         arguments.mixed_precision = "no"  # overrides accelerate's own configuration

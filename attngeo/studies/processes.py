@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
 from contextlib import closing
 from types import FrameType
 from typing import Any
@@ -72,8 +73,6 @@ def run_in_processes(
     If a process is killed, for example because memory ran out, joblib ends the others, too. The runs that were lost
     fail; those that had not begun are done by new processes. saves: see `run_study`.
     """
-    from concurrent.futures.process import BrokenProcessPool
-
     environment = StudyEnvironment(session)
     left = {task.number: task for task in tasks}
     started: dict[int, StudyTask] = {}
@@ -101,7 +100,7 @@ def run_in_processes(
                     for outcome in outcomes:
                         del started[outcome.number], left[outcome.number]
                         yield outcome
-            except BrokenProcessPool:
+            except BrokenExecutor:
                 for task in list(started.values() or left.values()):
                     del left[task.number]
                     failure = StudyError(
@@ -112,12 +111,21 @@ def run_in_processes(
 
 
 def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
-    """Call `run_elsewhere` in processes. Raises BrokenProcessPool."""
-    from joblib import Parallel, delayed, parallel_config
+    """Call `run_elsewhere` in processes. Raises BrokenExecutor."""
+    from joblib.parallel import LokyBackend, Parallel, delayed, parallel_config
+
+    from attngeo.bounds.children import safe_variables, start_safely
+
+    class SafeBackend(LokyBackend):  # type: ignore[misc]
+        """Starts processes that look for no modules in the working folder."""
+
+        def _prepare_worker_env(self, n_jobs: int) -> dict[str, str]:
+            return {**super()._prepare_worker_env(n_jobs), **safe_variables()}
 
     # joblib gives each process an equal share of the cores, unless OMP_NUM_THREADS says how many threads it has. With
     # one process only, it would start none.
-    with parallel_config("loky", initializer=prepare_process), warnings.catch_warnings():
+    backend = SafeBackend(initializer=prepare_process)
+    with start_safely(), parallel_config(backend), warnings.catch_warnings():
         warnings.filterwarnings("ignore", JOBLIB_WARNINGS, UserWarning)
         parallel = Parallel(
             n_jobs=max(jobs, 2), return_as="generator_unordered", batch_size=1, pre_dispatch=jobs, max_nbytes=None
