@@ -128,6 +128,22 @@ def first_line(error: BaseException) -> str:
     return hide_secrets(line)[:200]
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether this is a panic of a library in Rust, such as `tokenizers`. Its class is no Exception, and is private."""
+    return type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def contain_panics() -> Iterator[None]:
+    """Context manager: raises RuntimeError for a panic of a library in Rust, which is no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise RuntimeError(first_line(error)) from None
+
+
 def hide_secrets(text: str) -> str:
     """The text without credentials and queries in its network addresses.
 
@@ -192,7 +208,7 @@ def require_extra() -> Iterator[None]:
         raise missing_package from None
 
 
-def build_missing_package_error(error: Exception) -> MissingPackageError | None:
+def build_missing_package_error(error: BaseException) -> MissingPackageError | None:
     """The MissingPackageError that explains a failed import. None if `error` is not about a package of an extra."""
     if not isinstance(error, ModuleNotFoundError):
         return None
@@ -317,7 +333,7 @@ class UnexpectedError(CheckpointError):
     """An error of a kind that attngeo does not raise, which is a bug. `__cause__`, if set, is the original error."""
 
     @classmethod
-    def describe(cls, task: str, error: Exception) -> UnexpectedError:
+    def describe(cls, task: str, error: BaseException) -> UnexpectedError:
         """An UnexpectedError whose message describes another error. Does not set its cause.
 
         Args:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from attngeo.errors import AttnGeoError, InterruptedTrainingError, StudyError, UnexpectedError
+from attngeo.errors import AttnGeoError, InterruptedTrainingError, StudyError, UnexpectedError, is_panic
 from attngeo.progress import Progress
 from attngeo.session import Session
 from attngeo.version import __version__
@@ -90,7 +90,9 @@ def run_task(function: Function[Any, Any], task: StudyTask, session: Session, to
         return RunOutcome(task.number, task.name, result, notes=tuple(notes))
     except AttnGeoError as error:
         return RunOutcome(task.number, task.name, failure=error, is_raised=True, notes=tuple(notes))
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         failure = UnexpectedError.describe(task.name, error)
         failure.__cause__ = error
     return RunOutcome(task.number, task.name, failure=failure, notes=tuple(notes))
