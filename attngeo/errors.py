@@ -56,6 +56,8 @@ START_SHARE = 0.6
 # An address on the network. Group 1 is the scheme, group 2 the host and the path. Outside the groups are credentials
 # and the query, which may have a signature.
 ADDRESS = re.compile(r"\b(\w+://)(?:[^\s/@'\"<>]*@)?([^\s?#'\"<>]*)(?:[?#][^\s'\"<>]*)?")
+# How Python begins its message if the system gives it no thread, for want of memory or of processes.
+NO_THREAD = "can't start new thread"
 # Package → the first version of Python for which the index has no wheel of it; its extra leaves it out there.
 WITHOUT_WHEEL = {"gensim": (3, 14)}
 
@@ -131,6 +133,17 @@ def first_line(error: BaseException) -> str:
 def is_panic(error: BaseException) -> bool:
     """Whether this is a panic of a library in Rust, such as `tokenizers`. Its class is no Exception, and is private."""
     return type(error).__name__ == "PanicException"
+
+
+def explain_exhaustion(error: BaseException) -> NotEnoughMemoryError | None:
+    """The error for a lack of memory, or of the thread that a library would have started; None for any other error."""
+    if isinstance(error, MemoryError):
+        lacking = "memory ran out"
+    elif isinstance(error, RuntimeError) and str(error).startswith(NO_THREAD):
+        lacking = "no thread can be started"
+    else:
+        return None
+    return NotEnoughMemoryError(f"{lacking}; end other programs, or allow more memory and processes (see ulimit -a)")
 
 
 @contextmanager

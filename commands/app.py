@@ -24,6 +24,7 @@ from attngeo.errors import (
     ModelUnavailableError,
     OutputError,
     UsageError,
+    explain_exhaustion,
     is_panic,
 )
 
@@ -195,7 +196,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
         return f"{error.filename}: no such file or folder ({error.strerror})", ModelUnavailableError.exit_code
     if isinstance(error, OSError):
         return f"output failed: {error.strerror or error}", OutputError.exit_code
-    return describe_error(error), CheckpointError.exit_code
+    return describe_error(explain_exhaustion(error) or error), CheckpointError.exit_code
 
 
 def _describe_type(error: Any) -> str:
