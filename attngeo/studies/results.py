@@ -32,7 +32,6 @@ from attngeo.bounds.names import list_names
 from attngeo.bounds.small_files import read_small_bytes
 from attngeo.errors import OutputError, UsageError, first_line
 from attngeo.tables.files import atomic_write
-from attngeo.tables.parquet import count_unfolded, read_table
 
 log = logging.getLogger(__name__)
 
@@ -190,6 +189,8 @@ def _write_file(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> No
 
 def _read(path: Path, form: ResultForm) -> Kept | None:
     from pyarrow import parquet
+
+    from attngeo.tables.parquet import count_unfolded, read_table
 
     try:
         source = io.BytesIO(read_small_bytes(path, MOST_BYTES))

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from pyarrow import compute, parquet, types  # type: ignore[import-untyped]
+
 from attngeo.bounds.names import list_names
 from attngeo.errors import first_line
 
@@ -131,14 +133,18 @@ def list_nested(source: IO[bytes]) -> dict[str, str]:
 
     Raises what Arrow raises for a file that is no Parquet.
     """
-    from pyarrow import parquet, types  # type: ignore[import-untyped]
-
     nested = {}
     for field in parquet.read_schema(source):
         if types.is_nested(field.type):
             kind = "records" if types.is_struct(field.type) or types.is_union(field.type) else "lists"
             nested[field.name] = "maps" if types.is_map(field.type) else kind
     return nested
+
+
+def read_shape(source: IO[bytes]) -> tuple[int, int]:
+    """The numbers of rows and of columns that a file states. Raises what Arrow raises for a damaged file."""
+    metadata = parquet.read_metadata(source)
+    return metadata.num_rows, metadata.num_columns
 
 
 def count_unfolded(source: IO[bytes], most: int, *, with_nested: bool = False) -> int:
@@ -153,8 +159,6 @@ def count_unfolded(source: IO[bytes], most: int, *, with_nested: bool = False) -
         ValueError: A page has no header, or there are more than MOST_PAGES.
         Exception: What Arrow raises for a file that is damaged.
     """
-    from pyarrow import parquet, types
-
     nested = list_nested(source)
     file = parquet.ParquetFile(source, pre_buffer=False)
     rows = _count_rows(file.metadata)
@@ -264,8 +268,6 @@ def _read_header(source: IO[bytes], place: int) -> tuple[int, dict[int, int]]:
 
 def _count_texts(source: IO[bytes], names: list[str], most: int) -> int:
     """The bytes of all texts of some columns, each as often as it occurs; counting ends where there are more."""
-    from pyarrow import parquet
-
     # Texts that are repeated stay folded.
     file = parquet.ParquetFile(source, read_dictionary=names, pre_buffer=False)
     nbytes = 0
@@ -278,8 +280,6 @@ def _count_texts(source: IO[bytes], names: list[str], most: int) -> int:
 
 def count_batch(batch: Any) -> int:
     """The bytes of some rows, a pyarrow batch, with each text in place of its number in a list of texts."""
-    from pyarrow import compute, types
-
     nbytes = 0
     for column in batch.columns:
         if types.is_dictionary(column.type) and not types.is_primitive(column.type.value_type):
@@ -295,8 +295,6 @@ def read_table(source: IO[bytes], *, with_nested: bool = False) -> Any:
 
     with_nested: with its nested columns. Raises what Arrow raises for a damaged file, and for a text that is not UTF-8.
     """
-    from pyarrow import parquet
-
     nested = list_nested(source)
     file = parquet.ParquetFile(source, pre_buffer=False)
     names = [name for name in file.schema_arrow.names if name not in nested]
@@ -308,8 +306,6 @@ def read_table(source: IO[bytes], *, with_nested: bool = False) -> Any:
 
 def count_objects(table: Any) -> int:
     """The bytes of the Python objects that pandas makes of a pyarrow table: of values that it has no type for."""
-    from pyarrow import types
-
     nbytes = 0
     for column in table.columns:
         kind = column.type

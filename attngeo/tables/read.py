@@ -22,8 +22,7 @@ from attngeo.bounds.small_files import (
     require_regular_file,
 )
 from attngeo.choices import advise
-from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
-from attngeo.tables.parquet import COPIES, count_objects, count_unfolded, list_nested, make_frame, read_table
+from attngeo.errors import DataError, DataUnavailableError, NotEnoughMemoryError, UsageError, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -284,46 +283,31 @@ def read_parquet(path: Path) -> pd.DataFrame:
     of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_VALUES values when it is unfolded;
     NotEnoughMemoryError if it does not fit.
     """
+    from attngeo.tables import parquet
+
     source = io.BytesIO(read_small_bytes(path, MOST_RESULTS_BYTES))
     try:
-        nbytes = _check_size(source)
-    except OSError:
+        for name, kind in parquet.list_nested(source).items():
+            raise ValueError(f"column {name!r:.60} holds {kind}, expected one value in each row")
+        _require_values(*parquet.read_shape(source))
+        nbytes = parquet.count_unfolded(source, MOST_RESULTS_BYTES)
+        if nbytes > MOST_RESULTS_BYTES:
+            raise ValueError(f"it unfolds to more than {MOST_RESULTS_BYTES:,} bytes")
+        require_memory(parquet.COPIES * nbytes, f"the table {path}")
+        table = parquet.read_table(source)
+    except (OSError, NotEnoughMemoryError):
         raise
     except Exception as error:  # a damaged file makes Arrow raise errors of many kinds
-        raise ValueError(_describe(error)) from None
-    require_memory(COPIES * nbytes, f"the table {path}")
-    try:
-        table = read_table(source)
-    except Exception as error:
-        raise ValueError(_describe(error)) from None
-    require_memory(count_objects(table), f"the table {path}")
-    return make_frame(table)
-
-
-def _check_size(source: io.BytesIO) -> int:
-    """The bytes of the table in memory. Raises ValueError if it is too large, or has a nested column."""
-    from pyarrow import parquet  # type: ignore[import-untyped]
-
-    for name, kind in list_nested(source).items():
-        raise ValueError(f"column {name!r:.60} holds {kind}, expected one value in each row")
-    metadata = parquet.read_metadata(source)
-    _require_values(metadata.num_rows, metadata.num_columns)
-    nbytes = count_unfolded(source, MOST_RESULTS_BYTES)
-    if nbytes > MOST_RESULTS_BYTES:
-        raise ValueError(f"it unfolds to more than {MOST_RESULTS_BYTES:,} bytes")
-    return nbytes
+        reason = first_line(error)
+        raise ValueError(reason if type(error) is ValueError else f"{type(error).__name__}: {reason}") from None
+    require_memory(parquet.count_objects(table), f"the table {path}")
+    return parquet.make_frame(table)
 
 
 def _require_values(rows: int, columns: int) -> None:
     """Raise ValueError for more than MOST_VALUES cells."""
     if rows * columns > MOST_VALUES:
         raise ValueError(f"it has {rows * columns:,} values, expected at most {MOST_VALUES:,}")
-
-
-def _describe(error: Exception) -> str:
-    """The error of another library, with its class if it is none of attngeo's."""
-    reason = first_line(error)
-    return reason if type(error) is ValueError else f"{type(error).__name__}: {reason}"
 
 
 def count_cells(source: IO[bytes], separator: str = ",") -> tuple[int, int]:
