@@ -56,6 +56,8 @@ START_SHARE = 0.6
 # An address on the network. Group 1 is the scheme, group 2 the host and the path. Outside the groups are credentials
 # and the query, which may have a signature.
 ADDRESS = re.compile(r"\b(\w+://)(?:[^\s/@'\"<>]*@)?([^\s?#'\"<>]*)(?:[?#][^\s'\"<>]*)?")
+# How Python begins its message if the system gives it no thread, for want of memory or of processes.
+NO_THREAD = "can't start new thread"
 # Package → the first version of Python for which the index has no wheel of it; its extra leaves it out there.
 WITHOUT_WHEEL = {"gensim": (3, 14)}
 
@@ -132,6 +134,33 @@ def first_line(error: BaseException) -> str:
     return hide_secrets(line)[:200]
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether this is a panic of a library in Rust, such as `tokenizers`. Its class is no Exception, and is private."""
+    return type(error).__name__ == "PanicException"
+
+
+def explain_exhaustion(error: BaseException) -> NotEnoughMemoryError | None:
+    """The error for a lack of memory, or of the thread that a library would have started; None for any other error."""
+    if isinstance(error, MemoryError):
+        lacking = "memory ran out"
+    elif isinstance(error, RuntimeError) and str(error).startswith(NO_THREAD):
+        lacking = "no thread can be started"
+    else:
+        return None
+    return NotEnoughMemoryError(f"{lacking}; end other programs, or allow more memory and processes (see ulimit -a)")
+
+
+@contextmanager
+def contain_panics() -> Iterator[None]:
+    """Context manager: raises RuntimeError for a panic of a library in Rust, which is no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise RuntimeError(first_line(error)) from None
+
+
 def hide_secrets(text: str) -> str:
     """The text without credentials and queries in its network addresses.
 
@@ -196,7 +225,7 @@ def require_extra() -> Iterator[None]:
         raise missing_package from None
 
 
-def build_missing_package_error(error: Exception) -> MissingPackageError | None:
+def build_missing_package_error(error: BaseException) -> MissingPackageError | None:
     """The MissingPackageError that explains a failed import. None if `error` is not about a package of an extra."""
     if not isinstance(error, ModuleNotFoundError):
         return None
@@ -321,7 +350,7 @@ class UnexpectedError(CheckpointError):
     """An error of a kind that attngeo does not raise, which is a bug. `__cause__`, if set, is the original error."""
 
     @classmethod
-    def describe(cls, task: str, error: Exception) -> UnexpectedError:
+    def describe(cls, task: str, error: BaseException) -> UnexpectedError:
         """An UnexpectedError whose message describes another error. Does not set its cause.
 
         Args:

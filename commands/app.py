@@ -25,6 +25,8 @@ from attngeo.errors import (
     ModelUnavailableError,
     OutputError,
     UsageError,
+    explain_exhaustion,
+    is_panic,
 )
 
 from .help import Command, Group
@@ -163,16 +165,16 @@ def main() -> None:
     try:
         with remember_interrupts():
             code = app(sys.argv[1:] or ["--help"], prog_name="attngeo", standalone_mode=False)
-    except Exception as error:
-        if os.environ.get(TRACEBACK):
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BaseException as error:
+        if os.environ.get(TRACEBACK) or not (isinstance(error, Exception) or is_panic(error)):
             raise
         # An interrupt may turn into another error, for example in an import.
         is_lost = was_interrupted() and not isinstance(error, InterruptedTrainingError)
         text, code = ("interrupted", INTERRUPTED) if is_lost else _explain(error)
         say(text)
         _leave(code)
-    except KeyboardInterrupt:
-        code = INTERRUPTED
     if code == INTERRUPTED:
         say("interrupted")
     _leave(code or 0)
@@ -188,7 +190,7 @@ def _leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _explain(error: Exception) -> tuple[str, int]:
+def _explain(error: BaseException) -> tuple[str, int]:
     """The line that describes an error, and its exit code."""
     if isinstance(error, AttnGeoError):
         return describe_error(error), error.exit_code
@@ -202,7 +204,7 @@ def _explain(error: Exception) -> tuple[str, int]:
         return f"{error.filename}: no such file or folder ({error.strerror})", ModelUnavailableError.exit_code
     if isinstance(error, OSError):
         return f"output failed: {error.strerror or error}", OutputError.exit_code
-    return describe_error(error), CheckpointError.exit_code
+    return describe_error(explain_exhaustion(error) or error), CheckpointError.exit_code
 
 
 def _describe_type(error: Any) -> str:

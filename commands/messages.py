@@ -28,7 +28,7 @@ def say(text: str) -> None:
     sys.stderr.write(f"attngeo: {shorten(printable(text))}\n")
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """The line for an error, with the flags of options; for one that is a bug, with what to do."""
     if isinstance(error, AttnGeoError):
         error.spelling = FLAGS

@@ -50,6 +50,8 @@ from attngeo.errors import (
 
 # The statuses of a server that does not give access.
 REFUSALS = (401, 403)
+# What huggingface_hub raises for an answer of another form than the Hub's, or a commit that leads out of the cache.
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 class Repository:
@@ -209,7 +211,9 @@ class Repository:
             if self.offline:
                 raise NetworkError(f"the revisions of a model are not in the cache, and {self._why_offline}")
             refs = list_repo_refs(self.ref.name)
-        return list(dict.fromkeys(ref.name for ref in (*refs.branches, *refs.tags)))
+            names = [ref.name for ref in (*refs.branches, *refs.tags)]
+            require_texts(names)
+        return list(dict.fromkeys(names))
 
     def list_hashes(self) -> dict[str, str]:
         """The hashes of the files that are beside the weights, by one request; nothing is downloaded.
@@ -230,7 +234,9 @@ class Repository:
         with self._explain_errors():
             entries = list_repo_tree(self.ref.name, folder.rstrip("/") or None, revision=self.revision)
             files = [entry for entry in entries if isinstance(entry, RepoFile)]
-        return {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
+            hashes = {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
+            require_texts([*hashes, *hashes.values()])
+        return hashes
 
     def has(self, file: str) -> bool:
         """Whether the repository (in offline mode: the cache) has `file`. Downloads nothing."""
@@ -335,10 +341,20 @@ class Repository:
                 raise self._explain_absence(error.__cause__ or error) from None
             except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # re-exported from httpx
                 raise self._explain_refusal(error) from None
-            except ValueError as error:  # for example a commit that leads out of the cache
+            except MALFORMED as error:
+                reason = first_line(error)
+                if not isinstance(error, ValueError):  # a KeyError, for example, is the bare name of a field
+                    reason = f"{type(error).__name__}: {reason}"
                 raise NetworkError(
-                    f"{constants.ENDPOINT} does not answer as the Hub does ({first_line(error)}); check HF_ENDPOINT"
+                    f"{constants.ENDPOINT} does not answer as the Hub does ({reason}); check HF_ENDPOINT"
                 ) from None
+
+
+def require_texts(names: list[Any]) -> None:
+    """Raise ValueError if one of the names or hashes that a server states is no text."""
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"a name is {name!r:.60}, expected a text")
 
 
 def folder_of(file: str) -> str:

@@ -1,7 +1,7 @@
 """Patience with servers of the Hub: how long they are waited for, and how many bytes they may send.
 
 huggingface_hub reads until a server ends its answer, and waits as long as one asks it to. The hooks and streams here
-give every request a time-out, every answer a pace and a limit of bytes. Imports no torch.
+give every request a time-out, every answer a pace and a limit of bytes, which are counted unpacked. Imports no torch.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import re
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from huggingface_hub.utils import _http as hub_http, httpx, parse_ratelimit_head
 
 from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES
 from attngeo.checkpoints.files import limit_of
-from attngeo.errors import CorruptCheckpointError, NetworkError, about, hide_secrets
+from attngeo.errors import CorruptCheckpointError, NetworkError, about, first_line, hide_secrets
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,14 @@ MOST_CONNECTIONS = 3
 # The statuses for which huggingface_hub tries again.
 TOO_MANY_REQUESTS = 429
 BUSY = (408, TOO_MANY_REQUESTS, 500, 502, 503, 504)
+# Bytes of all pages of a list of branches, tags or files: ten times those of 8,000 files. In memory, it is up to twenty
+# times as long. A data set may have more files.
+MOST_LISTING_BYTES = 8 << 20
+# Pages of such a list; the Hub puts a thousand files on each.
+MOST_PAGES = 100
+# How an answer may be packed although plain bytes are asked for, and the bytes of it that are unpacked at once.
+PACKINGS = ("gzip", "x-gzip", "deflate")
+UNPACKED_AT_ONCE = 1 << 16
 COMMIT = re.compile("[0-9a-f]{40}")
 # The path of the address of a file of a model; data sets have files of any length.
 FILE = re.compile(r"(?!.*/datasets/)/.+/resolve/[^/]+/(?P<file>.+)")
@@ -58,7 +67,8 @@ def require_answers(subject: str) -> Iterator[ServerRules]:
 
     Raises:
         NetworkError: A server asks for more than LONGEST_WAIT seconds, does not answer, sends almost nothing or more
-            than it has announced, or names a commit or hash that is none.
+            than it has announced, a list of more than MOST_PAGES pages, or packed bytes that it was not asked for, or
+            names a commit or hash that is none.
         CorruptCheckpointError: A file is longer than `limit_of` allows.
     """
     watch_clients()
@@ -167,6 +177,14 @@ class Limit(NamedTuple):
             )
 
 
+@dataclass
+class Count:
+    """What has come of an answer, or of a list on several pages. received: its bytes, unpacked."""
+
+    pages: int = 1
+    received: int = 0
+
+
 def _read_size(response: Any) -> int | None:
     """The bytes of a file that an answer states; None if it states none."""
     stated = response.headers.get("X-Linked-Size") or response.headers.get("Content-Length") or ""
@@ -186,6 +204,8 @@ class ServerRules:
         self.announced: str | None = None
         # Address, that of a file or another one to which the Hub redirects from it → the limit of the content.
         self._limits: dict[str, Limit] = {}
+        # The address of a further page of a list → what has come of that list.
+        self._counts: dict[str, Count] = {}
         self._subject = subject
         self._counts_failures = counts_failures
         self._waited = 0  # seconds
@@ -199,8 +219,7 @@ class ServerRules:
         libraries look into their caches, if connections fail at once, so that another one would, too.
         """
         limit = longest_timeout()
-        if FILE.fullmatch(request.url.path):
-            request.headers["Accept-Encoding"] = "identity"  # the bytes that are counted are those that are written
+        request.headers["Accept-Encoding"] = "identity"  # a few packed bytes may stand for gigabytes
         if not self._counts_failures:
             now = time.monotonic()
             self._unanswered_since = self._unanswered_since or now
@@ -227,7 +246,9 @@ class ServerRules:
         self._unanswered = 0
         server = str(response.url.join("/")).rstrip("/")  # the Hub, or one that has its files
         limit = self._find_limit(response, server)
-        response.stream = _PacedStream(response.stream, Pace(longest_silence(), server), limit)
+        count = self._count_pages(response, server)
+        packing = self._require_unpacked(response, server)
+        response.stream = _PacedStream(response.stream, Pace(longest_silence(), server), limit, count, packing)
         if response.status_code in BUSY:
             self._check_wait(response, server)
         else:
@@ -247,7 +268,7 @@ class ServerRules:
             self.announced = (linked or etag).removeprefix("W/").strip('"')
 
     def _find_limit(self, response: Any, server: str) -> Limit:
-        """What the content of an answer may have. Raises if the answer states that it has more, or is compressed."""
+        """What the content of an answer may have. Raises if the answer states that it has more."""
         if self._counts_failures:
             return Limit()
         if response.is_error:
@@ -259,7 +280,8 @@ class ServerRules:
         if address:
             limit = limit._replace(what=address["file"], most=limit_of(address["file"]))
         elif "/api/" in url.path:
-            limit = Limit(f"the answer of {server}", MOST_INDEX_BYTES)
+            most = MOST_INDEX_BYTES if "/api/datasets/" in url.path else MOST_LISTING_BYTES
+            limit = Limit(f"the answer of {server}", most)
         is_head = response.request.method == "HEAD"
         if is_head or response.is_redirect:
             if is_head and address and limit.most is None:
@@ -268,11 +290,42 @@ class ServerRules:
                 target = url.join(response.headers.get("Location", ""))
                 self._limits[str(url)] = limit
                 self._limits[str(target)] = limit
-            return Limit()
-        if address and response.headers.get("Content-Encoding", "identity") != "identity":
-            raise NetworkError(f"{limit.what} comes compressed from {server}, expected plain bytes; check HF_ENDPOINT")
+                if str(url) in self._counts:
+                    self._counts[str(target)] = self._counts[str(url)]
+            return Limit(f"the redirection of {server}", MOST_BYTES)
         limit.check(size or 0)
         return limit
+
+    def _count_pages(self, response: Any, server: str) -> Count:
+        """What has come of the list of which an answer is a page. Raises NetworkError for too many pages."""
+        count = self._counts.pop(str(response.request.url), Count())
+        following = response.links.get("next", {}).get("url")
+        if following is None or self._counts_failures:
+            return count
+        if count.pages >= MOST_PAGES:
+            raise NetworkError(
+                f"{server} sends a list of more than {MOST_PAGES} pages; give another revision, or a folder"
+            )
+        count.pages += 1
+        with suppress(httpx.InvalidURL):  # which huggingface_hub will say
+            self._counts[str(response.request.url.join(following))] = count
+        return count
+
+    def _require_unpacked(self, response: Any, server: str) -> str:
+        """How an answer is packed, "" if it is not. The HTTP client would unpack it, in memory without a limit.
+
+        Raises NetworkError if a file is packed, or another answer in a way that is not known.
+        """
+        packing = response.headers.get("Content-Encoding", "identity").strip().lower()
+        if packing in ("", "identity") or response.request.method == "HEAD":
+            return ""
+        address = FILE.fullmatch(response.request.url.path)
+        is_known = packing in PACKINGS and not self._counts_failures
+        if response.is_success and (address or not is_known):
+            what = address["file"] if address else "the answer"
+            raise NetworkError(f"{what} comes compressed from {server}, expected plain bytes; check HF_ENDPOINT")
+        del response.headers["Content-Encoding"]
+        return packing if is_known else ""
 
     def _check_wait(self, response: Any, server: str) -> None:
         seconds = read_wait(response)
@@ -289,23 +342,39 @@ class ServerRules:
 
 
 class _PacedStream(httpx.SyncByteStream):
-    """The content of an answer, whose bytes have a pace and a limit."""
+    """The content of an answer, whose bytes have a pace and a limit. packing: one of PACKINGS, or ""."""
 
-    def __init__(self, stream: Any, pace: Pace, limit: Limit) -> None:
+    def __init__(self, stream: Any, pace: Pace, limit: Limit, count: Count, packing: str) -> None:
         self._stream = stream
         self._pace = pace
         self._limit = limit
+        self._count = count
+        self._packing = packing
 
     def __iter__(self) -> Iterator[bytes]:
-        received = 0
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32) if self._packing else None  # gzip, or zlib, by its header
         for block in self._stream:
-            received += len(block)
-            self._limit.check(received)
-            yield block
+            for part in [block] if unpacker is None else _unpack(unpacker, block, self._packing):
+                self._count.received += len(part)
+                self._limit.check(self._count.received)
+                yield part
             self._pace.count(len(block))
 
     def close(self) -> None:
         self._stream.close()
+
+
+def _unpack(unpacker: Any, block: bytes, packing: str) -> Iterator[bytes]:
+    """The content of some packed bytes, a little at a time. Raises NetworkError if they are not packed so."""
+    while block:
+        try:
+            yield unpacker.decompress(block, UNPACKED_AT_ONCE)
+        except zlib.error as error:
+            raise NetworkError(
+                f"{constants.ENDPOINT} does not answer as the Hub does ({packing}: {first_line(error)}); check "
+                "HF_ENDPOINT"
+            ) from None
+        block = unpacker.unconsumed_tail
 
 
 class Pace:

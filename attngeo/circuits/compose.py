@@ -15,13 +15,18 @@ from attngeo.circuits.compose_options import COLUMNS, KINDS, ComposeOptions
 from attngeo.circuits.composing import Record, compose_model
 from attngeo.keywords import takes
 from attngeo.progress import ProgressCallback
-from attngeo.scores.score import describe_result, find_record, load_kept
+from attngeo.scores.score import KEPT_FORM, describe_result, find_record, load_kept
 from attngeo.session import ResultOptions, Session
 from attngeo.studies.results import Kept
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# The form of the records that are kept.
+COMPOSITION_FORM = KEPT_FORM._replace(
+    lists=("composition", "z"),
+    columns=("kind", "is_possible", "from_route", "to_route", "from_heads", "to_heads", "composition", "z"),
+)
 # The share of impossible pairs that lies below the threshold.
 QUANTILE = 0.999
 
@@ -83,11 +88,18 @@ def compose(  # noqa: D417 - the keywords are those of a session
 
 def compose_heads(model: Model, options: ComposeOptions, session: Session) -> pd.DataFrame:
     """The table of compositions of one model: `compose` with a session."""
-    identity, record = find_record("compositions", model, options, session)
+    identity, record = find_record("compositions", model, options, session, COMPOSITION_FORM)
     kept = load_kept(record, "compositions", session)
-    if kept is None:
+    if kept is None or not all(map(_is_sound, kept.rows)):
         kept = compose_model(model if identity is None else identity.ref, options, session, record)
     return _build_frame(kept, describe_result("Composition of heads", kept, options, identity))
+
+
+def _is_sound(record: Record) -> bool:
+    """Whether a record that was kept has a known kind, and a value for each pair of heads."""
+    pairs = (record["from_heads"] or 0) * (record["to_heads"] or 0)
+    lengths = {len(record[name] or ()) for name in ("composition", "z")}
+    return record["kind"] in KINDS and lengths == {pairs}
 
 
 def _build_frame(kept: Kept, about: dict[str, Any]) -> pd.DataFrame:

@@ -1,13 +1,13 @@
 """The tokeniser of a checkpoint: its tokens by id, the ids of special tokens, and the tokens of a word.
 
-`tokenizers` reads tokenizer.json. AutoTokenizer of transformers does not: for many families it makes the tokeniser from
-the class of the family, and then loses rules that only the file has. AutoTokenizer reads every other form; it gets a
-local folder, does not use the network and may not run code of the checkpoint.
+`tokenizers` reads tokenizer.json, in a process of its own (see `isolated`). AutoTokenizer of transformers does not: for
+many families it makes the tokeniser from the class of the family, and then loses rules that only the file has.
+AutoTokenizer reads every other form; it gets a local folder, does not use the network and may not run code of the
+checkpoint. What it makes of them, if it is one of `tokenizers`, cuts words in a process of its own, too.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import warnings
@@ -28,7 +28,16 @@ from attngeo.checkpoints.gguf_header import TOKEN_TYPES, TOKENS, VOCABULARY, rea
 from attngeo.checkpoints.store import TensorStore
 from attngeo.checkpoints.tensor_file import RegularFile
 from attngeo.embeddings.embedding import INSIDE_MARK, LEAST_CASED_SHARE, MARKS
-from attngeo.errors import CorruptCheckpointError, NetworkError, UnsupportedModelError, UsageError, about, first_line
+from attngeo.embeddings.isolated import FastTokens, IsolatedTokeniser
+from attngeo.errors import (
+    CorruptCheckpointError,
+    NetworkError,
+    UnsupportedModelError,
+    UsageError,
+    about,
+    contain_panics,
+    first_line,
+)
 
 COMPLETE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
@@ -112,13 +121,14 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
         complete = store.file(COMPLETE)
         if complete is not None:
             try:
-                return _wrap_fast(Tokenizer.from_str(read_small_text(complete, MOST_TOKENISER_BYTES)))
-            except Exception as error:  # tokenizers raises bare Exceptions for what it cannot parse
+                text = read_small_text(complete, MOST_TOKENISER_BYTES)
+            except (OSError, ValueError) as error:
                 raise CorruptCheckpointError(
                     f"{complete.name} is not a readable tokeniser ({first_line(error)}); download it again"
                 ) from None
+            return _isolate(text, complete.name, store.ref)
         if store.format == "GGUF":
-            return _read_gguf(store.folder / store.main_file)
+            return _read_gguf(store.folder / store.main_file, store.ref)
         vocabularies = [path for path in map(store.file, VOCABULARIES) if path is not None]
         if vocabularies:
             return _read_with_transformers(vocabularies, store)
@@ -129,7 +139,7 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
         )
 
 
-def _read_gguf(path: Path) -> Tokeniser:
+def _read_gguf(path: Path, ref: str) -> Tokeniser:
     """The vocabulary in the header of a GGUF file, whose limits were checked when it was opened."""
     if not path.is_file():
         raise UnsupportedModelError(
@@ -146,7 +156,7 @@ def _read_gguf(path: Path) -> Tokeniser:
         return _build_word_piece(tokens, values)
     try:
         # AutoTokenizer would ask for an architecture that it knows.
-        return _load("PreTrainedTokenizerFast", path.parent, gguf_file=path.name)
+        return _load("PreTrainedTokenizerFast", path.parent, ref, gguf_file=path.name)
     except Exception as error:  # anything, such as a KeyError for a file without scores
         reason = f"it lacks {error}" if isinstance(error, KeyError) else first_line(error)
         raise UnsupportedModelError(
@@ -223,7 +233,7 @@ def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tok
         raise UnsupportedModelError(f"its tokeniser is code, which attngeo never runs; {ADVICE}")
     try:
         # Without the last argument, a tokeniser that needs code of its own asks on the terminal.
-        return _load("AutoTokenizer", folder, trust_remote_code=False)
+        return _load("AutoTokenizer", folder, store.ref, trust_remote_code=False)
     except Exception as error:  # the class that transformers chooses may raise anything
         names = ", ".join(path.name for path in vocabularies)
         raise UnsupportedModelError(
@@ -232,13 +242,18 @@ def _read_with_transformers(vocabularies: list[Path], store: TensorStore) -> Tok
         ) from None
 
 
-def _load(loader: str, folder: Path, **more: Any) -> Tokeniser:
-    """The tokeniser that a class of transformers loads from a folder, in silence. It may raise anything."""
+def _load(loader: str, folder: Path, ref: str, **more: Any) -> Tokeniser:
+    """The tokeniser that a class of transformers loads from a folder, in silence. It may raise any Exception."""
     import transformers
 
-    with silence_transformers(logging.CRITICAL), warnings.catch_warnings():
+    with silence_transformers(logging.CRITICAL), warnings.catch_warnings(), contain_panics():
         warnings.simplefilter("ignore")
-        return take_tokeniser(getattr(transformers, loader).from_pretrained(folder, local_files_only=True, **more))
+        loaded = getattr(transformers, loader).from_pretrained(folder, local_files_only=True, **more)
+        library = getattr(loaded, "backend_tokenizer", None)
+        if library is None:  # it is written in Python
+            return take_tokeniser(loaded)
+        text = library.to_str()
+    return _isolate(text, "its tokeniser", ref)
 
 
 def _explain(error: Exception, vocabularies: list[Path]) -> str:
@@ -252,32 +267,15 @@ def _explain(error: Exception, vocabularies: list[Path]) -> str:
 
 
 def _wrap_fast(tokenizer: Any) -> Tokeniser:
-    """A tokeniser of `tokenizers`; its truncation and padding are switched off."""
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    added = tokenizer.get_added_tokens_decoder()
-    tokens = {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}
-    special = {number for number, token in added.items() if token.special}
-    unknown = getattr(tokenizer.model, "unk_token", None)
-    if unknown is not None:
-        special.add(tokenizer.token_to_id(unknown))
-    else:  # a Unigram model has a number instead, which only its JSON tells
-        special.add(json.loads(tokenizer.to_str())["model"].get("unk_id"))
-    special.discard(None)  # the model has no unknown token, or only its name
+    """A tokeniser of `tokenizers` in this process, for one that the user or attngeo has made."""
+    fast = FastTokens(tokenizer)
+    return Tokeniser(fast.tokens, fast.special, fast.added, fast.encode)
 
-    def encode(text: str) -> list[int]:
-        try:
-            encoding = tokenizer.encode(text, add_special_tokens=False)
-        except Exception:  # what the library raises, bare, if a model without an unknown token meets one
-            return []
-        covered: set[int] = set()
-        for start, stop in encoding.offsets:
-            covered.update(range(start, stop))
-        # A BPE without an unknown token drops what it does not know.
-        is_complete = all(position in covered for position, letter in enumerate(text) if letter.isalnum())
-        return list(encoding.ids) if is_complete else []
 
-    return Tokeniser(tokens, frozenset(special), frozenset(added), encode)
+def _isolate(text: str, file: str, ref: str) -> Tokeniser:
+    """The tokeniser of a tokenizer.json that came with a checkpoint. text: the content of the file. file: its name."""
+    isolated = IsolatedTokeniser(text, file, ref)
+    return Tokeniser(isolated.tokens, isolated.special, isolated.added, isolated.encode)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from torch.utils.data import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from attngeo.errors import DataError, UsageError
+from attngeo.errors import DataError, UsageError, first_line, is_panic
 from attngeo.pretrain.initialisation import check_init, initialise
 from attngeo.pretrain.models import build_model, check_length, configure_text, read_config
 from attngeo.pretrain.options import TextPretrainOptions
@@ -250,7 +250,16 @@ def make_encoder(tokeniser: PreTrainedTokenizerBase, length: int, *, pack: bool)
 
 
 def _encode(tokeniser: Any, arguments: dict[str, Any], end: list[int], texts: list[str]) -> list[np.ndarray]:
-    return [np.array([*ids, *end], dtype=np.int32) for ids in tokeniser(texts, **arguments)["input_ids"]]
+    try:
+        encoded = tokeniser(texts, **arguments)["input_ids"]
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise DataError(
+            f"the tokenizer {tokeniser.name_or_path} fails on the text ({first_line(error)}); give another $tokenizer",
+            "tokenizer",
+        ) from None
+    return [np.array([*ids, *end], dtype=np.int32) for ids in encoded]
 
 
 @dataclass(frozen=True)

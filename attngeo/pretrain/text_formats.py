@@ -21,9 +21,14 @@ from functools import partial
 from pathlib import PurePath
 from typing import IO, Any
 
+import pyarrow  # type: ignore[import-untyped]
+from pyarrow import parquet
+
+from attngeo.bounds.machine import require_memory
 from attngeo.bounds.names import list_names
 from attngeo.errors import DataError
-from attngeo.tables.read import HEAD_BYTES, find_text_problem
+from attngeo.tables.parquet import count_batch
+from attngeo.tables.read import HEAD_BYTES, JSON_FACTOR, find_text_problem
 
 # One row of a table: column name → value.
 Row = Mapping[str, Any]
@@ -31,6 +36,11 @@ Row = Mapping[str, Any]
 Reader = Callable[[IO[bytes], str], Iterator[Row]]
 # Rows of a Parquet file that are decoded at once.
 PARQUET_ROWS = 100
+# Characters of one line, or of one document in a table: a thousand times a long one. Those of a list in one file. Bytes
+# of so many rows of a Parquet file.
+MOST_CHARACTERS = 100_000_000
+MOST_LIST_CHARACTERS = 250_000_000
+MOST_ROWS_BYTES = 500_000_000
 # Rows of a table by which its columns are classified, and rows of a table of `datasets` that are read at once.
 TABLE_ROWS = 100
 NUMBER = re.compile(r"\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*")
@@ -38,7 +48,7 @@ NUMBER = re.compile(r"\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*")
 
 def _read_lines(file: IO[bytes], _column: str) -> Iterator[Row]:
     with io.TextIOWrapper(file, "utf-8-sig") as text:
-        for number, line in enumerate(text, 1):
+        for number, line in enumerate(_limit_lines(text), 1):
             if "\0" in line:
                 raise ValueError(f"line {number} has a NUL character, expected text")
             yield {"text": line.rstrip("\n")}
@@ -48,7 +58,7 @@ def _read_json(file: Any, _column: str) -> Iterator[Row]:
     """One object or string on each line, or one list of them in the whole file."""
     is_list = file.peek(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
     with io.TextIOWrapper(file, "utf-8-sig") as text:
-        values = json.load(text) if is_list else _parse_lines(text)
+        values = _parse_list(text) if is_list else _parse_lines(_limit_lines(text))
         for number, value in enumerate(values, 1):
             if isinstance(value, str):
                 yield {"text": value}
@@ -57,6 +67,27 @@ def _read_json(file: Any, _column: str) -> Iterator[Row]:
             else:
                 unit = "item" if is_list else "line"
                 raise ValueError(f"{unit} {number}: expected an object or a string, got a {type(value).__name__}")
+
+
+def _limit_lines(text: IO[str]) -> Iterator[str]:
+    """The lines of a text. Raises ValueError for one that is longer than MOST_CHARACTERS, as in a packed file."""
+    number = 0
+    while line := text.readline(MOST_CHARACTERS + 1):
+        number += 1
+        if len(line) > MOST_CHARACTERS:
+            raise ValueError(f"line {number} has more than {MOST_CHARACTERS:,} characters")
+        yield line
+
+
+def _parse_list(text: IO[str]) -> Any:
+    """The values of one list of JSON. Raises ValueError if it has more than MOST_LIST_CHARACTERS."""
+    content = text.read(MOST_LIST_CHARACTERS + 1)
+    if len(content) > MOST_LIST_CHARACTERS:
+        raise ValueError(
+            f"the list has more than {MOST_LIST_CHARACTERS:,} characters; write one object on each line instead"
+        )
+    require_memory(JSON_FACTOR * len(content), "the list in the file")
+    return json.loads(content)
 
 
 def _parse_lines(lines: Iterable[str]) -> Iterator[Any]:
@@ -76,9 +107,9 @@ def _read_csv(file: Any, _column: str, delimiter: str = ",") -> Iterator[Row]:
     problem = find_text_problem(file.peek(HEAD_BYTES), delimiter)
     if problem:
         raise ValueError(problem)
-    csv.field_size_limit(2**31 - 1)  # a document may be longer than the default limit of 128 kB
+    csv.field_size_limit(MOST_CHARACTERS)  # a document may be longer than the default limit of 128 kB
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        lines = csv.reader(text, delimiter=delimiter, strict=True)
+        lines = csv.reader(_limit_lines(text), delimiter=delimiter, strict=True)
         try:
             header = next(lines, [])
             for values in filter(None, lines):
@@ -90,18 +121,18 @@ def _read_csv(file: Any, _column: str, delimiter: str = ",") -> Iterator[Row]:
 
 
 def _read_parquet(file: IO[bytes], column: str) -> Iterator[Row]:
-    from pyarrow import parquet  # type: ignore[import-untyped]
-
-    table = parquet.ParquetFile(file)
-    if column and column not in table.schema_arrow.names:
-        raise ValueError(f"it has no column {column!r}, its columns are {list_names(table.schema_arrow.names)}")
+    names = parquet.read_schema(file).names
+    if column and column not in names:
+        raise ValueError(f"it has no column {column!r}, its columns are {list_names(names)}")
+    # Texts that are repeated stay folded until they are counted.
+    table = parquet.ParquetFile(file, read_dictionary=names)
     for batch in table.iter_batches(PARQUET_ROWS, columns=[column] if column else None):
+        if count_batch(batch) > MOST_ROWS_BYTES:
+            raise ValueError(f"{PARQUET_ROWS} rows unfold to more than {MOST_ROWS_BYTES:,} bytes")
         yield from batch.to_pylist()
 
 
 def _open_zstandard(file: IO[bytes]) -> Any:
-    import pyarrow
-
     return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 import sys
 from collections import Counter
 from itertools import islice
@@ -13,7 +14,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from attngeo.checkpoints.patience import require_answers
 from attngeo.choices import Objective
-from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
+from attngeo.embeddings.isolated import IsolatedTokeniser
+from attngeo.errors import DataError, DataUnavailableError, UsageError, contain_panics, first_line
 from attngeo.pretrain.references import parse_tokeniser
 from attngeo.pretrain.text_source import TextSource, silence_libraries
 
@@ -28,6 +30,9 @@ SPECIAL: dict[str, Any] = {
 MOST_BATCHES = 100
 # Characters in the vocabulary at most, as in the trainer of BERT's vocabulary in `tokenizers`.
 MOST_CHARACTERS = 1000
+
+# Letters that a tokeniser cuts before it gets a text: rules that make millions of one would take all memory.
+PROBE = f"{string.printable} é ß 日 क"
 
 
 def prepare_tokeniser(
@@ -62,9 +67,13 @@ def load_tokeniser(reference: str) -> PreTrainedTokenizerBase:
     """The tokeniser of a folder or of the Hub. Raises DataUnavailableError, DataError or UsageError."""
     ref = parse_tokeniser(reference)
     try:
-        with silence_libraries(), require_answers(reference):
+        with silence_libraries(), require_answers(reference), contain_panics():
             # Without the last argument, transformers asks on the terminal whether it may run a tokeniser's own code.
-            return AutoTokenizer.from_pretrained(ref.name, revision=ref.revision or "main", trust_remote_code=False)
+            tokeniser = AutoTokenizer.from_pretrained(
+                ref.name, revision=ref.revision or "main", trust_remote_code=False
+            )
+        _try_out(tokeniser, reference)
+        return tokeniser
     except Exception as error:
         reason = first_line(error)
         if ref.kind == "folder":
@@ -73,6 +82,13 @@ def load_tokeniser(reference: str) -> PreTrainedTokenizerBase:
             f"tokenizer {reference} cannot be loaded ({reason}); give a folder or Hub id, or $tokenizer train",
             "tokenizer",
         ) from error
+
+
+def _try_out(tokeniser: Any, reference: str) -> None:
+    """Cut a few letters in a process with limits. Raises CorruptCheckpointError if that takes too much."""
+    library = getattr(tokeniser, "backend_tokenizer", None)
+    if library is not None:
+        IsolatedTokeniser(library.to_str(), "its tokenizer", reference).encode(PROBE)
 
 
 def train_wordpieces(text: TextSource, vocab_size: int) -> PreTrainedTokenizerFast:

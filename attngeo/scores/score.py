@@ -25,13 +25,25 @@ from attngeo.scores.spec import SPREADS, score_names, z_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
 from attngeo.studies.models import expand_models, name_model
-from attngeo.studies.results import Kept, ResultRecord, locate_record
+from attngeo.studies.results import Kept, ResultForm, ResultRecord, locate_record
 from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
 from attngeo.studies.run import require_all
 
 if TYPE_CHECKING:
     import pandas as pd
 
+# The form of the rows that are kept: of scores, and of all that is found in the same way.
+KEPT_FORM = ResultForm(
+    texts=(
+        "model", "other", "candidate", "revision", "model_type", "format", "circuit", "stack", "layers", "kind",
+        "from_route", "to_route", "from_stack", "to_stack", "note",
+    ),
+    whole=(
+        "parameters", "layer", "head", "key_head", "d_model", "head_dim", "peak", "from_layer", "to_layer",
+        "from_heads", "to_heads",
+    ),
+    about=("made", "model", "device"),
+)  # fmt: skip
 INTEGERS = ("layer", "head", "key_head", "d_model", "head_dim", "parameters")
 # What the results of a content with some options depend on besides: the code, as it is when it is imported, and torch.
 VERSION = describe_code("torch")
@@ -128,11 +140,16 @@ def score_model(model: Model, session: Session, *, options: ScoreOptions) -> pd.
 
 
 def find_record(
-    kind: str, model: Model, options: ScoreOptions | SourceOptions, session: Session
+    kind: str,
+    model: Model,
+    options: ScoreOptions | SourceOptions,
+    session: Session,
+    form: ResultForm = KEPT_FORM,
 ) -> tuple[Identity | None, ResultRecord | None]:
     """The identity of a model, and the record of what is kept about it; None each if it has none, or nothing is kept.
 
-    kind: of results. Raises ModelUnavailableError for a model, an adapter or a configuration that cannot be found.
+    kind: of results. form: of their rows. Raises ModelUnavailableError for a model, an adapter or a configuration that
+    cannot be found.
     """
     require_model(model, options.adapter, options.config)
     identity = None
@@ -142,7 +159,9 @@ def find_record(
         return None, None
     content = {"content": identity.content, "version": VERSION}
     chosen = dict(options.replace(memory=None))  # no number depends on it
-    record = locate_record(kind, content | {"options": chosen}, is_current=identity.is_current, about=content)
+    record = locate_record(
+        kind, content | {"options": chosen}, is_current=identity.is_current, about=content, form=form
+    )
     return identity, record
 
 
@@ -162,6 +181,7 @@ def find_pair_record(
         content | {"options": dict(options)},
         is_current=lambda: first.is_current() and other.is_current(),
         about=content,
+        form=KEPT_FORM,
     )
     return (first, other), record
 

@@ -114,11 +114,15 @@ def is_glob(text: str) -> bool:
     return bool(HUB_ID.fullmatch(name) and GLOB.search(revision)) and not local_path(text).exists()
 
 
-def natural_order(text: str) -> list[tuple[int, str]]:
-    """A key to sort names by, in which numbers are compared as numbers.
+def natural_order(text: str) -> list[tuple[int, str, str]]:
+    """A key to sort names by, in which numbers are compared as numbers, of any length.
 
     >>> sorted(["step10", "step2", "main", "step2-tokens4B"], key=natural_order)
     ['main', 'step2', 'step2-tokens4B', 'step10']
     """
-    parts = DIGITS.split(text)
-    return [(int(part) if i % 2 else -1, part) for i, part in enumerate(parts)]
+    key = []
+    for place, part in enumerate(DIGITS.split(text)):
+        number = part.lstrip("0")
+        # Of two numbers without zeros before them, the longer one is larger.
+        key.append((len(number), number, part) if place % 2 else (-1, "", part))
+    return key

@@ -17,7 +17,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from platformdirs import user_cache_path
 
+from attngeo.bounds.names import list_names
 from attngeo.bounds.small_files import read_small_bytes
 from attngeo.errors import OutputError, UsageError, first_line
 from attngeo.tables.files import atomic_write
@@ -39,6 +40,13 @@ RESULT, PARTS = ".parquet", ".parts"
 ABOUT, CHECKSUM = b"attngeo", b"attngeo.sha256"
 # Ten times those of the largest models, with a row for each of their heads.
 MOST_ROWS, MOST_BYTES = 1_000_000, 100_000_000
+# Bytes of the table that a file stands for.
+MOST_UNFOLDED = 500_000_000
+# Entries of what is said about a result, if it has them, and their types. "made" is always there.
+ABOUT_TYPES: Mapping[str, type] = {
+    "made": str, "model": str, "other": str, "device": str, "layers": int, "layers_read": int, "readings": int,
+    "skipped": dict, "other_skipped": dict, "options": dict, "content": dict, "other_content": dict, "version": dict,
+}  # fmt: skip
 # The variable that names another folder than the platform's; it is empty to keep nothing.
 VARIABLE = "ATTNGEO_CACHE"
 # Nothing else is removed from the folder, which is one that the user names.
@@ -52,6 +60,23 @@ class Kept(NamedTuple):
 
     rows: list[dict[str, Any]]
     about: dict[str, Any]
+
+
+class ResultForm(NamedTuple):
+    """The form of the rows of a kind of results, and of what is said about them; a file of another form is damaged.
+
+    texts, whole, lists: columns of texts, of whole numbers, and of lists of numbers, if there are such columns. All
+    others hold numbers, or yes and no. about: entries that are texts, and are there. columns: those that are there.
+    """
+
+    texts: Collection[str] = ()
+    whole: Collection[str] = ()
+    lists: Collection[str] = ()
+    about: Collection[str] = ("made",)
+    columns: Collection[str] = ()
+
+
+ANY_FORM = ResultForm()
 
 
 def cache_folder() -> Path | None:
@@ -77,18 +102,19 @@ def locate_record(
     *,
     is_current: Callable[[], bool] = lambda: True,
     about: Mapping[str, Any] = MappingProxyType({}),
+    form: ResultForm = ANY_FORM,
 ) -> ResultRecord | None:
     """The record of the result of a kind that depends on these names, texts and numbers; the result may be missing.
 
     is_current: whether they are true when a part is finished. If not, nothing is kept. about: is kept with each part
-    and with the result, beside what is said about them. Returns None if nothing is to be kept.
+    and with the result, beside what is said about them. form: of the rows. Returns None if nothing is to be kept.
     """
     folder = cache_folder()
     if folder is None:
         return None
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
     path = folder / kind / key
-    return ResultRecord(path.with_suffix(RESULT), path.with_suffix(PARTS), is_current, about)
+    return ResultRecord(path.with_suffix(RESULT), path.with_suffix(PARTS), is_current, about, form)
 
 
 @dataclass(eq=False)
@@ -103,15 +129,17 @@ class ResultRecord:
     folder: Path
     is_current: Callable[[], bool]
     about: Mapping[str, Any]
+    form: ResultForm = ANY_FORM
     is_broken: bool = False
 
     def load(self) -> Kept | None:
         """The result; None if it is missing."""
-        return _read(self.file)
+        return _read(self.file, self.form)
 
     def load_parts(self, count: int) -> dict[int, Kept]:
         """Those of the parts with numbers below `count` that are finished."""
-        parts = {number: _read(self._part(number)) for number in range(count)}
+        of_part = self.form._replace(about=[name for name in self.form.about if name != "made"])
+        parts = {number: _read(self._part(number), of_part) for number in range(count)}
         return {number: kept for number, kept in parts.items() if kept is not None}
 
     def keep(self, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
@@ -154,24 +182,31 @@ def _write_file(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> No
     names = dict.fromkeys(chain.from_iterable(rows))
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     text = json.dumps(about)
-    table = table.replace_schema_metadata({ABOUT: text, CHECKSUM: _hash(table.to_pylist(), text)})
+    table = table.replace_schema_metadata({ABOUT: text, CHECKSUM: _hash(table.to_pylist(), text, path)})
     with atomic_write(path) as partial:
         parquet.write_table(table, partial)
 
 
-def _read(path: Path) -> Kept | None:
+def _read(path: Path, form: ResultForm) -> Kept | None:
     from pyarrow import parquet
 
+    from attngeo.tables.parquet import count_unfolded, read_table
+
     try:
-        file = parquet.ParquetFile(io.BytesIO(read_small_bytes(path, MOST_BYTES)), pre_buffer=False)
+        source = io.BytesIO(read_small_bytes(path, MOST_BYTES))
+        file = parquet.ParquetFile(source, pre_buffer=False)
         if file.metadata.num_rows > MOST_ROWS:
             raise ValueError("it has too many rows")
-        table = file.read(use_threads=False)  # a thread that starts while Python ends makes Arrow abort
+        text = file.schema_arrow.metadata[ABOUT].decode()
+        about = json.loads(text)
+        _require_form(file.schema_arrow, about, form)
+        if count_unfolded(source, MOST_UNFOLDED, with_nested=True) > MOST_UNFOLDED:
+            raise ValueError("it unfolds to too many bytes")
+        table = read_table(source, with_nested=True)
         rows = table.to_pylist()
-        text = table.schema.metadata[ABOUT].decode()
-        if table.schema.metadata[CHECKSUM].decode() != _hash(rows, text):
+        if table.schema.metadata[CHECKSUM].decode() != _hash(rows, text, path):
             raise ValueError("it has changed since it was written")
-        return Kept(rows, json.loads(text))
+        return Kept(rows, about)
     except FileNotFoundError:
         return None
     except Exception as error:  # a damaged file makes Arrow raise errors of many kinds
@@ -179,8 +214,36 @@ def _read(path: Path) -> Kept | None:
         return None
 
 
-def _hash(rows: list[dict[str, Any]], about: str) -> str:
-    return hashlib.sha256((json.dumps(rows) + about).encode()).hexdigest()
+def _require_form(schema: Any, about: Any, form: ResultForm) -> None:
+    """Raise ValueError if the columns of a table, or what is said about it, have other types than such a result has."""
+    from pyarrow import types
+
+    for field in schema:
+        if field.name in form.lists and types.is_list(field.type):
+            is_right = types.is_floating(field.type.value_type) or types.is_integer(field.type.value_type)
+        elif field.name in form.texts:
+            is_right = types.is_string(field.type)
+        elif field.name in form.whole:
+            is_right = types.is_integer(field.type)
+        else:
+            is_right = types.is_integer(field.type) or types.is_floating(field.type) or types.is_boolean(field.type)
+        if not is_right and not types.is_null(field.type):
+            raise ValueError(f"its column {field.name!r:.60} holds {field.type}")
+    missing = [name for name in form.columns if name not in schema.names]
+    if missing or len({*schema.names}) < len(schema.names):
+        raise ValueError(f"it has the columns {list_names(schema.names)}")
+    if not isinstance(about, dict):
+        raise ValueError(f"it says {about!r:.60} about itself")
+    for name in (*form.about, *ABOUT_TYPES):
+        value = about.get(name)
+        if not isinstance(value, ABOUT_TYPES.get(name, str)) and (name in form.about or name in about):
+            raise ValueError(f"it says {value!r:.60} of its {name}")
+
+
+def _hash(rows: list[dict[str, Any]], about: str, path: Path) -> str:
+    """The checksum of a file: of its content, and of its key, so that no file stands in the place of another."""
+    key = path.stem if path.suffix == RESULT and path.parent.suffix != PARTS else f"{path.parent.stem}/{path.stem}"
+    return hashlib.sha256((json.dumps(rows) + about + key).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

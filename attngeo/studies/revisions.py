@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 # Requests at the same time.
 REQUESTS = 4
+# Revisions of one repository that are compared: each is asked for before the first is read.
+MOST_REVISIONS = 500
 # Groups of equal revisions that a message names at most.
 MOST_GROUPS = 4
 # The hash of each file of a repository at one revision.
@@ -70,11 +72,20 @@ def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions,
         session: its `hub` says how the Hub is asked; its `progress` is called as the revisions are listed.
 
     Raises:
-        UsageError: Revisions have equal weights. The message lists those of the first repository that has some.
+        UsageError: Revisions have equal weights: the message lists those of the first repository that has some. Or
+            there are more than MOST_REVISIONS of one.
     """
     if options.allow_repeats:
         return
-    for refs in _group_by_repository(models):
+    groups_of_refs = _group_by_repository(models)
+    for refs in groups_of_refs:
+        if len(refs) > MOST_REVISIONS:
+            raise UsageError(
+                f"{refs[0].name}: {len(refs):,} revisions, expected at most {MOST_REVISIONS}, because the Hub is asked "
+                "for the files of each before the first is read; give fewer, or $allow_repeats, which asks for none",
+                "allow_repeats",
+            )
+    for refs in groups_of_refs:
         repeated = _find_repeated(refs, session)
         if not repeated:
             continue

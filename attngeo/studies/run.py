@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from attngeo.errors import AttnGeoError, InterruptedTrainingError, StudyError, UnexpectedError
+from attngeo.errors import (
+    AttnGeoError,
+    InterruptedTrainingError,
+    StudyError,
+    UnexpectedError,
+    explain_exhaustion,
+    is_panic,
+)
 from attngeo.progress import Progress
 from attngeo.session import Session
 from attngeo.version import __version__
@@ -90,8 +97,14 @@ def run_task(function: Function[Any, Any], task: StudyTask, session: Session, to
         return RunOutcome(task.number, task.name, result, notes=tuple(notes))
     except AttnGeoError as error:
         return RunOutcome(task.number, task.name, failure=error, is_raised=True, notes=tuple(notes))
-    except Exception as error:
-        failure = UnexpectedError.describe(task.name, error)
+    except BaseException as error:
+        failure: AttnGeoError
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        lacking = explain_exhaustion(error)
+        if lacking is not None:
+            lacking.subject = task.name
+        failure = lacking or UnexpectedError.describe(task.name, error)
         failure.__cause__ = error
     return RunOutcome(task.number, task.name, failure=failure, notes=tuple(notes))
 

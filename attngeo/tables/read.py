@@ -11,12 +11,18 @@ from functools import reduce
 from numbers import Real
 from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from attngeo.bounds.machine import require_memory
 from attngeo.bounds.names import list_names
-from attngeo.bounds.small_files import MOST_RESULTS_BYTES, read_small_bytes, read_small_text
+from attngeo.bounds.small_files import (
+    MOST_RESULTS_BYTES,
+    read_small_bytes,
+    read_small_text,
+    require_regular_file,
+)
 from attngeo.choices import advise
-from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
+from attngeo.errors import DataError, DataUnavailableError, NotEnoughMemoryError, UsageError, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,9 +40,12 @@ LARGEST_EXACT = 2**53
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 # Formats for people, which are not read.
 NOT_READ = (".md", ".tex", ".html", ".tsv", ".xlsx")
-# Rows of a Parquet file that are unfolded at once. Few rows can be long, because a repeated text is stored once.
-PARQUET_ROWS = 1000
 MOST_VALUES = MOST_RESULTS_BYTES // 8
+# Bytes that pandas takes for each cell of a CSV file, beside its text; and that are read at once to count its lines.
+CELL_BYTES = 24
+CHUNK_BYTES = 1 << 20
+# Bytes of memory for each byte of JSON, at most: of an empty list, and its place in a list.
+JSON_FACTOR = 24
 # Bytes at the beginning of a text file that show how it is written.
 HEAD_BYTES = 1 << 16
 # Characters that may part columns.
@@ -73,7 +82,7 @@ def read_results(
     path = require_results(path, made_by)
     try:
         frame = _read_rows(path, path.suffix.lower())
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
         reason = first_line(error)
         raise DataError(f"{path} cannot be read ({reason}); write it again with {made_by}") from error
     return _set_types(require_columns(frame, columns, str(path), made_by), str(path), numbers)
@@ -102,6 +111,8 @@ def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
         problem = find_text_problem(content[:HEAD_BYTES])
         if problem:
             raise ValueError(problem)
+        _require_values(*count_cells(io.BytesIO(content)))
+        require_csv_memory(io.BytesIO(content), path)
         types: Any = dict.fromkeys((*NAMES, *OTHER_TEXTS), "str")
         # In pieces, as pandas reads by default, one text would make texts of the numbers in its piece only.
         frame = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=types, low_memory=False)
@@ -109,12 +120,24 @@ def _read_rows(path: Path, suffix: str) -> pd.DataFrame:
         if not isinstance(frame.index, pd.RangeIndex):
             raise ValueError("a row has more cells than the header has names")
         return frame
+    size = require_regular_file(path, MOST_RESULTS_BYTES)
+    require_memory(JSON_FACTOR * size, f"the table {path}")
     text = read_small_text(path, MOST_RESULTS_BYTES)
     if suffix == ".jsonl":
-        return pd.DataFrame([json.loads(line) for line in text.split("\n") if line.strip()], dtype=object)
-    rows = json.loads(text)
-    if not isinstance(rows, list):
-        raise TypeError(f"expected a list of objects, got {type(rows).__name__}")
+        rows = [json.loads(line) for line in text.split("\n") if line.strip()]
+    else:
+        rows = json.loads(text)
+        if not isinstance(rows, list):
+            raise TypeError(f"expected a list of objects, got {type(rows).__name__}")
+    # Each row has a cell in each column that any row has. One that is a list is refused later, for want of names.
+    names: set[str] = set()
+    longest = 0
+    for row in rows:
+        if isinstance(row, dict):
+            names.update(row)
+        elif isinstance(row, list):
+            longest = max(longest, len(row))
+    _require_values(len(rows), len(names) + longest)
     return pd.DataFrame(rows, dtype=object)
 
 
@@ -155,7 +178,7 @@ def _set_types(frame: pd.DataFrame, path: str, numbers: Collection[str]) -> pd.D
                 columns[name] = _to_texts(values, str(name))
             else:
                 columns[name] = _to_numbers(values, expected)
-        except (ValueError, TypeError, OverflowError) as error:
+        except (ValueError, TypeError, OverflowError, NotImplementedError) as error:  # dates after the year 9999
             raise DataError(f"{path}: column {name}: {first_line(error)}; expected {expected}") from None
     return type(frame)(columns)
 
@@ -257,61 +280,51 @@ def read_parquet(path: Path) -> pd.DataFrame:
     """The table of a Parquet file. Some kilobytes can stand for terabytes, so its size is checked unfolded.
 
     Raises OSError if the file cannot be read, or is no regular file; ValueError if it is no Parquet file, has columns
-    of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_VALUES values when it is unfolded.
+    of lists or records, or more than MOST_RESULTS_BYTES bytes or MOST_VALUES values when it is unfolded;
+    NotEnoughMemoryError if it does not fit.
     """
-    from pyarrow import parquet  # type: ignore[import-untyped]
+    from attngeo.tables import parquet
 
-    content = read_small_bytes(path, MOST_RESULTS_BYTES)
+    source = io.BytesIO(read_small_bytes(path, MOST_RESULTS_BYTES))
     try:
-        names = _check_size(content)
-        # Without threads of Arrow: see studies.results.
-        table = parquet.ParquetFile(io.BytesIO(content), pre_buffer=False).read(use_threads=False)
-        frame: pd.DataFrame = table.to_pandas(use_threads=False)
-        for name in frame.columns:
-            if str(name) not in names:  # the list of columns that pandas keeps in the file has other names
-                raise ValueError(f"it lists column {name!r:.60}, and holds {', '.join(names)!s:.200}")
-        return frame
-    except OSError:
-        raise
-    except Exception as error:  # a damaged file makes Arrow and pandas raise errors of many kinds
-        reason = first_line(error)
-        if type(error) is not ValueError:
-            reason = f"{type(error).__name__}: {reason}"
-        raise ValueError(reason) from None
-
-
-def _check_size(content: bytes) -> list[str]:
-    """The names of its columns. Raises ValueError if the table is too large when it is unfolded, or a text no UTF-8.
-
-    Counts in parts, each forgotten at once.
-    """
-    from pyarrow import parquet
-
-    schema = parquet.read_schema(io.BytesIO(content))
-    # Texts that are repeated stay folded.
-    file = parquet.ParquetFile(io.BytesIO(content), read_dictionary=schema.names, pre_buffer=False)
-    for number, name in enumerate(file.schema.names):
-        if file.schema.column(number).max_repetition_level:
-            raise ValueError(f"column {name!r:.60} holds lists, expected one value in each row")
-    values = file.metadata.num_rows * file.metadata.num_columns
-    if values > MOST_VALUES:
-        raise ValueError(f"it has {values:,} values, expected at most {MOST_VALUES:,}")
-    nbytes = 0
-    for batch in file.iter_batches(PARQUET_ROWS, use_threads=False):
-        batch.validate(full=True)
-        nbytes += sum(_count_unfolded(column) for column in batch.columns)
+        for name, kind in parquet.list_nested(source).items():
+            raise ValueError(f"column {name!r:.60} holds {kind}, expected one value in each row")
+        _require_values(*parquet.read_shape(source))
+        nbytes = parquet.count_unfolded(source, MOST_RESULTS_BYTES)
         if nbytes > MOST_RESULTS_BYTES:
             raise ValueError(f"it unfolds to more than {MOST_RESULTS_BYTES:,} bytes")
-    return list(schema.names)
+        require_memory(parquet.COPIES * nbytes, f"the table {path}")
+        table = parquet.read_table(source)
+    except (OSError, NotEnoughMemoryError):
+        raise
+    except Exception as error:  # a damaged file makes Arrow raise errors of many kinds
+        reason = first_line(error)
+        raise ValueError(reason if type(error) is ValueError else f"{type(error).__name__}: {reason}") from None
+    require_memory(parquet.count_objects(table), f"the table {path}")
+    return parquet.make_frame(table)
 
 
-def _count_unfolded(column: Any) -> int:
-    """The bytes of a pyarrow array with each text in place of its number in a list of texts."""
-    from pyarrow import compute, types
+def _require_values(rows: int, columns: int) -> None:
+    """Raise ValueError for more than MOST_VALUES cells."""
+    if rows * columns > MOST_VALUES:
+        raise ValueError(f"it has {rows * columns:,} values, expected at most {MOST_VALUES:,}")
 
-    if not types.is_dictionary(column.type) or not len(column):
-        return int(column.nbytes)
-    if types.is_primitive(column.type.value_type):
-        return len(column) * int(column.type.value_type.bit_width // 8 + 1)
-    lengths = compute.binary_length(column.dictionary)
-    return int(compute.sum(compute.take(lengths, column.indices)).as_py() or 0)
+
+def count_cells(source: IO[bytes], separator: str = ",") -> tuple[int, int]:
+    """The rows and columns of an open CSV file, at most: short rows are filled, to as many cells as the first has."""
+    columns = source.readline().count(separator.encode()) + 1
+    rows = 0
+    last = b""
+    while chunk := source.read(CHUNK_BYTES):
+        # A line ends in \n, in \r, or in both.
+        rows += chunk.count(b"\n") + chunk.count(b"\r") - chunk.count(b"\r\n")
+        rows -= last == b"\r" and chunk.startswith(b"\n")
+        last = chunk[-1:]
+    return rows + 1, columns
+
+
+def require_csv_memory(source: IO[bytes], path: str | Path, separator: str = ",") -> None:
+    """Raise NotEnoughMemoryError if the table of an open CSV file does not fit in memory, all its cells included."""
+    rows, columns = count_cells(source, separator)
+    require_memory(source.tell() + rows * columns * CELL_BYTES, f"the table {path}")
+    source.seek(0)

@@ -490,7 +490,7 @@ def test_weights_that_are_downloaded_have_their_announced_size(
 
 
 def test_a_list_of_revisions_has_a_budget(here: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "MOST_INDEX_BYTES", 10_000)
+    monkeypatch.setattr(patience, "MOST_LISTING_BYTES", 10_000)
     monkeypatch.setattr(HubHandler, "list_refs", lambda self, _: self.write_endlessly({"X-Repo-Commit": COMMIT}))
     with refuses(CorruptCheckpointError, "org/name", here.url, "10,000 bytes"):
         Repository(ModelRef.parse("org/name"), HubAccess()).list_revisions()

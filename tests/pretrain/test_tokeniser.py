@@ -24,7 +24,7 @@ from support.toy_text import (
     take_rows,
     word_tokeniser,
 )
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from attngeo.errors import DataError, DataUnavailableError, UsageError
@@ -211,3 +211,20 @@ def test_the_default_is_the_tokeniser_that_the_data_set_was_published_with(tmp_p
     assert prepare_tokeniser("", text, 100, "clm").get_vocab() == make_gpt2().get_vocab()
     assert "[MASK]" in prepare_tokeniser("train", text, 100, "clm").get_vocab()
     assert "[MASK]" in prepare_tokeniser("", make_text(["ba"]), 100, "clm").get_vocab()
+
+
+def test_a_tokeniser_whose_rules_take_all_memory_is_refused(tmp_path: Path) -> None:
+    core = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    core.normalizer = normalizers.Sequence([normalizers.Replace(a, b * 1000) for a, b in ("ab", "bc", "cd")])
+    name = save_tokeniser(PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]"), tmp_path)
+    with refuses(DataError, name, "memory"):
+        prepare_tokeniser(name, make_text([]), 1, "clm")
+
+
+def test_a_tokeniser_that_panics_is_an_error_of_it(tmp_path: Path) -> None:
+    core = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex("(x+x+)+y"), "isolated")
+    name = save_tokeniser(PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]"), tmp_path)
+    tokeniser = prepare_tokeniser(name, make_text([]), 1, "clm")
+    with refuses(DataError, name, "retry-limit-in-match", "tokenizer"):
+        make_sequences(["x" * 40], tokeniser, length=4)

@@ -124,6 +124,11 @@ class Hub:
     addresses: Counter[str] = field(default_factory=Counter)
     held: Callable[[Request], bool] = lambda _: False
     closing: threading.Event = field(default_factory=threading.Event)
+    # Path → headers and body of an answer in place of the right one, and how often each path of the API was asked for.
+    answers: dict[str, tuple[dict[str, str], bytes]] = field(default_factory=dict)
+    asked: Counter[str] = field(default_factory=Counter)
+    # The packings that requests accept.
+    accepted: set[str | None] = field(default_factory=set)
     # Repository → branch → its commit, beside main.
     branches: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -164,6 +169,7 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
+        self.hub.accepted.add(self.headers.get("Accept-Encoding"))
         self.hub.busy += 1
         self.hub.busiest = max(self.hub.busiest, self.hub.busy)
         try:
@@ -202,9 +208,9 @@ class Handler(BaseHTTPRequestHandler):
                 return
             self.wfile.write(bytes([byte]))
 
-    def write_endlessly(self, headers: Mapping[str, str]) -> None:
+    def write_endlessly(self, headers: Mapping[str, str], status: int = 200) -> None:
         """Chunks until the client is gone, or a hundred megabytes: `sent` counts them as "endless"."""
-        self.send_response(200)
+        self.send_response(status)
         for name, value in (headers | {"Transfer-Encoding": "chunked"}).items():
             self.send_header(name, value)
         self.end_headers()
@@ -224,7 +230,14 @@ class HubHandler(Handler):
     commit = COMMIT
 
     def answer(self) -> None:
-        address, self.commit, hub = unquote(self.path.partition("?")[0]), COMMIT, self.hub
+        address = unquote(self.path.partition("?")[0])
+        self.hub.asked[address] += 1
+        if address in self.hub.answers:
+            return self.reply(200, *self.hub.answers[address])
+        return self.answer_for(address)
+
+    def answer_for(self, address: str) -> None:
+        self.commit, hub = COMMIT, self.hub
         found = RESOLVE.fullmatch(address)
         if refs := REFS.fullmatch(address):
             return self.list_refs(refs["repo"])

@@ -50,7 +50,10 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
     """
     paths = {TRAINING: path, HELD_OUT: options.validation, TEST: options.test}
     codes = _list_codes(options)
-    train = read_own_table(path, options.missing, codes=[*codes, options.item])
+    values = [*options.families, *options.coordinates, *options.lags]
+    if options.position is not None:
+        values.append(options.position)
+    train = read_own_table(path, options.missing, codes=[*codes, options.item], named=values)
     frames = {TRAINING: train}
     texts = [options.item] if options.item in list_texts(train) else []
     for source, file in ((HELD_OUT, options.validation), (TEST, options.test)):

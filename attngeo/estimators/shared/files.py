@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import logging
 import re
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pyarrow import parquet  # type: ignore[import-untyped]
 
-from attngeo.bounds.machine import require_memory
+from attngeo.bounds.machine import UNCHECKED, available_memory, require_memory
 from attngeo.bounds.small_files import require_regular_file
-from attngeo.errors import TableError, first_line
+from attngeo.errors import AttnGeoError, TableError, first_line
 from attngeo.estimators.shared.cells import WHOLE, read_numbers, show_value
 from attngeo.estimators.shared.paths import SEPARATORS, read_header, require_table, require_text
+from attngeo.tables.parquet import COPIES, count_objects, count_unfolded, list_nested, make_frame, read_table
+from attngeo.tables.read import require_csv_memory
 
 log = logging.getLogger(__name__)
 
@@ -43,29 +45,39 @@ UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)?")
 
 
 def read_own_table(
-    path: str | Path, missing: Iterable[str] | None = None, texts: Iterable[str] = (), codes: Iterable[str] = ()
+    path: str | Path,
+    missing: Iterable[str] | None = None,
+    texts: Iterable[str] = (),
+    codes: Iterable[str] = (),
+    named: Iterable[str] = (),
 ) -> pd.DataFrame:
     """The rows of a .csv, .tsv or .parquet file whose first line names the columns.
+
+    A column of a Parquet file that holds lists, records or maps is left out, with a warning in the log.
 
     Args:
         path: the file.
         missing: texts that are missing cells, beside empty ones, in place of MISSING_TEXTS.
         texts: columns of a text file that are texts, even if all look like numbers.
         codes: columns that are texts if a whole number in them begins with 0.
+        named: further columns that are needed, which are no lists.
 
     Raises:
         DataUnavailableError: there is no such file.
         UsageError: it has another format.
-        TableError: it cannot be read, has no rows, or names a column twice.
+        TableError: it cannot be read, has no rows, names a column twice, or holds lists in a column that is needed, or
+            dates that no calendar has.
         NotEnoughMemoryError: it does not fit.
     """
     path = require_table(path)
     start = time.monotonic()
     with _explain(path):
-        require_memory(_count_bytes(path), f"the table {path}")
+        require_regular_file(path, sys.maxsize)
         if path.suffix.lower() == ".parquet":
-            frame = _read_parquet(path)
+            frame = _read_parquet(path, {*texts, *codes, *named})
         else:
+            with path.open("rb") as file:
+                require_csv_memory(file, path, SEPARATORS[path.suffix.lower()])
             _check_header(path)
             as_texts = dict.fromkeys([*texts, *codes], str)
             frame = _parse(path, na_values=list_missing(missing), keep_default_na=False, dtype=as_texts)
@@ -158,15 +170,57 @@ def _parse(path: Path, **options: Any) -> pd.DataFrame:
     return frame
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
-    """The table of a Parquet file. Its whole numbers keep all digits where some are missing."""
-    frame = pd.read_parquet(path, engine="pyarrow", to_pandas_kwargs={"integer_object_nulls": True})
+def _read_parquet(path: Path, needed: Collection[str]) -> pd.DataFrame:
+    """The table of a Parquet file without its nested columns. Its whole numbers keep all digits where some are missing.
+
+    needed: columns that are no lists. Raises TableError, ValueError, OSError or NotEnoughMemoryError.
+    """
+    with path.open("rb") as file:
+        try:
+            for name, kind in list_nested(file).items():
+                if name in needed:
+                    raise TableError(f"holds {kind}, expected one value in each row", table=str(path), column=name)
+                log.warning("%s: column %.60r holds %s and is left out", path, name, kind)
+            nbytes = count_unfolded(file, max(available_memory(), UNCHECKED) // COPIES)
+            require_memory(COPIES * nbytes, f"the table {path}")
+            table = read_table(file)
+        except (OSError, ValueError, AttnGeoError):
+            raise
+        except Exception as error:  # a damaged file makes Arrow raise errors of many kinds
+            raise ValueError(f"{type(error).__name__}: {first_line(error)}") from None
+    require_memory(count_objects(table), f"the table {path}")
+    frame = make_frame(table, integer_object_nulls=True)
     # An index without a name says nothing, and may repeat a label.
     frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
     for name in frame.columns:
         if frame[name].dtype == object and pd.api.types.infer_dtype(frame[name]) == "integer":
             frame[name] = keep_whole(frame[name])
+        if frame[name].dtype.kind == "M":
+            _require_years(frame[name], path)
     return frame
+
+
+def find_left_out(path: str | Path) -> set[str]:
+    """The columns of a Parquet file that `read_own_table` leaves out, because they hold lists, records or maps."""
+    path = Path(path).expanduser()
+    if path.suffix.lower() != ".parquet":
+        return set()
+    with path.open("rb") as file:
+        return {*list_nested(file)}
+
+
+def _require_years(dates: pd.Series[Any], path: Path) -> None:
+    """Raise TableError for a date outside the years 1 to 9999, of which neither pandas nor Python can write a text."""
+    years = dates.dt.year
+    is_beyond = ~years.between(dt.MINYEAR, dt.MAXYEAR) & dates.notna()
+    if is_beyond.any():
+        row = int(is_beyond.to_numpy().argmax())
+        raise TableError(
+            f"is of the year {int(years.iloc[row])}, expected {dt.MINYEAR} to {dt.MAXYEAR}; its unit may be wrong",
+            table=str(path),
+            row=row + 1,
+            column=dates.name,
+        )
 
 
 def _keep_digits(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
@@ -218,15 +272,6 @@ def _find_undecodable(path: Path) -> int:
             except UnicodeDecodeError:
                 return number
     return 1
-
-
-def _count_bytes(path: Path) -> int:
-    """The bytes of a table in memory, about: numbers of a text are as long as in the file."""
-    size = require_regular_file(path, sys.maxsize)
-    if path.suffix.lower() != ".parquet":
-        return size
-    metadata = parquet.read_metadata(path)
-    return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
 
 
 def list_missing(texts: Iterable[str] | None) -> list[str]:

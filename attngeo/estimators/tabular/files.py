@@ -16,6 +16,7 @@ from attngeo.estimators.shared.files import (
     TAKEN,
     find_few_texts,
     find_index,
+    find_left_out,
     keep_whole,
     list_texts,
     name_new,
@@ -109,7 +110,9 @@ def read_tables(
 ) -> SplitTable:
     """The rows of the files that train, and those that test. Raises UsageError, DataUnavailableError, TableError."""
     paths = [paths] if isinstance(paths, str) else paths
-    frame = read_files(paths, options.missing, progress)
+    chosen = [*(options.columns or ()), *options.column_types]
+    named = chosen if options.target is None else [*chosen, options.target]
+    frame = read_files(paths, options.missing, progress, named)
     x: pd.DataFrame = frame
     y: pd.Series[Any] | None = None
     if options.target is not None:
@@ -140,7 +143,10 @@ def _arrange(
 
     A column that names rows is left out, unless the user chose it or its kind.
     """
-    frame = select_columns(frame, options.columns, options.drop, path)
+    # A column of lists is left out already; its file says so.
+    nested = find_left_out(path)
+    dropped = [name for name in options.drop if name in frame or name not in nested]
+    frame = select_columns(frame, options.columns, dropped, path)
     for name, texts in find_few_texts(frame):
         if name not in options.column_types:
             frame = frame.assign(**{name: as_numbers(frame[name])})
@@ -179,18 +185,22 @@ def _split_rows(x: pd.DataFrame, y: pd.Series[Any] | None, options: FitOptions, 
 
 
 def read_files(
-    paths: Sequence[str], missing: Sequence[str] | None = None, progress: ProgressCallback = ignore_progress
+    paths: Sequence[str],
+    missing: Sequence[str] | None = None,
+    progress: ProgressCallback = ignore_progress,
+    named: Sequence[str] = (),
 ) -> pd.DataFrame:
     """The rows of files with the columns of all, but an index; cells of a column that a file lacks are missing.
 
-    progress: gets a note of what may be read otherwise than the user expects. A column that is of texts in one file is
-    of texts in all text files. Raises as `read_own_table`, UsageError for a file that is given twice, and TableError
-    for one without a column in common with the others, through which columns of both are in one space.
+    progress: gets a note of what may be read otherwise than the user expects. named: columns that options name, which
+    are no lists. A column that is of texts in one file is of texts in all text files. Raises as `read_own_table`,
+    UsageError for a file that is given twice, and TableError for one without a column in common with the others,
+    through which columns of both are in one space.
     """
     twice = [path for path in paths if paths.count(path) > 1]
     if twice:
         raise UsageError(f"{twice[0]} is given twice, expected each once")
-    frames = [read_own_table(path, missing) for path in paths]
+    frames = [read_own_table(path, missing, named=named) for path in paths]
     for path, frame in zip(paths, frames, strict=True):
         for note in _describe_reading(path, frame, missing):
             progress(Progress("note", f"{path}: {note}"))

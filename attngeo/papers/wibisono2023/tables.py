@@ -31,11 +31,13 @@ from attngeo.papers.wibisono2023.summaries import (
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import describe_code
 from attngeo.session import Session
-from attngeo.studies.results import ResultRecord, locate_record
+from attngeo.studies.results import ResultForm, ResultRecord, locate_record
 
 SOURCE = "Wibisono and Wang 2023 (arXiv 2307.04057), tables 1 and 2"
 # The folder of the result store.
 KIND = "tabular"
+# The form of the rows that are kept.
+FORM = ResultForm(columns=["accuracy", "mse", "train_accuracy", "train_mse"])
 
 
 class Problem(NamedTuple):
@@ -163,7 +165,7 @@ class MethodRun:
             digest.update(f"{values.shape}".encode() + np.ascontiguousarray(values, dtype="<i8").tobytes())
         version = describe_code(METHODS[self.method].package)
         depends_on = {"rows": digest.hexdigest(), "seed": problem.seed, "method": self.method, "version": version}
-        return locate_record(KIND, depends_on, about={"version": version, "method": self.method})
+        return locate_record(KIND, depends_on, about={"version": version, "method": self.method}, form=FORM)
 
 
 def _score(rows: Rows, predicted: np.ndarray, prefix: str = "") -> dict[str, float]:

@@ -39,7 +39,7 @@ from attngeo.papers.wibisono2025.options import (
 from attngeo.papers.wibisono2025.splits import Split
 from attngeo.provenance import describe_code
 from attngeo.session import Session
-from attngeo.studies.results import ResultRecord, locate_record
+from attngeo.studies.results import ResultForm, ResultRecord, locate_record
 
 if TYPE_CHECKING:
     from attngeo.estimators import ExponentialFamilyAttention
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 SOURCE = "Wibisono and Wang 2025 (arXiv 2501.16790), section 6"
 # The folder of the result store.
 KIND = "efa"
+# The form of the rows that are kept.
+FORM = ResultForm(texts=["metric"], columns=["metric", "value"])
 # The options of a run that its numbers depend on, and its name does not have.
 CHOICES = ("published", "layers", "lags", "neighbours", "epochs")
 # What names of folders are not made of.
@@ -147,7 +149,7 @@ class EfaRun:
             "options": options,
             "version": version,
         }
-        return locate_record(KIND, depends_on, about={"version": version})
+        return locate_record(KIND, depends_on, about={"version": version}, form=FORM)
 
 
 def rename_items(items: Sequence[Any], names: Mapping[Any, str]) -> list[Any]:

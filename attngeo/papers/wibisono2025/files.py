@@ -16,6 +16,7 @@ import pandas as pd
 from attngeo.bounds.small_files import require_regular_file
 from attngeo.errors import DataError, DataUnavailableError, first_line
 from attngeo.papers.wibisono2025.options import README, require_data
+from attngeo.tables.read import require_csv_memory
 
 # Ten times the largest of them, unpacked.
 MOST_BYTES = 50_000_000
@@ -96,6 +97,7 @@ def read_table(
     """
     content = read_content(path, most, member=member)
     with explaining(path, f"a table with {','.join(columns)}"):
+        require_csv_memory(io.BytesIO(content), path)
         frame = pd.read_csv(io.BytesIO(content), encoding="utf-8-sig", **options)
         if not isinstance(frame.index, pd.RangeIndex):
             raise ValueError("a row has more cells than there are names of columns")

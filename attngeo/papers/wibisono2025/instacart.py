@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from attngeo.bounds.machine import require_memory
 from attngeo.bounds.small_files import require_regular_file
 from attngeo.errors import DataError
 from attngeo.papers.wibisono2025.files import explaining, find_file, folder_of, look_for, read_table, require_once
 from attngeo.papers.wibisono2025.splits import Split, hold_out, start_draws, take_sequences
+from attngeo.tables.read import require_csv_memory
 
 PARTS = {"train": "data_train_final.csv", "test": "data_test_final.csv"}
 ITEM_NAMES = "items.csv"
@@ -72,7 +72,9 @@ def _read_orders(files: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
     """The rows of the products that are in enough training orders, by part; ranks are those among such products."""
     frames = {}
     for part, file in files.items():
-        require_memory(require_regular_file(file, MOST_RAW_BYTES), f"the table {file}")
+        require_regular_file(file, MOST_RAW_BYTES)
+        with file.open("rb") as source:
+            require_csv_memory(source, file)
         with explaining(file, f"a table with {','.join(RAW_COLUMNS)}"):
             frame = pd.read_csv(file, usecols=list(RAW_COLUMNS), dtype="int32", encoding="utf-8-sig")
         frames[part] = frame[list(RAW_COLUMNS)].set_axis(list(BASKETS), axis=1)
