@@ -90,6 +90,26 @@ def test_scaled_frequencies(kind: str, style: str) -> None:
     assert rotary_scaling(section, FAMILIES["llama"], 32, 0) == (1, 0)
 
 
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize(
+    ("base", "trained"),
+    [
+        (50_000.0, 8),  # the blend begins before the first pair
+        (50_000.0, 100),  # it begins between the first two
+        (50.0, 16_000),  # it ends behind the last dimension, which bounds it
+        (4.0, 4096),  # it begins behind the last dimension, where it ends
+    ],
+)
+def test_the_blend_of_yarn_is_that_of_transformers_at_both_ends(base: float, trained: int, truncate: bool) -> None:
+    rope = {
+        "rope_type": "yarn", "rope_theta": base, "factor": 4.0, "original_max_position_embeddings": trained,
+        "truncate": truncate,
+    }  # fmt: skip
+    got = rotary_frequencies(LLAMA | {"rope_parameters": rope}, FAMILIES["llama"], 32, 0)
+    frequencies, _ = of_transformers(LLAMA, rope)
+    assert torch.allclose(got, frequencies, rtol=1e-5)
+
+
 def test_missing_and_null_fields_mean_the_defaults() -> None:
     got = rotary_frequencies({**LLAMA, "rope_scaling": None}, FAMILIES["llama"], 32, 0)
     assert torch.allclose(got, 10_000.0 ** (-torch.arange(0, 32, 2).double() / 32))
