@@ -174,6 +174,17 @@ def test_strangers_are_no_evidence_of_anything(folder: Path, tmp_path: Path) -> 
         assert not re.search("independent(?!ly)|confirm", note)
 
 
+@pytest.mark.parametrize(("noise", "related"), [(6.6, True), (6.9, False)])
+def test_models_are_related_from_ten_standard_deviations_on(
+    noise: float, related: bool, folder: Path, tmp_path: Path
+) -> None:
+    other = write_model(tmp_path, add_noise(draw(0), noise, seed=1), MODEL)
+    row = attngeo.lineage(folder, other, permutations=29).iloc[0]
+    assert row["z"] == pytest.approx(10.5 if related else 9.5, abs=0.4)
+    assert row["related"] == related
+    assert ("no evidence" in row["note"]) is not related
+
+
 @pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize("kind", ["permuted", "rotated"])
 def test_another_stream_is_never_called_unrelated(kind: str, align: bool, folder: Path, tmp_path: Path) -> None:
