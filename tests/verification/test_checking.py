@@ -6,6 +6,7 @@ That it agrees with every family is tested in tests/layouts/test_families.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -98,6 +99,36 @@ def test_attention_that_is_not_read_is_reported(built: Build, monkeypatch: pytes
 
     monkeypatch.setattr(in_memory, "sites_of", leave_out_vision)
     assert check("clip", built).unexplained == ["vision_model.encoder.layers.#.self_attn"]
+
+
+class Pooling(torch.nn.Module):
+    """Attention of tokens to each other, weighted by dimension; its class name says nothing."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        read = x * self.weight if self.weight.ndim == 1 else x @ self.weight
+        return torch.softmax(read @ x.mT, -1) @ x
+
+
+@pytest.mark.parametrize(("shape", "unexplained"), [((8,), []), ((8, 8), ["pooling"])])
+def test_products_of_a_module_without_matrices_are_no_attention_that_is_left_out(
+    shape: tuple[int, ...], unexplained: list[str], built: Build
+) -> None:
+    model = deepcopy(built("llama"))
+    model.pooling = Pooling(torch.ones(shape))
+    inputs = inputs_for(TINY_MODELS["llama"].inputs, model)
+    tokens = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(0))
+
+    def run() -> None:
+        model(**inputs)
+        model.pooling(tokens)
+
+    findings = check_model(model, run)
+    assert {check.verdict for check in findings.checks} == {"agrees"}
+    assert findings.unexplained == unexplained
 
 
 def test_a_module_without_softmax_has_no_product(built: Build, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from attngeo.estimators.tabular.measuring import fit_table, measure_chances
 from attngeo.estimators.tabular.options import FitOptions
 from attngeo.estimators.tabular.views import MASK, tabulate_attention, tabulate_encodings
 from attngeo.progress import Progress, ProgressCallback
+from attngeo.tables.read import HEAD_BYTES
 
 
 def write(folder: Path, text: str, name: str = "t.csv") -> str:
@@ -239,6 +240,12 @@ def test_baselines_train_on_all_rows_though_early_stopping_holds_some_out(tmp_pa
 def test_files_that_are_no_table_are_refused(text: str, kind: type[Any], facts: list[object], tmp_path: Path) -> None:
     with refuses(kind, *facts):
         read_tables(write(tmp_path, text), FitOptions(target="y"))
+
+
+def test_a_first_line_that_is_longer_than_what_is_looked_at_may_have_rows(tmp_path: Path) -> None:
+    name = "x" * HEAD_BYTES
+    path = write(tmp_path, f"{name},y\na,n\nb,y\n")
+    assert list(read_tables(path, FitOptions(target="y")).train_x.columns) == [name]
 
 
 def test_other_bad_input_is_refused(tmp_path: Path) -> None:
