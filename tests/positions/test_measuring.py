@@ -257,6 +257,20 @@ def test_learned_positions_give_the_logits_of_the_running_model(name: str) -> No
     assert rows["fast_share"].isna().all()
 
 
+@pytest.mark.parametrize(("unused", "first"), [(0, 0), (1, 1), (2, 2), (3, 0)])
+def test_up_to_two_rows_before_the_stated_positions_are_none(unused: int, first: int, tmp_path: Path) -> None:
+    """More are positions that the configuration does not state."""
+    positions = torch.randn(8 + unused, 24, generator=torch.Generator().manual_seed(0))
+    layer = "model.decoder.layers.0.self_attn"
+    tensors = {f"{layer}.{letter}_proj.weight": torch.eye(24) for letter in "qkv"}
+    tensors["model.decoder.embed_positions.weight"] = positions
+    config = {"model_type": "opt", "hidden_size": 24, "num_attention_heads": 4, "max_position_embeddings": 8}
+    rows = measure(write_single(tmp_path, tensors, config))
+    assert rows["note"].str.startswith(f"{8 + unused - first} positions of").all()
+    of_head = positions[first:, :6] @ positions[first:, :6].T
+    assert rows["kernel_1"][0] == pytest.approx(float(of_head.diagonal(-1).mean()), rel=1e-4)
+
+
 ALIBI = {
     "bloom": TinyModel("bloom", "BloomModel", {"vocab_size": 64, "hidden_size": 24, "n_layer": 1, "n_head": 3}),
     "mpt": TinyModel("mpt", "MptModel", {"vocab_size": 64, "d_model": 24, "n_layers": 1, "n_heads": 6,

@@ -67,6 +67,29 @@ def test_weights_that_are_read_wrongly_differ(
     assert {check.verdict for check in check(name, built).checks} == {"differs"}
 
 
+@pytest.mark.parametrize(("size", "verdict"), [(0.9, "agrees"), (1.1, "differs")])
+def test_weights_differ_from_two_thousandths_on(
+    size: float, verdict: str, built: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The products of queries that are changed by noise of this part of the limit."""
+    original = checking.projections
+    limit = 2e-3
+
+    def add_noise(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, list[str]]:
+        q, k, notes = original(*args, **kwargs)
+        noise = torch.randn(q.shape, generator=torch.Generator().manual_seed(0))
+        return q + share * q.std() * noise, k, notes
+
+    monkeypatch.setattr(checking, "projections", add_noise)
+    share = 1e-3
+    differences = [found.difference for found in check("llama", built).checks]
+    for number, difference in enumerate(differences):
+        share = 1e-3 * size * limit / difference
+        found = check("llama", built).checks[number]
+        assert found.difference == pytest.approx(size * limit, rel=0.05)
+        assert found.verdict == verdict
+
+
 def _without_offset(family: Any) -> Any:
     return replace(family, head_norm=replace(family.head_norm, gain_offset=0.0))
 
