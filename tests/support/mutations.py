@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -32,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = (
     "geometry", "scores", "layouts", "checkpoints", "changes", "circuits", "positions", "verification", "estimators",
 )  # fmt: skip
+MOST_MEMORY = 8 << 30  # bytes; a loop without end may fill a list
 FAST = "not slow and not explore and not gpu"
 REWRITTEN = "ignore::pytest.PytestAssertRewriteWarning"  # of libraries that are loaded before pytest starts
 OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
@@ -117,6 +119,8 @@ def run_pytest(arguments: Sequence[object], package: Path, limit: float) -> str 
         return "hang"
     if process.exitcode in (0, 5):  # passed, or there is no test
         return None
+    if (process.exitcode or 0) < 0:
+        return "crash"
     failed = re.search(r"^(?:FAILED|ERROR) .*?(tests/[^\s[]+)", log.read_text(), re.MULTILINE)
     if failed is None:
         raise RuntimeError(f"pytest ends with {process.exitcode}\n{log.read_text()}")
@@ -125,6 +129,7 @@ def run_pytest(arguments: Sequence[object], package: Path, limit: float) -> str 
 
 def _test(arguments: Sequence[object], package: Path, log: Path) -> None:
     os.setsid()
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -160,7 +165,7 @@ def main() -> None:
             module.write_text(ast.unparse(tree))
             failure = run_tests(place, Path(package), options.limit)
             module.write_text(source)
-            if failure not in (None, "hang") and run_pytest([ROOT / failure], Path(package), options.limit):
+            if failure and failure.startswith("tests") and run_pytest([ROOT / failure], Path(package), options.limit):
                 raise RuntimeError(f"{failure} fails without a change, too")
             print(f"{place.name}:{node.lineno} | {before} → {ast.unparse(node)} | {failure or 'SURVIVED'}", flush=True)
 

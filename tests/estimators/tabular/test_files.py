@@ -130,6 +130,8 @@ READ_OTHERWISE = {
     "Namibia": ("country", ["NA", "DE", "FR", "NA"] * 10, ["'country'", "'NA' in 20 rows", "--missing ''"]),
     "a text among numbers": ("age", [*range(39), "n/a"], ["'age'", "1", "'n/a' in row 40", "missing", "--column-type"]),
     "codes": ("shop", [at % 20 for at in range(200)], ["shop (20 values)", "--column-type shop:category"]),
+    "codes, five times each": ("shop", [at % 24 for at in range(160)], ["shop (24 values)"]),  # of 120 to train with
+    "codes, less often": ("shop", [at % 24 for at in range(158)], []),
     "no index": ("", [1, 2] * 20, []),
     "missing numbers": ("age", ["NA", 1, 2, 3] * 10, ["'age'", "'NA' in 10 rows", "missing"]),
     "quantities": ("age", [*range(20)] * 2, []),
