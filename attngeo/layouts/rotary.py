@@ -319,5 +319,7 @@ def _scale_yarn(plain: Tensor, rotation: _Rotation, base: float) -> Tensor:
     first = max(first, 0)
     last = min(last, size - 1)
     pairs = torch.arange(len(plain), dtype=torch.float64)
-    stretched = ((pairs - first) / max(last - first, 1e-3)).clamp(0, 1)
+    # As transformers, also if the blend ends before it begins, with a small base.
+    width = last - first or 1e-3
+    stretched = ((pairs - first) / width).clamp(0, 1)
     return plain * (1 - stretched + stretched / rotation.stretch)

@@ -275,6 +275,42 @@ def test_heads_of_unrelated_models_keep_their_numbers(tmp_path: Path) -> None:
     assert not rows.note.str.contains("order").any()
 
 
+def write_heads(folder: Path, queries: Tensor) -> str:
+    """A BERT of one layer whose heads have one query direction each [4, 24], and one key for all."""
+    key = torch.zeros(4, 6, 24)
+    key[:, 0, 0] = 1
+    query = torch.zeros(4, 6, 24)
+    query[:, 0] = queries
+    layer = "bert.encoder.layer.0.attention.self"
+    state = {f"{layer}.query.weight": query.flatten(0, 1), f"{layer}.key.weight": key.flatten(0, 1)}
+    config = {"model_type": "bert", "hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 1}
+    return str(write_single(folder, state, config))
+
+
+@pytest.mark.parametrize(
+    ("with_same", "with_next", "are_moved"),
+    [
+        (0.1, 0.55, True),
+        (0.1, 0.45, False),  # no head there is like it
+        (0.45, 0.8, True),
+        (0.55, 0.8, False),  # the head of its number is like it
+    ],
+)
+def test_heads_are_another_one_from_half_a_cosine_on(
+    with_same: float, with_next: float, are_moved: bool, tmp_path: Path
+) -> None:
+    """Cosines of each head with the head of its number and with the next one in the other model."""
+    directions = torch.eye(24)
+    rest = math.sqrt(1 - with_same**2 - with_next**2)
+    order = [1, 2, 3, 0]  # head h is head order[h] there
+    others = with_same * directions[:4] + rest * directions[4:8]
+    others[order] += with_next * directions[:4]
+    models = [write_heads(tmp_path / "first", directions[:4]), write_heads(tmp_path / "other", others)]
+    rows = attngeo.compare(models, per_head=True).dropna(subset="head")
+    assert rows.cosine.tolist() == pytest.approx([with_next if are_moved else with_same] * 4, rel=1e-5)
+    assert rows.note.str.contains("there").tolist() == [are_moved] * 4
+
+
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 def test_lora_against_merged_weights(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base")
@@ -328,6 +364,16 @@ def test_other_frequencies_are_compared_pair_by_pair(tmp_path: Path) -> None:
     assert rows.change.tolist() == [0.0, 0.0]
     assert rows.note.str.contains("frequencies differ").all()
     assert attngeo.compare([str(first), str(longer)], rope_offset=5).change.min() > 0.01
+
+
+@pytest.mark.parametrize(("share", "differ"), [(0.9e-4, False), (1.1e-4, True)])
+def test_frequencies_differ_from_a_ten_thousandth_on(share: float, differ: bool, tmp_path: Path) -> None:
+    """Those of the slowest pair, base**(-2/3)."""
+    base = 10_000.0 * (1 + share) ** (-3 / 2)
+    first = write_single(tmp_path / "first", weights())
+    other = write_single(tmp_path / "other", weights(), CONFIG | {"rope_theta": base})
+    rows = attngeo.compare([str(first), str(other)])
+    assert rows.note.str.contains("frequencies differ").tolist() == [differ] * 2
 
 
 def test_other_numbers_of_rotating_dimensions_are_compared_at_offset_0(tmp_path: Path) -> None:

@@ -174,6 +174,26 @@ def test_strangers_are_no_evidence_of_anything(folder: Path, tmp_path: Path) -> 
         assert not re.search("independent(?!ly)|confirm", note)
 
 
+@pytest.mark.parametrize(("noise", "related"), [(6.6, True), (6.9, False)])
+def test_models_are_related_from_ten_standard_deviations_on(
+    noise: float, related: bool, folder: Path, tmp_path: Path
+) -> None:
+    other = write_model(tmp_path, add_noise(draw(0), noise, seed=1), MODEL)
+    row = attngeo.lineage(folder, other, permutations=29).iloc[0]
+    assert row["z"] == pytest.approx(10.5 if related else 9.5, abs=0.4)
+    assert row["related"] == related
+    assert ("no evidence" in row["note"]) is not related
+
+
+@pytest.mark.parametrize(("width", "note"), [(512, False), (513, True)])
+def test_up_to_512_coordinates_are_compared(width: int, note: bool, tmp_path: Path) -> None:
+    config = MODEL | {"hidden_size": width, "num_hidden_layers": 1}
+    folders = [write_model(tmp_path / str(seed), draw(seed, 1, width), config) for seed in (0, 1)]
+    row = attngeo.lineage(*folders, permutations=19).iloc[0]
+    assert (f"512 of {width} coordinates" in row["note"]) is note
+    assert row["p_value"] > 1 / 20
+
+
 @pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize("kind", ["permuted", "rotated"])
 def test_another_stream_is_never_called_unrelated(kind: str, align: bool, folder: Path, tmp_path: Path) -> None:
@@ -184,6 +204,7 @@ def test_another_stream_is_never_called_unrelated(kind: str, align: bool, folder
         assert row["related"]
         assert row["similarity"] == pytest.approx(1, abs=1e-3)
         assert "200 rows of embeddings" in row["note"]
+        assert row["p_value"] == 1 / 20  # none of 19 other bases is as similar
     else:
         assert row.isna()["related"]
         assert "cannot say: may be a rotated copy" in row["note"]

@@ -74,6 +74,8 @@ def test_what_is_no_model_is_refused() -> None:
         ("bert-base-uncaseed", "google-bert/bert-base-uncased"),
         ("mistralai/Mistral-7B-v01@main", "mistralai/Mistral-7B-v0.1"),
         ("minilm", "demo:minilm"),
+        ("minilmwxy", "demo:minilm"),  # 0.8 similar
+        ("minilmwxyz", None),  # 0.75
         ("mistralai/Mistral-7B-v0.1", None),
         ("bert-base-uncased", None),
         ("someone/unlike-any-other", None),

@@ -25,6 +25,7 @@ from attngeo.circuits.compose_options import COLUMNS, ComposeOptions
 from attngeo.circuits.composing import plan_readings
 from attngeo.circuits.pairs import list_pairs
 from attngeo.errors import UnsupportedModelError, UsageError
+from attngeo.geometry.composition import fold
 from attngeo.scores.weights import SiteWeights
 
 Built = Callable[[str], Any]
@@ -170,6 +171,27 @@ def test_every_pair_is_in_memory_once(memory: int, folder: Path) -> None:
         if reading.stays:
             in_memory.append(reading.number)
     assert sorted(met) == sorted((pair.a, pair.b) for pair in pairs)
+
+
+@pytest.mark.parametrize("name", ["llama", "deepseek_v3", "t5"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_all_layers_stay_in_memory_if_their_folded_heads_fit_and_not_if_a_byte_is_missing(
+    name: str, dtype: torch.dtype, built: Built
+) -> None:
+    """Heads in memory are those that are folded: for queries, keys, values and what is written."""
+    read = list(attngeo.attention_sites(built(name), parts="qkvo", dtype=dtype))
+    needed = 0
+    for weights_of_site in read:
+        groups = weights_of_site.site.heads // len(weights_of_site.wk)
+        q = weights_of_site.wq.mT
+        k = weights_of_site.wk.mT.repeat_interleave(groups, 0)
+        v = weights_of_site.wv.mT.repeat_interleave(groups, 0)
+        o = weights_of_site.wo
+        needed += sum(fold(*pair).nbytes for pair in ((q, k), (k, q), (v, o), (o, v)))
+    sites = [weights_of_site.site for weights_of_site in read]
+    pairs = list_pairs(sites, ComposeOptions())
+    assert [reading.stays for reading in plan_readings(sites, pairs, needed, dtype)] == [True] * len(sites)
+    assert not all(reading.stays for reading in plan_readings(sites, pairs, needed - 1, dtype))
 
 
 def test_an_encoder_is_composed_with_the_cross_attention_that_reads_it(built: Built) -> None:

@@ -210,7 +210,8 @@ def test_figures_and_recipes(inside: Command, folders: tuple[Path, Path], tmp_pa
     [trace] = json.loads(page.read_text())["data"]
     assert trace["type"] == "heatmap"
     lines = library.plot("change-layers", str(file))
-    assert [float(y) for y in lines.data[0].y] == pytest.approx(library.compare(list(folders)).change.tolist())
+    [line] = lines.data
+    assert [float(y) for y in line.y] == pytest.approx(library.compare(list(folders)).change.tolist())
     with refuses(DataError, "--per-head"):
         library.plot("change-map", library.compare(list(folders)))
     recipe = tmp_path / "r.toml"

@@ -46,7 +46,8 @@ def test_options_reach_the_figure(
     only = draw("layers", saved("t5"), "--stack", "decoder")["data"]
     assert 0 < len(only) < len(stacks)
     assert "(decoder)" in draw("matrix", saved("t5"), "--stack", "decoder")["layout"]["title"]["text"]
-    assert len(draw("heatmap", "demo:minilm", "--where", "layer=2")["data"][1]["y"]) == 1
+    of_layer = draw("heatmap", "demo:minilm", "--where", "layer=2")["data"]
+    assert [len(trace["y"]) for trace in of_layer if trace["xaxis"] == "x2"] == [1]
     assert len(draw("heatmap", "demo:minilm", "--where", "layer=2", "--where", "head=3")["data"]) == 1
     questions = sample_google()
     monkeypatch.setattr("attngeo.analogies.questions.google_text", lambda: questions)

@@ -152,7 +152,8 @@ def test_the_map_shows_the_share_of_each_head(model: Path) -> None:
     assert np.asarray(trace.z) == pytest.approx(expected.to_numpy(), rel=1e-6)
     assert (list(trace.x), list(trace.y)) == ([0, 1, 2, 3], [0, 1])
     rows.loc[0, "fast_share"] = None
-    assert math.isnan(library.plot("position-map", rows).data[0].z[0][0])
+    (trace,) = library.plot("position-map", rows).data
+    assert math.isnan(trace.z[0][0])
     with pytest.raises(DataError, match="no head has a fast share"):
         library.plot("position-map", "demo:decoder")
 
@@ -171,7 +172,7 @@ def test_the_kernel_is_shown_against_its_mean(model: Path, tmp_path: Path) -> No
         library.plot("position-kernel", rows, layer=7)
     with pytest.raises(DataError, match="no head of layer 0 has a position kernel"):
         library.plot("position-kernel", rows.assign(**dict.fromkeys(KERNEL, math.nan)))
-    flat = library.plot("position-kernel", rows.assign(**dict.fromkeys(KERNEL, 2.0))).data[0]
+    (flat,) = library.plot("position-kernel", rows.assign(**dict.fromkeys(KERNEL, 2.0))).data
     assert not np.asarray(flat.z).any()
     with refuses(UsageError, "stack", "encoder"):
         library.plot("position-kernel", rows, stack="encoder")

@@ -43,6 +43,7 @@ def test_unknown_categories_are_left_out_and_one_model_has_no_legend(scores: pd.
     own = scores[scores["model"] == "a"].copy()
     own.loc[own["name"] == "family", "accuracy"] = float("nan")
     figure = draw_analogies(own, PlotOptions())
-    assert len(figure.data[0].x) == 3
+    (bars,) = figure.data
+    assert len(bars.x) == 3
     assert figure.layout.showlegend is False
     assert figure.layout.title.text == "a: word analogies<br><sup>8 questions</sup>"

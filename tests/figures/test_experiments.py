@@ -59,7 +59,7 @@ def test_each_model_has_its_mean_and_interval_for_each_direction(ratings: pd.Dat
     assert list(figure.layout.xaxis.ticktext) == ["bidirectional", "unidirectional"]
     assert [note.text for note in figure.layout.annotations] == ["ratings, v1", "ratings, v2"]
     assert (first.marker.color, points["EFA", "y2"].showlegend) == (MARKED, False)
-    places = [trace.x[0] for trace in figure.data[:3]]
+    places = [points[name, "y"].x[0] for name in ("EFA", "factor model", "mean-per-item")]
     assert places == sorted(set(places))
     assert places[1] == pytest.approx(0)
 

@@ -97,5 +97,6 @@ def test_a_legend_of_numbers_has_room_and_keeps_them(rows: pd.DataFrame) -> None
 def test_a_figure_without_a_title_or_with_marks_in_its_names_is_left() -> None:
     assert fit_figure(go.Figure()).layout.title.text is None
     figure = go.Figure(go.Scatter(x=[1], y=[1], name="a <b>bold</b> name " * 5), layout=SMALL_SIZE)
-    assert fit_figure(figure).data[0].name == "a <b>bold</b> name " * 5
+    (trace,) = fit_figure(figure).data
+    assert trace.name == "a <b>bold</b> name " * 5
     assert LOW > 300

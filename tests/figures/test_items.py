@@ -30,7 +30,8 @@ def list_weights(sequence: object, items: list[str], layers: int = 2, lag: int =
 def test_each_layer_is_a_map_of_means_over_heads_and_unseen_pairs_are_blank() -> None:
     rows = list_weights("a", NAMES).sample(frac=1, random_state=0)
     figure = draw_item_attention(rows, PlotOptions())
-    first, second = figure.data
+    [first] = figure.select_traces({"xaxis": "x"})
+    [second] = figure.select_traces({"xaxis": "x2"})
     expected = [[0.01, np.nan, np.nan], [0.02, 0.021, np.nan], [0.03, 0.031, 0.032]]
     np.testing.assert_allclose(first.z, expected)
     np.testing.assert_allclose(second.z, np.array(expected) + 0.1)
@@ -43,7 +44,8 @@ def test_an_item_may_occur_twice_and_earlier_times_are_further_columns() -> None
     items = ["tea", "tea"]
     rows = pd.concat([list_weights("a", items, 1), list_weights("a", items, 1, lag=1)])
     figure = draw_item_attention(rows, PlotOptions())
-    assert np.shape(figure.data[0].z) == (2, 4)
+    (trace,) = figure.data
+    assert np.shape(trace.z) == (2, 4)
     assert list(figure.layout.xaxis.ticktext) == ["tea", "tea", "tea, 1 before", "tea, 1 before"]
     assert list(figure.layout.yaxis.tickvals) == [0, 1]
 

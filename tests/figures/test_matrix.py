@@ -28,13 +28,16 @@ def test_the_picture_of_a_wide_matrix_stays_small() -> None:
     torch.manual_seed(0)
     figure = draw_matrix(*query_key_matrix(LlamaModel(config)), options=PlotOptions())
     assert len(figure.to_json()) < 2_000_000
-    assert np.shape(figure.data[0].z) == (373, 373)  # squares of 22 entries
+    [cells] = figure.select_traces({"type": "heatmap"})
+    assert np.shape(cells.z) == (373, 373)  # squares of 22 entries
 
 
 def test_margins_show_the_norms_and_mark_the_outliers() -> None:
     cells, norms = query_key_matrix("demo:minilm", layer=2)
     figure = draw_matrix(cells, norms, PlotOptions())
-    _, _, column_marks, rows, row_marks = figure.data
+    [column_marks] = figure.select_traces({"xaxis": "x", "mode": "markers"})
+    [rows] = figure.select_traces({"xaxis": "x4", "mode": "lines"})
+    [row_marks] = figure.select_traces({"xaxis": "x4", "mode": "markers"})
     of_rows = norms[norms["axis"] == "row"]
     assert len(rows.y) == len(of_rows) <= MARGIN_POINTS
     assert list(rows.x) == pytest.approx(of_rows["norm"].tolist(), rel=1e-6)
@@ -47,15 +50,15 @@ def test_margins_show_the_norms_and_mark_the_outliers() -> None:
 def test_outliers_that_are_shared_more_often_than_by_chance_are_marked(over: Any, total: int) -> None:
     counts = count_outliers("demo:minilm")
     figure = draw_outliers(counts, PlotOptions(over=over))
-    for number, axis in enumerate(("row", "column")):
+    for axis, panel in (("row", "x"), ("column", "x2")):
         of_axis = counts[(counts["axis"] == axis) & (counts[over] > 0)]
         marked = of_axis[of_axis[f"{over}_by_chance"] < 1]
-        usual, points = figure.data[2 * number : 2 * number + 2]
+        [points] = figure.select_traces({"xaxis": panel, "marker.color": MARKED})
+        [usual] = [trace for trace in figure.select_traces({"xaxis": panel}) if trace is not points]
         assert list(points.x) == marked["index"].tolist()
         assert list(points.y) == marked[over].tolist()
         assert len(usual.x) == len(of_axis) - len(marked)
         assert f"{len(marked)} {axis}s" in figure.layout.title.text
-        assert points.marker.color == MARKED != usual.marker.color
     assert figure.layout.yaxis.range[1] > total
     assert f"in {total} {over}" in figure.layout.title.text
 
@@ -76,11 +79,13 @@ def test_margins_of_a_wide_matrix_keep_the_largest_norms() -> None:
     cells = pd.DataFrame(np.eye(4), index=range(0, 3000, 750), columns=range(0, 3000, 750))
     cells.attrs = {"model": "m", "stack": "encoder", "layer": 1, "head": 0, "gamma": 2.0, "edge": 750}
     figure = draw_matrix(cells, norms, PlotOptions())
-    _, columns, _, rows, _ = figure.data
+    [picture] = figure.select_traces({"type": "heatmap"})
+    [columns] = figure.select_traces({"xaxis": "x", "mode": "lines"})
+    [rows] = figure.select_traces({"xaxis": "x4", "mode": "lines"})
     assert len(rows.x) == len(columns.y) == 1000
     assert (max(rows.x), max(columns.y)) == pytest.approx(tuple(norms.groupby("axis")["norm"].max())[::-1], rel=1e-6)
     assert rows.line.color == GUIDE
     assert "head 0 of layer 1" in figure.layout.title.text
-    assert "row %{y} and the next 749" in figure.data[0].hovertemplate
+    assert "row %{y} and the next 749" in picture.hovertemplate
     assert figure.layout.xaxis3.range == (-0.5, 2999.5)
-    assert figure.data[0].zmax == pytest.approx(np.quantile(cells, 0.995))
+    assert picture.zmax == pytest.approx(np.quantile(cells, 0.995))

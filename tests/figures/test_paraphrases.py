@@ -24,13 +24,14 @@ def rows() -> pd.DataFrame:
 def test_a_point_for_each_question_and_a_panel_for_each_term(rows: pd.DataFrame) -> None:
     figure = draw_paraphrases(rows, PlotOptions())
     assert len(figure.data) == 2 * len(TERMS)
-    for trace, term in zip(figure.data[: len(TERMS)], TERMS, strict=True):
+    panels = {(trace.name, trace.xaxis): trace for trace in figure.data}
+    for number, term in enumerate(TERMS, 1):
+        trace = panels["cbow", "x" if number == 1 else f"x{number}"]
         assert trace.x.tolist() == rows[term][:2].tolist()
         assert trace.y.tolist() == rows["cosine_error"][:2].tolist()
     assert [panel.text for panel in figure.layout.annotations] == list(TERMS.values())
-    assert figure.data[0].marker.color != figure.data[-1].marker.color
-    assert figure.data[-1].name == "&lt;attention&gt;"
-    assert figure.data[0].text == ("&lt;a&gt; : b&#123;x} = c : d", "&lt;a&gt; : b&#123;x} = c : e")
+    assert panels["cbow", "x"].marker.color != panels["&lt;attention&gt;", "x"].marker.color
+    assert panels["cbow", "x"].text == ("&lt;a&gt; : b&#123;x} = c : d", "&lt;a&gt; : b&#123;x} = c : e")
     assert figure.layout.showlegend
 
 
@@ -38,7 +39,8 @@ def test_one_model_and_missing_terms(rows: pd.DataFrame) -> None:
     rows.loc[0, "rho"] = float("nan")
     figure = plot("paraphrases", rows, where={"model": "cbow"})
     assert len(figure.data) == len(TERMS)
-    assert np.isnan(figure.data[0].x[0])
+    [of_rho] = figure.select_traces({"xaxis": "x"})
+    assert np.isnan(of_rho.x).tolist() == [True, False]
     assert not figure.layout.showlegend
     assert len(figure.layout.annotations) == len(TERMS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,10 +30,18 @@ def list_rows(layers: int = 1, lags: int = 1) -> pd.DataFrame:
     )  # fmt: skip
 
 
+def find_traces(figure: Any) -> tuple[Any, Any]:
+    """The points of other places and that of the masked place, of the first layer."""
+    traces = list(figure.select_traces({"xaxis": "x"}))
+    [masked] = [trace for trace in traces if isinstance(trace.marker.color, str)]
+    [others] = [trace for trace in traces if trace is not masked]
+    return others, masked
+
+
 def test_points_are_at_their_places_and_their_areas_are_weights() -> None:
     rows = list_rows()
     figure = attngeo.plot("place-attention", rows, where={"place": "A"})
-    others, masked = figure.data
+    others, masked = find_traces(figure)
     assert {trace.type for trace in figure.data} == {"scatter"}  # maps of plotly are downloaded
     assert list(others.customdata) == ["D", "C", "B&lt;1&gt;"]
     assert list(zip(others.y, others.x, strict=True)) == [PLACES["D"], PLACES["C"], PLACES["B<1>"]]
@@ -48,12 +57,12 @@ def test_points_are_at_their_places_and_their_areas_are_weights() -> None:
 
 def test_the_places_of_the_largest_weights_are_named() -> None:
     rows = list_rows()
-    others, masked = attngeo.plot("place-attention", rows, where={"place": "A"}).data
+    others, masked = find_traces(attngeo.plot("place-attention", rows, where={"place": "A"}))
     assert (list(others.text), list(masked.text)) == (["D", "C", "B&lt;1&gt;"], ["<b>A</b>"])
     crowd = pd.concat([rows[rows["place"] == "A"].assign(other=lambda own, at=at: own["other"] + str(at), weight=0.1)
                        for at in range(6)])  # fmt: skip
-    names = draw_place_attention(crowd.assign(place="A0"), PlotOptions()).data[0].text
-    assert len([name for name in names if name]) == MOST_PLACES < len(names)
+    others, _ = find_traces(draw_place_attention(crowd.assign(place="A0"), PlotOptions()))
+    assert len([name for name in others.text if name]) == MOST_PLACES < len(others.text)
 
 
 def test_layers_are_panels_and_earlier_times_are_added() -> None:
@@ -61,7 +70,8 @@ def test_layers_are_panels_and_earlier_times_are_added() -> None:
     own = rows[rows["place"] == "C"]
     figure = draw_place_attention(own, PlotOptions())
     assert [len(trace.x) for trace in figure.data] == [3, 1] * 3
-    np.testing.assert_allclose(figure.data[0].marker.color, [0.4, 0.2, 0.1])
+    others, _ = find_traces(figure)
+    np.testing.assert_allclose(others.marker.color, [0.4, 0.2, 0.1])
     assert {note.text for note in figure.layout.annotations} >= {"layer 0", "layer 1", "layer 2"}
     assert "earlier times" in figure.layout.title.text
     single = draw_place_attention(own[(own["layer"] == 1) & (own["lag"] == 0)], PlotOptions())

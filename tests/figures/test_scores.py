@@ -23,7 +23,9 @@ SYMMETRY, DIRECTIONALITY = PlotOptions(score="symmetry"), PlotOptions(score="dir
 
 def test_a_heat_map_has_a_cell_for_every_layer_and_head(rows: pd.DataFrame) -> None:
     own = one_model(rows, "demo:minilm")
-    whole, heads = draw_heatmap(own, SYMMETRY).data
+    figure = draw_heatmap(own, SYMMETRY)
+    [whole] = figure.select_traces({"xaxis": "x"})
+    [heads] = figure.select_traces({"xaxis": "x2"})
     assert (np.shape(whole.z), np.shape(heads.z)) == ((6, 1), (6, 12))
     assert (list(heads.x), list(heads.y), list(whole.x)) == (list(range(12)), list(range(6)), ["all"])
     for row in own.itertuples():
@@ -44,7 +46,7 @@ def test_missing_scores_are_left_out_of_pictures(rows: pd.DataFrame) -> None:
     own = one_model(rows, "demo:encoder").copy()
     own.loc[own["head"] == 1, ["symmetry", "directionality"]] = math.nan
     own = own[~((own["layer"] == 2) & (own["head"] == 3))]
-    heads = draw_heatmap(own, SYMMETRY).data[1]
+    [heads] = draw_heatmap(own, SYMMETRY).select_traces({"xaxis": "x2"})
     assert np.isnan(np.asarray(heads.z, dtype=float)[:, 1]).all()
     assert math.isnan(heads.z[2][3])
     assert len(draw_layers(own, SYMMETRY).data) == 4
@@ -56,9 +58,12 @@ def test_whole_layers_and_heads_have_a_panel_each(rows: pd.DataFrame) -> None:
     """The line beside a band is the median of the same heads."""
     own = one_model(rows, "demo:minilm")
     figure = draw_layers(own, SYMMETRY)
-    upper, lower, line, median = figure.data
+    [line] = figure.select_traces({"xaxis": "x"})
+    [median] = figure.select_traces({"xaxis": "x2", "mode": "lines+markers"})
+    [lower] = figure.select_traces({"fill": "tonexty"})
+    [upper] = [trace for trace in figure.select_traces({"mode": "lines"}) if trace is not lower]
     assert [title.text for title in figure.layout.annotations] == ["whole layers", "heads"]
-    assert (line.xaxis, median.xaxis, upper.xaxis, lower.xaxis) == ("x", "x2", "x2", "x2")
+    assert (upper.xaxis, lower.xaxis) == ("x2", "x2")
     layers = own[own["head"].isna()]
     assert list(line.y) == pytest.approx(layers["symmetry"].tolist())
     heads = own[own["head"].notna() & (own["layer"] == 3)]["symmetry"]
@@ -175,16 +180,20 @@ def test_many_points_are_drawn_on_a_canvas(rows: pd.DataFrame) -> None:
     heads = one_model(rows, "demo:minilm").query("head.notna()")
     many = pd.concat([heads.assign(layer=i) for i in range(MANY_POINTS // len(heads) + 1)])
     assert {trace.type for trace in draw_heads(many, SYMMETRY).data} == {"scattergl"}
-    assert draw_heads(heads, SYMMETRY).data[0].type == "scatter"
+    assert {trace.type for trace in draw_heads(heads, SYMMETRY).data} == {"scatter"}
 
 
 def test_hovers_name_what_they_show(rows: pd.DataFrame) -> None:
-    line, median = draw_layers(one_model(rows, "demo:minilm"), SYMMETRY).data[-2:]
+    lines = draw_layers(one_model(rows, "demo:minilm"), SYMMETRY)
+    [line] = lines.select_traces({"xaxis": "x"})
+    [median] = lines.select_traces({"xaxis": "x2", "mode": "lines+markers"})
     assert line.hovertemplate.endswith("layer %{x}<br>symmetry %{y:+.3f}<extra></extra>")
     assert "median of heads: symmetry %{y:+.3f}<br>quartiles %{customdata[0]:+.3f} to" in median.hovertemplate
     figure = draw_heatmap(one_model(rows, "demo:minilm"), DIRECTIONALITY)
-    assert "layer %{y}, whole layer" in figure.data[0].hovertemplate
-    assert "layer %{y}, head %{x}<br>directionality %{z:+.3f}" in figure.data[1].hovertemplate
+    [whole] = figure.select_traces({"xaxis": "x"})
+    [heads] = figure.select_traces({"xaxis": "x2"})
+    assert "layer %{y}, whole layer" in whole.hovertemplate
+    assert "layer %{y}, head %{x}<br>directionality %{z:+.3f}" in heads.hovertemplate
 
 
 def test_rows_without_heads_have_no_points(rows: pd.DataFrame) -> None:

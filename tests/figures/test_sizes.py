@@ -32,7 +32,10 @@ SYMMETRY, ALONE = PlotOptions(), PlotOptions(published=False)
 def test_medians_are_drawn_with_quartiles_before_the_published_models(rows: pd.DataFrame) -> None:
     figure = draw_sizes(rows, published_scores(), SYMMETRY)
     assert [trace.name for trace in figure.data] == ["published encoders", "published decoders", "encoder", "decoder"]
-    own = figure.data[2]
+    named = {trace.name: trace for trace in figure.data}
+    own = named["encoder"]
+    encoders = named["published encoders"]
+    decoders = named["published decoders"]
     layers = one_model(rows, "demo:minilm").query("head.isna()")["symmetry"]
     assert own.x[0] == one_model(rows, "demo:minilm")["parameters"].iloc[0]
     assert own.y[0] == pytest.approx(layers.median())
@@ -41,25 +44,26 @@ def test_medians_are_drawn_with_quartiles_before_the_published_models(rows: pd.D
     published = published_scores()
     for at in (0, 40):
         row = published[published["role"] == "encoder"].iloc[at]
-        bar = figure.data[0].error_y
+        bar = encoders.error_y
         assert (bar.array[at], bar.arrayminus[at]) == pytest.approx(
             (row["symmetry_upper"] - row["symmetry"], row["symmetry"] - row["symmetry_lower"])
         )
     place = published[published["role"] == "encoder"]["model"].tolist().index("bert-base-uncased")
-    assert (figure.data[0].x[place], round(figure.data[0].y[place], 2)) == (109_482_240, 0.51)
-    assert figure.data[0].marker.symbol[place] == "circle"
-    assert "circle-open" in figure.data[1].marker.symbol
-    assert figure.data[1].marker.symbol[0] == "circle"  # the legend shows the first one
+    assert (encoders.x[place], round(encoders.y[place], 2)) == (109_482_240, 0.51)
+    assert encoders.marker.symbol[place] == "circle"
+    assert "circle-open" in decoders.marker.symbol
+    assert decoders.marker.symbol[0] == "circle"  # the legend shows the first one
     assert len(draw_sizes(rows, published_scores(), ALONE).data) == 2
     assert figure.layout.xaxis.type == "log"
 
 
 def test_a_few_models_are_named_and_those_of_unknown_size_left_out(rows: pd.DataFrame) -> None:
     figure = draw_sizes(rows, published_scores(), SYMMETRY)
-    assert list(figure.data[2].text) == ["demo:minilm", "demo:encoder"]
+    named = {trace.name: trace for trace in figure.data}
+    assert list(named["encoder"].text) == ["demo:minilm", "demo:encoder"]
     assert "hollow" in figure.layout.title.text
     assert figure.layout.xaxis.exponentformat == "B"
-    assert min(figure.data[1].y) >= -1
+    assert min(named["published decoders"].y) >= -1
     rows = rows.assign(parameters=rows["parameters"].where(rows["model"] != "demo:minilm"))
     encoder, decoder = draw_sizes(rows, published_scores(), ALONE).data
     assert (list(encoder.text), list(decoder.text)) == (["demo:encoder"], ["demo:decoder"])
@@ -152,8 +156,8 @@ def test_the_title_says_which_points_follow_which_convention(rows: pd.DataFrame)
     assert "both conventions" in title(mixed, alone)
     for frame, chosen in ((reproduced, options), (reproduced, alone), (rows, alone)):
         assert "convention" not in title(frame, chosen)
-    hovered = draw_sizes(mixed, published_scores(), alone).data[0].customdata
-    assert {row[0]: row[3] for row in hovered} == {"demo:minilm": "corrected", "demo:encoder": "published"}
+    (points,) = draw_sizes(mixed, published_scores(), alone).data
+    assert {row[0]: row[3] for row in points.customdata} == {"demo:minilm": "corrected", "demo:encoder": "published"}
     assert "models: corrected" in title(rows.drop(columns="note"), options)
 
 
@@ -162,7 +166,8 @@ def test_published_models_are_selected_by_their_own_columns(rows: pd.DataFrame) 
     published = published_scores().query("modality == 'vision'")
     faint = [len(trace.x) for trace in vision.data if trace.name.startswith("published")]
     assert sum(faint) == len(published) < 223
-    assert list(vision.data[-1].text) == ["demo:minilm"]
+    [own] = vision.select_traces({"name": "encoder"})
+    assert list(own.text) == ["demo:minilm"]
     with refuses(UsageError, "modality", "sound", "audio"):
         attngeo.plot("size", rows, where={"modality": "sound"})
     with refuses(UsageError, "modality", "published"):

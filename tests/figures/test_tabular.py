@@ -91,8 +91,9 @@ def test_the_attention_of_several_rows_is_their_mean() -> None:
     figure = draw_row_attention(
         pd.concat([pair.assign(row=1), pair.assign(row=2, attention=[0.8, 0.2])]), PlotOptions()
     )
-    assert list(figure.data[0].x) == ["x", "a"]
-    np.testing.assert_allclose(figure.data[0].z, [[0.6, 0.4]])
+    (trace,) = figure.data
+    assert list(trace.x) == ["x", "a"]
+    np.testing.assert_allclose(trace.z, [[0.6, 0.4]])
     assert "2 rows" in figure.layout.title.text
 
 

@@ -14,7 +14,6 @@ from attngeo.errors import DataError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.style import MODEL_COLOURS, MOST_TOGETHER, ROLES
 from attngeo.figures.trajectory import choose_step_ticks, draw_trajectory, place_steps
-from attngeo.scores.spec import SCORES
 from attngeo.scores.trajectory import find_departures
 
 STEPS = (1000, 0, 1, 100)
@@ -103,11 +102,12 @@ def test_a_ring_is_where_the_median_leaves_the_chance_band() -> None:
     step = departures.loc["symmetry", "step"]
     assert (list(ring.x), list(ring.text), ring.yaxis) == ([step], [f"{step:,}"], "y")
     assert ring.y[0] == pytest.approx(rows.query(f"model == 'org/a@step{step}' and head.isna()")["symmetry"].median())
-    for shape, score in zip(figure.layout.shapes, ("symmetry", "directionality"), strict=True):
-        mean, deviation = SCORES[score].chance(64)  # type: ignore[misc]
-        assert (shape.y0, shape.y1) == pytest.approx((mean - 2 * deviation, mean + 2 * deviation))
-        assert shape.yref == ("y" if score == "symmetry" else "y2")
-        assert shape.layer == "below"
+    of_symmetry, of_directionality = figure.layout.shapes
+    # Means 1/n and 0, standard deviations √2/n and 3.4/√n of n = 64.
+    assert (of_symmetry.yref, of_symmetry.layer) == ("y", "below")
+    assert (of_symmetry.y0, of_symmetry.y1) == pytest.approx(((1 - 2 * 2**0.5) / 64, (1 + 2 * 2**0.5) / 64))
+    assert (of_directionality.yref, of_directionality.layer) == ("y2", "below")
+    assert (of_directionality.y0, of_directionality.y1) == pytest.approx((-2 * 3.4 / 8, 2 * 3.4 / 8))
     assert "ring" in figure.layout.title.text
     assert "ring" not in draw_trajectory(rows.assign(symmetry=0.0), LAYERS).layout.title.text
 

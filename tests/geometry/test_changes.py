@@ -138,6 +138,22 @@ def test_weights_that_are_zero_or_not_finite_have_no_change() -> None:
     assert back.cosine.isnan().tolist() == [True, True, False, False]
 
 
+@pytest.mark.parametrize(("factor", "is_zero"), [(4.2e-7, True), (4.8e-7, False)])
+@pytest.mark.parametrize("measure", [measure_head_changes, measure_layer_change])
+def test_a_form_is_zero_if_its_square_is_a_ten_trillionth_of_the_rest(
+    factor: float, is_zero: bool, measure: Callable[..., FormChange]
+) -> None:
+    """A form and a multiple of it, with the squares 1 and f², and (1 − f)² between both."""
+    form = draw(1)
+    small = form._replace(left=factor * form.left)
+    from_zero = measure(small, form, STILL, STILL)
+    to_zero = measure(form, small, STILL, STILL)
+    assert from_zero.change.isnan().all().item() is is_zero
+    assert from_zero.cosine.isnan().all().item() is is_zero
+    assert to_zero.cosine.isnan().all().item() is is_zero
+    torch.testing.assert_close(to_zero.change, torch.full_like(to_zero.change, 1 - factor))
+
+
 def test_forms_in_blocks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = LAYOUTS["halves"]
     whole = measure_layer_change(draw(1), draw(2), layout, layout)

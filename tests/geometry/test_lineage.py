@@ -199,6 +199,33 @@ def test_p_is_uniform_for_heads_that_are_drawn_independently(layout: PairLayout)
         assert abs(float((empirical <= step / 20 + 1e-9).double().mean()) - step / 20) < 0.163
 
 
+@pytest.mark.parametrize(("deviation", "is_defined"), [(0.8e-9, False), (1.25e-9, True)])
+def test_permuted_similarities_that_differ_by_rounding_tell_nothing(deviation: float, is_defined: bool) -> None:
+    permuted = 0.25 + deviation * torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
+    judgement = judge(torch.cat([permuted.new_tensor([0.5]), permuted]))
+    assert judgement.similarity == 0.5
+    assert math.isnan(judgement.z) is not is_defined
+    assert math.isnan(judgement.p_value) is not is_defined
+
+
+@pytest.mark.parametrize(("distance", "are_equal"), [(0.9e-3, True), (1.1e-3, False)])
+def test_spectra_are_equal_if_they_differ_by_less_than_a_thousandth_of_their_norm(
+    distance: float, are_equal: bool
+) -> None:
+    sizes = torch.tensor([1.0, 0.8, 0.5, 0.3], dtype=torch.float64)
+    sizes /= sizes.norm()
+    direction = torch.tensor([0.3, -1.0, 0.5, 0.2], dtype=torch.float64)
+    direction -= (direction @ sizes) * sizes
+    direction /= direction.norm()
+    angle = 2 * math.asin(distance / 2)
+    others = math.cos(angle) * sizes + math.sin(angle) * direction
+    assert (others - sizes).norm().item() == pytest.approx(distance)
+    keys = torch.eye(4, WIDTH, dtype=torch.float64)[None]
+    form = Form(sizes[:, None] * keys, keys, [0])
+    other = Form(7 * others[:, None] * keys.flip(1), keys.flip(1), [0])
+    assert have_equal_spectra(form, other) is are_equal
+
+
 def test_spectra_of_rotated_streams_are_equal_and_those_of_strangers_are_not() -> None:
     form = draw(1, width=64)
     rotation = torch.linalg.qr(torch.randn(64, 64, generator=torch.Generator().manual_seed(1)).double()).Q

@@ -130,6 +130,8 @@ def test_the_fastest_quarter_is_chosen_by_speed_and_rounded_up(pairs: int, fast:
 
 
 def test_shares_of_nothing_are_missing() -> None:
+    for pairs, count in ((4, 1), (5, 2), (8, 2), (9, 3), (12, 3)):  # a quarter, rounded up
+        assert fast_share(torch.ones(1, pairs), torch.linspace(1, 2, pairs)).item() == pytest.approx(count / pairs)
     assert fast_share(torch.zeros(1, 4), FREQUENCIES).isnan().all()
     assert fast_share(torch.ones(1, 4), torch.zeros(4)).isnan().all()
 

@@ -341,6 +341,22 @@ def test_chance_level_of_directionality_is_that_of_random_factors(rank: int) -> 
     assert scores.std().item() == pytest.approx(deviation, rel=0.2)
 
 
+def test_chance_level_of_directionality_is_that_of_its_definition() -> None:
+    """From 1,500 random heads that are half as wide as the stream."""
+    n, rank, count = 128, 64, 1500
+    generator = torch.Generator().manual_seed(0)
+    wq, wk = (torch.randn(count, n, rank, generator=generator) for _ in range(2))
+    m = wq @ wk.mT
+    sums = []
+    for axis in (2, 1):
+        norms = m.norm(dim=axis)
+        thresholds = norms.mean(1, keepdim=True) + 2 * norms.std(1, correction=0, keepdim=True)
+        sums.append(norms.where(norms > thresholds, 0).sum(1))
+    rows, columns = sums
+    scores = (rows - columns) / (rows + columns)
+    assert scores.std().item() == pytest.approx(directionality_at_chance(n).deviation, rel=0.06)
+
+
 @pytest.mark.parametrize(("n", "rank"), [(512, 8), (512, 64), (128, 128)])
 def test_chance_level_of_spreads_is_that_of_random_factors(n: int, rank: int) -> None:
     count = 40

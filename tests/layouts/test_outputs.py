@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 from support.checkpoints import write_single
 from support.running_model import inputs_for
-from support.tiny_models import TINY_MODELS
+from support.tiny_models import TINY_MODELS, build
 from torch import Tensor, nn
 
 import attngeo
@@ -81,6 +82,38 @@ def test_outputs_are_what_the_running_model_writes(name: str, built: Build) -> N
         got = written[of_site.site.module]
         assert expected.norm() > 1e-3
         assert torch.allclose(got, expected.expand_as(got), atol=1e-5 * float(expected.abs().max())), of_site.site
+
+
+def test_weights_that_are_not_asked_for_have_no_heads(built: Build) -> None:
+    model = built("llama")
+    queries = next(attngeo.attention_sites(model))
+    assert (len(queries.wv), len(queries.wo), queries.bo) == (0, 0, None)
+    outputs = next(attngeo.attention_sites(model, parts="vo"))
+    assert (len(outputs.wq), len(outputs.wk)) == (0, 0)
+    assert len(outputs.wo) == len(queries.wq) > 0
+
+
+def test_latent_attention_without_biases_has_no_further_input() -> None:
+    tiny = TINY_MODELS["deepseek_v3"]
+    model = build(replace(tiny, config={**tiny.config, "attention_bias": False}))
+    for of_site in attngeo.attention_sites(model, parts="qkvo", with_bias=True):
+        assert {w.shape[1] for w in (of_site.wq, of_site.wk, of_site.wv)} == {of_site.site.d_model}
+        assert of_site.bo is None
+
+
+def test_biases_of_queries_and_values_alone_are_read(tmp_path: Path) -> None:
+    """As VideoMAE is published: they have names of their own."""
+    attention = "videomae.encoder.layer.0.attention"
+    draw = random_vectors(3)
+    tensors = {f"{attention}.attention.{name}.weight": torch.eye(24) for name in ("query", "key", "value")}
+    tensors |= {f"{attention}.attention.{letter}_bias": draw(24) for letter in "qv"}
+    tensors |= {f"{attention}.output.dense.weight": torch.eye(24), f"{attention}.output.dense.bias": draw(24)}
+    config = {"model_type": "videomae", "num_attention_heads": 4, "hidden_size": 24}
+    folder = write_single(tmp_path, tensors, config)
+    (of_site,) = attngeo.attention_sites(folder, parts="qkvo", with_bias=True)
+    for weight, letter in ((of_site.wq, "q"), (of_site.wv, "v")):
+        assert torch.equal(weight[:, -1].flatten(), tensors[f"{attention}.attention.{letter}_bias"])
+    assert not of_site.wk[:, -1].any()
 
 
 Assembled = dict[str, Heads]

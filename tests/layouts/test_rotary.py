@@ -90,6 +90,41 @@ def test_scaled_frequencies(kind: str, style: str) -> None:
     assert rotary_scaling(section, FAMILIES["llama"], 32, 0) == (1, 0)
 
 
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize(
+    ("base", "trained"),
+    [
+        (50_000.0, 8),  # the blend begins before the first pair
+        (50_000.0, 100),  # it begins between the first two
+        (12.0, 1000),  # it ends behind the last dimension, which bounds it
+        (4.0, 4096),  # it begins behind the last dimension, where it ends
+    ],
+)
+def test_the_blend_of_yarn_is_that_of_transformers_at_both_ends(base: float, trained: int, truncate: bool) -> None:
+    rope = {
+        "rope_type": "yarn", "rope_theta": base, "factor": 4.0, "original_max_position_embeddings": trained,
+        "truncate": truncate,
+    }  # fmt: skip
+    got = rotary_frequencies(LLAMA | {"rope_parameters": rope}, FAMILIES["llama"], 32, 0)
+    frequencies, _ = of_transformers(LLAMA, rope)
+    assert torch.allclose(got, frequencies, rtol=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.3, 0.75])
+def test_an_odd_number_of_rotated_dimensions_is_rounded_up_to_whole_pairs(share: float) -> None:
+    """2, 3 and 7 of 10 dimensions."""
+    pairs = -(-int(10 * share) // 2)
+    rope = {
+        "rope_type": "longrope", "original_max_position_embeddings": 64, "partial_rotary_factor": share,
+        "short_factor": [1.5] * pairs, "long_factor": [2.0] * pairs,
+    }  # fmt: skip
+    config = LLAMA | {"head_dim": 10}
+    frequencies, factor = of_transformers(config, rope)
+    section = config | {"rope_parameters": {"rope_theta": 50_000.0, **rope}}
+    assert len(rotary_frequencies(section, FAMILIES["llama"], 10, 0)) == len(frequencies)
+    assert rotary_scaling(section, FAMILIES["llama"], 10, 0) == (pytest.approx(factor), 2 * len(frequencies))
+
+
 def test_missing_and_null_fields_mean_the_defaults() -> None:
     got = rotary_frequencies({**LLAMA, "rope_scaling": None}, FAMILIES["llama"], 32, 0)
     assert torch.allclose(got, 10_000.0 ** (-torch.arange(0, 32, 2).double() / 32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -374,6 +375,14 @@ def test_a_tower_of_unknown_form_is_reported(tmp_path: Path, inside: Callable[..
     assert run.stderr.startswith(f"attngeo: {folder}: ")
     assert "visual.blocks.#.attn.qkv.weight" in run.stderr
     assert inside("score", folder, "--quiet", "--format", "csv").stderr == ""
+
+
+def test_groups_that_make_no_sense_are_no_note(saved: Callable[[str], Path], tmp_path: Path) -> None:
+    """More groups than layers: how often each is applied is not known."""
+    folder = shutil.copytree(saved("albert"), tmp_path / "albert")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1, "num_hidden_groups": 2}))
+    assert not attngeo.score(folder)["note"].str.contains("applied").any()
 
 
 def test_albert_reports_its_shared_layer_once(saved: Callable[[str], Path]) -> None:

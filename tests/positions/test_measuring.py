@@ -126,16 +126,31 @@ def test_kernels_are_the_traces_of_the_forms_at_offsets(name: str) -> None:
     assert (kernel.std(1) > 1e-2).all()
 
 
-def test_a_head_that_is_made_to_look_back_or_ahead_has_its_peak_there(tmp_path: Path) -> None:
-    """Keys that are queries turned by five positions; heads that share them, too."""
+def look(*turns: int) -> dict[str, Tensor]:
+    """A model whose heads look as far back as the turn of their layer."""
     frequencies = 10_000.0 ** (-torch.arange(0, 6, 2) / 6)
     tensors = weights()
-    for layer, turn in enumerate((5, -5)):
+    for layer, turn in enumerate(turns):
         name = f"model.layers.{layer}.self_attn"
         one = tensors[f"{name}.q_proj.weight"].reshape(2, 2, 6, 24)[:, 0]
         angles = turn * frequencies
         tensors[f"{name}.q_proj.weight"] = one.repeat_interleave(2, 0).flatten(0, 1).contiguous()
         tensors[f"{name}.k_proj.weight"] = rotate(one, angles.cos(), angles.sin(), interleaved=False).flatten(0, 1)
+    return tensors
+
+
+def test_peaks_are_searched_as_far_as_64_tokens_back_and_ahead(tmp_path: Path) -> None:
+    both_ways = CONFIG | {"use_bidirectional_attention": True}
+    at_the_end = measure(write_single(tmp_path / "end", look(64, -64), both_ways))
+    assert at_the_end["peak"].tolist() == [64] * 4 + [-64] * 4
+    assert measure(write_single(tmp_path / "causal", look(64, 64)))["peak"].tolist() == [64] * 8
+    beyond = measure(write_single(tmp_path / "beyond", look(65, -65), both_ways))
+    assert beyond["peak"].abs().max() <= 64
+
+
+def test_a_head_that_is_made_to_look_back_or_ahead_has_its_peak_there(tmp_path: Path) -> None:
+    """Keys that are queries turned by five positions; heads that share them, too."""
+    tensors = look(5, -5)
     causal = measure(write_single(tmp_path / "causal", tensors))
     both_ways = measure(write_single(tmp_path / "both", tensors, CONFIG | {"use_bidirectional_attention": True}))
     assert causal["peak"].tolist()[:4] == [5] * 4
@@ -240,6 +255,20 @@ def test_learned_positions_give_the_logits_of_the_running_model(name: str) -> No
     preference = (running[:, 1] - running[:, [0, 2, 3]].mean(1)) / spread
     assert rows["previous_token"].tolist() == pytest.approx(preference.tolist(), rel=1e-3)
     assert rows["fast_share"].isna().all()
+
+
+@pytest.mark.parametrize(("unused", "first"), [(0, 0), (1, 1), (2, 2), (3, 0)])
+def test_up_to_two_rows_before_the_stated_positions_are_none(unused: int, first: int, tmp_path: Path) -> None:
+    """More are positions that the configuration does not state."""
+    positions = torch.randn(8 + unused, 24, generator=torch.Generator().manual_seed(0))
+    layer = "model.decoder.layers.0.self_attn"
+    tensors = {f"{layer}.{letter}_proj.weight": torch.eye(24) for letter in "qkv"}
+    tensors["model.decoder.embed_positions.weight"] = positions
+    config = {"model_type": "opt", "hidden_size": 24, "num_attention_heads": 4, "max_position_embeddings": 8}
+    rows = measure(write_single(tmp_path, tensors, config))
+    assert rows["note"].str.startswith(f"{8 + unused - first} positions of").all()
+    of_head = positions[first:, :6] @ positions[first:, :6].T
+    assert rows["kernel_1"][0] == pytest.approx(float(of_head.diagonal(-1).mean()), rel=1e-4)
 
 
 ALIBI = {

@@ -63,6 +63,9 @@ def test_layers_have_their_last_scores_and_the_steps_at_which_these_settle() -> 
         ([1.0, 1.0], 0),
         ([0.0, 0.95, 0.5, 0.95, 1.0], 3),  # it came near, and left again
         ([0.0, -0.92, -1.0], 1),
+        ([0.0, 0.91, 1.09, 1.0], 1),
+        ([0.0, 0.89, 1.0], 2),
+        ([0.0, 1.11, 1.0], 2),
         ([0.3, 0.2, 0.0], 2),
         ([np.nan, 0.5, 1.0, np.nan], 2),
         ([np.nan], None),

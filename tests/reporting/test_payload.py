@@ -59,7 +59,8 @@ def test_the_same_figures_give_the_same_text() -> None:
 def test_numbers_of_every_size_arrive_in_the_page(values: np.ndarray) -> None:
     """Also those past 32 bits, for which plotly has no typed array."""
     (figure,) = unpack(pack_figures([go.Figure().add_scatter(x=values, y=values)]))
-    assert as_array(figure["data"][0]["x"]).tolist() == values.tolist()
+    [trace] = figure["data"]
+    assert as_array(trace["x"]).tolist() == values.tolist()
 
 
 def test_the_parameters_of_published_models_arrive_in_the_page() -> None:

@@ -32,17 +32,17 @@ def test_figures_show_it_with_its_label_and_range(kind: str) -> None:
     text = attngeo.plot(kind, rows, score="toy", published=False).to_json()
     assert "toy share" in text
     assert "%{y:.3f}" in text or "%{z:.3f}" in text  # never negative, so without a sign
-    line = attngeo.plot("layers", rows, score="toy")
-    assert re.sub("(<[^>]*>)+", " ", line.layout.yaxis.title.text).strip() == SCORES["toy"].axis_title
-    assert list(line.data[-2].y) == pytest.approx(rows[rows["head"].isna()]["toy"].tolist())
+    figure = attngeo.plot("layers", rows, score="toy")
+    assert re.sub("(<[^>]*>)+", " ", figure.layout.yaxis.title.text).strip() == SCORES["toy"].axis_title
+    [line] = figure.select_traces({"name": "encoder", "xaxis": "x"})
+    assert list(line.y) == pytest.approx(rows[rows["head"].isna()]["toy"].tolist())
 
 
 def test_curves_show_it() -> None:
     rows = attngeo.score("demo:encoder", per_head=True)
     curves = pd.concat([rows.assign(step=step, loss=1.0) for step in (0, 10)], ignore_index=True)
-    assert list(attngeo.plot("training", curves, score="toy").data[-1].y) == pytest.approx(
-        [rows[rows["head"].isna()]["toy"].median()] * 2
-    )
+    [line] = attngeo.plot("training", curves, score="toy").select_traces({"name": "run"})
+    assert list(line.y) == pytest.approx([rows[rows["head"].isna()]["toy"].median()] * 2)
     lines = [trace for trace in attngeo.plot("training-layers", curves, score="toy").data if trace.mode != "markers"]
     assert len(lines) == 3
 
@@ -78,7 +78,8 @@ def test_results_files_hold_it_as_numbers(tmp_path: Path) -> None:
     rows = attngeo.score("demo:encoder", per_head=True)
     rows.loc[rows["layer"] == 0, "toy"] = float("nan")
     write_table(rows, tmp_path / "rows.json")
-    line = attngeo.plot("layers", tmp_path / "rows.json", score="toy").data[-2]
+    figure = attngeo.plot("layers", tmp_path / "rows.json", score="toy")
+    [line] = figure.select_traces({"name": "encoder", "xaxis": "x"})
     assert list(line.y)[1:] == pytest.approx(rows[rows["head"].isna()]["toy"].tolist()[1:])
     write_table(rows.assign(toy="much"), tmp_path / "wrong.csv")
     with pytest.raises(DataError, match="toy"):

@@ -59,6 +59,21 @@ def test_bands_join_values_that_are_nearly_equal(tmp_path: Path) -> None:
     assert spectrum["band"].tolist() == [1, 1, 2, 3, 3, 3]
 
 
+def test_a_value_within_five_percent_of_the_one_before_is_in_its_band(tmp_path: Path) -> None:
+    """However far the last one of a band is from its first one."""
+    tensors = weights()
+    values = [1.0]
+    for share in (0.955, 0.945, 0.955, 0.955, 0.945):
+        values.append(share * values[-1])
+    projections = {"q": torch.diag(torch.tensor(values)), "k": torch.eye(6)}
+    for letter, matrix in projections.items():
+        name = f"model.layers.0.self_attn.{letter}_proj.weight"
+        tensors[name] = torch.zeros_like(tensors[name])
+        tensors[name][:6, :6] = matrix
+    spectrum = measure_spectrum(write_single(tmp_path, tensors), layer=0, head=0)
+    assert spectrum["band"].tolist() == [1, 1, 2, 2, 2, 3]
+
+
 def test_the_figure_marks_what_is_above_the_edge_and_joins_bands() -> None:
     spectrum = measure_spectrum("demo:minilm", layer=2, head=5)
     figure = attngeo.plot("spectrum", "demo:minilm", layer=2, head=5)

@@ -15,12 +15,21 @@ from support.messages import assert_fails, refuses
 
 import attngeo
 from attngeo.errors import DataError
-from attngeo.scores.spec import SCORES
 from attngeo.scores.trajectory import COLUMNS, find_departures, follow_steps
 
 WIDTH = 64
 # Layers around their median, in standard deviations of chance: one far away, which moves a mean.
 AROUND = (-0.5, 0.0, 30.0)
+
+
+def chance_of(name: str, width: int) -> tuple[float, float]:
+    """Mean and standard deviation of a score of random forms; `tests/geometry/test_scores.py` simulates them."""
+    levels = {
+        "symmetry": (1 / width, math.sqrt(2) / width),
+        "directionality": (0.0, 3.4 / math.sqrt(width)),
+        "trace_z": (0.0, 1.0),
+    }
+    return levels[name]
 
 
 def trajectory(
@@ -37,7 +46,7 @@ def trajectory(
             for layer, offset in enumerate(AROUND):
                 row = {"model": model.format(step), "stack": "decoder", "layer": layer, "head": head, "d_model": width}
                 for name, values in z.items():
-                    mean, deviation = SCORES[name].chance(width)  # type: ignore[misc]
+                    mean, deviation = chance_of(name, width)
                     row[name] = mean + deviation * (values[number] + offset - (0 if head is None else 3))
                 rows.append(row)
     return pd.DataFrame(rows).astype({"head": "Int64", "layer": "Int64"})
@@ -103,7 +112,8 @@ def test_trainings_and_stacks_are_apart_and_widths_have_bands_of_their_own() -> 
     assert of_symmetry[["model", "stack", "step", "after", "steps"]].to_numpy().tolist() == [
         ["org/a", "decoder", 10, 0, 3], ["runs/b", "decoder", 20, 10, 3], ["org/a", "encoder", None, None, 3],
     ]  # fmt: skip
-    value = SCORES["symmetry"].chance(64)[0] + 3 * SCORES["symmetry"].chance(64)[1]  # type: ignore[misc]
+    mean, deviation = chance_of("symmetry", 64)
+    value = mean + 3 * deviation
     same = trajectory({"symmetry": [0.0], "directionality": [0.0]}).assign(symmetry=value)
     assert found(same)[0] == ("symmetry", 0, None)
     assert found(same.assign(d_model=16))[0] == ("symmetry", None, None)

@@ -6,6 +6,7 @@ That it agrees with every family is tested in tests/layouts/test_families.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -66,6 +67,29 @@ def test_weights_that_are_read_wrongly_differ(
     assert {check.verdict for check in check(name, built).checks} == {"differs"}
 
 
+@pytest.mark.parametrize(("size", "verdict"), [(0.9, "agrees"), (1.1, "differs")])
+def test_weights_differ_from_two_thousandths_on(
+    size: float, verdict: str, built: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The products of queries that are changed by noise of this part of the limit."""
+    original = checking.projections
+    limit = 2e-3
+
+    def add_noise(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, list[str]]:
+        q, k, notes = original(*args, **kwargs)
+        noise = torch.randn(q.shape, generator=torch.Generator().manual_seed(0))
+        return q + share * q.std() * noise, k, notes
+
+    monkeypatch.setattr(checking, "projections", add_noise)
+    share = 1e-3
+    differences = [found.difference for found in check("llama", built).checks]
+    for number, difference in enumerate(differences):
+        share = 1e-3 * size * limit / difference
+        found = check("llama", built).checks[number]
+        assert found.difference == pytest.approx(size * limit, rel=0.05)
+        assert found.verdict == verdict
+
+
 def _without_offset(family: Any) -> Any:
     return replace(family, head_norm=replace(family.head_norm, gain_offset=0.0))
 
@@ -98,6 +122,36 @@ def test_attention_that_is_not_read_is_reported(built: Build, monkeypatch: pytes
 
     monkeypatch.setattr(in_memory, "sites_of", leave_out_vision)
     assert check("clip", built).unexplained == ["vision_model.encoder.layers.#.self_attn"]
+
+
+class Pooling(torch.nn.Module):
+    """Attention of tokens to each other, weighted by dimension; its class name says nothing."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        read = x * self.weight if self.weight.ndim == 1 else x @ self.weight
+        return torch.softmax(read @ x.mT, -1) @ x
+
+
+@pytest.mark.parametrize(("shape", "unexplained"), [((8,), []), ((8, 8), ["pooling"])])
+def test_products_of_a_module_without_matrices_are_no_attention_that_is_left_out(
+    shape: tuple[int, ...], unexplained: list[str], built: Build
+) -> None:
+    model = deepcopy(built("llama"))
+    model.pooling = Pooling(torch.ones(shape))
+    inputs = inputs_for(TINY_MODELS["llama"].inputs, model)
+    tokens = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(0))
+
+    def run() -> None:
+        model(**inputs)
+        model.pooling(tokens)
+
+    findings = check_model(model, run)
+    assert {check.verdict for check in findings.checks} == {"agrees"}
+    assert findings.unexplained == unexplained
 
 
 def test_a_module_without_softmax_has_no_product(built: Build, monkeypatch: pytest.MonkeyPatch) -> None:

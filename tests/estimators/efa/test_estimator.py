@@ -572,6 +572,30 @@ def test_a_factor_model_of_places_knows_its_places_only() -> None:
         fit(days.iloc[:-1], **options)
 
 
+@pytest.mark.parametrize(("distance", "is_same"), [(4.5e-6, True), (5.5e-6, False)])
+def test_a_place_is_the_same_within_a_millionth_of_the_largest_coordinate(distance: float, is_same: bool) -> None:
+    places = pd.DataFrame({"x": [0.0, 1.0, 5.0], "y": [0.0, 2.0, 1.0]})
+    days = pd.concat([places.assign(sequence=day, value=[1.0, 2.0, day]) for day in range(4)], ignore_index=True)
+    model = fit(days, model="fm", coordinates=("x", "y"), neighbours=1)
+    moved = days.assign(x=days["x"] + distance * (days["x"] == 1))
+    if is_same:
+        assert len(model.predict(moved)) == 12
+        return
+    with refuses(TableError, "requires its 3 places"):
+        model.predict(moved)
+
+
+@pytest.mark.parametrize(("deviation", "are_apart"), [(0.9 * 2**-17, False), (1.1 * 2**-17, True)])
+def test_numbers_that_single_precision_cannot_tell_apart_are_refused(deviation: float, are_apart: bool) -> None:
+    frame = draw_table()
+    frame["value"] = -4 * (1 + deviation * np.where(np.arange(len(frame)) % 2, 1, -1))
+    if are_apart:
+        assert fit(frame, family="gaussian").predict(frame)["mean"].notna().all()
+        return
+    with refuses(TableError, "'value'", "single precision cannot tell apart", "subtract a constant"):
+        fit(frame, family="gaussian")
+
+
 @pytest.mark.parametrize("family", ["gamma:2", "negative-binomial:2", "poisson", "shifted"])
 def test_values_far_from_one_are_learned_in_few_epochs(family: str) -> None:
     """A model begins at the mean of the values, whatever their unit, and is better than without a context."""

@@ -18,7 +18,7 @@ from attngeo.errors import TableError
 from attngeo.estimators import AttentionImputer, ExponentialFamilyAttention
 from attngeo.estimators.efa.files import fit_own_sequences, predict_file, sample_file
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions
-from attngeo.estimators.shared.files import read_own_table, read_written, settle_table
+from attngeo.estimators.shared.files import find_few_texts, read_own_table, read_written, settle_table
 from attngeo.estimators.shared.paths import require_column
 from attngeo.estimators.tabular.files import impute_own_table
 from attngeo.estimators.tabular.options import RowsOptions
@@ -124,6 +124,12 @@ def test_a_few_texts_among_the_numbers_of_sequences_are_noted(tmp_path: Path) ->
     fit_own_sequences(str(tmp_path / "rows.csv"), options, reports.append)
     (note,) = (report.what for report in reports if report.phase == "note")
     assert_states(note, tmp_path / "rows.csv", "'age'", "'n/a' in row 20", "--missing")
+
+
+@pytest.mark.parametrize(("texts", "rows", "are_few"), [(1, 10, True), (1, 9, False), (4, 40, True), (5, 40, False)])
+def test_texts_are_few_up_to_a_tenth_of_the_rows(texts: int, rows: int, are_few: bool) -> None:
+    frame = pd.DataFrame({"age": [*["n/a"] * texts, *map(str, range(rows - texts))]})
+    assert [name for name, _ in find_few_texts(frame)] == ["age"] * are_few
 
 
 @pytest.mark.parametrize(

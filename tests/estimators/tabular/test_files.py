@@ -22,6 +22,7 @@ from attngeo.estimators.tabular.measuring import fit_table, measure_chances
 from attngeo.estimators.tabular.options import FitOptions
 from attngeo.estimators.tabular.views import MASK, tabulate_attention, tabulate_encodings
 from attngeo.progress import Progress, ProgressCallback
+from attngeo.tables.read import HEAD_BYTES
 
 
 def write(folder: Path, text: str, name: str = "t.csv") -> str:
@@ -129,6 +130,8 @@ READ_OTHERWISE = {
     "Namibia": ("country", ["NA", "DE", "FR", "NA"] * 10, ["'country'", "'NA' in 20 rows", "--missing ''"]),
     "a text among numbers": ("age", [*range(39), "n/a"], ["'age'", "1", "'n/a' in row 40", "missing", "--column-type"]),
     "codes": ("shop", [at % 20 for at in range(200)], ["shop (20 values)", "--column-type shop:category"]),
+    "codes, five times each": ("shop", [at % 24 for at in range(160)], ["shop (24 values)"]),  # of 120 to train with
+    "codes, less often": ("shop", [at % 24 for at in range(158)], []),
     "no index": ("", [1, 2] * 20, []),
     "missing numbers": ("age", ["NA", 1, 2, 3] * 10, ["'age'", "'NA' in 10 rows", "missing"]),
     "quantities": ("age", [*range(20)] * 2, []),
@@ -239,6 +242,12 @@ def test_baselines_train_on_all_rows_though_early_stopping_holds_some_out(tmp_pa
 def test_files_that_are_no_table_are_refused(text: str, kind: type[Any], facts: list[object], tmp_path: Path) -> None:
     with refuses(kind, *facts):
         read_tables(write(tmp_path, text), FitOptions(target="y"))
+
+
+def test_a_first_line_that_is_longer_than_what_is_looked_at_may_have_rows(tmp_path: Path) -> None:
+    name = "x" * HEAD_BYTES
+    path = write(tmp_path, f"{name},y\na,n\nb,y\n")
+    assert list(read_tables(path, FitOptions(target="y")).train_x.columns) == [name]
 
 
 def test_other_bad_input_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from support.messages import refuses
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators import AttentionClassifier
 from attngeo.estimators.tabular.files import fit_own_table, impute_own_table, predict_own_table, read_tables
-from attngeo.estimators.tabular.kinds import find_date_format, split_dates
+from attngeo.estimators.tabular.kinds import find_date_format, find_free_texts, find_row_names, split_dates
 from attngeo.estimators.tabular.options import FitOptions, PredictOptions, RowsOptions
 
 FAST: dict[str, Any] = {"target": "y", "methods": "atn", "max_epochs": 2, "device": "cpu"}
@@ -85,6 +85,13 @@ def test_names_of_rows_are_left_out_unless_the_user_wants_them(tmp_path: Path) -
     assert columns_of(path, drop="when,year") == ["count", "town"]
     assert columns_of(path, column_types=["number:number"])[0] == "number"
     assert columns_of(path, column_types=["when:category"]) == ["when", "count", "year", "town"]
+
+
+@pytest.mark.parametrize("rows", [19, 20])
+def test_names_of_rows_and_free_texts_are_looked_for_from_twenty_rows_on(rows: int) -> None:
+    frame = pd.DataFrame({"number": range(rows), "name": [f"r{row}" for row in range(rows)]})
+    assert [name for name, _ in find_row_names(frame)] == (["number", "name"] if rows == 20 else [])
+    assert [*find_free_texts(frame)] == ([("name", 20)] if rows == 20 else [])
 
 
 def test_a_kind_that_is_chosen_is_that_of_the_saved_model(tmp_path: Path) -> None:
