@@ -93,7 +93,11 @@ def test_digits_are_learned_from_a_symmetric_start(tmp_path: Path) -> None:
         assert abs(accuracy - summary[key]) <= (first - second < 1e-4).float().mean().item() + 1e-6
 
 
-FAMILIES = [*(VIT | {"model_type": name} for name in ("vit", "deit", "beit", "dinov2")), SWIN]
+FAMILIES = [
+    VIT,
+    SWIN,
+    *(pytest.param(VIT | {"model_type": name}, marks=pytest.mark.slow) for name in ("deit", "beit", "dinov2")),
+]
 
 
 @pytest.mark.parametrize("config", FAMILIES, ids=lambda config: config["model_type"])
