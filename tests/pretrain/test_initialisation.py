@@ -393,7 +393,13 @@ def test_gains_that_no_weight_undoes(gain: float, fresh: Build) -> None:
 # Another checkpoint
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "gpt_neox", "falcon-new", "llama", "bart", "albert", "swin"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert", "gpt2", "falcon-new", "bart",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt_neox", "llama", "albert", "swin")),
+    ],
+)  # fmt: skip
 def test_a_checkpoint_gives_its_queries_and_keys(name: str, fresh: Build, tmp_path: Path) -> None:
     source, model = build(TINY_MODELS[name], seed=1), fresh(name)
     source.save_pretrained(tmp_path)
