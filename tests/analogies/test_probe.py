@@ -76,7 +76,7 @@ def rank(x: Any, a: int, b: int, c: int, answers: list[int], method: str) -> int
 
 
 # Whole numbers: many candidates are then tied, some are equal, some are zero.
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=40)
 @given(st.data(), st.sampled_from(METHODS), st.booleans())
 def test_ranks_are_those_of_the_definition(data: st.DataObject, method: str, several: bool) -> None:
     count = data.draw(st.integers(6, 12))
