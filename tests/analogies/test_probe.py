@@ -38,7 +38,8 @@ def questions(rows: Any, labels: list[str], answers: int = 1) -> QuestionSet:
 
 
 def ask(embedding: Embedding, asked: QuestionSet, **options: Any) -> AnalogyResult:
-    return attngeo.analogy(embedding, questions=asked, keep_duplicates=True, **({"top_k": 1} | options))
+    """Answers whose scores, which these tests do not read, have no interval."""
+    return attngeo.analogy(embedding, questions=asked, keep_duplicates=True, **({"top_k": 1, "draws": 0} | options))
 
 
 def test_results_of_several_models_state_the_revision_of_each(tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def rank(x: Any, a: int, b: int, c: int, answers: list[int], method: str) -> int
 
 
 # Whole numbers: many candidates are then tied, some are equal, some are zero.
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=40)
 @given(st.data(), st.sampled_from(METHODS), st.booleans())
 def test_ranks_are_those_of_the_definition(data: st.DataObject, method: str, several: bool) -> None:
     count = data.draw(st.integers(6, 12))

@@ -28,7 +28,7 @@ def text(tmp_path: Path) -> Path:
         (["sun", "moon"], ["rises", "shines", "sets", "glows"]),
     ]
     lines = []
-    for _ in range(3000):
+    for _ in range(1500):
         nouns, verbs = chooser.choice(topics)
         lines.append(" ".join([chooser.choice(nouns), *chooser.sample(verbs, 3), chooser.choice(nouns)]))
     path = tmp_path / "text.txt"

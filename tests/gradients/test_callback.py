@@ -19,6 +19,8 @@ from attngeo.gradients.recording import record_gradients
 from attngeo.gradients.statistics import tabulate_site
 from attngeo.pretrain import AttentionGeometryCallback
 
+pytestmark = pytest.mark.usefixtures("without_collecting")
+
 IDS = torch.randint(10, 60, (12, 8), generator=torch.Generator().manual_seed(0))
 BATCHES = [{"input_ids": IDS[:4], "labels": IDS[:4]}]
 

@@ -125,8 +125,9 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("words of a text\n" * 40)
     refuse(DataError, "few.txt has", "expected at least 24", "sequences", text=str(tmp_path / "few.txt"))
     refuse(DataUnavailableError, "none.txt", text=str(tmp_path / "none.txt"))
-    refuse(UsageError, "seq_len 200", seq_len=200)
-    refuse(DataError, "no token of 1 × 2 is predicted", "sequences", sequences=1, seq_len=2, seed=1)
+    text = SMALL["text"]
+    refuse(UsageError, "seq_len 200", seq_len=200, text=text)
+    refuse(DataError, "no token of 1 × 2 is predicted", "sequences", sequences=1, seq_len=2, seed=1, text=text)
     for name in ("sequences", "seq_len", "seed"):
         with pytest.raises(UsageError, match=name):
             GradientOptions(**{name: -1})

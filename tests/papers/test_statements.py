@@ -20,6 +20,12 @@ from attngeo.papers.statements import COLUMNS, PAPERS, STATEMENTS, check_stateme
 
 TRAINED = ["proposition-9", "proposition-14-trained", "efa-theorem-1-fits", "efa-theorem-2"]
 QUICK = [name for name in STATEMENTS if name not in TRAINED]
+# A tenth of a second to a second each. The tests of their modules have them with other seeds.
+DRAWN_OFTEN = [
+    "definition-3.1", "remark-s1.13", "proposition-s1.15-chance", "proposition-s1.16-chance", "symmetry-from-factors",
+    "directionality-from-factors", "theorem-2.3-norms", "theorem-2.3-tails", "corollary-s1.12", "proposition-13",
+    "proposition-17",
+]  # fmt: skip
 WRONG_AS_PRINTED = {
     "proposition-2.1-softmax", "remark-s1.6", "proposition-2.2", "theorem-2.3-norms", "theorem-2.3-tails",
     "corollary-s1.12", "definition-3.1", "proposition-s1.15-chance", "efa-proposition-3", "efa-theorem-1-items",
@@ -41,17 +47,18 @@ def test_every_entry_has_a_function_and_every_check_an_entry() -> None:
         assert {(module, name) for name in checks} <= functions
 
 
-def test_all_but_the_trained_ones_hold() -> None:
-    frame = check_statements(QUICK, seed=5)
+def test_all_but_the_trained_ones_and_those_that_draw_often_hold() -> None:
+    names = [name for name in QUICK if name not in DRAWN_OFTEN]
+    frame = check_statements(names, seed=5)
     assert list(frame.columns) == list(COLUMNS)
-    assert list(frame["statement"]) == QUICK
+    assert list(frame["statement"]) == names
     assert frame["holds"].all(), frame[~frame["holds"]]
     assert (frame["residual"] <= frame["tolerance"]).all()
-    assert set(frame.loc[~frame["as_printed"], "statement"]) == WRONG_AS_PRINTED
+    assert set(frame.loc[~frame["as_printed"], "statement"]) == WRONG_AS_PRINTED.difference(DRAWN_OFTEN)
     assert frame.attrs["seed"] == 5
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_seed_draws_matrices_that_lose_the_digits(seed: int) -> None:
     """Of the statements whose residuals grow with the condition of random matrices."""
     for name in ("proposition-12", "proposition-16", "remark-s1.6", "efa-theorem-1-items", "efa-theorem-1-values"):
@@ -67,7 +74,7 @@ def check_verdicts(names: list[str], seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", range(1, 3))
 def test_no_verdict_depends_on_the_seed(seed: int) -> None:
     """Of the statements that train nothing; `test_all_statements_hold` in tests/commands/test_theory.py has seed 0."""
     check_verdicts(QUICK, seed)
@@ -96,7 +103,7 @@ def test_proposition_9_holds_from_a_new_start() -> None:
 
 def test_a_seed_repeats() -> None:
     first, again, other = (
-        check_statements(["lemma-1", "theorem-2.3", "efa-theorem-1-values"], seed=seed) for seed in (3, 3, 4)
+        check_statements(["lemma-1", "lemma-s1.11", "efa-theorem-1-values"], seed=seed) for seed in (3, 3, 4)
     )
     pd.testing.assert_frame_equal(first, again)
     assert not first["computed"].equals(other["computed"])

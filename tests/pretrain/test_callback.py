@@ -39,9 +39,11 @@ def train(
     return trainer
 
 
-@pytest.mark.parametrize(
-    "name", ["bert", "bert-decoder", "distilbert", "gpt2", "gpt_neox", "falcon-new", "llama", "qwen3", "gemma3_text"]
-)
+FAMILIES = ["bert", "falcon-new", "gemma3_text"]
+MORE_FAMILIES = ["bert-decoder", "distilbert", "gpt2", "gpt_neox", "llama", "qwen3"]
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_FAMILIES)])
 def test_rows_are_the_scores_of_the_live_model(name: str, built: Build, tmp_path: Path) -> None:
     """At step 0 those of the model as it was, at the end those of the model as it is."""
     callback = AttentionGeometryCallback()

@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import load_file
 from support.dask_cluster import start_cluster
 from support.data import DATA, needs
+from support.images import small_image_options, write_images
 from support.locks import locked_elsewhere
 from support.messages import assert_states, refuses
 from support.runs import CONFIG, small_options, write_config, write_text
@@ -259,7 +260,7 @@ def test_steps_must_be_a_multiple_of_the_interval_of_logs(tmp_path: Path) -> Non
 
 
 def test_images_are_compared_without_objectives(tmp_path: Path) -> None:
-    options = make_options("vit-tiny", steps=4, batch_size=16, log_every=2, warmup=1)
+    options = small_image_options(tmp_path, data=str(write_images(tmp_path / "images", "abc")))
     comparison = compare(options, tmp_path / "runs", compare=["default", "symmetric"])
     assert comparison.rows["objective"].tolist() == ["image", "image"]
     for _, row in comparison.rows.iterrows():  # Table S3

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import termios
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import pytest
 from support.hub_server import COMMIT, V1_COMMIT, Hub
 from support.messages import assert_states
 from support.text_files import write_file
+
+from attngeo.errors import AttnGeoError
+from attngeo.pretrain.sources import open_text
 
 CARD = """---
 dataset_info:
@@ -67,6 +71,25 @@ def ask(references: list[str], home: Path, code: str = CHILD, **environment: str
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
+@pytest.fixture
+def reached(
+    remote: Hub, reach_data_sets: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Hub:
+    """The Hub, which this process reaches."""
+    reach_data_sets(remote.url)
+    monkeypatch.chdir(tmp_path)
+    return remote
+
+
+def answer_here(reference: str) -> list[Any]:
+    """The answer of this process to a reference, as CHILD prints it."""
+    try:
+        text = open_text(reference)
+        return [text.streaming, [document for batch in text.read_batches() for document in batch]]
+    except AttnGeoError as error:
+        return [type(error).__name__, str(error)]
+
+
 def assert_refused(answer: list[str], kind: str, *facts: object) -> None:
     """The answer is an error of this class that states the facts."""
     assert answer[0] == kind, answer
@@ -102,7 +125,8 @@ def remote(hub: Hub, tmp_path: Path) -> Hub:
     return hub
 
 
-def test_data_sets_of_the_hub(remote: Hub, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("reached")
+def test_data_sets_of_the_hub(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     expected: dict[str, Any] = {
         "org/small": [False, ["one", "two"]],
         "org/small#train[:50%]": [False, ["one"]],
@@ -116,41 +140,41 @@ def test_data_sets_of_the_hub(remote: Hub, tmp_path: Path) -> None:
         "wikipedia": [True, [f"article {n}" for n in range(300)]],
     }
     write_file(tmp_path / "org" / "tables" / "here.txt", "not this folder, which is no configuration")
-    assert dict(zip(expected, ask(list(expected), tmp_path / "home", HF_ENDPOINT=remote.url), strict=True)) == expected
+    assert {reference: answer_here(reference) for reference in expected} == expected
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("revision", "commit", "other"), [("", COMMIT, "@v1"), ("@v1", V1_COMMIT, "")])
+@pytest.mark.parametrize(
+    ("revision", "commit", "other", "environment"),
+    [("", COMMIT, "@v1", {"HF_HUB_OFFLINE": "1"}), ("@v1", V1_COMMIT, "", {"HF_ENDPOINT": "http://127.0.0.1:9"})],
+    ids=["offline", "unreachable"],
+)
 def test_a_downloaded_data_set_is_read_without_a_connection(
-    revision: str, commit: str, other: str, remote: Hub, tmp_path: Path
+    revision: str, commit: str, other: str, environment: dict[str, str], remote: Hub, tmp_path: Path
 ) -> None:
     """It is never taken for another revision."""
     home, cached = tmp_path / "home", f"org/small{revision}"
     (before,) = ask([cached], home, HF_ENDPOINT=remote.url)
     remote.requests.clear()
     asked = [cached, f"org/small@{commit}", f"org/small{other}", f"{cached}#test"]
-    for environment in ({"HF_ENDPOINT": remote.url, "HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
-        same, by_commit, another, no_split = ask(asked, home, **environment)
-        assert same == by_commit == before
-        assert_refused(another, "DataUnavailableError", f"org/small{other}", commit, "cache")
-        assert_refused(no_split, "DataUnavailableError", f"{cached}#test", "split", "org/small:CONFIG#SPLIT", "train")
+    same, by_commit, another, no_split = ask(asked, home, **{"HF_ENDPOINT": remote.url} | environment)
+    assert same == by_commit == before
+    assert_refused(another, "DataUnavailableError", f"org/small{other}", commit, "cache")
+    assert_refused(no_split, "DataUnavailableError", f"{cached}#test", "split", "org/small:CONFIG#SPLIT", "train")
     assert remote.requests == []
 
 
-@pytest.mark.slow
-def test_wikipedia_is_read_shard_by_shard(remote: Hub, tmp_path: Path) -> None:
-    code = """
-import json
-from attngeo.pretrain.sources import open_text
-print(json.dumps(next(open_text("wikipedia").read_documents())))
-"""
-    assert ask([], tmp_path / "home", code, HF_ENDPOINT=remote.url) == ["article 0"]
-    assert {file for _, file, *_ in remote.requests} == {"data/20220301.en/train-00000-of-00002.parquet"}
+def test_wikipedia_is_read_shard_by_shard(reached: Hub) -> None:
+    assert next(open_text("wikipedia").read_documents()) == "article 0"
+    assert {file for _, file, *_ in reached.requests} == {"data/20220301.en/train-00000-of-00002.parquet"}
 
 
 @pytest.mark.slow
-def test_data_sets_that_cannot_be_read(remote: Hub, tmp_path: Path) -> None:
-    url = remote.url
+def test_data_sets_that_cannot_be_read(
+    reached: Hub, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url = reached.url
     unavailable: dict[str, list[str]] = {
         "org/none": ["exist", url, "HF_TOKEN"],
         "org/small@v9": ["v9", "exist"],
@@ -166,12 +190,12 @@ def test_data_sets_that_cannot_be_read(remote: Hub, tmp_path: Path) -> None:
         "org/numbers": ["columns", "n", "text_column"],
         "org/broken": ["ArrowInvalid"],
     }
-    answers = iter(ask([*unavailable, *unreadable], tmp_path / "home", HF_ENDPOINT=url))
     for kind, expected in (("DataUnavailableError", unavailable), ("DataError", unreadable)):
         for reference, facts in expected.items():
-            assert_refused(next(answers), kind, reference, *facts)
-    token = {"HF_ENDPOINT": url, "HF_TOKEN": "hf_secret"}
-    assert ask(["org/gated"], tmp_path / "home", **token) == [[True, ["one", "two"]]]
+            assert_refused(answer_here(reference), kind, reference, *facts)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert answer_here("org/gated") == [True, ["one", "two"]]
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.slow

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.hub_client import environment_of
 from support.hub_server import serve
 from support.images import write_images
 from torch import Tensor
@@ -106,29 +102,24 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     return publish
 
 
-@pytest.mark.slow
-def test_cifar10_comes_from_the_hub(tmp_path: Path) -> None:
-    """With the libraries themselves, which read the address of the Hub when they are imported."""
+def test_cifar10_comes_from_the_hub(
+    reach_data_sets: Callable[[str], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With the libraries themselves."""
     found = hub_set({"train": [1, 0, 1], "test": [0]}, datasets.ClassLabel(names=["cat", "dog"]), ("img", "label"))
     for name, rows in found.items():
         rows.to_parquet(tmp_path / f"cifar10/plain_text/{name}-00000-of-00001.parquet")
-    script = """if True:
-        import logging
-        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it has advice for some processors
-        from attngeo.pretrain.image_data import open_images
-        from attngeo.pretrain.image_data import ImageSplit, make_processor
-        data = open_images("cifar10")
-        ((image, label),) = ImageSplit(data, "train", make_processor(8, 3)).__getitems__([1])
-        print(data.column, data.labels, data.channels, len(data.train), len(data.test), label)
-        print(*image.shape, round((image[0, 0, 0].item() + 1) * 127.5))
-    """
     with serve() as server:
         server.repositories["datasets/uoft-cs/cifar10"] = tmp_path / "cifar10"
-        environment = os.environ | environment_of(server.url, tmp_path / "home")
-        ran = subprocess.run(
-            [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-    assert (ran.stdout.splitlines(), ran.stderr) == (["label ['cat', 'dog'] 3 3 1 0", "3 8 8 9"], "")
+        reach_data_sets(server.url)
+        capfd.readouterr()  # from writing the files
+        data = open_images("cifar10")
+    assert (data.column, data.labels, data.channels, len(data.train)) == ("label", ["cat", "dog"], 3, 3)
+    assert len(data.test) == 1
+    ((image, label),) = ImageSplit(data, "train", make_processor(8, 3)).__getitems__([1])
+    assert (image.shape, label) == ((3, 8, 8), 0)
+    assert round((image[0, 0, 0].item() + 1) * 127.5) == 9
+    assert capfd.readouterr() == ("", "")
 
 
 def test_images_whose_labels_are_secret_are_not_tested_on(hub: Callable[[Any], None]) -> None:

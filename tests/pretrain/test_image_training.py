@@ -93,7 +93,11 @@ def test_digits_are_learned_from_a_symmetric_start(tmp_path: Path) -> None:
         assert abs(accuracy - summary[key]) <= (first - second < 1e-4).float().mean().item() + 1e-6
 
 
-FAMILIES = [*(VIT | {"model_type": name} for name in ("vit", "deit", "beit", "dinov2")), SWIN]
+FAMILIES = [
+    VIT,
+    SWIN,
+    *(pytest.param(VIT | {"model_type": name}, marks=pytest.mark.slow) for name in ("deit", "beit", "dinov2")),
+]
 
 
 @pytest.mark.parametrize("config", FAMILIES, ids=lambda config: config["model_type"])
@@ -140,8 +144,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
 
 def test_accumulated_batches_are_one_batch(tmp_path: Path) -> None:
     """Adam turns rounding of small gradients into whole steps, which move weights, but to first order not the loss."""
+    data = str(write_images(tmp_path / "images", "abc", count=14))
+    fields = {"data": data, "steps": 3, "log_every": 1, "mixup": 0.0, "cutmix": 0.0}
     whole, parts = (
-        run(small_image_options(tmp_path, steps=3, log_every=1, mixup=0.0, cutmix=0.0, **sizes), tmp_path / name)
+        run(small_image_options(tmp_path, **fields, **sizes), tmp_path / name)
         for name, sizes in (("whole", {"batch_size": 32}), ("parts", {"batch_size": 8, "grad_accum": 4}))
     )
     losses, others = (each.geometry.groupby("step")["loss"].first().dropna().tolist() for each in (whole, parts))
@@ -152,8 +158,9 @@ def test_accumulated_batches_are_one_batch(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
+    data = str(write_images(tmp_path / "images"))
     first, again, other = (
-        run(small_image_options(tmp_path, steps=2, seed=seed), tmp_path / name)
+        run(small_image_options(tmp_path, data=data, steps=2, seed=seed), tmp_path / name)
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
     pd.testing.assert_frame_equal(first.geometry, again.geometry)

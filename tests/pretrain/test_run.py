@@ -126,8 +126,8 @@ def interrupted_at(step: int) -> Callable[[Progress], None]:
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"objective": "clm", "steps": 10}, {"grad_accum": 2, "pack": False, "steps": 10}],
-    ids=["mlm", "clm", "padded"],
+    [{}, {"objective": "clm", "grad_accum": 2, "pack": False, "steps": 10}],
+    ids=["mlm", "clm, padded"],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(finished: Run, tmp_path: Path, given: dict[str, Any]) -> None:
     # Logs at 5, 10 …; the signal at 5 is obeyed at 6, between two logs.
@@ -202,15 +202,14 @@ def test_a_killed_run_is_resumed_from_its_last_whole_checkpoint(tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     options = small_options(tmp_path, steps=100_000, log_every=50, save_every=100_000)
     process = start(tmp_path, options, tmp_path / "run")
     wait_for(tmp_path / "run/geometry.parquet", process)
     # Until the first log of the training. pandas opens a file twice, and the run may replace it in between.
     while not pd.read_parquet(BytesIO((tmp_path / "run/geometry.parquet").read_bytes()))["step"].max():
         assert process.poll() is None, process.communicate()
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert out == ""

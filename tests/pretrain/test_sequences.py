@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from attngeo.errors import DataError, UsageError
-from attngeo.pretrain import text as module
+from attngeo.pretrain import text as module, text_source
 from attngeo.pretrain.sources import open_text
 from attngeo.pretrain.text import StreamedSequences, build_sequences, make_encoder
 from attngeo.pretrain.text_source import TextSource
@@ -178,7 +178,9 @@ def test_a_stream_is_shuffled_within_its_buffer(monkeypatch: pytest.MonkeyPatch)
     assert all(example["input_ids"].base is None for example in examples)  # not views of whole batches
 
 
-def test_a_stream_has_the_same_order_each_time() -> None:
+def test_a_stream_has_the_same_order_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHUFFLED", 100)
+    monkeypatch.setattr(text_source, "BATCH_CHARACTERS", 20_000)
     stream = make_stream(draw_documents())
     expected = take_rows(stream, 300)
     assert take_rows(stream, 100, 200) == expected[200:]
@@ -188,17 +190,18 @@ def test_a_stream_has_the_same_order_each_time() -> None:
 
 def test_a_stream_reads_no_more_than_its_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHUFFLED", 10)
+    monkeypatch.setattr(text_source, "BATCH_CHARACTERS", 20_000)
     taken = 0
 
     def endless() -> Iterator[str]:
         nonlocal taken
         while True:
             taken += 1
-            yield "ba be bi bo bu da de " * 10_000
+            yield "ba be bi bo bu da de " * 100
 
     stream = build_sequences(TextSource("endless", endless, True), word_tokeniser(), length=8, count=1, least=1, seed=0)
     assert len(take_rows(stream, 1000)) == 1000
-    assert taken < 20
+    assert taken < 40  # of 700 tokens each
 
 
 def test_a_stream_must_be_packed() -> None:

@@ -41,6 +41,7 @@ def test_the_embedded_novels() -> None:
     assert (text.name, text.streaming, text.tokenizer) == ("austen", False, "train")
 
 
+@pytest.mark.slow
 def test_the_embedded_novels_are_in_the_wheel(tmp_path: Path) -> None:
     """They are read even if the wheel is imported without being unpacked."""
     for name in ("attngeo", "commands"):

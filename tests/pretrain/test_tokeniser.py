@@ -34,8 +34,13 @@ from attngeo.pretrain.text_source import TextSource
 from attngeo.pretrain.tokeniser import prepare_tokeniser, train_wordpieces
 
 
-def test_a_trained_tokeniser() -> None:
-    tokeniser = train_wordpieces(open_text("austen"), 1024)
+@pytest.fixture(scope="module")
+def tokeniser() -> PreTrainedTokenizerFast:
+    """A tokeniser of the embedded novels, which tests only read."""
+    return train_wordpieces(open_text("austen"), 1024)
+
+
+def test_a_trained_tokeniser(tokeniser: PreTrainedTokenizerFast) -> None:
     assert len(tokeniser) == 1024
     assert tokeniser.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert sorted(tokeniser.all_special_ids) == [0, 1, 2, 3, 4]
@@ -83,7 +88,7 @@ def test_training_on_an_endless_text_ends(monkeypatch: pytest.MonkeyPatch) -> No
 
     def endless() -> Iterator[str]:
         nonlocal taken
-        for word in WORDS * 10**6:
+        for word in WORDS * 10**4:
             taken += 1
             yield f"{word} "
 
@@ -92,8 +97,7 @@ def test_training_on_an_endless_text_ends(monkeypatch: pytest.MonkeyPatch) -> No
     assert taken <= 2 * 3 * 35
 
 
-def test_a_trained_tokeniser_is_saved_and_loaded(tmp_path: Path) -> None:
-    tokeniser = train_wordpieces(open_text("austen"), 500)
+def test_a_trained_tokeniser_is_saved_and_loaded(tokeniser: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     tokeniser.save_pretrained(tmp_path)
     for loaded in (AutoTokenizer.from_pretrained(tmp_path), prepare_tokeniser(str(tmp_path), make_text([]), 1, "mlm")):
         assert loaded.get_vocab() == tokeniser.get_vocab()

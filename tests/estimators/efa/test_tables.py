@@ -55,6 +55,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "factors": {"model": "fm"},
     "factors of items, uni": {"model": "fm", "part": "items", "direction": "uni"},
 }
+# One of each part, model, number of layers, direction and kind of earlier value; the slow tests have the others.
+QUICK = ("items, uni", "one layer", "three layers", "earlier values", "factors")
+EVERY_KIND = [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 
 
 def fit(rows: pd.DataFrame = ROWS, *, size: float = 1, **options: Any) -> ExponentialFamilyAttention:
@@ -91,7 +94,7 @@ def test_the_best_distribution_without_a_context_is_found_far_from_0() -> None:
     assert measure_fit(model)["train"].without_context == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVERY_KIND)
 def test_a_long_sequence_does_not_change_the_numbers_of_the_others(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short sequences are read without its positions; and few at once have the numbers of all at once."""
     long = draw_rows([40]).assign(sequence=9)
@@ -103,7 +106,7 @@ def test_a_long_sequence_does_not_change_the_numbers_of_the_others(kind: str, mo
     np.testing.assert_allclose(model.log_prob(rows), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVERY_KIND)
 def test_a_batch_with_a_long_sequence_has_one_loss_and_gradient(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The short ones are computed apart, where padding would be long."""
     rows = pd.concat([ROWS, draw_rows([40]).assign(sequence=9)], ignore_index=True)
@@ -131,7 +134,7 @@ def test_a_long_sequence_does_not_make_all_others_as_long() -> None:
     assert largest.numbers <= 2 * 200**2  # the weights of the long sequence, of two heads
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVERY_KIND)
 def test_one_position_has_the_numbers_that_it_has_among_all(kind: str) -> None:
     model = fit(**KINDS[kind])
     batch = batch_of(model, ROWS)
@@ -427,7 +430,7 @@ def at_places(model: ExponentialFamilyAttention, places: list[int]) -> Exponenti
     return moved
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVERY_KIND)
 def test_what_is_missing_is_predicted_from_what_is_there(kind: str) -> None:
     """As without the other missing rows, where rows have the position vectors of their places in the whole table."""
     model = fit(**KINDS[kind])

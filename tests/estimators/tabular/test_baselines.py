@@ -69,9 +69,9 @@ def test_the_search_of_the_appendix_is_that_of_grid_search(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rf", "gb"])
 def test_a_model_of_few_trees_is_the_beginning_of_one_of_many(name: str) -> None:
-    table = make_table()
+    table = make_table(60)
     encoded = OneHotEncoder(sparse_output=False).fit_transform(table.train.x)
-    many = BASELINES[name].make(1).set_params(n_estimators=12).fit(encoded, table.train.y)
+    many = BASELINES[name].make(1).set_params(n_estimators=6).fit(encoded, table.train.y)
     stages = BASELINES[name].stages
     assert stages is not None
     for count, predicted in enumerate(stages(many, encoded), 1):
@@ -95,8 +95,8 @@ def test_an_unknown_category_counts_as_the_first() -> None:
 
 
 def test_fits_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    table, seen = make_table(), []
-    monkeypatch.setitem(BASELINES, "gb", replace(BASELINES["gb"], grid=SMALL["gb"]))
+    table, seen = make_table(60), []
+    monkeypatch.setitem(BASELINES, "gb", replace(BASELINES["gb"], grid=SMALL["gb"] | {"n_estimators": (1, 2)}))
     fit_baseline("gb", table.train.x, table.train.y, seed=0, report=lambda *step: seen.append(step))
     assert seen == [(done, 4) for done in range(1, 5)]
 

@@ -417,7 +417,7 @@ ORDERED = {
 }
 
 
-@pytest.mark.parametrize("kind", ORDERED)
+@pytest.mark.parametrize("kind", ["cut", "numbers", pytest.param("sizes", marks=pytest.mark.slow)])
 def test_classes_have_the_order_that_scorers_of_scikit_learn_expect(kind: str) -> None:
     """The step decides the label, so that any other order gives a poor score."""
     labels = ORDERED[kind]
@@ -429,7 +429,7 @@ def test_classes_have_the_order_that_scorers_of_scikit_learn_expect(kind: str) -
         assert get_scorer(scorer)(model, STEPS, labels) > least
 
 
-@pytest.mark.parametrize("kind", ["cut", "sizes"])
+@pytest.mark.parametrize("kind", ["sizes", pytest.param("cut", marks=pytest.mark.slow)])
 def test_a_model_of_ordered_labels_is_calibrated(kind: str) -> None:
     model = small(max_epochs=25, learning_rate=0.03, dropout=0, batch_size=32)
     calibrated = CalibratedClassifierCV(model, cv=2).fit(STEPS, ORDERED[kind])

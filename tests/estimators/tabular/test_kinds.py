@@ -130,12 +130,12 @@ def test_any_row_of_the_kinds_of_the_training_is_predicted(tmp_path: Path) -> No
 def test_a_text_that_no_training_row_has_is_what_rare_texts_are(tmp_path: Path) -> None:
     """Rare towns have another label than the others, which a text that is new shares with them."""
     random = np.random.default_rng(0)
-    is_rare = random.random(400) < 0.4
-    town = np.where(is_rare, [f"t{at // 2}" for at in range(400)], random.choice(["Ulm", "Bonn"], 400))
-    frame = pd.DataFrame({"town": town, "noise": random.choice(["a", "b"], 400)})
+    is_rare = random.random(200) < 0.4
+    town = np.where(is_rare, [f"t{at // 2}" for at in range(200)], random.choice(["Ulm", "Bonn"], 200))
+    frame = pd.DataFrame({"town": town, "noise": random.choice(["a", "b"], 200)})
     labels = np.where(is_rare, "r", "f")
     model = AttentionClassifier(
-        unseen="category", min_frequency=5, max_epochs=40, learning_rate=0.01, random_state=0, device="cpu"
+        unseen="category", min_frequency=5, max_epochs=20, learning_rate=0.02, random_state=0, device="cpu"
     ).fit(frame, labels)
     assert model.coding_.columns[0].values == ("Bonn", "Ulm")
     new = pd.DataFrame({"town": ["Rom", "Ulm"], "noise": ["a", "a"]})

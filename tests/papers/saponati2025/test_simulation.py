@@ -47,15 +47,15 @@ def test_columns_and_rows_have_the_same_norm_in_total() -> None:
     assert embedding_variances().mean() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_corrected_claims_hold_and_printed_ones_do_not(seed: int) -> None:
+def test_corrected_claims_hold_and_printed_ones_do_not() -> None:
+    """With one seed; tests/papers/test_statements.py has others."""
     for check in (
         simulation.check_theorem_2_3_norms, simulation.check_theorem_2_3_tails, simulation.check_corollary_s1_12,
     ):  # fmt: skip
-        found = check(seed)
+        found = check(0)
         assert found.worst == 0
         assert found.worst_printed > 0
-    assert simulation.check_theorem_2_4_symmetry(seed, draws=500).worst == 0
+    assert simulation.check_theorem_2_4_symmetry(0, draws=500).worst == 0
 
 
 def test_claims_fail_where_their_assumptions_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,12 +63,12 @@ def test_claims_fail_where_their_assumptions_do(monkeypatch: pytest.MonkeyPatch)
     assert simulation.check_theorem_2_4_symmetry(0, draws=500, correlation=-0.5).worst > 0
     original = draw_updates
     monkeypatch.setattr(simulation, "draw_updates", lambda *args, **more: original(*args, **more).transpose(0, 2, 1))
-    assert simulation.check_theorem_2_3_norms(0).worst > 0
-    assert simulation.check_theorem_2_3_tails(0).worst > 0
+    assert simulation.check_theorem_2_3_norms(0, draws=2000).worst > 0
+    assert simulation.check_theorem_2_3_tails(0, draws=2000).worst > 0
     monkeypatch.setattr(
         simulation, "draw_updates", lambda *args, **more: original(*args, **{**more, "bidirectional": False})
     )
-    assert simulation.check_corollary_s1_12(0).worst > 0
+    assert simulation.check_corollary_s1_12(0, draws=2000).worst > 0
 
 
 def test_intervals_cover_the_mean_as_often_as_they_say() -> None:

@@ -12,12 +12,12 @@ from attngeo.papers.saponati2025 import steps
 
 CHECKS = [
     steps.check_norm_ratios, partial(steps.check_norm_ratios, predicted=True), steps.check_proposition_s1_9,
-    steps.check_remark_s1_10, steps.check_lemma_s1_11, steps.check_remark_s1_13,
+    steps.check_remark_s1_10, steps.check_lemma_s1_11, partial(steps.check_remark_s1_13, draws=100),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_statements_hold(check: Any, seed: int) -> None:
     assert check(seed).worst < 1e-11
 

@@ -171,6 +171,7 @@ def test_the_toy_corpus_has_questions_of_its_own(monkeypatch: pytest.MonkeyPatch
 
 
 def test_bad_corpora_and_questions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analogies, "toy_corpus", lambda: toy_corpus(50))
     with refuses(DataUnavailableError, "nowhere.txt", "toy"):
         explain("nowhere.txt")
     empty = tmp_path / "empty.txt"

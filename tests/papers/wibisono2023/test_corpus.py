@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from itertools import permutations
 
@@ -26,6 +27,7 @@ SENTENCES = st.lists(st.lists(st.sampled_from("abcde"), min_size=1, max_size=5),
 )
 
 
+@functools.cache
 def texts(sentences: int, seed: int = 0) -> list[str]:
     corpus = toy_corpus(sentences, seed)
     return [" ".join(corpus.words[word] for word in sentence) for sentence in corpus.sentences]

@@ -55,8 +55,7 @@ def test_the_model_and_the_mixture_agree_with_torchs_attention(heads: int, layer
                 assert difference(losses, torch.stack(wanted)) < ROUNDING
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
+@pytest.mark.parametrize(("sizes", "seed"), [*zip(SIZES, [0, 1, 2**32 - 1], strict=True)])
 def test_the_statements_hold_for_any_sizes(sizes: dict[str, int], seed: int) -> None:
     assert experts.check_lemma_1(seed, **sizes).worst < ROUNDING
     assert experts.check_parts(seed, **sizes).worst < ROUNDING

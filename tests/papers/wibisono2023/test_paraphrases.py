@@ -102,7 +102,7 @@ def test_assumption_errors_count_each_assumption_once() -> None:
     assert assumption_errors(pairs, (0, 1), (2, 3), both, both) > 0.1
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(2))
 def test_tokens_are_linear_under_all_conditions_only(seed: int) -> None:
     assert paraphrases.check_tokens(seed).worst < 1e-9
 

@@ -297,6 +297,7 @@ def test_all_methods_that_options_may_name_are_known() -> None:
     assert AutoMpgOptions().methods == tuple(METHOD_LABELS)
 
 
+@pytest.mark.slow
 def test_the_script_of_the_other_models_runs_beside_the_source() -> None:
     """With the libraries of its own environment alone, but pytorch_tabular, which is imported when a model is made."""
     script = ROOT / "reports/tabular/other_models.py"

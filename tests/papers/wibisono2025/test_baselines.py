@@ -89,6 +89,7 @@ def test_a_context_is_counted_by_sequence_and_direction() -> None:
     assert before.context.tolist() == [[0, 0, 1], [1, 0, 1], [0, 0, 1], [1, 1, 1]]
 
 
+@pytest.mark.slow
 @needs("movielens")
 def test_the_regression_is_better_than_the_published_models_of_sequences() -> None:
     about = EXPERIMENTS["movielens-sequence"]
@@ -135,6 +136,7 @@ def test_regression_of_each_city_is_that_of_least_squares_on_much_data() -> None
     assert measure_persistence(split, "bi", "")["mse"] > 50
 
 
+@pytest.mark.slow
 @needs("temperature")
 def test_regression_is_better_than_the_published_model_of_temperatures() -> None:
     about = EXPERIMENTS["temperature"]

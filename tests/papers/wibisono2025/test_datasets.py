@@ -133,6 +133,7 @@ def test_offline_says_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None
             load_dataset(name)
 
 
+@pytest.mark.slow
 def test_a_new_process_that_is_offline_says_so() -> None:
     """The check of offline mode needs no other import of the caller."""
     code = "from attngeo.papers.wibisono2025.datasets import load_dataset; load_dataset('movielens')"

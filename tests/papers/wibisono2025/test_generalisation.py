@@ -118,8 +118,3 @@ def test_theorem_2_holds_with_few_steps_and_more_data() -> None:
     assert found.errors[1] < 0.2
     assert found.errors[2] < 1
     assert "Bayes" in found.computed
-
-
-@pytest.mark.slow
-def test_theorem_2_holds() -> None:
-    assert check_theorem_2(2).worst < 1
