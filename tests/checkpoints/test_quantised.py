@@ -19,7 +19,7 @@ import pytest
 import torch
 from conftest import Command
 from safetensors.torch import save_file
-from support.checkpoints import assert_refused, write_config, write_index, write_single
+from support.checkpoints import assert_refused, refuses_checkpoint, write_config, write_index, write_single
 from support.circuits import assert_same_outputs
 from support.packing import PACKINGS, Packing, bitsandbytes, compressed, fp8, gptq, mlx, pack_state
 from torch import Tensor
@@ -564,10 +564,17 @@ def pack_case(case: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_codes_are_never_taken_for_weights(case: str, tmp_path: Path, inside: Command) -> None:
+def test_codes_are_never_taken_for_weights(case: str, tmp_path: Path) -> None:
     packing, changes, config, error, facts = REFUSED[case]
     kept = {name: tensor for name, tensor in (pack_case(packing) | changes).items() if tensor is not None}
     folder = write_single(tmp_path, kept, config)
+    with refuses_checkpoint(folder, error, facts):
+        attngeo.score(folder)
+
+
+def test_the_command_refuses_codes_in_one_line(tmp_path: Path, inside: Command) -> None:
+    packing, _, config, error, facts = REFUSED["other bits"]
+    folder = write_single(tmp_path, pack_case(packing), config)
     assert_refused(inside("score", folder), folder, error, facts)
 
 
