@@ -392,11 +392,12 @@ def test_no_stored_sinusoids_are_taken_for_learned_positions(name: str, saved: S
 
 
 def test_only_bytes_of_queries_and_keys_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    width = 192
     tensors = {
         name: (torch.cat([tensor] * 100) if "embed" in name else tensor).bfloat16()
-        for name, tensor in draw(0, width=576).items()
+        for name, tensor in draw(0, width=width).items()
     }
-    config = MODEL | {"hidden_size": 576}
+    config = MODEL | {"hidden_size": width}
     folder = write_model(tmp_path / "remote", tensors, config)
     queries_and_keys = sum(tensor.numel() * 2 for name, tensor in tensors.items() if "embed" not in name)
     with serve() as hub:
@@ -407,7 +408,7 @@ def test_only_bytes_of_queries_and_keys_are_read(tmp_path: Path, monkeypatch: py
         assert needed <= hub.sent.total() <= needed + 30_000
         before = hub.sent.total()
         assert attngeo.lineage("org/one", "org/two", permutations=19, align=True)["related"].tolist() == [True]
-        rows = 16384 * 576 * 2
+        rows = 16384 * width * 2
         assert needed + 2 * rows <= hub.sent.total() - before <= needed + 2 * rows + 30_000
 
 
@@ -434,6 +435,7 @@ def test_results_are_kept_under_both_models(folder: Path, tmp_path: Path, monkey
     assert changed["related"].tolist() == [True]
 
 
+@pytest.mark.slow  # each process loads the libraries; tests/changes/test_compare.py has another table by processes
 def test_several_processes_give_the_same_table(folder: Path, tmp_path: Path) -> None:
     others = [write_model(tmp_path / str(seed), draw(seed), MODEL) for seed in (1, 2)]
     alone = attngeo.lineage(folder, others, fresh=True)
