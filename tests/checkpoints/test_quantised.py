@@ -730,9 +730,10 @@ def damage(state: dict[str, Tensor], config: dict[str, Any], draw: random.Random
 @pytest.mark.parametrize("case", PACKINGS)
 def test_damaged_checkpoints_end_in_scores_or_in_one_error(case: str, tmp_path: Path) -> None:
     draw = random.Random(random.getrandbits(64))
-    whole, _ = pack_state(draw_state(), PACKINGS[case], is_projection)
+    first_layer = {name: tensor for name, tensor in draw_state().items() if ".0." in name and "v_proj" not in name}
+    whole, _ = pack_state(first_layer, PACKINGS[case], is_projection)
     for number in range(20):
-        state, config = dict(whole), copy.deepcopy(CONFIG | dict(PACKINGS[case].config))
+        state, config = dict(whole), copy.deepcopy(CONFIG | {"num_hidden_layers": 1} | dict(PACKINGS[case].config))
         damage(state, config, draw)
         with suppress(AttnGeoError):
             attngeo.score(write_single(tmp_path / str(number), state, config), fresh=True)
