@@ -42,8 +42,13 @@ def test_a_type_rotates_as_the_census_says(model_type: str, kinds: list[str]) ->
     assert right.split() == kinds
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model_type", [*ROTATING][::5])
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in [*ROTATING][::10]),
+        *(pytest.param(name, marks=pytest.mark.explore) for name in [*ROTATING][5::10]),
+    ],
+)
 def test_every_fifth_type_rotates_as_the_census_says(model_type: str) -> None:
     assert find_rotation(build(model_type), ())[0] == ROTATING[model_type]["rotary"]
 

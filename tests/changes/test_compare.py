@@ -212,6 +212,9 @@ def test_the_same_weights_have_not_changed_at_all(tmp_path: Path, circuit: Any) 
     rows = compare(tmp_path, state, state, circuit=circuit, per_head=True, precision="float32")
     assert rows.change.tolist() == [0.0] * len(rows)
     assert rows.cosine.tolist() == [1.0] * len(rows)
+
+
+def test_a_copy_has_not_changed_at_all(tmp_path: Path) -> None:
     rows = attngeo.compare(["demo:minilm", write_copy(tmp_path)], per_head=True)
     assert rows.change.max() == 0
 
@@ -495,7 +498,12 @@ def test_several_models_and_the_adapter_of_the_others(tmp_path: Path) -> None:
     assert rows.other.tolist() == [folder for folder in folders[1:] for _ in (0, 1)]
     assert rows.model.unique().tolist() == [folders[0]]
     assert rows.groupby("other").change.mean().is_monotonic_increasing
-    pd.testing.assert_frame_equal(attngeo.compare(folders, jobs=2), rows)
+
+
+@pytest.mark.slow  # each process loads the libraries
+def test_several_processes_give_the_same_table(tmp_path: Path) -> None:
+    folders = [str(write_single(tmp_path / f"{seed}", weights(seed=seed))) for seed in range(3)]
+    pd.testing.assert_frame_equal(attngeo.compare(folders, jobs=2), attngeo.compare(folders))
 
 
 def test_only_queries_and_keys_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

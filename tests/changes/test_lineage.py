@@ -147,7 +147,7 @@ def test_quantised_checkpoints_and_models_in_memory_are_candidates(folder: Path,
     packing = PACKINGS["int8-plain"]
     stored, _ = pack_state(draw(0), packing, lambda name, _: "proj" in name)
     packed = write_single(tmp_path / "packed", stored, MODEL | packing.config)
-    assert attngeo.lineage(folder, packed)["related"].tolist() == [True]
+    assert attngeo.lineage(folder, packed, permutations=19)["related"].tolist() == [True]
     model = built("llama")
     saved = tmp_path / "saved"
     model.save_pretrained(saved)
@@ -266,10 +266,10 @@ def test_strangers_whose_large_coordinates_are_aligned_stay_strangers(tmp_path: 
 
 def test_layers_that_both_have_are_compared(folder: Path, tmp_path: Path) -> None:
     shorter = write_model(tmp_path / "a", draw(0, layers=2), MODEL | {"num_hidden_layers": 2})
-    row = attngeo.lineage(folder, shorter).iloc[0]
+    row = attngeo.lineage(folder, shorter, permutations=19).iloc[0]
     assert (row["related"], row["layers"]) == (True, "decoder layers 0-1")
     # The stack of an encoder that was made a decoder has another name.
-    row = attngeo.lineage("demo:encoder", "demo:decoder").iloc[0]
+    row = attngeo.lineage("demo:encoder", "demo:decoder", permutations=19).iloc[0]
     assert row["layers"] == "encoder layers 0-2"
 
 
@@ -277,7 +277,8 @@ def test_models_that_the_test_does_not_apply_to_are_missing_with_a_reason(
     folder: Path, tmp_path: Path, saved: Saved
 ) -> None:
     wider = write_model(tmp_path / "wider", draw(0, width=80), MODEL | {"hidden_size": 80})
-    rows = attngeo.lineage(folder, [wider, saved("bart"), write_model(tmp_path / "same", draw(0), MODEL)])
+    same = write_model(tmp_path / "same", draw(0), MODEL)
+    rows = attngeo.lineage(folder, [wider, saved("bart"), same], permutations=19)
     assert rows["related"].isna().tolist() == [True, True, False]
     assert rows[["similarity", "p_value", "z"]].isna().all(axis=1).tolist() == [True, True, False]
     assert rows["layers"].tolist() == ["", "", "decoder layers 0-2"]
@@ -288,7 +289,7 @@ def test_models_that_the_test_does_not_apply_to_are_missing_with_a_reason(
 
 def test_weights_that_are_zero_have_no_outcome(folder: Path, tmp_path: Path) -> None:
     nothing = {name: torch.zeros_like(tensor) for name, tensor in draw(0).items()}
-    row = attngeo.lineage(folder, write_model(tmp_path, nothing, MODEL)).iloc[0]
+    row = attngeo.lineage(folder, write_model(tmp_path, nothing, MODEL), permutations=19).iloc[0]
     assert row.isna()["related"]
     assert row.isna()["z"]
     assert "same similarity" in row["note"]
@@ -300,17 +301,17 @@ def test_heads_without_a_form_are_counted(folder: Path, tmp_path: Path) -> None:
     tensors["model.layers.0.self_attn.k_proj.weight"][0, 0] = torch.nan  # heads 0 and 1 share this key head
     tensors["model.layers.1.self_attn.q_proj.weight"][:HEAD_DIM] = 0
     broken = write_model(tmp_path / "broken", tensors, MODEL)
-    row = attngeo.lineage(folder, broken).iloc[0]
+    row = attngeo.lineage(folder, broken, permutations=19).iloc[0]
     assert (row["related"], row["similarity"]) == (True, pytest.approx(9 / 12))
     assert row["note"].endswith("3 of 12 heads of the candidate are zero or not finite, and similar to none")
-    row = attngeo.lineage(broken, folder).iloc[0]
+    row = attngeo.lineage(broken, folder, permutations=19).iloc[0]
     assert row["note"].endswith("3 of 12 heads of the model are zero or not finite, and similar to none")
 
 
 def test_other_rotations_are_in_the_note(folder: Path, tmp_path: Path) -> None:
     longer = write_model(tmp_path / "longer", draw(0), MODEL | {"rope_theta": 1e6})
     partial = write_model(tmp_path / "partial", draw(0), MODEL | {"partial_rotary_factor": 0.5})
-    notes = attngeo.lineage(folder, [longer, partial])["note"]
+    notes = attngeo.lineage(folder, [longer, partial], permutations=19)["note"]
     assert "rotary frequencies differ: compared pair by pair" in notes[0]
     assert "8 and 4 dimensions rotate: compared at relative offset 0 alone" in notes[1]
 
@@ -413,11 +414,12 @@ def test_no_stored_sinusoids_are_taken_for_learned_positions(name: str, saved: S
 
 
 def test_only_bytes_of_queries_and_keys_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    width = 192
     tensors = {
         name: (torch.cat([tensor] * 100) if "embed" in name else tensor).bfloat16()
-        for name, tensor in draw(0, width=576).items()
+        for name, tensor in draw(0, width=width).items()
     }
-    config = MODEL | {"hidden_size": 576}
+    config = MODEL | {"hidden_size": width}
     folder = write_model(tmp_path / "remote", tensors, config)
     queries_and_keys = sum(tensor.numel() * 2 for name, tensor in tensors.items() if "embed" not in name)
     with serve() as hub:
@@ -428,7 +430,7 @@ def test_only_bytes_of_queries_and_keys_are_read(tmp_path: Path, monkeypatch: py
         assert needed <= hub.sent.total() <= needed + 30_000
         before = hub.sent.total()
         assert attngeo.lineage("org/one", "org/two", permutations=19, align=True)["related"].tolist() == [True]
-        rows = 16384 * 576 * 2
+        rows = 16384 * width * 2
         assert needed + 2 * rows <= hub.sent.total() - before <= needed + 2 * rows + 30_000
 
 
@@ -442,23 +444,26 @@ def count_readings(*arguments: Any, **options: Any) -> tuple[pd.DataFrame, int]:
 def test_results_are_kept_under_both_models(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "kept"))
     other = write_model(tmp_path / "other", draw(1), MODEL)
-    first, count = count_readings(folder, other)
+    few = {"permutations": 19}
+    first, count = count_readings(folder, other, **few)
     assert count >= LAYERS
-    again, count = count_readings(folder, other)
+    again, count = count_readings(folder, other, **few)
     assert count == 0
     assert again.equals(first)
-    assert count_readings(folder, other, fresh=True)[1] >= LAYERS
-    assert count_readings(folder, other, seed=1)[1] >= LAYERS
+    assert count_readings(folder, other, **few, fresh=True)[1] >= LAYERS
+    assert count_readings(folder, other, **few, seed=1)[1] >= LAYERS
+    assert count_readings(folder, other, permutations=20)[1] >= LAYERS
     write_model(tmp_path / "other", draw(0), MODEL)
-    changed, count = count_readings(folder, other)
+    changed, count = count_readings(folder, other, **few)
     assert count >= LAYERS
     assert changed["related"].tolist() == [True]
 
 
+@pytest.mark.slow  # each process loads the libraries
 def test_several_processes_give_the_same_table(folder: Path, tmp_path: Path) -> None:
     others = [write_model(tmp_path / str(seed), draw(seed), MODEL) for seed in (1, 2)]
-    alone = attngeo.lineage(folder, others, fresh=True)
-    assert attngeo.lineage(folder, others, fresh=True, jobs=2).equals(alone)
+    alone = attngeo.lineage(folder, others, permutations=19)
+    assert attngeo.lineage(folder, others, permutations=19, jobs=2).equals(alone)
 
 
 def test_what_cannot_be_compared_is_an_error(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,4 +493,4 @@ def test_without_scipy_the_extra_is_named(folder: Path, tmp_path: Path, monkeypa
     monkeypatch.delitem(sys.modules, "attngeo.embeddings.aligning", raising=False)
     with pytest.raises(UsageError, match=r"attngeo\[estimators\]"):
         attngeo.lineage(folder, other, align=True)
-    assert attngeo.lineage(folder, other)["related"].tolist() == [False]
+    assert attngeo.lineage(folder, other, permutations=19)["related"].tolist() == [False]

@@ -19,7 +19,7 @@ def impatient(online: dict[str, str]) -> dict[str, str]:
 
 @pytest.fixture
 def here(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """The Hub, reached by this process, whose time-outs are a second, and which asks again after a hundredth."""
+    """The Hub, reached by this process, whose time-outs are a second, and which asks again after a thousandth."""
     reach_hub(hub.url, tmp_path, monkeypatch, HF_HUB_ETAG_TIMEOUT=1, HF_HUB_DOWNLOAD_TIMEOUT=1)
-    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.001)
     return hub

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,10 +15,11 @@ import torch
 import transformers
 from conftest import Command
 from safetensors.torch import load_file, save_file
-from support.checkpoints import assert_refused, write_single
+from support.checkpoints import assert_refused, refuses_checkpoint, write_single
 from support.circuits import assert_same_outputs
 from support.hub_server import Hub
 from support.measure import LargestTensor
+from support.messages import assert_fails, assert_states, refuses
 from support.packing import PACKINGS, pack_state
 from support.peft_adapters import draw_updates
 from support.tiny_models import TINY_MODELS, build
@@ -34,8 +35,31 @@ SCORES = ["symmetry", "directionality", "frobenius_norm"]
 LINEAR = ["q_proj", "k_proj"]
 
 
-def adapt(folder: Path, name: str, **options: Any) -> tuple[Path, Path]:
-    """An adapter of a tiny model, beside its base, with random updates; and the model that PEFT merges them into."""
+Adapt = Callable[..., tuple[Path, Path]]
+
+
+@pytest.fixture(scope="module")
+def adapt(tmp_path_factory: pytest.TempPathFactory) -> Adapt:
+    """An adapter of a tiny model, beside its base, with random updates; and the model that PEFT merges them into.
+
+    Each is made once, and copied into the folder that is given.
+    """
+    folders: dict[str, Path] = {}
+
+    def copy(folder: Path, name: str, **options: Any) -> tuple[Path, Path]:
+        key = f"{name} {options}"
+        if key not in folders:
+            folders[key] = tmp_path_factory.mktemp("adapted")
+            write_adapted(folders[key], name, **options)
+        shutil.copytree(folders[key], folder, dirs_exist_ok=True)
+        change_settings(base_model_name_or_path=str(folder / "base"))(folder / "adapter")
+        return folder / "adapter", folder / "merged"
+
+    return copy
+
+
+def write_adapted(folder: Path, name: str, **options: Any) -> None:
+    """The folders base, adapter and merged of `adapt`."""
     import peft  # here, as it takes two seconds, and not every worker needs it
 
     torch.manual_seed(0)
@@ -43,11 +67,7 @@ def adapt(folder: Path, name: str, **options: Any) -> tuple[Path, Path]:
     model = peft.get_peft_model(build(TINY_MODELS[name]), peft.LoraConfig(**{"r": 3, "lora_alpha": 5} | options))
     draw_updates(model)
     model.save_pretrained(folder / "adapter")
-    settings = json.loads((folder / "adapter/adapter_config.json").read_text())
-    settings["base_model_name_or_path"] = str(folder / "base")
-    (folder / "adapter/adapter_config.json").write_text(json.dumps(settings))
     model.merge_and_unload().save_pretrained(folder / "merged")
-    return folder / "adapter", folder / "merged"
 
 
 def assert_same(adapter: Path, merged: Path, **options: Any) -> None:
@@ -82,7 +102,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_scores_are_those_of_the_merged_model(case: str, tmp_path: Path) -> None:
+def test_scores_are_those_of_the_merged_model(case: str, adapt: Adapt, tmp_path: Path) -> None:
     name, options = CASES[case]
     assert_same(*adapt(tmp_path, name, **options))
 
@@ -99,7 +119,7 @@ OUTPUT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", OUTPUT_CASES)
-def test_values_and_outputs_are_those_of_the_merged_model(case: str, tmp_path: Path) -> None:
+def test_values_and_outputs_are_those_of_the_merged_model(case: str, adapt: Adapt, tmp_path: Path) -> None:
     name, options = OUTPUT_CASES[case]
     adapter, merged = adapt(tmp_path, name, **options)
     assert_same_outputs(adapter, merged)
@@ -133,7 +153,9 @@ def assert_updates(frame: pd.DataFrame, base: Path, merged: Path, **options: Any
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "dora" not in case and case != "whole modules"])
-def test_an_update_alone_is_the_difference_of_the_merged_model_and_its_base(case: str, tmp_path: Path) -> None:
+def test_an_update_alone_is_the_difference_of_the_merged_model_and_its_base(
+    case: str, adapt: Adapt, tmp_path: Path
+) -> None:
     name, options = CASES[case]
     adapter, merged = adapt(tmp_path, name, **options)
     for variant in ({}, {"with_bias": True, "fold_norm": True}, {"rope_offset": 2}):
@@ -197,7 +219,7 @@ def test_several_adapters_with_weights(tmp_path: Path, inside: Command) -> None:
     assert "two=2" in rows[0]["note"]
 
 
-def test_adapters_on_the_hub_are_read_by_ranges(here: Hub, tmp_path: Path) -> None:
+def test_adapters_on_the_hub_are_read_by_ranges(here: Hub, adapt: Adapt, tmp_path: Path) -> None:
     """By its own name, with the base that it names; and as an option."""
     adapter, merged = adapt(tmp_path, "llama", target_modules=[*LINEAR, "down_proj", "up_proj", "gate_proj"], r=64)
     here.repositories |= {"org/adapter": adapter, "org/base": tmp_path / "base"}
@@ -212,7 +234,7 @@ def test_adapters_on_the_hub_are_read_by_ranges(here: Hub, tmp_path: Path) -> No
 
 
 def test_an_adapter_beside_config_json_on_the_hub_is_never_kept(
-    here: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Hub, adapt: Adapt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its commit does not show that its base has changed."""
     monkeypatch.setenv("ATTNGEO_CACHE", str(tmp_path / "kept"))
@@ -228,13 +250,15 @@ def test_an_adapter_beside_config_json_on_the_hub_is_never_kept(
         "lineage": lambda: attngeo.lineage("org/other", "org/adapter", permutations=19),
     }
     before = {name: ask() for name, ask in questions.items()}
+    for name, ask in questions.items():
+        assert ask().equals(before[name]), name
     tensors = load_file(base / "model.safetensors")
     save_file({name: tensor.flip(0) for name, tensor in tensors.items()}, base / "model.safetensors")
     for name, ask in questions.items():
         assert not ask().equals(before[name]), name
 
 
-def test_what_an_adapter_adds_to_a_base_is_inspected(tmp_path: Path, inside: Command) -> None:
+def test_what_an_adapter_adds_to_a_base_is_inspected(adapt: Adapt, tmp_path: Path, inside: Command) -> None:
     adapter, merged = adapt(tmp_path, "llama", target_modules=LINEAR)
     base = tmp_path / "base"
     for (_, *found), (_, *expected) in zip(
@@ -255,9 +279,11 @@ def test_what_an_adapter_adds_to_a_base_is_inspected(tmp_path: Path, inside: Com
     assert json.loads(apart.stdout)["sites"] == plain["sites"]
     missing = inside("inspect", merged, "--adapter", tmp_path / "alone")
     assert_refused(missing, tmp_path / "alone", CorruptCheckpointError, ("adapter_config.json",))
+    with refuses_checkpoint(tmp_path / "alone", CorruptCheckpointError, ("adapter_config.json",)):
+        attngeo.score(merged, adapter=str(tmp_path / "alone"))
 
 
-def test_a_recipe_scores_adapters_beside_it(tmp_path: Path) -> None:
+def test_a_recipe_scores_adapters_beside_it(adapt: Adapt, tmp_path: Path) -> None:
     adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
     options = 'options = { adapter = ["adapter=0.5"], adapter_only = true, config = "base" }'
     (tmp_path / "r.toml").write_text(
@@ -271,28 +297,43 @@ def test_a_recipe_scores_adapters_beside_it(tmp_path: Path) -> None:
     assert rows["note"].str.endswith("update alone of adapter=0.5").all()
 
 
-# What is wrong with --adapter → the adapter as it is written, its change, flags, error and facts of its message.
-Change = Callable[[Path], object]
-UNFIT: dict[str, tuple[str, Change, tuple[str, ...], type[AttnGeoError], tuple[str, ...]]] = {
-    "no number": ("adapter=x", bool, (), UsageError, ("--adapter", "=x", "number")),
-    "no adapter": ("base", bool, (), CorruptCheckpointError, ("adapter_config.json",)),
-    "another size": (
-        "adapter", lambda folder: save_wider(folder.parent / "base"), (), CorruptCheckpointError, ("A and B", "base")
+class Unfit(NamedTuple):
+    """What is wrong with an adapter beside its base.
+
+    error, facts: of the message. weight: that follows its name. change: of its folder. alone: whether
+    the update alone is scored.
+    """
+
+    error: type[AttnGeoError]
+    facts: tuple[str, ...]
+    weight: str = ""
+    change: Callable[[Path], object] = bool
+    alone: bool = False
+
+
+UNFIT = {
+    "no number": Unfit(UsageError, ("adapter", "=x", "number"), "=x"),
+    "no adapter": Unfit(
+        CorruptCheckpointError, ("adapter_config.json",),
+        change=lambda folder: (folder / "adapter_config.json").unlink(),
     ),
-    "another base": ("adapter", lambda folder: use_other_base(folder), (), CorruptCheckpointError, ("own base",)),
-    "values only": (
-        "adapter", lambda folder: rename_modules(folder), (), UnsupportedModelError, ("no queries or keys", "v_proj")
+    "another size": Unfit(
+        CorruptCheckpointError, ("A and B", "base"), change=lambda folder: save_wider(folder.parent / "base")
     ),
-    "a changed base": (
-        "adapter", lambda folder: change_settings(init_lora_weights="pissa_niter_4")(folder), (),
-        UnsupportedModelError, ("pissa",),
+    "another base": Unfit(CorruptCheckpointError, ("own base",), change=lambda folder: use_other_base(folder)),
+    "values only": Unfit(
+        UnsupportedModelError, ("no queries or keys", "v_proj"), change=lambda folder: rename_modules(folder)
     ),
-    "dora alone": (
-        "adapter", lambda folder: change_settings(use_dora=True)(folder), ("--adapter-only",), UnsupportedModelError,
-        ("DoRA", "--adapter-only"),
+    "a changed base": Unfit(
+        UnsupportedModelError, ("'pissa_niter_4'",),
+        change=lambda folder: change_settings(init_lora_weights="pissa_niter_4")(folder),
     ),
-    "dora with a weight": (
-        "adapter=2", lambda folder: change_settings(use_dora=True)(folder), (), UsageError, ("DoRA", "weight")
+    "dora alone": Unfit(
+        UnsupportedModelError, ("DoRA", "adapter_only"), change=lambda folder: change_settings(use_dora=True)(folder),
+        alone=True,
+    ),
+    "dora with a weight": Unfit(
+        UsageError, ("DoRA", "weight"), "=2", lambda folder: change_settings(use_dora=True)(folder)
     ),
 }  # fmt: skip
 
@@ -310,15 +351,23 @@ def rename_modules(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("case", UNFIT)
-def test_what_adapter_does_not_take(case: str, tmp_path: Path, inside: Command) -> None:
-    text, change, flags, error, facts = UNFIT[case]
+def test_what_adapter_does_not_take(case: str, adapt: Adapt, tmp_path: Path) -> None:
+    unfit = UNFIT[case]
     adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
-    change(adapter)
-    run = inside("score", tmp_path / "base", "--adapter", tmp_path / text, *flags)
-    assert run.returncode == error.exit_code
-    assert len(run.stderr.splitlines()) == 1
-    for fact in facts:
-        assert fact in run.stderr
+    unfit.change(adapter)
+    with refuses(unfit.error) as refused:
+        attngeo.score(tmp_path / "base", adapter=f"{adapter}{unfit.weight}", adapter_only=unfit.alone)
+    message = str(refused.value).replace(str(adapter), "").replace(str(tmp_path / "base"), "")
+    assert_states(message, *unfit.facts)
+
+
+def test_the_command_says_which_flag_it_is(adapt: Adapt, tmp_path: Path, inside: Command) -> None:
+    adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
+    no_number = inside("score", tmp_path / "base", "--adapter", f"{adapter}=x")
+    assert_fails(no_number, UsageError.exit_code, "--adapter", "=x", "number")
+    change_settings(use_dora=True)(adapter)
+    alone = inside("score", tmp_path / "base", "--adapter", adapter, "--adapter-only")
+    assert_fails(alone, UnsupportedModelError.exit_code, "DoRA", "--adapter-only")
 
 
 def test_an_update_alone_requires_an_adapter(inside: Command) -> None:
@@ -334,7 +383,7 @@ def test_a_base_is_not_verified_in_place_of_what_is_scored(tmp_path: Path, insid
     assert run.stderr.count("\n") == 1
 
 
-def test_variants_and_the_base_s_own_format(tmp_path: Path, inside: Command) -> None:
+def test_variants_and_the_base_s_own_format(adapt: Adapt, tmp_path: Path, inside: Command) -> None:
     adapter, merged = adapt(tmp_path, "llama", target_modules=LINEAR)
     assert_same(adapter, merged, with_bias=True, fold_norm=True, rope_offset=2)
     assert set(attngeo.score(adapter)["format"]) == {"F32+lora"}
@@ -342,7 +391,7 @@ def test_variants_and_the_base_s_own_format(tmp_path: Path, inside: Command) -> 
     assert "F32+lora" in inside("inspect", adapter, "--format", "json").stdout
 
 
-def test_the_base_may_be_quantised(tmp_path: Path) -> None:
+def test_the_base_may_be_quantised(adapt: Adapt, tmp_path: Path) -> None:
     adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
     packing = PACKINGS["fp8-block"]
     state = load_file(tmp_path / "base/model.safetensors")
@@ -356,7 +405,7 @@ def test_the_base_may_be_quantised(tmp_path: Path) -> None:
         np.testing.assert_allclose(scores[SCORES], expected[SCORES], rtol=1e-5, atol=1e-6)
 
 
-def test_another_base_gives_other_scores_at_once(tmp_path: Path) -> None:
+def test_another_base_gives_other_scores_at_once(adapt: Adapt, tmp_path: Path) -> None:
     """Nothing is kept under the adapter alone."""
     adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
     before = attngeo.score(adapter)
@@ -396,7 +445,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], type[AttnGeoError], tuple[str, 
     "no settings": (
         lambda folder: (folder / "adapter_config.json").write_text("{"), CorruptCheckpointError, ("JSON",)
     ),  # type: ignore[dict-item]
-    "another base": (use_other_base, CorruptCheckpointError, ("_proj", "own base")),
+    "another base": (use_other_base, CorruptCheckpointError, ("self_attn", "own base")),
     "another rank": (change_settings(r=4), CorruptCheckpointError, ("rank 3", "r = 4")),
     "no alpha": (change_settings(lora_alpha="x"), CorruptCheckpointError, ("lora_alpha = 'x'",)),
     "half of an update": (
@@ -419,29 +468,30 @@ REFUSED: dict[str, tuple[Callable[[Path], None], type[AttnGeoError], tuple[str, 
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_fits_no_base_is_refused(case: str, tmp_path: Path, inside: Command) -> None:
+def test_what_fits_no_base_is_refused(case: str, adapt: Adapt, tmp_path: Path) -> None:
     damage, error, facts = REFUSED[case]
     adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
     damage(adapter)
-    assert_refused(inside("score", adapter), adapter, error, facts)
+    with refuses_checkpoint(adapter, error, facts):
+        attngeo.score(adapter)
 
 
-def test_a_base_that_is_missing_is_named(tmp_path: Path, inside: Command) -> None:
+def test_a_base_that_is_missing_is_named(adapt: Adapt, tmp_path: Path, inside: Command) -> None:
     adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
     shutil.rmtree(tmp_path / "base")
-    run = inside("score", adapter)
-    assert run.returncode == ModelNotFoundError.exit_code
-    assert str(tmp_path / "base") in run.stderr
+    with refuses(ModelNotFoundError, tmp_path / "base"):
+        attngeo.score(adapter)
+    assert_fails(inside("score", adapter), ModelNotFoundError.exit_code, tmp_path / "base")
 
 
-def test_a_folder_with_an_adapter_is_not_run(tmp_path: Path) -> None:
+def test_a_folder_with_an_adapter_is_not_run(adapt: Adapt, tmp_path: Path) -> None:
     adapter, _ = adapt(tmp_path, "llama", target_modules=LINEAR)
     with pytest.raises(UnsupportedModelError, match="runs without adapters; verify its base"):
         attngeo.verify(adapter)
 
 
 def test_an_update_outside_of_layers_needs_no_names_of_transformers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    adapt: Adapt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That of a head that the base does not store; to load transformers takes seconds."""
     adapter, merged = adapt(tmp_path, "llama", target_modules=LINEAR)

@@ -14,6 +14,7 @@ from conftest import Command
 from support.checkpoints import (
     CONFIG,
     assert_refused,
+    refuses_checkpoint,
     weights,
     write_config,
     write_header,
@@ -62,7 +63,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str,
     "configs in two folders below": (
         lambda f: [write_single(f / part) for part in ("values", "items")],
         CorruptCheckpointError,
-        ("config.json", "/items or ", "/values"),
+        ("config.json", "/items or /values"),
     ),
     "config not JSON": (
         lambda f: (f / "config.json").write_text("{"),
@@ -77,7 +78,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str,
     "no weights": (
         write_config,
         CorruptCheckpointError,
-        ("model.safetensors, model.safetensors.index.json, pytorch_model.bin, ", "*.safetensors or *.bin"),
+        ("model.safetensors, model.safetensors.index.json, pytorch_model.bin", "*.safetensors or *.bin"),
     ),
     "two weight files": (
         lambda f: [write_header(write_config(f) / name, {}) for name in ("a.safetensors", "b.safetensors")],
@@ -195,7 +196,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str,
     "an index to the wrong shard": (
         lambda f: redirect_index(f, "model-00001-of-00003.safetensors"),
         CorruptCheckpointError,
-        ("model.layers.", "model-00001-of-00003.safetensors"),
+        ("self_attn", "model-00001-of-00003.safetensors"),
     ),
     "an index without a map": (
         lambda f: (write_config(f) / "model.safetensors.index.json").write_text("{}"),
@@ -226,8 +227,15 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AttnGeoError], tuple[str,
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_broken_checkpoints_are_refused(case: str, tmp_path: Path, inside: Command) -> None:
+def test_broken_checkpoints_are_refused(case: str, tmp_path: Path) -> None:
     prepare, error, facts = BROKEN[case]
+    prepare(tmp_path)
+    with refuses_checkpoint(tmp_path, error, facts):
+        attngeo.score(tmp_path)
+
+
+def test_the_command_refuses_a_broken_checkpoint_in_one_line(tmp_path: Path, inside: Command) -> None:
+    prepare, error, facts = BROKEN["an index to another format"]
     prepare(tmp_path)
     assert_refused(inside("score", tmp_path), tmp_path, error, facts)
 
@@ -242,8 +250,11 @@ def test_an_unsafe_pickle_is_refused_and_not_run(tmp_path: Path, inside: Command
     path = write_config(tmp_path) / "pytorch_model.bin"
     torch.save({Q0: Attack()}, path)
     assert_refused(inside("score", tmp_path), tmp_path, UnsafeCheckpointError, ("pytorch_model.bin", "safetensors"))
+    with refuses_checkpoint(tmp_path, UnsafeCheckpointError, ("pytorch_model.bin", "safetensors")):
+        attngeo.score(tmp_path)
     path.write_bytes(pickle.dumps(Attack()))
-    assert_refused(inside("score", tmp_path), tmp_path, CorruptCheckpointError, ("pytorch_model.bin",))
+    with refuses_checkpoint(tmp_path, CorruptCheckpointError, ("pytorch_model.bin",)):
+        attngeo.score(tmp_path)
     assert not marker.exists()
 
 

@@ -14,9 +14,17 @@ import pytest
 import torch
 from conftest import Command
 from safetensors.torch import load_file, save_file
-from support.checkpoints import CONFIG, assert_refused, weights, write_config, write_index, write_sharded, write_single
+from support.checkpoints import (
+    CONFIG,
+    refuses_checkpoint,
+    weights,
+    write_config,
+    write_index,
+    write_sharded,
+    write_single,
+)
 from support.hub_server import Hub
-from support.messages import refuses
+from support.messages import assert_fails, refuses
 from torch import Tensor
 
 import attngeo
@@ -25,7 +33,7 @@ from attngeo.checkpoints.files import FORMATS, Format
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorInfo
 from attngeo.checkpoints.tensor_file import LARGE, TensorFile
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError, UsageError
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, ModelNotFoundError, UnsupportedModelError, UsageError
 
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 
@@ -258,15 +266,17 @@ def test_the_configuration_may_be_elsewhere(form: str, here: Hub, tmp_path: Path
 def test_a_configuration_that_is_not_there_or_not_needed(tmp_path: Path, inside: Command) -> None:
     save_file(weights(), tmp_path / "alone.safetensors")
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    for model, flags, code, fact in (
-        ("alone.safetensors", [], CorruptCheckpointError.exit_code, "--config"),
-        ("alone.safetensors", ["--config", tmp_path], CorruptCheckpointError.exit_code, "no config.json"),
-        ("alone.safetensors", ["--config", tmp_path / "none"], 3, str(tmp_path / "none")),
-        ("model.gguf", ["--config", tmp_path], UsageError.exit_code, "--config"),
-    ):
-        run = inside("score", tmp_path / model, *flags)
-        assert (run.returncode, len(run.stderr.splitlines())) == (code, 1), run.stderr
-        assert fact in run.stderr
+    cases: list[tuple[str, Path | None, type[AttnGeoError], object]] = [
+        ("alone.safetensors", None, CorruptCheckpointError, "config"),
+        ("alone.safetensors", tmp_path, CorruptCheckpointError, "no config.json"),
+        ("alone.safetensors", tmp_path / "none", ModelNotFoundError, tmp_path / "none"),
+        ("model.gguf", tmp_path, UsageError, "config"),
+    ]
+    for model, config, error, fact in cases:
+        with refuses(error, fact):
+            attngeo.score(tmp_path / model, config=config)
+    run = inside("score", tmp_path / "model.gguf", "--config", tmp_path)
+    assert_fails(run, UsageError.exit_code, "--config")
 
 
 # Files of a folder → facts of the message that refuses it.
@@ -280,24 +290,26 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("has_config", [True, False])
 @pytest.mark.parametrize("case", FOLDERS)
-def test_folders_of_other_programs_are_refused(case: str, has_config: bool, tmp_path: Path, inside: Command) -> None:
+def test_folders_of_other_programs_are_refused(case: str, has_config: bool, tmp_path: Path) -> None:
     names, facts = FOLDERS[case]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"0")
     if has_config:
         write_config(tmp_path)
-    assert_refused(inside("score", tmp_path), tmp_path, UnsupportedModelError, facts)
+    with refuses_checkpoint(tmp_path, UnsupportedModelError, facts):
+        attngeo.score(tmp_path)
 
 
 @pytest.mark.parametrize(
     "path", ["model.safetensors", "pytorch_model.bin", "config.json", "model.safetensors.index.json"]
 )
-def test_a_file_that_git_lfs_has_not_fetched_is_named(path: str, tmp_path: Path, inside: Command) -> None:
+def test_a_file_that_git_lfs_has_not_fetched_is_named(path: str, tmp_path: Path) -> None:
     write_config(tmp_path)
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\nsize 123\n"
     (tmp_path / path).write_text(pointer)
-    assert_refused(inside("score", tmp_path), tmp_path, CorruptCheckpointError, (path, "git lfs pull"))
+    with refuses_checkpoint(tmp_path, CorruptCheckpointError, (path, "git lfs pull")):
+        attngeo.score(tmp_path)
 
 
 # A config.json that is no JSON → facts of the message.
@@ -311,14 +323,12 @@ NO_JSON = {
 
 
 @pytest.mark.parametrize("content", NO_JSON, ids=["mark", "comment", "comma", "cut off", "empty"])
-def test_what_is_wrong_inside_a_configuration_is_not_downloaded_again(
-    content: bytes, tmp_path: Path, inside: Command
-) -> None:
+def test_what_is_wrong_inside_a_configuration_is_not_downloaded_again(content: bytes, tmp_path: Path) -> None:
     (write_single(tmp_path) / "config.json").write_bytes(content)
     facts = ("config.json", *NO_JSON[content])
-    run = inside("score", tmp_path)
-    assert_refused(run, tmp_path, CorruptCheckpointError, facts)
-    assert ("again" in run.stderr) == ("download it again" in facts)
+    with refuses_checkpoint(tmp_path, CorruptCheckpointError, facts) as refused:
+        attngeo.score(tmp_path)
+    assert ("again" in str(refused.value)) == ("download it again" in facts)
 
 
 def test_an_adapter_beside_a_model_is_not_left_out(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Command
-from support.checkpoints import assert_refused
+from support.checkpoints import assert_refused, refuses_checkpoint
 from support.hub_server import Hub
 from support.vectors import TEXT, byte_level, checkpoint, random_vectors, sentence_piece, word_piece, write_questions
 
@@ -162,18 +162,21 @@ def test_a_vocabulary_that_cannot_be_read_is_refused(tmp_path: Path, inside: Com
         ("gpt2", tokens, UnsupportedModelError, "scores"),
     ):
         write_vocabulary(path, model, given, 4)
-        assert_refused(inside("nearest", path, "king"), path, error, (fact, "tokenizer.json"))
+        with refuses_checkpoint(path, error, (fact, "tokenizer.json")):
+            open_embedding(path)
     for model in ("llama", "bert"):
         for rows, fact in ((3, "3 rows"), (40, "40 rows")):
             given = {"stated": {"unknown_token_id": 0}} if model == "bert" else {"scores": [0.0, -1.0, -2.0, -3.0]}
             write_vocabulary(path, model, tokens, rows, **given)
-            assert_refused(inside("nearest", path, "king"), path, ShapeError, (fact,))
+            with refuses_checkpoint(path, ShapeError, (fact,)):
+                open_embedding(path)
     for stated, error, fact in (
         ({"unknown_token_id": 700}, UnsupportedModelError, "none of 4 tokens is number 700"),
         ({"unknown_token_id": [1, 2], "cls_token_id": [3]}, UnsupportedModelError, "none of 4 tokens is [UNK]"),
     ):
         write_vocabulary(path, "bert", tokens, 4, "bert", stated)
-        assert_refused(inside("nearest", path, "king"), path, error, (fact,))
+        with refuses_checkpoint(path, error, (fact,)):
+            open_embedding(path)
     write_vocabulary(path, "bert", None, 4, "bert", {"tokens": [1, 2, 3, 4]})
     assert_refused(inside("nearest", path, "king"), path, UnsupportedModelError, ("tokens",))
 

@@ -8,7 +8,7 @@ import io
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 import torch
 from conftest import Command
 from safetensors.torch import save_file
-from support.checkpoints import assert_refused, write_config, write_index, write_single
+from support.checkpoints import assert_refused, refuses_checkpoint, write_config, write_index, write_single
 from support.circuits import assert_same_outputs
 from support.packing import PACKINGS, Packing, bitsandbytes, compressed, fp8, gptq, mlx, pack_state
 from torch import Tensor
@@ -56,15 +56,18 @@ def is_projection(name: str, tensor: Tensor) -> bool:
     return tensor.ndim == 2 and "embed" not in name
 
 
-def write_packed(folder: Path, packing: Packing) -> tuple[Path, Path]:
+Packed = Callable[[str], tuple[Path, Path]]
+
+
+def write_packed(folder: Path, packing: Packing, state: dict[str, Tensor]) -> tuple[Path, Path]:
     """A packed checkpoint, and one of the decoded weights."""
-    stored, decoded = pack_state(draw_state(), packing, is_projection)
+    stored, decoded = pack_state(state, packing, is_projection)
     packed = write_single(folder / "packed", stored, CONFIG | packing.config)
     return packed, write_single(folder / "plain", decoded, CONFIG)
 
 
-def read_scores(inside: Command, folder: Path, *options: str) -> pd.DataFrame:
-    run = inside("score", folder, "--format", "csv", *options)
+def read_scores(inside: Command, folder: Path) -> pd.DataFrame:
+    run = inside("score", folder, "--format", "csv")
     assert run.returncode == 0, run.stderr
     return pd.read_csv(io.StringIO(run.stdout))
 
@@ -75,42 +78,51 @@ def assert_same(packed: pd.DataFrame, plain: pd.DataFrame) -> None:
     np.testing.assert_allclose(packed[SCORES[2]], plain[SCORES[2]], rtol=1e-6)
 
 
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """What `write_packed` writes of a packing, with outputs, too; made once."""
+    generator = torch.Generator().manual_seed(4)
+    outputs = {f"{ATTENTION.format(layer, 'o')}.weight": torch.randn(128, 128, generator=generator) for layer in (0, 1)}
+
+    @cache
+    def write(case: str) -> tuple[Path, Path]:
+        return write_packed(tmp_path_factory.mktemp("packed"), PACKINGS[case], draw_state() | outputs)
+
+    return write
+
+
 @pytest.mark.parametrize("case", PACKINGS)
-def test_scores_are_those_of_the_decoded_weights(case: str, tmp_path: Path, inside: Command) -> None:
-    packed, plain = write_packed(tmp_path, PACKINGS[case])
-    scores, expected = read_scores(inside, packed), read_scores(inside, plain)
+def test_weights_are_those_that_were_packed(case: str, packed: Packed) -> None:
+    """Scores, what is said of the tensors, values and outputs, and single rows."""
+    folder, plain = packed(case)
+    scores, expected = attngeo.score(folder), attngeo.score(plain)
     assert_same(scores, expected)
     if "padded" not in case:  # there, words have unused bits
         assert scores["parameters"].tolist() == expected["parameters"].tolist()
     assert set(scores["format"]) == {PACKINGS[case].format}
     assert set(expected["format"]) == {"F32"}
-    (site, _) = json.loads(inside("inspect", packed, "--format", "json").stdout)["sites"]
+    (site, _) = survey(str(folder))["sites"]
     assert {tensor["dtype"] for tensor in site["tensors"].values()} == {PACKINGS[case].format}
     assert [tensor["shape"] for tensor in site["tensors"].values()] == [[128, 128], [64, 128]]
+    assert_same_outputs(folder, plain)
+    with closing(open_store(folder)) as store:
+        whole = store.read(f"{Q0}.weight")
+        for rows in (slice(0, 1), slice(7, 50), slice(96, None)):
+            assert torch.equal(store.read(f"{Q0}.weight", rows), whole[rows])
+            assert store.count_nbytes({f"{Q0}.weight": rows}) <= store.count_nbytes({f"{Q0}.weight": slice(None)})
 
 
-@pytest.mark.parametrize("case", PACKINGS)
-def test_values_and_outputs_are_those_of_the_decoded_weights(case: str, tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(4)
-    outputs = {f"{ATTENTION.format(layer, 'o')}.weight": torch.randn(128, 128, generator=generator) for layer in (0, 1)}
-    stored, decoded = pack_state(draw_state() | outputs, PACKINGS[case], is_projection)
-    packed = write_single(tmp_path / "packed", stored, CONFIG | PACKINGS[case].config)
-    assert_same_outputs(packed, write_single(tmp_path / "plain", decoded, CONFIG))
-
-
-@pytest.mark.parametrize("case", PACKINGS)
-def test_rows_are_those_of_the_whole_weight(case: str, tmp_path: Path) -> None:
-    store = open_store(str(write_packed(tmp_path, PACKINGS[case])[0]))
-    whole = store.read(f"{Q0}.weight")
-    for rows in (slice(0, 1), slice(7, 50), slice(96, None)):
-        assert torch.equal(store.read(f"{Q0}.weight", rows), whole[rows])
-        assert store.count_nbytes({f"{Q0}.weight": rows}) <= store.count_nbytes({f"{Q0}.weight": slice(None)})
+def test_the_commands_take_packed_weights(packed: Packed, inside: Command) -> None:
+    folder, plain = packed("gptq-4")
+    assert_same(read_scores(inside, folder), read_scores(inside, plain))
+    (site, _) = json.loads(inside("inspect", folder, "--format", "json").stdout)["sites"]
+    assert {tensor["dtype"] for tensor in site["tensors"].values()} == {PACKINGS["gptq-4"].format}
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gpt_neox", "deepseek_v3"])
 @pytest.mark.parametrize("case", ["fp8-block", "nf4-double", "int4"])
 def test_families_are_read_as_without_quantisation(
-    name: str, case: str, built: Callable[[str], Any], tmp_path: Path, inside: Command
+    name: str, case: str, built: Callable[[str], Any], tmp_path: Path
 ) -> None:
     """Key heads, fused rows in blocks, gains of norms, and latent attention with blocks that its widths do not fill."""
     packing = compressed(4, group=-1) if case == "int4" else PACKINGS[case]
@@ -123,8 +135,8 @@ def test_families_are_read_as_without_quantisation(
     config = model.config.to_dict()
     packed = write_single(tmp_path / "packed", stored, config | packing.config)
     plain = write_single(tmp_path / "plain", decoded, config)
-    for options in ([], ["--with-bias", "--fold-norm"]):
-        assert_same(read_scores(inside, packed, *options), read_scores(inside, plain, *options))
+    for options in ({}, {"with_bias": True, "fold_norm": True}):
+        assert_same(attngeo.score(packed, **options), attngeo.score(plain, **options))
     assert_same_outputs(packed, plain)
 
 
@@ -285,7 +297,7 @@ def test_a_group_of_compressed_tensors_is_that_of_the_best_target(targets: list[
 
 def test_only_what_queries_and_keys_need_is_fetched(tmp_path: Path) -> None:
     """Four bits a weight and a scale of 16 bits for 32 of them, of queries and keys alone."""
-    packed, _ = write_packed(tmp_path, PACKINGS["int4"])
+    packed, _ = write_packed(tmp_path, PACKINGS["int4"], draw_state())
     weights = 2 * (128 + 64) * 128
     assert survey(str(packed))["bytes_to_read"] == weights // 2 + weights // 32 * 2 + 4 * 16  # and stated shapes
 
@@ -564,10 +576,17 @@ def pack_case(case: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_codes_are_never_taken_for_weights(case: str, tmp_path: Path, inside: Command) -> None:
+def test_codes_are_never_taken_for_weights(case: str, tmp_path: Path) -> None:
     packing, changes, config, error, facts = REFUSED[case]
     kept = {name: tensor for name, tensor in (pack_case(packing) | changes).items() if tensor is not None}
     folder = write_single(tmp_path, kept, config)
+    with refuses_checkpoint(folder, error, facts):
+        attngeo.score(folder)
+
+
+def test_the_command_refuses_codes_in_one_line(tmp_path: Path, inside: Command) -> None:
+    packing, _, config, error, facts = REFUSED["other bits"]
+    folder = write_single(tmp_path, pack_case(packing), config)
     assert_refused(inside("score", folder), folder, error, facts)
 
 
@@ -711,9 +730,10 @@ def damage(state: dict[str, Tensor], config: dict[str, Any], draw: random.Random
 @pytest.mark.parametrize("case", PACKINGS)
 def test_damaged_checkpoints_end_in_scores_or_in_one_error(case: str, tmp_path: Path) -> None:
     draw = random.Random(random.getrandbits(64))
-    whole, _ = pack_state(draw_state(), PACKINGS[case], is_projection)
+    first_layer = {name: tensor for name, tensor in draw_state().items() if ".0." in name and "v_proj" not in name}
+    whole, _ = pack_state(first_layer, PACKINGS[case], is_projection)
     for number in range(20):
-        state, config = dict(whole), copy.deepcopy(CONFIG | dict(PACKINGS[case].config))
+        state, config = dict(whole), copy.deepcopy(CONFIG | {"num_hidden_layers": 1} | dict(PACKINGS[case].config))
         damage(state, config, draw)
         with suppress(AttnGeoError):
             attngeo.score(write_single(tmp_path / str(number), state, config), fresh=True)

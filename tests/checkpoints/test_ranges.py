@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -33,24 +37,26 @@ from attngeo.checkpoints.remote import merge
 from attngeo.errors import CorruptCheckpointError, NetworkError, UnsafeCheckpointError, UnsupportedModelError
 from attngeo.scores.weights import sites_of
 
+Mistral = Callable[[str], Path]
 FILE = "model.safetensors"
 # Mistral's: four query heads for each key head, and three matrices of an MLP that are never read.
-WIDTH, HEADS, KEY_HEADS, LAYERS, SHARDS = 512, 8, 2, 4, 2
+WIDTH, HEADS, KEY_HEADS, LAYERS, SHARDS = 320, 8, 2, 4, 2
+INNER = 640
 CONFIG = {
     "model_type": "mistral", "hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS,
-    "num_hidden_layers": LAYERS, "intermediate_size": 1792,
+    "num_hidden_layers": LAYERS, "intermediate_size": INNER,
 }  # fmt: skip
 KEYS = WIDTH * KEY_HEADS // HEADS
 SHAPES = {
-    "input_layernorm.weight": (WIDTH,), "mlp.down_proj.weight": (WIDTH, 1792), "mlp.gate_proj.weight": (1792, WIDTH),
-    "mlp.up_proj.weight": (1792, WIDTH), "self_attn.k_proj.weight": (KEYS, WIDTH),
+    "input_layernorm.weight": (WIDTH,), "mlp.down_proj.weight": (WIDTH, INNER), "mlp.gate_proj.weight": (INNER, WIDTH),
+    "mlp.up_proj.weight": (INNER, WIDTH), "self_attn.k_proj.weight": (KEYS, WIDTH),
     "self_attn.o_proj.weight": (WIDTH, WIDTH), "self_attn.q_proj.weight": (WIDTH, WIDTH),
     "self_attn.v_proj.weight": (KEYS, WIDTH),
 }  # fmt: skip
 
 
 def write_mistral(folder: Path, suffix: str) -> Path:
-    """A sharded checkpoint of 50 MB; its queries and keys are 5 MB."""
+    """A sharded checkpoint of 14 MB; its queries and keys are 2 MB."""
     write_config(folder, CONFIG)
     stem = {"safetensors": "model", "bin": "pytorch_model"}[suffix]
     generator, weight_map = torch.Generator().manual_seed(0), {}
@@ -67,6 +73,17 @@ def write_mistral(folder: Path, suffix: str) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def mistral(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of `write_mistral`; made once for each suffix."""
+
+    @cache
+    def write(suffix: str) -> Path:
+        return write_mistral(tmp_path_factory.mktemp("mistral"), suffix)
+
+    return write
+
+
 def assert_same_scores(model: str, folder: Path, **options: Any) -> None:
     """The scores of a model on the Hub are those of the same files on this machine."""
     columns = ["model", "revision"]
@@ -75,8 +92,8 @@ def assert_same_scores(model: str, folder: Path, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "bin"])
-def test_a_model_is_read_by_little_more_than_its_queries_and_keys(suffix: str, here: Hub, tmp_path: Path) -> None:
-    folder = here.repositories["org/name"] = write_mistral(tmp_path / "remote", suffix)
+def test_a_model_is_read_by_little_more_than_its_queries_and_keys(suffix: str, here: Hub, mistral: Mistral) -> None:
+    folder = here.repositories["org/name"] = mistral(suffix)
     assert_same_scores("org/name", folder, per_head=True)
     needed = 4 * LAYERS * WIDTH * (WIDTH + KEYS)
     if suffix == "safetensors":
@@ -88,8 +105,8 @@ def test_a_model_is_read_by_little_more_than_its_queries_and_keys(suffix: str, h
 
 
 @pytest.mark.parametrize(("parts", "width"), [("qk", WIDTH + KEYS), ("vo", WIDTH + KEYS), ("qkvo", 2 * (WIDTH + KEYS))])
-def test_only_the_parts_that_are_asked_for_are_read(parts: Any, width: int, here: Hub, tmp_path: Path) -> None:
-    folder = here.repositories["org/name"] = write_mistral(tmp_path / "remote", "safetensors")
+def test_only_the_parts_that_are_asked_for_are_read(parts: Any, width: int, here: Hub, mistral: Mistral) -> None:
+    folder = here.repositories["org/name"] = mistral("safetensors")
     for found, expected in zip(
         attngeo.attention_sites("org/name", parts=parts), attngeo.attention_sites(folder, parts=parts), strict=True
     ):
@@ -125,23 +142,35 @@ def test_values_of_a_fused_tensor_are_read_alone(here: Hub, tmp_path: Path) -> N
     assert here.sent.total() < 1.02 * 4 * 2 * 512 * 512 + 10_000
 
 
-def test_headers_of_several_files_are_read_at_once(here: Hub, tmp_path: Path) -> None:
-    here.repositories["org/name"] = write_mistral(tmp_path / "remote", "safetensors")
-    here.latency = 0.2
+def test_headers_of_several_files_are_read_at_once(here: Hub, mistral: Mistral) -> None:
+    here.repositories["org/name"] = mistral("safetensors")
+    here.latency = 0.1
     with closing(open_store("org/name")) as store:
         assert here.busiest == 1
         sites_of(store)
         assert 1 < here.busiest <= remote.CONNECTIONS
 
 
-def test_a_wait_names_the_server_that_asks_for_it(here: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wait_names_the_server_that_asks_for_it(
+    here: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is as long as it asks."""
+    waits: list[float] = []
+
+    class Impatient(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0)
+            return False
+
+    monkeypatch.setattr(remote, "threading", SimpleNamespace(**vars(threading) | {"Event": Impatient}))
     folder = here.repositories["org/name"] = write_single(tmp_path / "remote")
-    here.faults[FILE] = Fault(storage="busy", times=1, headers={"Retry-After": "1"})
+    here.faults[FILE] = Fault(storage="busy", times=1, headers={"Retry-After": "70"})
     caplog.set_level("WARNING", logger="attngeo")
     assert_same_scores("org/name", folder)
     assert here.faults[FILE].times == 0
+    assert waits == [70]
     assert [record.getMessage() for record in caplog.records if "wait" in record.getMessage()] == [
-        f"org/name: {FILE}: {here.storage_url} asks to wait 1 s"
+        f"org/name: {FILE}: {here.storage_url} asks to wait 70 s"
     ]
 
 
@@ -174,7 +203,8 @@ def test_bytes_that_are_held_are_handed_over_once(here: Hub, tmp_path: Path) -> 
 )
 def test_what_a_network_breaks_is_asked_for_again(misdeed: Any, here: Hub, tmp_path: Path) -> None:
     folder = here.repositories["org/name"] = write_single(tmp_path / "remote")
-    here.faults[FILE] = Fault(storage=misdeed, times=2, headers={"Retry-After": "0"})
+    times = 1 if misdeed == "stall" else 2  # each lasts until a time-out
+    here.faults[FILE] = Fault(storage=misdeed, times=times, headers={"Retry-After": "0"})
     assert_same_scores("org/name", folder)
     assert here.faults[FILE].times == 0
 
@@ -196,13 +226,13 @@ def test_what_stays_broken_is_an_error(misdeed: Any, fact: str, here: Hub, tmp_p
 
 
 def read_remotely(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read 4 MB in 16 parts, of a server whose connections send 2 MB in a second, and check the bytes."""
+    """Read 2 MB in 8 parts, of a server whose connections send 2 MB in a second, and check the bytes."""
     monkeypatch.setattr(remote, "PART_BYTES", 1 << 18)
     monkeypatch.setattr(speed, "WINDOW", 0.02)
     monkeypatch.setattr(remote, "PROGRESS", 1 << 16)
     monkeypatch.setattr(speed, "PROGRESS", 1 << 16)
     speed.speeds.clear()
-    tensors = {"a": torch.arange(1 << 20, dtype=torch.int32)}
+    tensors = {"a": torch.arange(1 << 19, dtype=torch.int32)}
     hub.repositories["org/name"] = write_single(folder / "remote", tensors, CONFIG)
     hub.bandwidth = 2e6
     with closing(open_store("org/name")) as store:
@@ -275,10 +305,10 @@ def test_a_wait_that_the_server_asks_for_is_bounded(here: Hub, tmp_path: Path) -
     assert len(here.stored) == 1
 
 
-def test_other_threads_have_rules_of_their_own(here: Hub, tmp_path: Path) -> None:
+def test_other_threads_have_rules_of_their_own(here: Hub, mistral: Mistral) -> None:
     """Requests in flight are no connections of another one that fail."""
-    folder = here.repositories["org/name"] = write_mistral(tmp_path / "remote", "safetensors")
-    here.latency = 0.2
+    folder = here.repositories["org/name"] = mistral("safetensors")
+    here.latency = 0.1
     with require_answers("org/other"):
         assert_same_scores("org/name", folder)
 

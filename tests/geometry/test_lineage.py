@@ -192,8 +192,9 @@ def test_p_is_uniform_for_heads_that_are_drawn_independently(layout: PairLayout)
     p_values = []
     for seed in range(100):
         form, other = draw(2 * seed), draw(2 * seed + 1)
-        similarities = layer_similarities(form, other, (layout, layout), draw_coordinates(WIDTH, 19, seed))
-        p_values.append(judge(similarities[:20]).p_value)
+        coordinates = draw_coordinates(WIDTH, 19, seed)
+        permuted = coordinates._replace(signs=coordinates.signs[:0])
+        p_values.append(judge(layer_similarities(form, other, (layout, layout), permuted)).p_value)
     empirical = torch.tensor(p_values)
     for step in range(1, 20):  # a distance of 0.163 has p = .01 in a Kolmogorov-Smirnov test of 100 values
         assert abs(float((empirical <= step / 20 + 1e-9).double().mean()) - step / 20) < 0.163

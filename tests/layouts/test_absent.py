@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 from support.checkpoints import CONFIG, weights, write_config, write_index, write_sharded, write_single
-from support.ghosts import expand_tensors, load_published, write_ghost
 from support.messages import refuses
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
-from attngeo.errors import AttnGeoError, UnsupportedModelError
+from attngeo.errors import UnsupportedModelError
 from attngeo.layouts.names import MOST_LAYERS
 from attngeo.scores.weights import sites_of
 
@@ -95,14 +94,3 @@ def test_a_layer_without_weights_of_its_own_is_counted_by_some_configurations(tm
 def test_the_number_in_a_name_does_not_make_a_list_endless(tmp_path: Path) -> None:
     tensors = {name.replace("layers.1", "layers.30000"): tensor for name, tensor in weights().items()}
     assert len(list_absent(write_single(tmp_path, tensors))) == MOST_LAYERS - 1
-
-
-@pytest.mark.parametrize("name", load_published())
-def test_published_models_lack_no_layer(name: str, tmp_path: Path) -> None:
-    """Hybrids, towers that the configuration does not describe, and cross-attention in some layers only."""
-    model = load_published()[name]
-    write_ghost(tmp_path, model.config, expand_tensors(model.tensors).items())
-    try:
-        assert list_absent(tmp_path) == []
-    except AttnGeoError:
-        assert model.refused

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Command
-from support.checkpoints import CONFIG, assert_refused, weights, write_single
+from support.checkpoints import CONFIG, assert_refused, refuses_checkpoint, weights, write_single
 from torch import Tensor
 
 import attngeo
@@ -99,7 +99,7 @@ REFUSED: dict[str, Case] = {
     ),
     "one layer quantised": (
         {name.replace("weight", "qweight") if ".1." in name else name: tensor for name, tensor in weights().items()},
-        stated("awq"), CorruptCheckpointError, ("layers.1.self_attn.", "_proj.qweight", "F32", "awq"),
+        stated("awq"), CorruptCheckpointError, ("layers.1.self_attn", "qweight", "F32", "awq"),
     ),
     "an unknown fused order": (
         {"h.0.attn.query_key_value.weight": torch.ones(72, 24)}, {"model_type": "mystery"}, UnsupportedModelError,
@@ -131,14 +131,21 @@ REFUSED: dict[str, Case] = {
     ),
 }  # fmt: skip
 # Biases and input gains are only read for the variants that need them.
-VARIANTS = {"a bias that does not fit": ["--with-bias"], "an input gain that does not fit": ["--fold-norm"]}
+VARIANTS = {"a bias that does not fit": {"with_bias": True}, "an input gain that does not fit": {"fold_norm": True}}
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_contradictions_are_refused(case: str, tmp_path: Path, inside: Command) -> None:
+def test_contradictions_are_refused(case: str, tmp_path: Path) -> None:
     tensors, config, error, facts = REFUSED[case]
     write_single(tmp_path, tensors, config)
-    assert_refused(inside("score", tmp_path, *VARIANTS.get(case, [])), tmp_path, error, facts)
+    with refuses_checkpoint(tmp_path, error, facts):
+        attngeo.score(tmp_path, **VARIANTS.get(case, {}))
+
+
+def test_the_command_refuses_a_contradiction_in_one_line(tmp_path: Path, inside: Command) -> None:
+    tensors, config, error, facts = REFUSED["a bias that does not fit"]
+    write_single(tmp_path, tensors, config)
+    assert_refused(inside("score", tmp_path, "--with-bias"), tmp_path, error, facts)
 
 
 @pytest.mark.parametrize("case", VARIANTS)

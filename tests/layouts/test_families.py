@@ -12,7 +12,7 @@ import torch
 from support.check_model import check_model
 from support.readme import COMPOSITES
 from support.running_model import assert_same_logits, inputs_for, inputs_of, record_tiny
-from support.tiny_models import TINY_MODELS
+from support.tiny_models import KINDS, TINY_MODELS, list_one_of_each_kind
 from torch import Tensor
 
 import attngeo
@@ -82,7 +82,7 @@ def test_weights_are_what_the_running_model_multiplies(name: str, built: Build) 
     assert stacks == STACKS.get(name, {next(iter(stacks)): 2})
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
+@pytest.mark.parametrize("name", list_one_of_each_kind())
 def test_a_saved_model_scores_as_the_one_in_memory(name: str, built: Build, saved: Callable[[str], Path]) -> None:
     drop = ["model", "note"]
     in_memory = attngeo.score(built(name), per_head=True).drop(columns=drop)
@@ -101,7 +101,7 @@ def test_rope_offset_is_a_difference_of_positions(name: str, built: Build) -> No
             assert_same_logits(site, wq, wk, *inputs_of(site, ran[site.module]), ran[site.module], offset)
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
+@pytest.mark.parametrize("name", list_one_of_each_kind())
 def test_fold_norm_is_the_form_in_front_of_the_gain(name: str, built: Build) -> None:
     model = built(name)
     ran = record_tiny(TINY_MODELS[name], model)
@@ -199,6 +199,18 @@ def test_every_family_of_the_table_has_a_tiny_model() -> None:
     assert set(FAMILIES) - set(OWN_FAMILIES) - set(REMOTE) <= tested
     assert set(COMPOSITES) <= tested
     assert {part for parts in COMPOSITES.values() for part in parts} <= set(FAMILIES)
+
+
+@pytest.mark.slow  # it builds all models
+def test_one_model_of_each_kind_of_layout_is_among_those_that_are_not_slow(built: Build) -> None:
+    def describe(name: str) -> set[tuple[Any, ...]]:
+        """The layouts of its sites, which tensors they have, and whether key heads are shared and sites cross."""
+        return {
+            (repr(site.layout), *sorted(site.tensors), site.is_cross, site.heads == site.key_heads)
+            for site in (weights.site for weights in attngeo.attention_sites(built(name)))
+        }
+
+    assert set().union(*map(describe, KINDS)) == set().union(*map(describe, TINY_MODELS))
 
 
 @pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"sam_mask_decoder", *OWN_FAMILIES, *REMOTE}))

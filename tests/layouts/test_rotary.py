@@ -255,15 +255,23 @@ PART: dict[str, TinyModel] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5, 0.75, 1.0])
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        (name, kind)
-        for name in PART
-        for kind in (["default", "longrope"] if name == "phi3" else ["default", "linear", "yarn", "longrope"])
-    ],
-)
+SHARES = (0.25, 0.5, 0.75, 1.0)
+
+
+def list_parts() -> list[Any]:
+    """Families, scalings and shares of heads, for `parametrize`. One share of each family and scaling is not slow."""
+    parts: list[Any] = []
+    for number, name in enumerate(PART):
+        kinds = ("default", "longrope") if name == "phi3" else ("default", "linear", "yarn", "longrope")
+        for place, kind in enumerate(kinds):
+            fast = SHARES[(number + place) % 4]
+            parts += [
+                pytest.param(name, kind, share, marks=() if share == fast else pytest.mark.slow) for share in SHARES
+            ]
+    return parts
+
+
+@pytest.mark.parametrize(("name", "kind", "share"), list_parts())
 @pytest.mark.filterwarnings("ignore")
 def test_a_part_of_each_head_rotates_as_in_the_running_layer(name: str, kind: str, share: float) -> None:
     """At any offset: queries and keys at positions 0, 1, 2 …, and the factor of what rotates."""

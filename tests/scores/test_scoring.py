@@ -84,6 +84,7 @@ def test_rows_name_the_options_that_are_not_at_their_defaults() -> None:
     assert_states(frame["note"].item(), "biases", "published", "1.5")
 
 
+@pytest.mark.slow  # a process that loads torch; import-linter has the same of imports that are written
 def test_neither_scores_nor_pieces_of_words_import_transformers() -> None:
     code = (
         "import sys, attngeo\n"

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from attngeo.errors import AttnGeoError
+from support.messages import assert_states, refuses
 
+Refused = pytest.ExceptionInfo[AttnGeoError]
 CONFIG = {
     "model_type": "llama", "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
     "num_hidden_layers": 2,
@@ -82,12 +86,23 @@ def write_header(path: Path, header: Any, data: bytes = b"", length: int | None 
     return path
 
 
+@contextmanager
+def refuses_checkpoint(where: Path, error: type[AttnGeoError], facts: Iterable[object]) -> Iterator[Refused]:
+    """The block raises an error of exactly this class, which begins with the path `where` and states all `facts`.
+
+    A fact is not stated by the name of a folder: the path is none of the words that are looked through.
+    """
+    with refuses(error) as caught:
+        yield caught
+    message = str(caught.value)
+    assert message.startswith(str(where)), message
+    assert_states(message.replace(str(where), ""), *facts)
+
+
 def assert_refused(
-    run: subprocess.CompletedProcess[str], where: Path, error: type[AttnGeoError], facts: Iterable[str]
+    run: subprocess.CompletedProcess[str], where: Path, error: type[AttnGeoError], facts: Iterable[object]
 ) -> None:
-    """The command failed with the exit code of `error` and one line about the path `where` that states all `facts`."""
+    """The same of a command: it failed with the exit code of `error`, and with one line."""
     assert (run.returncode, run.stdout) == (error.exit_code, "")
     assert run.stderr.startswith(f"attngeo: {where}")
-    assert run.stderr.count("\n") == 1
-    for fact in facts:
-        assert fact in run.stderr.removeprefix(f"attngeo: {where}"), run.stderr
+    assert_states(run.stderr.replace(str(where), ""), *facts)

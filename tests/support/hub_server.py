@@ -146,7 +146,7 @@ def serve() -> Iterator[Hub]:
     handlers = [type(each.__name__, (each,), {"hub": hub}) for each in (HubHandler, StorageHandler)]
     servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for handler in handlers]
     hub.url, hub.storage_url = (f"http://127.0.0.1:{server.server_port}" for server in servers)
-    threads = [threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True) for server in servers]
+    threads = [threading.Thread(target=server.serve_forever, args=(0.005,), daemon=True) for server in servers]
     for thread in threads:
         thread.start()
     try:
@@ -163,6 +163,8 @@ class Handler(BaseHTTPRequestHandler):
     """What both servers do."""
 
     protocol_version = "HTTP/1.1"
+    # Else a small answer, whose headers and content are written apart, waits 40 ms for the client's acknowledgement.
+    disable_nagle_algorithm = True
     hub: Hub
 
     def do_HEAD(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 
 TEXT = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -445,6 +446,20 @@ TINY_MODELS: dict[str, TinyModel] = {
         },
     ),
 }
+
+
+# One model for each way in which queries and keys are laid out, are normed or meet an encoder's output.
+KINDS = (
+    "bert", "distilbert", "albert", "deberta", "deberta-v2", "modernbert", "bart", "t5", "gpt2-cross", "gpt_neox",
+    "codegen", "gpt_bigcode", "gpt_bigcode-mha", "falcon-old", "falcon-new", "falcon-multi-query", "llama", "gemma2",
+    "qwen3", "phi3", "stablelm-qk-norm", "deepseek_v3", "deepseek_v2-lite", "vit", "swin", "sam", "mask2former",
+    "siglip", "mllama", "whisper",
+)  # fmt: skip
+
+
+def list_one_of_each_kind() -> list[Any]:
+    """The names of all tiny models, for `parametrize`; those that are laid out as another one are slow."""
+    return [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in TINY_MODELS]
 
 
 def build_config(tiny: TinyModel) -> Any:
