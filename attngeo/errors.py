@@ -45,8 +45,10 @@ EXTRAS = {
     "gguf": "quantised", "kaleido": "images", "scipy": "estimators", "sentencepiece": "sentencepiece",
     "sklearn": "estimators",
 }  # fmt: skip
+# How to have the browser that draws images. kaleido_get_chrome is a command of kaleido's for Linux, macOS and Windows.
+GET_BROWSER = "run kaleido_get_chrome (on Debian: apt install chromium)"
 # Extra → what its packages need that pip does not install.
-PROGRAMS = {"images": "install Chromium or Chrome if there is none, which draws them; .html and .json need neither"}
+PROGRAMS = {"images": f"if there is no Chromium or Chrome, {GET_BROWSER}; .html and .json need neither"}
 # The most characters of a word in a message, and of a message. Longer ones lose their middle. A path of this length is
 # rare; a message of this length fills half a terminal.
 LONGEST_WORD = 300

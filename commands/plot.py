@@ -11,6 +11,7 @@ import typer
 
 from attngeo.checkpoints.access import HubAccess
 from attngeo.choices import DRAWING, one_of, whole
+from attngeo.errors import GET_BROWSER
 from attngeo.figures.fit import fit_figure
 from attngeo.figures.kinds import FIGURES, PlotOptions
 from attngeo.figures.save import save_figure
@@ -68,6 +69,8 @@ def plot(
 
     Figures with a number are like those of Saponati et al. 2025 (arXiv 2502.10927).
 
+    Images (.png, .svg, .pdf) require attngeo[images], and Chromium or Chrome: {browser}.
+
     Kinds:
     {kinds}
 
@@ -101,4 +104,4 @@ def plot(
 
 KINDS = "\n".join(f"    {spec.name}  {spec.describe()}" for spec in FIGURES.values())
 # Python removes the indentation of docstrings since version 3.13.
-plot.__doc__ = inspect.cleandoc(plot.__doc__ or "").replace("{kinds}", KINDS)
+plot.__doc__ = inspect.cleandoc(plot.__doc__ or "").replace("{kinds}", KINDS).replace("{browser}", GET_BROWSER)

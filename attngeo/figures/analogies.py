@@ -141,6 +141,7 @@ def draw_paraphrases(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:  # 
                 legendgroup=str(number),
                 showlegend=term == next(iter(TERMS)),
                 marker=style,
+                cliponaxis=False,  # a term may be zero
                 hovertemplate=f"{escape_name(model)}<br>%{{text}}<br>{title} %{{x:.3f}}<br>"
                 "cosine error %{y:.3f}<extra></extra>",
                 **subplots[term],

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngeo.errors import OutputError, UsageError, first_line, require_extra
+from attngeo.errors import GET_BROWSER, OutputError, UsageError, first_line, require_extra
 from attngeo.figures.fit import HEIGHT, WIDTH, fit_figure
 from attngeo.tables.files import atomic_write, check_writable
 
@@ -22,18 +22,21 @@ SUFFIXES = (".html", ".json", *IMAGES)
 DARK = "body{background:#1a1a1a}#figure{filter:invert(.9) hue-rotate(180deg)}"
 # Images are drawn at twice the size, for sharp screens and print.
 SCALE = 2
+# Options of kaleido, which would load MathJax from a foreign server and draw what is between two $ as a formula. Its
+# browser would ask servers of the browser's makers for updates; it reaches the network by a proxy that is not there.
+OFFLINE = {"mathjax": False, "proxy_server": "127.0.0.1:9"}
 
 
 def check_figure(path: Path) -> None:
     """Raise OutputError unless a figure can be written to `path`. Call it before the work that makes the figure."""
     check_writable(path, SUFFIXES)
     if path.suffix.lower() in IMAGES:
-        from choreographer.browsers.chromium import Chromium
-
-        if Chromium.find_browser(skip_local=False) is None:
+        browser = _find_browser()
+        if browser is None or not Path(browser).is_file():
+            place = "" if browser is None else f" at {browser}, which BROWSER_PATH names"
             raise OutputError(
-                f"{path}: a {path.suffix.lower()} image requires Chromium or Chrome, and none was found; install one "
-                "(apt install chromium, or kaleido_get_chrome), or write .html or .json"
+                f"{path}: a {path.suffix.lower()} image requires Chromium or Chrome, and none was found{place}: "
+                f"{GET_BROWSER}, or write .html or .json"
             )
 
 
@@ -94,9 +97,9 @@ def build_page(figure: Figure) -> str:
 def _draw_image(figure: Figure, suffix: str, path: Path) -> bytes:
     kaleido = _load_kaleido()
     try:
-        return bytes(kaleido.calc_fig_sync(figure, opts=_size_image(figure, suffix)))
-    except Exception as error:  # a browser that starts and then fails; it has many error classes of its own
-        raise OutputError(f"{path} cannot be drawn ({type(error).__name__}: {first_line(error)})") from error
+        return bytes(kaleido.calc_fig_sync(figure, opts=_size_image(figure, suffix), kopts=dict(OFFLINE)))
+    except Exception as error:  # a browser that fails; it has many error classes of its own
+        raise OutputError(f"{path} cannot be drawn: {_describe_failure(error)}") from error
 
 
 def save_images(figures: Mapping[Path, Figure]) -> None:
@@ -114,9 +117,28 @@ def save_images(figures: Mapping[Path, Figure]) -> None:
             drawings.append({"fig": fitted, "path": path, "opts": _size_image(fitted, path.suffix)})
         kaleido = _load_kaleido()
     try:
-        kaleido.write_fig_from_object_sync(drawings)
+        # By default, kaleido leaves out an image that cannot be drawn.
+        kaleido.write_fig_from_object_sync(drawings, cancel_on_error=True, kopts=dict(OFFLINE))
     except Exception as error:  # as above
-        raise OutputError(f"the images cannot be drawn ({type(error).__name__}: {first_line(error)})") from error
+        raise OutputError(f"the images cannot be drawn: {_describe_failure(error)}") from error
+
+
+def _find_browser() -> str | None:
+    """The browser that kaleido starts: one of kaleido_get_chrome, of the variable BROWSER_PATH, or of the system."""
+    from choreographer.browsers.chromium import Chromium
+
+    browser: str | None = Chromium.find_browser(skip_local=False)
+    return browser
+
+
+def _describe_failure(error: Exception) -> str:
+    """Why a browser drew nothing, in one line."""
+    from choreographer.errors import BrowserFailedError
+
+    if isinstance(error, BrowserFailedError):
+        browser = _find_browser()
+        return f"{browser} does not start; run {browser} --version to see why, such as a missing library"
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _size_image(figure: Figure, suffix: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
-from attngeo.errors import AttnGeoError, MissingPackageError, OutputError, UsageError
+from attngeo.errors import GET_BROWSER, AttnGeoError, MissingPackageError, OutputError, UsageError
 from attngeo.figures.save import save_images
 from attngeo.keywords import takes_after_two
 from attngeo.progress import ProgressCallback
@@ -234,7 +234,10 @@ def _draw_pictures(content: ReportContent, folder: Path) -> tuple[list[str], str
     except (OutputError, MissingPackageError) as error:
         log.info("no pictures: %s", error)
         shutil.rmtree(folder)
-        return [], "no pictures: Chromium or the package that draws images is missing, or failed"
+        return [], (
+            "no pictures: Chromium or the package that draws images is missing, or failed. To have them, "
+            f"pip install 'attngeo[images]', {GET_BROWSER}, and make the report again"
+        )
     return list(figures), ""
 
 

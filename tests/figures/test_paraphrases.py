@@ -33,6 +33,8 @@ def test_a_point_for_each_question_and_a_panel_for_each_term(rows: pd.DataFrame)
     assert panels["cbow", "x"].marker.color != panels["&lt;attention&gt;", "x"].marker.color
     assert panels["cbow", "x"].text == ("&lt;a&gt; : b&#123;x} = c : d", "&lt;a&gt; : b&#123;x} = c : e")
     assert figure.layout.showlegend
+    # The axes start at zero: a point of a term that is zero is whole, too.
+    assert {trace.cliponaxis for trace in figure.data} == {False}
 
 
 def test_one_model_and_missing_terms(rows: pd.DataFrame) -> None:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from support.browser import needs_browser
 
+import attngeo
 from attngeo.errors import OutputError
-from attngeo.figures.save import save_figure
+from attngeo.figures.save import OFFLINE, save_figure, save_images
 from attngeo.reporting.plots import plot
 
 STARTS = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
+# A name that MathJax would show as a formula.
+DOLLARS = "cost in $x_1$ and $x_2$"
 
 
 @needs_browser
@@ -46,6 +57,93 @@ def test_the_end_of_a_browser_is_no_traceback(
     assert caplog.records == []
 
 
+@pytest.fixture
+def drawings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The options of each browser that kaleido would start. Its images are empty."""
+    import kaleido
+
+    options: list[dict[str, Any]] = []
+
+    class Drawer:
+        def __init__(self, **given: Any) -> None:
+            options.append(given)
+
+        async def __aenter__(self) -> Drawer:
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+        async def calc_fig(self, *_: object, **__: object) -> bytes:
+            return b""
+
+        async def write_fig_from_object(self, *_: object, **__: object) -> None: ...
+
+    monkeypatch.setattr(kaleido, "Kaleido", Drawer)
+    monkeypatch.setattr("attngeo.figures.save.check_figure", lambda _: None)
+    return options
+
+
+def test_images_need_no_network(drawings: list[dict[str, Any]], tmp_path: Path) -> None:
+    """The page that draws has scripts of this machine alone, and its browser has a proxy that is not there."""
+    import kaleido
+
+    figure = plot("layers", "demo:minilm")
+    save_figure(figure, tmp_path / "a.svg")
+    save_images({tmp_path / "b.png": figure})
+    assert len(drawings) == 2
+    for options in drawings:
+        page = kaleido.PageGenerator(mathjax=options.get("mathjax"), plotly=options.get("plotlyjs")).generate_index()
+        scripts = re.findall(r'<script src="([^"]*)"', page)
+        assert scripts[0].endswith("/plotly.min.js")
+        assert {urlsplit(script).scheme for script in scripts} == {"file"}
+        proxy = urlsplit(f"//{options['proxy_server']}")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((proxy.hostname, proxy.port), timeout=5)
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The first line of each request of a browser that draws images. None is answered."""
+    lines: list[str] = []
+
+    class Proxy(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            lines.append(self.rfile.readline().decode("latin-1").strip())
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Proxy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setitem(OFFLINE, "proxy_server", f"127.0.0.1:{server.server_address[1]}")
+        yield lines
+        server.shutdown()
+
+
+@needs_browser
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_an_image_asks_for_no_formulas_and_shows_names_with_dollars(
+    requests: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = plot("layers", attngeo.score("demo:minilm").assign(model=DOLLARS))
+    save_figure(figure, tmp_path / "a.svg")
+    texts = re.findall(r">([^<]*)<", (tmp_path / "a.svg").read_text())
+    assert any(DOLLARS in text for text in texts)
+    assert not any("mathjax" in line or "cdn" in line for line in requests)
+    # The proxy sees what kaleido asks for by default.
+    monkeypatch.delitem(OFFLINE, "mathjax")
+    save_figure(figure, tmp_path / "b.svg")
+    assert any("cdn" in line for line in requests)
+
+
+@needs_browser
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_an_image_that_cannot_be_drawn_is_an_error_among_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = plot("layers", "demo:minilm")
+    monkeypatch.setattr("attngeo.figures.save._size_image", lambda *_: {"format": "none"})
+    with pytest.raises(OutputError, match="'none'"):
+        save_images({tmp_path / "a.svg": figure})
+
+
 def test_pages_and_json_are_the_same_for_the_same_figure(tmp_path: Path) -> None:
     figure = plot("layers", "demo:minilm")
     for name in ("a.html", "b.html", "a.json", "b.json"):
@@ -59,12 +157,24 @@ def test_pages_and_json_are_the_same_for_the_same_figure(tmp_path: Path) -> None
     assert len(json.loads((tmp_path / "a.json").read_text())["data"]) == 4
 
 
-def test_without_a_browser_images_are_refused_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("browser", "facts"),
+    [
+        (None, r"a\.png: .*Chromium.* kaleido_get_chrome .*apt install chromium.*\.html"),
+        ("none/chromium", r"a\.png: .* none/chromium.* BROWSER_PATH .* kaleido_get_chrome"),
+        (sys.executable, r"a\.png .*python\S* does not start; run \S*python\S* --version"),
+    ],
+)
+def test_without_a_browser_images_are_refused_with_advice(
+    browser: str | None, facts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No browser, a variable that names one in vain, and a program that ends at once, as one without its libraries."""
     from choreographer.browsers.chromium import Chromium
 
-    monkeypatch.setattr(Chromium, "find_browser", lambda **_: None)
-    with pytest.raises(OutputError, match=r"\.png .*Chromium"):
+    monkeypatch.setattr(Chromium, "find_browser", lambda **_: browser)
+    with pytest.raises(OutputError, match=facts) as raised:
         save_figure(plot("layers", "demo:minilm"), tmp_path / "a.png")
+    assert "\n" not in str(raised.value)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,13 +16,14 @@ from PIL import Image
 from support.browser import needs_browser, open_page, start_browser
 from support.runs import small_options
 
+import attngeo
 from attngeo.figures.save import save_figure
 from attngeo.pretrain import compare
 from attngeo.reporting.plots import plot
 from attngeo.reporting.report import build_report
 from attngeo.tables import write as tables
 
-NASTY = "<img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
+NASTY = "<img src=x onerror=alert(1)>\"'&{{ 7 * 7 }} $x$"
 RECIPE = """
 title = "Two models <b>"
 text = "Some *text* with <script>alert(1)</script>."
@@ -59,8 +60,6 @@ fail_if = "symmetry.median < 0.2"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import attngeo
-
     folder = tmp_path_factory.mktemp("report")
     frames = [attngeo.score(f"demo:{name}", per_head=True) for name in ("encoder", "decoder")]
     frames.append(frames[1].assign(model=NASTY))
@@ -115,8 +114,6 @@ def test_every_figure_is_drawn_offline_without_errors(browser: Any, made: Path, 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of twelve models with long names."""
-    import attngeo
-
     folder = tmp_path_factory.mktemp("many")
     rows = attngeo.score("demo:encoder", per_head=True)
     frames = [rows.assign(model=f"organisation/encoder-base-multilingual-{number}") for number in range(12)]
@@ -272,9 +269,11 @@ def test_light_and_dark(browser: Any, made: Path) -> None:
 
 @needs_browser
 def test_a_figure_is_a_page_of_its_own(browser: Any, tmp_path: Path) -> None:
-    save_figure(plot("heatmap", "demo:encoder"), tmp_path / "figure.html")
+    rows = attngeo.score("demo:encoder", per_head=True).assign(model=NASTY)
+    save_figure(plot("heatmap", rows), tmp_path / "figure.html")
     with open_page(browser, tmp_path / "figure.html") as (page, complaints):
         page.wait_for_selector(".cartesianlayer .mlayer > *", state="attached")
+        assert NASTY in page.locator(".gtitle").text_content()
         assert complaints == []
 
 

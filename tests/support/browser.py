@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from choreographer.browsers.chromium import Chromium
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is missing (apt install chromium)")
+from attngeo.errors import GET_BROWSER
+
+# The browser that draws images.
+CHROMIUM = Chromium.find_browser(skip_local=False)
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason=f"Chromium or Chrome is missing: {GET_BROWSER}")
 
 
 @contextmanager
