@@ -47,8 +47,8 @@ def test_minilm_published(inside: Command) -> None:
     assert rows["directionality"].tolist() == pytest.approx(golden()["directionality_published"].tolist(), abs=2e-6)
 
 
-def test_minilm_corrected(attngeo: Command) -> None:
-    run = attngeo("score", "demo:minilm", "--format", "json")
+def test_minilm_corrected(inside: Command) -> None:
+    run = inside("score", "demo:minilm", "--format", "json")
     rows = json.loads(run.stdout)
     assert list(rows[0]) == COLUMNS
     assert [row["head"] for row in rows] == [None] * 6
