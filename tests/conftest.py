@@ -21,7 +21,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import hypothesis
 import pytest
-import torch
 from support import products, seeds
 from support.forks import Forks, start_forks
 
@@ -67,7 +66,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("products") == "only":
         products.select(config, items)
     gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if gpu and not torch.cuda.device_count():
+    if not gpu:
+        return
+    import torch  # not at the top: the process that hands out the tests to workers loads this module, too
+
+    if not torch.cuda.device_count():
         for item in gpu:
             item.add_marker(pytest.mark.skip(reason="requires a CUDA device (make test-gpu)"))
 
@@ -217,6 +220,7 @@ def connected(hub: Hub, inside: Command, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.fixture(scope="session")
 def built() -> Callable[[str], Any]:
     """A tiny model of a family, in memory; made once."""
+    import torch
     from support.tiny_models import TINY_MODELS, build
 
     @functools.cache

@@ -29,7 +29,8 @@ from attngeo.scores.score import score_columns
 from attngeo.scores.spec import directionality_at_chance
 
 PARTS = [(path, name) for path in readmes() for name, _ in parts_of(path)]
-IDS = [f"{path.parent.name}-{name}" for path, name in PARTS]
+# Those that ask thousands of questions. The example of `attngeo.analogy` has some of their numbers.
+SLOW_PARTS = ("analogy",)
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
 LINES = re.compile("[\u2500-\u259f]+")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -50,7 +51,15 @@ def words(text: str) -> list[str]:
     return LINES.sub(" ", NUMBER.sub(" # ", text)).split()
 
 
-@pytest.mark.parametrize(("path", "name"), PARTS, ids=IDS)
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        pytest.param(
+            path, name, id=f"{path.parent.name}-{name}", marks=[pytest.mark.slow] if name in SLOW_PARTS else []
+        )
+        for path, name in PARTS
+    ],
+)
 def test_generated_parts_agree_with_the_code(path: Path, name: str, inside: Command) -> None:
     written, made = text_of(path, name), generate(name, inside)
     if name == "families":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 
 import pytest
 import torch
-from support.rounding import BITS, move
+from support.rounding import BITS, SEED, SIGN, STARTUP, move
 from torch import Tensor
 from torch.nn import functional
 
@@ -66,7 +67,11 @@ def test_a_number_moves_by_few_units_in_the_way_of_a_seed(dtype: torch.dtype) ->
     assert torch.equal(kept, rest)
 
 
-def test_a_process_that_is_started_rounds_in_the_same_way() -> None:
+def test_a_process_that_is_started_rounds_in_the_same_way(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("rounding") is None:  # nothing tells processes to round
+        assert not os.environ.keys() & {SEED, SIGN}
+        assert str(STARTUP) not in os.environ.get("PYTHONPATH", "")
+        return
     factor = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
     code = (
         "import torch; factor = torch.randn(8, 8, generator=torch.Generator().manual_seed(0)); "

@@ -6,11 +6,12 @@ import base64
 import gzip
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 from plotly.graph_objects import Figure
@@ -35,6 +36,27 @@ def render_page(content: ReportContent) -> str:
 
     Names are shown letter for letter; HTML in Markdown texts is shown as text.
     """
+    script = _read_file("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    figures: list[Figure] = []
+    for section in content.sections:
+        for block in section.figures:
+            figures += [figure for _, figure in block.variants]
+    return _load_template().render(
+        content=content,
+        provenance=content.provenance,
+        origins=_list_provenance(content.provenance),
+        css=Markup(_read_file("page.css")),
+        script=Markup(script),
+        script_hash=Markup(f"'sha256-{digest}'"),
+        plotly=_pack_plotly() if figures else "",
+        figures=pack_figures(figures) if figures else "",
+    )
+
+
+@cache
+def _load_template() -> Template:
+    """The template of the page."""
 
     def show(value: Any) -> Any:
         return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
@@ -46,22 +68,13 @@ def render_page(content: ReportContent) -> str:
     to_html = MarkdownIt("commonmark", {"html": False}).enable("table").render  # HTML in Markdown is shown as text
     environment.filters["markdown"] = lambda text: Markup(to_html(text) if text else "")
     environment.filters["cells"] = _fill_cells
-    script = _read_file("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    figures: list[Figure] = []
-    for section in content.sections:
-        for block in section.figures:
-            figures += [figure for _, figure in block.variants]
-    return environment.from_string(_read_file("page.html")).render(
-        content=content,
-        provenance=content.provenance,
-        origins=_list_provenance(content.provenance),
-        css=Markup(_read_file("page.css")),
-        script=Markup(script),
-        script_hash=Markup(f"'sha256-{digest}'"),
-        plotly=compress(get_plotlyjs()) if figures else "",
-        figures=pack_figures(figures) if figures else "",
-    )
+    return environment.from_string(_read_file("page.html"))
+
+
+@cache
+def _pack_plotly() -> str:
+    """The library of figures as base64 text of gzip: packing it takes a third of the time of a small report."""
+    return compress(get_plotlyjs())
 
 
 def _read_file(name: str) -> str:

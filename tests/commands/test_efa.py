@@ -29,6 +29,21 @@ NAMES = ["Limes", "Lemon", "Tea", "Milk", "Bread"]
 SMALL = ["--width", "4", "--epochs", "2", "--layers", "2"]
 
 
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `model` is saved."""
+    return tmp_path_factory.mktemp("fitted") / "model"
+
+
+@pytest.fixture
+def model(inside: Command, baskets: Path, fitted: Path) -> Path:
+    """The folder of a model of the values of the baskets, which is fitted once."""
+    if not fitted.exists():
+        run = inside("efa", "fit", baskets, "--family", "poisson", *SMALL, "--save", fitted, "-q")
+        assert run.returncode == 0, run.stderr
+    return fitted
+
+
 def assert_shows(text: str, *facts: object) -> None:
     """A table or a page has each of these."""
     assert [fact for fact in facts if str(fact) not in text] == []
@@ -211,17 +226,16 @@ def test_a_value_may_be_the_name_of_an_argument(
     assert_fails(again, 2, "folder data", "not empty")
 
 
-def test_what_is_empty_is_predicted(inside: Command, baskets: Path, tmp_path: Path) -> None:
+def test_what_is_empty_is_predicted(inside: Command, baskets: Path, model: Path, tmp_path: Path) -> None:
     rows = pd.read_csv(baskets)
     at = int((rows.groupby("sequence")["item"].transform("size") > 2).idxmax())
     rows.loc[at, "value"] = np.nan
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    inside("efa", "fit", baskets, "--family", "poisson", *SMALL, "--save", tmp_path / "model", "-q")
-    found = json.loads(inside("efa", "predict", tmp_path / "model", tmp_path / "rows.csv", "--format", "json").stdout)
+    found = json.loads(inside("efa", "predict", model, tmp_path / "rows.csv", "--format", "json").stdout)
     assert [at for at, row in enumerate(found) if row["log_prob"] is None] == [at]
     assert all(row["predicted_mean"] > 0 for row in found)
     rows.to_csv(tmp_path / "rows.csv", index=False, na_rep="unknown")
-    command = ["efa", "predict", tmp_path / "model", tmp_path / "rows.csv", "--format", "json"]
+    command = ["efa", "predict", model, tmp_path / "rows.csv", "--format", "json"]
     unknown = json.loads(inside(*command, "--missing", "unknown", "--device", "cpu").stdout)
     predicted = ["log_prob", "predicted_mean"]
     assert [[row[name] for name in predicted] for row in unknown] == [
@@ -266,9 +280,8 @@ def test_wide_tables_keep_their_numbers_whole(inside: Command, tmp_path: Path) -
     assert max(map(len, (predicted + shown).splitlines())) <= 80
 
 
-def test_rows_are_named_by_their_numbers_where_some_are_empty(inside: Command, baskets: Path, tmp_path: Path) -> None:
-    model, table = tmp_path / "model", tmp_path / "rows.csv"
-    inside("efa", "fit", baskets, "--family", "poisson", *SMALL, "--save", model, "-q")
+def test_rows_are_named_by_their_numbers_where_some_are_empty(inside: Command, model: Path, tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
     for text, code, facts in (
         ("sequence,item,value\n1,Limes,3\n1,Tea,\n1,Milk,abc\n", 4, ["row 3", "'abc'"]),
         ("sequence,item,value\n1,Limes,3\n1,Tea,\n1,Beer,1\n", 4, ["row 3", "'Beer'"]),

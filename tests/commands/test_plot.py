@@ -17,10 +17,12 @@ Run = Callable[..., CompletedProcess[str]]
 
 
 def test_a_figure_of_a_model_and_of_its_results(inside: Run, tmp_path: Path) -> None:
-    done = inside("plot", "heatmap", "demo:minilm", "-o", tmp_path / "a.html", "-o", tmp_path / "a.json")
+    done = inside("plot", "heatmap", "demo:encoder", "-o", tmp_path / "a.html", "-o", tmp_path / "a.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert "Plotly.newPlot" in (tmp_path / "a.html").read_text()
-    scored = inside("score", "demo:minilm", "--per-head", "-o", tmp_path / "s.csv", "--plot", tmp_path / "c.json", "-q")
+    scored = inside(
+        "score", "demo:encoder", "--per-head", "-o", tmp_path / "s.csv", "--plot", tmp_path / "c.json", "-q"
+    )
     assert scored.returncode == 0, scored.stderr
     done = inside("plot", "heatmap", tmp_path / "s.csv", "-o", tmp_path / "b.json")
     assert done.returncode == 0, done.stderr
@@ -36,19 +38,19 @@ def test_options_reach_the_figure(
         assert done.returncode == 0, done.stderr
         return json.loads((tmp_path / "figure.json").read_text())
 
-    title = draw("matrix", "demo:minilm", "--layer", 1, "--head", 3)["layout"]["title"]["text"]
+    title = draw("matrix", "demo:encoder", "--layer", 1, "--head", 3)["layout"]["title"]["text"]
     assert "head 3 of layer 1" in title
-    assert draw("heads", "demo:minilm", "--title", "Mine")["layout"]["title"]["text"] == "Mine"
-    figure = draw("size", "demo:minilm", "--score", "directionality", "--no-published")
+    assert draw("heads", "demo:encoder", "--title", "Mine")["layout"]["title"]["text"] == "Mine"
+    figure = draw("size", "demo:encoder", "--score", "directionality", "--no-published")
     assert len(figure["data"]) == 1
     assert "directionality" in figure["layout"]["yaxis"]["title"]["text"]
     stacks = draw("layers", saved("t5"))["data"]
     only = draw("layers", saved("t5"), "--stack", "decoder")["data"]
     assert 0 < len(only) < len(stacks)
     assert "(decoder)" in draw("matrix", saved("t5"), "--stack", "decoder")["layout"]["title"]["text"]
-    of_layer = draw("heatmap", "demo:minilm", "--where", "layer=2")["data"]
+    of_layer = draw("heatmap", "demo:encoder", "--where", "layer=2")["data"]
     assert [len(trace["y"]) for trace in of_layer if trace["xaxis"] == "x2"] == [1]
-    assert len(draw("heatmap", "demo:minilm", "--where", "layer=2", "--where", "head=3")["data"]) == 1
+    assert len(draw("heatmap", "demo:encoder", "--where", "layer=2", "--where", "head=3")["data"]) == 1
     questions = sample_google()
     monkeypatch.setattr("attngeo.analogies.questions.google_text", lambda: questions)
     analogies = draw("analogies", "demo:minilm", "--where", "level=type")
@@ -61,7 +63,7 @@ def test_a_figure_that_is_higher_than_asked_says_so(inside: Run, tmp_path: Path)
     assert_states(inside(*asked, tmp_path / "a.html").stderr, "300", "395 pixels high")
     assert "395" in (tmp_path / "a.html").read_text()
     assert "pixels" not in inside(*asked, tmp_path / "a.json").stderr  # plotly's own file keeps the height
-    assert "pixels" not in inside("plot", "heatmap", "demo:minilm", "--height", 350, "-o", tmp_path / "a.html").stderr
+    assert "pixels" not in inside("plot", "heatmap", "demo:encoder", "--height", 350, "-o", tmp_path / "a.html").stderr
 
 
 @pytest.mark.parametrize(("kind", "option"), [("heatmap", "--layer"), ("matrix", "--score"), ("training", "--stack")])

@@ -27,6 +27,7 @@ from support.terminal import with_progress
 import attngeo as library
 from attngeo.bounds import machine
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, OutputError, UsageError
+from attngeo.scores import score as scoring
 
 COLUMNS = [
     "model", "revision", "model_type", "stack", "layer", "head", "key_head", "d_model", "head_dim", "parameters",
@@ -47,8 +48,8 @@ def test_minilm_published(inside: Command) -> None:
     assert rows["directionality"].tolist() == pytest.approx(golden()["directionality_published"].tolist(), abs=2e-6)
 
 
-def test_minilm_corrected(attngeo: Command) -> None:
-    run = attngeo("score", "demo:minilm", "--format", "json")
+def test_minilm_corrected(inside: Command) -> None:
+    run = inside("score", "demo:minilm", "--format", "json")
     rows = json.loads(run.stdout)
     assert list(rows[0]) == COLUMNS
     assert [row["head"] for row in rows] == [None] * 6
@@ -265,6 +266,27 @@ def test_a_model_that_cannot_be_read(
     assert not (tmp_path / "t.csv").exists()
 
 
+def test_an_interrupt_leaves_the_old_file(inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the layers of the second model."""
+    begun: list[str] = []
+    real = scoring.score_model
+
+    def interrupt(model: Any, *arguments: Any, **options: Any) -> pd.DataFrame:
+        begun.append(str(model))
+        if len(begun) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return real(model, *arguments, **options)
+
+    monkeypatch.setattr(scoring, "score_model", interrupt)
+    output = tmp_path / "t.csv"
+    output.write_text("old")
+    run = inside("score", "demo:encoder", "demo:decoder", "demo:minilm", "-o", output)
+    assert (run.returncode, run.stdout, begun) == (130, "", ["demo:encoder", "demo:decoder"])
+    assert_states(run.stderr, "interrupted")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+@pytest.mark.slow
 def test_ctrl_c_exits_130_and_leaves_no_file(tmp_path: Path) -> None:
     output = tmp_path / "t.csv"
     output.write_text("old")
@@ -312,10 +334,20 @@ def test_output_that_cannot_be_printed_loses_no_file(attngeo: Command, tmp_path:
     assert len({(tmp_path / name).read_text() for name in ("a.csv", "b.csv", "c.csv")}) == 1
 
 
+def test_a_bar_names_the_layer_and_the_bytes(inside: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On stderr; the results go to stdout."""
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    run = inside("score", "demo:minilm", "--format", "csv", TERM="xterm-256color", FORCE_COLOR="1")
+    assert "encoder" in written.getvalue()
+    assert "/7.1 MB" in written.getvalue()
+    assert run.stdout.startswith("model,revision")
+
+
+@pytest.mark.slow
 def test_progress_goes_to_stderr_of_a_terminal_only() -> None:
-    """On a terminal the bar names the layer and the bytes; redirected or quiet, nothing of it is left."""
+    """On a terminal there is a bar; redirected or quiet, nothing of it is left."""
     shown, results = with_progress("score", "demo:minilm", "--format", "csv")
-    assert "encoder" in shown
     assert "/7.1 MB" in shown
     assert results.startswith("model,revision")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -87,9 +88,12 @@ def test_no_value_is_cut_where_titles_have_no_room(inside: Run) -> None:
     assert digits[0] == digits[1]
 
 
-@pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
-def test_a_plain_terminal_gets_bars_and_lines_of_ascii(environment: dict[str, str], attngeo: Run) -> None:
-    done = attngeo("score", "demo:encoder", "-q", COLUMNS="80", **environment)
+@pytest.mark.parametrize(("environment", "encoding"), [({"LC_ALL": "C"}, "utf-8"), ({}, "ascii")])
+def test_a_plain_terminal_gets_bars_and_lines_of_ascii(environment: dict[str, str], encoding: str, inside: Run) -> None:
+    """In the locale C, or with PYTHONIOENCODING=ascii."""
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    sys.stdout.reconfigure(encoding=encoding)
+    done = inside("score", "demo:encoder", "-q", COLUMNS="80", **environment)
     bars = [line for line in done.stdout.splitlines() if "|" in line and "##" in line]
     assert len(bars) >= 2
     assert all(line.isascii() for line in bars)

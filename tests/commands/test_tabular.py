@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,21 @@ def table(tmp_path: Path) -> Path:
 FAST = ["--target", "y", "--epochs", "30", "--lr", "0.02", "--device", "cpu"]
 
 
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `model` is saved."""
+    return tmp_path_factory.mktemp("fitted") / "model"
+
+
+@pytest.fixture
+def model(inside: Command, table: Path, fitted: Path, tmp_path: Path) -> Path:
+    """The folder "model" of a model of the table, which is fitted once."""
+    if not fitted.exists():
+        run = inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", fitted, "-q")
+        assert (run.returncode, run.stderr) == (0, "")
+    return shutil.copytree(fitted, tmp_path / "model")
+
+
 def test_fit_save_predict(inside: Command, table: Path, tmp_path: Path) -> None:
     run = inside("tabular", "fit", table, *FAST, "--methods", "atn,lr", "--save", "model", "-o", "s.csv", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
@@ -150,8 +166,8 @@ def test_fit_save_predict(inside: Command, table: Path, tmp_path: Path) -> None:
     assert_states(shown.splitlines()[3], "1", rows["prediction"][0], f"{rows['probability'][0]:.3f}")
 
 
+@pytest.mark.usefixtures("model")
 def test_what_is_read_is_printed_by_each_command_that_is_verbose(inside: Command, table: Path, tmp_path: Path) -> None:
-    inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", "model", "-q", cwd=tmp_path)
     for command in ("predict", "impute"):
         run = inside("tabular", command, "model", table, "-v", cwd=tmp_path)
         assert run.returncode == 0, run.stderr
@@ -163,11 +179,9 @@ def test_what_is_read_is_printed_by_each_command_that_is_verbose(inside: Command
         assert_fails(inside("tabular", command, "model", table, "-q", "-v", cwd=tmp_path), 2, "--quiet", "--verbose")
 
 
-def test_what_a_model_has_learned_is_drawn(inside: Command, table: Path, tmp_path: Path) -> None:
+def test_what_a_model_has_learned_is_drawn(inside: Command, table: Path, model: Path, tmp_path: Path) -> None:
     """From files and from the saved model."""
-    run = inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", "model", "-q", cwd=tmp_path)
-    assert (run.returncode, run.stderr) == (0, "")
-    tabulate_encodings(AttentionClassifier.load(tmp_path / "model")).to_csv(tmp_path / "e.csv", index=False)
+    tabulate_encodings(AttentionClassifier.load(model)).to_csv(tmp_path / "e.csv", index=False)
     for given, picture in (("model", "model.json"), ("e.csv", "file.json")):
         drawn = inside("plot", "encodings", given, "-o", picture, cwd=tmp_path)
         assert (drawn.returncode, drawn.stderr) == (0, "")
@@ -184,9 +198,8 @@ def test_what_a_model_has_learned_is_drawn(inside: Command, table: Path, tmp_pat
     assert_fails(inside("plot", "encodings", tmp_path, "-o", tmp_path / "x.json"), 4, tmp_path, "config.json")
 
 
+@pytest.mark.usefixtures("model")
 def test_empty_cells_are_filled_with_their_probabilities(inside: Command, table: Path, tmp_path: Path) -> None:
-    run = inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", "model", "-q", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
     full = pd.read_csv(table)[6:12].reset_index(drop=True).assign(note="x")
     rows = full.astype(object)
     rows.loc[0, "size"] = rows.loc[1, "y"] = None
@@ -383,10 +396,9 @@ def test_rare_classes_are_fitted_without_a_warning(
     assert (run.returncode, run.stderr) == (0, "")
 
 
-def test_rows_with_unseen_values_or_other_columns(inside: Command, table: Path, tmp_path: Path) -> None:
-    inside("tabular", "fit", table, *FAST, "--methods", "atn", "--save", tmp_path / "m", "--quiet")
+def test_rows_with_unseen_values_or_other_columns(inside: Command, model: Path, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("mass,size,more\n0.5,xl,1\n")
-    predict = ["tabular", "predict", tmp_path / "m", tmp_path / "new.csv"]
+    predict = ["tabular", "predict", model, tmp_path / "new.csv"]
     refused = inside(*predict, "--unseen", "error")
     assert_fails(refused, 4, tmp_path / "new.csv", "'size'", "'xl'", "--unseen mask")
     found = []

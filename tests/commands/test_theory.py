@@ -122,11 +122,11 @@ def test_texts_that_cannot_be_counted(
     assert_fails(inside("theory", "--text", tmp_path / "text.txt"), code, *facts)
 
 
-def test_help_is_light_and_the_installed_command_runs(attngeo: Command) -> None:
-    run = attngeo("theory", "--help")
+def test_the_help_and_the_rows_for_programs(inside: Command) -> None:
+    run = inside("theory", "--help")
     assert run.returncode == 0
     assert "as printed" in run.stdout
-    run = attngeo("theory", "lemma-11", "--format", "csv", "-q")
+    run = inside("theory", "lemma-11", "--format", "csv", "-q")
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.splitlines()[0] == ",".join(COLUMNS)
 

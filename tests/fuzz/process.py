@@ -1,4 +1,4 @@
-"""Inputs are written and judged in a process of their own, with bounds of time and memory."""
+"""Inputs are written and judged, in a process of their own or in this one, with bounds of time and memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,6 +21,7 @@ from fuzz.found import FOUND, Input
 from fuzz.outcome import Wrong
 from fuzz.targets import TARGETS, Target
 
+Report = Callable[[str, str], None]
 # Of one input, and above what the process has when it starts to judge.
 SECONDS, MEMORY = 20, 3 << 30
 # The share of inputs that are accepted: a reader that refuses all of them, or none, is not tested by them.
@@ -82,18 +83,31 @@ def main() -> None:
     request = json.loads(sys.stdin.read())
     warnings.simplefilter("ignore")
     drawn = {target: range(*bounds) for target, bounds in request["drawn"].items()}
-    for target in drawn:  # what all inputs share is made before time and memory are counted
+    prepare_inputs(drawn)
+    limit_memory()
+    judge_inputs(drawn, [Path(path) for path in request["found"]], work, print_report)
+
+
+def prepare_inputs(targets: Iterable[str]) -> None:
+    """Make what all inputs of a target share, before time and memory are counted."""
+    for target in targets:
         with tempfile.TemporaryDirectory() as folder:
             TARGETS[target].write(Random(0), Path(folder))
-    limit_memory()
-    for target, numbers in drawn.items():
-        outcomes = [run_input(target, f"{target}:{number}", draw(target, number), work) for number in numbers]
-        accepted = sum(outcomes)
-        if not LEAST_ACCEPTED * len(numbers) <= accepted <= MOST_ACCEPTED * len(numbers):
-            report(target, f"{accepted} of {len(numbers)} are accepted")
-    for path in map(Path, request["found"]):
+
+
+def judge_inputs(numbers: Mapping[str, range], paths: Sequence[Path], work: Path, report: Report) -> None:
+    """Write and judge the inputs with these numbers, then saved ones, in this process.
+
+    report: is called with the name of each input whose outcome is not allowed, and what is wrong.
+    """
+    for target, chosen in numbers.items():
+        drawn = [(f"{target}:{number}", draw(target, number)) for number in chosen]
+        accepted = sum(run_input(target, name, write, work, report) for name, write in drawn)
+        if not LEAST_ACCEPTED * len(chosen) <= accepted <= MOST_ACCEPTED * len(chosen):
+            report(target, f"{accepted} of {len(chosen)} are accepted")
+    for path in paths:
         found = Input.load(path)
-        run_input(found.target, path.name, found.write, work)
+        run_input(found.target, path.name, found.write, work, report)
 
 
 def limit_memory() -> None:
@@ -108,7 +122,7 @@ def draw(target: str, number: int) -> Callable[[Path], None]:
     return lambda folder: TARGETS[target].write(Random(f"{target} {number}"), folder)
 
 
-def run_input(target: str, name: str, write: Callable[[Path], None], work: Path) -> bool:
+def run_input(target: str, name: str, write: Callable[[Path], None], work: Path, report: Report) -> bool:
     """Write and judge one input. Returns whether it was accepted. If its outcome is not allowed, its folder is left."""
     folder = work / name
     folder.mkdir()
@@ -124,7 +138,7 @@ def run_input(target: str, name: str, write: Callable[[Path], None], work: Path)
 def judge(target: Target, folder: Path) -> bool | str:
     """Whether an input is accepted, or what happened if that is not allowed."""
     handler = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
         return target.accepts(folder)
     except Wrong as error:
@@ -132,7 +146,7 @@ def judge(target: Target, folder: Path) -> bool | str:
     except BaseException:
         return traceback.format_exc(limit=-4)
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
 
 
@@ -140,5 +154,5 @@ def stop(*_: object) -> None:
     raise Wrong(f"it takes more than {SECONDS} s")
 
 
-def report(name: str, wrong: str) -> None:
+def print_report(name: str, wrong: str) -> None:
     print(MARK + json.dumps([name, wrong]), flush=True)

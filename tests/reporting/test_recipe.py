@@ -182,6 +182,7 @@ def test_columns_of_the_published_models_select_them_in_one_kind_only(
         read_recipe(recipe)
 
 
+@pytest.mark.slow
 def test_a_recipe_of_scores_loads_no_papers(tmp_path: Path) -> None:
     path = tmp_path / "scores.toml"
     path.write_text(

@@ -136,32 +136,23 @@ def test_every_table_has_a_file_of_its_own(recipe: Path, tmp_path: Path) -> None
     assert page.count('href="tables/scores.csv"') == 2  # of the table, and of the figure's data
 
 
-def test_a_report_made_again_leaves_nothing_of_the_former(recipe: Path, tmp_path: Path) -> None:
-    build_report(recipe, tmp_path / "out")
-    (tmp_path / "out/tables/mine.csv").write_text("a\n")
-    change(recipe, 'tables = [{ of = "scores", show = "summary" }]', "")
-    build_report(recipe, tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out/tables").iterdir()} == {"scores.csv", "scores.parquet", "mine.csv"}
-
-
-def test_what_a_killed_process_left_is_no_part_of_a_report(recipe: Path, tmp_path: Path) -> None:
-    build_report(recipe, tmp_path / "out")
-    expected = set(read_files(tmp_path / "out"))
-    (tmp_path / "out/.new/tables").mkdir(parents=True)
-    (tmp_path / "out/.new/tables/half.csv").write_text("model,la")
-    build_report(recipe, tmp_path / "out")
-    assert set(read_files(tmp_path / "out")) == expected
-
-
-def test_a_report_removes_nothing_outside_its_tables(recipe: Path, tmp_path: Path) -> None:
-    """Whatever the provenance beside it lists."""
-    build_report(recipe, tmp_path / "out")
-    (tmp_path / "out/victim.csv").write_text("")
-    provenance = json.loads((tmp_path / "out/provenance.json").read_text())
+def test_a_report_made_again_replaces_the_former_and_nothing_else(recipe: Path, tmp_path: Path) -> None:
+    """Its tables go, and what a killed process left; other files stay, whatever the provenance beside them lists."""
+    out = tmp_path / "out"
+    build_report(recipe, out)
+    former = set(read_files(out))
+    (out / ".new/tables").mkdir(parents=True)
+    (out / ".new/tables/half.csv").write_text("model,la")
+    (out / "tables/mine.csv").write_text("a\n")
+    (out / "victim.csv").write_text("")
+    provenance = json.loads((out / "provenance.json").read_text())
     provenance["tables"] += ["../victim", "..", 3, None]
-    (tmp_path / "out/provenance.json").write_text(json.dumps(provenance))
-    build_report(recipe, tmp_path / "out")
-    assert (tmp_path / "out/victim.csv").is_file()
+    (out / "provenance.json").write_text(json.dumps(provenance))
+    change(recipe, 'tables = [{ of = "scores", show = "summary" }]', "")
+    build_report(recipe, out)
+    gone = {"tables/scores-summary.csv", "tables/scores-summary.parquet"}
+    assert gone < former
+    assert set(read_files(out)) == former - gone | {"tables/mine.csv", "victim.csv"}
 
 
 @pytest.mark.parametrize("epoch", ["abc", "1e9", "99999999999999999"])
@@ -200,35 +191,36 @@ def test_the_page_lists_every_option(recipe: Path, tmp_path: Path) -> None:
     assert "convention corrected" in page
 
 
-@pytest.mark.parametrize("failing", ["table", "page", "place"])
+def write_only(most: int, written: list[Path], function: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of Path that writes files, on a disk that is full after `most` of them. written: is filled by it."""
+
+    def write(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if ".lock" not in path.name:
+            written.append(path)
+        if len(written) > most:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return function(path, *args, **kwargs)
+
+    return write
+
+
 def test_a_report_that_cannot_be_written_leaves_the_former_one(
-    failing: str, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full at a table or at the page, or a folder has the name of a file."""
     build_report(recipe, tmp_path / "out")
     change(recipe, 'title = "Demo"', 'title = "Changed"')
-    if failing == "place":
-        change(recipe, 'show = "summary"', "where = { layer = 1 }")
-        (tmp_path / "out/tables/scores-1.parquet").mkdir()
     former = read_files(tmp_path / "out")
-    written, most = [], {"table": 3, "page": 8, "place": 100}[failing]
-    replace, write_text = Path.replace, Path.write_text
-
-    def limited(function: Callable[..., Any]) -> Callable[..., Any]:
-        def write(path: Path, *args: Any, **kwargs: Any) -> Any:
-            if ".lock" not in path.name:
-                written.append(path)
-            if len(written) > most:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return function(path, *args, **kwargs)
-
-        return write
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", limited(replace))
-        patch.setattr(Path, "write_text", limited(write_text))
-        with pytest.raises(OutputError):
-            build_report(recipe, tmp_path / "out")
-    now = read_files(tmp_path / "out")
-    assert {name: now[name] for name in former} == former
-    assert not [name for name in now.keys() - former.keys() if not name.startswith(".parts/")]
+    for failing, most in (("table", 3), ("page", 8), ("place", 100)):
+        if failing == "place":
+            change(recipe, 'show = "summary"', "where = { layer = 1 }")
+            (tmp_path / "out/tables/scores-1.parquet").mkdir()
+        written: list[Path] = []
+        with monkeypatch.context() as patch:
+            for method in ("replace", "write_text"):
+                patch.setattr(Path, method, write_only(most, written, getattr(Path, method)))
+            with pytest.raises(OutputError):
+                build_report(recipe, tmp_path / "out")
+        now = read_files(tmp_path / "out")
+        assert {name: now[name] for name in former} == former, failing
+        assert not [name for name in now.keys() - former.keys() if not name.startswith(".parts/")], failing

@@ -250,7 +250,7 @@ def start_study(folder: Path, jobs: int) -> tuple[subprocess.Popen[str], list[ps
     while len(list(folder.glob("*.run"))) < jobs + 1:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    time.sleep(0.5)
+    time.sleep(0.1)
     return process, psutil.Process(process.pid).children(recursive=True)
 
 

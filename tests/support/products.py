@@ -15,11 +15,12 @@ import tempfile
 from collections.abc import Generator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import rounding
+if TYPE_CHECKING:
+    from support import rounding
 
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / "tests" / "products.txt"
@@ -104,6 +105,8 @@ class Products:
 
 def start(config: pytest.Config, seed: int) -> None:
     """Round products in this process and in those that it starts, and compare the tests that multiply with the list."""
+    from support import rounding  # loads torch
+
     handle, path = tempfile.mkstemp(prefix="products-")
     os.truncate(handle, 1)
     os.close(handle)
