@@ -46,7 +46,7 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     An image has the size of the figure's layout, by default 1000 × 600, and twice as many pixels. The page has that
     height and at least that width, contains plotly.js and opens offline. In both, titles are wrapped, a small figure
     has small type, and a figure is higher if its panels or its legend need it. Images require an installed Chromium or
-    Chrome. The same figure gives the same page and the same JSON, byte for byte.
+    Chrome, which contacts no network. The same figure gives the same page and the same JSON, byte for byte.
 
     Args:
         figure: a plotly figure, as `attngeo.plot` returns.
@@ -123,19 +123,22 @@ def save_images(figures: Mapping[Path, Figure]) -> None:
         raise OutputError(f"the images cannot be drawn: {_describe_failure(error)}") from error
 
 
+def _load_browsers() -> Any:
+    """The package by which kaleido finds and starts a browser."""
+    from choreographer import browsers
+
+    return browsers
+
+
 def _find_browser() -> str | None:
     """The browser that kaleido starts: one of kaleido_get_chrome, of the variable BROWSER_PATH, or of the system."""
-    from choreographer.browsers.chromium import Chromium
-
-    browser: str | None = Chromium.find_browser(skip_local=False)
+    browser: str | None = _load_browsers().Chromium.find_browser(skip_local=False)
     return browser
 
 
 def _describe_failure(error: Exception) -> str:
     """Why a browser drew nothing, in one line."""
-    from choreographer.errors import BrowserFailedError
-
-    if isinstance(error, BrowserFailedError):
+    if isinstance(error, _load_browsers().BrowserFailedError):
         browser = _find_browser()
         return f"{browser} does not start; run {browser} --version to see why, such as a missing library"
     return f"{type(error).__name__}: {first_line(error)}"
