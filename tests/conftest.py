@@ -150,7 +150,9 @@ def inside(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
             patch.setattr(sys, "excepthook", sys.excepthook)  # typer replaces it
             patch.setattr(sys, "unraisablehook", sys.unraisablehook)
             patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", environment.get("HF_HUB_OFFLINE") != "0")
-            for name, value in ({"COLUMNS": "80", "HF_HUB_VERBOSITY": "error"} | environment).items():
+            # The last one is set by the command itself.
+            own = {"COLUMNS": "80", "HF_HUB_VERBOSITY": "error", "PYTHONSAFEPATH": "1"}
+            for name, value in (own | environment).items():
                 patch.setenv(name, value)
             if cwd is not None:
                 patch.chdir(cwd)

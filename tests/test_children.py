@@ -106,7 +106,7 @@ if __name__ == "__main__":
 
     training.image_workers = lambda _: 1
     place = Path(sys.argv[3])
-    run(small_image_options(place), place / "run")
+    run(small_image_options(place, steps=1, warmup=0, log_every=1), place / "run")
 """
 
 
@@ -155,7 +155,7 @@ def start(command: Sequence[object], folder: Path, **variables: str) -> subproce
     environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **variables}
     return subprocess.run(
         [str(part) for part in command], cwd=folder, env=os.environ | environment, capture_output=True, text=True,
-        check=False, timeout=300,
+        check=False, timeout=600,
     )  # fmt: skip
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import pandas as pd
 import pytest
-from support.messages import assert_states
+from support.messages import assert_fails, assert_states
 from support.vectors import sample_google
 
 Run = Callable[..., CompletedProcess[str]]
@@ -141,6 +142,20 @@ def test_a_condition_says_with_heads_what_it_is_over(inside: Run) -> None:
     clear = inside("score", "demo:minilm", "--per-head", *checks, "--format", "csv")
     assert clear.returncode == 1
     assert [line.split(":")[1].strip() for line in clear.stderr.splitlines()] == ["check passed", "check failed"]
+
+
+def test_checks_are_a_table(inside: Run, tmp_path: Path) -> None:
+    path = tmp_path / "checks.csv"
+    conditions = ("--fail-if", "layers > 1", "--fail-if", "layers < 1")
+    run = inside("score", "demo:encoder", "demo:decoder", *conditions, "--checks", path, "-q")
+    assert run.returncode == 1
+    rows = pd.read_csv(path)
+    assert rows["check"].tolist() == ["failed", "failed", "passed", "passed"]
+    assert rows["model"].tolist() == ["demo:encoder", "demo:decoder"] * 2
+    assert rows["stack"].tolist() == ["encoder", "decoder"] * 2
+    assert rows["fails_if"].tolist() == ["layers > 1"] * 2 + ["layers < 1"] * 2
+    assert set(rows["values"]) == {"layers is 3"}
+    assert_fails(inside("score", "demo:encoder", "--checks", path), 2, "--checks", "--fail-if")
 
 
 def test_scores_are_compared_with_a_baseline(inside: Run, tmp_path: Path) -> None:
