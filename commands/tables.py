@@ -30,7 +30,7 @@ Rule = Literal["spaced", "tight", "none"]
 # Columns of the terminal between two columns of a table, and at the edges of a spaced one.
 GAP, EDGES = 2, 2
 # A table that is narrower would have no room for its numbers: the terminal wraps it.
-NARROWEST = 40
+NARROWEST = 30
 # What a narrow table keeps together: a word, or an interval in brackets.
 UNBROKEN = re.compile(r"\[[^][]*\]\S*|\S+")
 # Numbers of rows that are the answer.

@@ -21,13 +21,9 @@ from functools import partial
 from pathlib import PurePath
 from typing import IO, Any
 
-import pyarrow  # type: ignore[import-untyped]
-from pyarrow import parquet
-
 from attngeo.bounds.machine import require_memory
 from attngeo.bounds.names import list_names
 from attngeo.errors import DataError
-from attngeo.tables.parquet import count_batch
 from attngeo.tables.read import HEAD_BYTES, JSON_FACTOR, find_text_problem
 
 # One row of a table: column name → value.
@@ -121,6 +117,10 @@ def _read_csv(file: Any, _column: str, delimiter: str = ",") -> Iterator[Row]:
 
 
 def _read_parquet(file: IO[bytes], column: str) -> Iterator[Row]:
+    from pyarrow import parquet  # type: ignore[import-untyped]
+
+    from attngeo.tables.parquet import count_batch
+
     names = parquet.read_schema(file).names
     if column and column not in names:
         raise ValueError(f"it has no column {column!r}, its columns are {list_names(names)}")
@@ -133,6 +133,8 @@ def _read_parquet(file: IO[bytes], column: str) -> Iterator[Row]:
 
 
 def _open_zstandard(file: IO[bytes]) -> Any:
+    import pyarrow
+
     return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"))
 
 

@@ -79,7 +79,7 @@ CASES = {
 }  # fmt: skip
 # What has a place for a path that is written, or for words.
 OUTPUTS = ("--output", "--plot", "--questions-output", "--comparisons-output", "--pairs-output", "--places-output",
-           "--attention-output", "--save")  # fmt: skip
+           "--attention-output", "--save", "--checks")  # fmt: skip
 WORDS = ("kind", "words", "item", "experiment", "names", "action")
 # Names of results, for `attngeo cache`.
 KEPT = ("cache", "models")

@@ -19,6 +19,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from attngeo.commands.app import COMMANDS, load_command
+from attngeo.commands.tables import NARROWEST
 from support.messages import assert_fails, assert_states
 from support.terminal import on_terminal
 from support.vectors import write_text
@@ -203,7 +204,7 @@ def test_a_terminal_without_a_width_has_the_usual_one(inside: Command, arguments
     unset, none, odd = (inside(*arguments, COLUMNS=width) for width in ("80", "0", "9" * 5000))
     assert (none.returncode, none.stdout) == (odd.returncode, odd.stdout) == (0, unset.stdout)
     assert len(unset.stdout.splitlines()) > 3
-    narrowest, narrower = (inside(*arguments, COLUMNS=width).stdout for width in ("40", "3"))
+    narrowest, narrower = (inside(*arguments, COLUMNS=width).stdout for width in (str(NARROWEST), "3"))
     assert narrower == narrowest
 
 

@@ -39,6 +39,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "plot": "figures of a section",
         "fail_if": "key of a check",
         "baseline": "a recipe reads earlier scores as a file, beside those of today",
+        "checks": "a page shows its checks, and report.md",
         "columns": "key of a table",
         "sort": "readers sort the tables of a page",
         "top": "readers sort the tables of a page",
