@@ -163,7 +163,9 @@ def inside(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
                     main()
             finally:
                 signal.signal(signal.SIGINT, handler)
-        return subprocess.CompletedProcess(given, int(stop.value.code or 0), *capfd.readouterr())
+        ran = subprocess.CompletedProcess(given, int(stop.value.code or 0), *capfd.readouterr())
+        ran.error = stop.value.__context__  # type: ignore[attr-defined]  # for `assert_fails`
+        return ran
 
     return run
 

@@ -176,15 +176,14 @@ class ResultRecord:
 
 
 def _write_file(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
-    import pyarrow  # type: ignore[import-untyped]
-    from pyarrow import parquet
+    import pyarrow.parquet  # type: ignore[import-untyped]
 
     names = dict.fromkeys(chain.from_iterable(rows))
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     text = json.dumps(about)
     table = table.replace_schema_metadata({ABOUT: text, CHECKSUM: _hash(table.to_pylist(), text, path)})
     with atomic_write(path) as partial:
-        parquet.write_table(table, partial)
+        pyarrow.parquet.write_table(table, partial)
 
 
 def _read(path: Path, form: ResultForm) -> Kept | None:

@@ -19,18 +19,23 @@ ROTATING = {name: row for name, row in read_census().items() if row["rotary"]}
 READ = {name: row for name, row in ROTATING.items() if row["rotary"] not in ("gain", "other")}
 
 
+def slow(*values: Any) -> Any:
+    """Parameters of a test that are slow: others have another order of pairs, or all scalings."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("model_type", "kinds"),
     [
         ("starcoder2", [*SCALINGS]),
         ("glm4", ["yarn", "longrope"]),
-        ("cohere2", ["linear"]),
-        ("smollm3", ["llama3"]),
-        ("nanochat", ["dynamic"]),
-        ("blt_local_decoder", ["linear"]),
-        ("minicpm3", ["yarn"]),
+        slow("cohere2", ["linear"]),
+        slow("smollm3", ["llama3"]),
+        slow("nanochat", ["dynamic"]),
+        slow("blt_local_decoder", ["linear"]),
+        slow("minicpm3", ["yarn"]),
         ("gemma4_text", ["proportional"]),
-        ("qwen3_vl_text", ["default"]),
+        slow("qwen3_vl_text", ["default"]),
         ("esm", []),
         ("qwen2_5_vl_vision", []),
         ("hunyuan_v1_dense", []),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import Command
+from huggingface_hub import constants, logging
 from support.hub_client import reach_hub
 from support.hub_server import Hub
 
@@ -12,9 +15,15 @@ from attngeo.checkpoints import remote
 
 
 @pytest.fixture
-def impatient(online: dict[str, str]) -> dict[str, str]:
-    """The environment of a client whose time-outs are a second."""
-    return online | {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
+def impatient(connected: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """`connected`, with time-outs of half a second, and without the pauses and the log of huggingface_hub."""
+    for name in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
+        monkeypatch.setattr(constants, name, 0.5)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # as HF_HUB_VERBOSITY, which it has read already
+    yield connected
+    logging.set_verbosity(level)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ from attngeo.errors import (
     NetworkError,
     OutputError,
     QuestionError,
+    ShapeError,
     UsageError,
 )
 
@@ -296,7 +297,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
         "unknown demo": (["demo:none", *asked], missing, ["none", "encoder", "decoder", "minilm"]),
         "unknown questions": ([good, "--questions", "none"], missing, ["none", "google"]),
         "no question": ([good, "--questions", empty], QuestionError, [empty]),
-        "another's tokeniser": ([mismatched, *asked], CorruptCheckpointError, [mismatched, "'queen'", "3 rows"]),
+        "another's tokeniser": ([mismatched, *asked], ShapeError, [mismatched, "'queen'", "3 rows"]),
         "bad vectors": ([ragged, *asked], CorruptCheckpointError, [ragged, 2, "line 2", "line 3"]),
         "no question known": ([other, *asked], QuestionError, [other, 0, "of 1"]),
         "empty intersection": ([good, other, *asked], QuestionError, [f"{good} knows 1", f"{other} knows 0", "of 1"]),
@@ -325,7 +326,7 @@ def test_bad_input_ends_in_one_line(inside: Command, tmp_path: Path) -> None:
         results = [] if any(argument == "-o" for argument in arguments) else ["-o", tmp_path / "result.csv"]
         run = inside("analogy", *arguments, *results)
         print(f"{name}: {run.stderr}")
-        assert_fails(run, error.exit_code, *facts)
+        assert_fails(run, error, *facts)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith((".", "result", "o."))]
 
 
@@ -357,5 +358,5 @@ def test_bad_sums_and_texts(
     inside: Command, tmp_path: Path, arguments: list[str], error: type[AttnGeoError], facts: list[object]
 ) -> None:
     write_text(tmp_path / "words.txt", ["king", "man", "woman", "queen"], np.eye(4))
-    assert_fails(inside(*arguments, cwd=tmp_path), error.exit_code, *facts)
+    assert_fails(inside(*arguments, cwd=tmp_path), error, *facts)
     assert [path.name for path in tmp_path.iterdir()] == ["words.txt"]

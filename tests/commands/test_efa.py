@@ -21,6 +21,7 @@ from conftest import Command
 from safetensors.torch import load_file
 from support.messages import assert_fails, assert_states
 
+from attngeo.errors import CorruptCheckpointError, DataUnavailableError, ModelNotFoundError, TableError
 from attngeo.papers.wibisono2025.experiments import load_split
 from attngeo.papers.wibisono2025.synthetic import synthetic_ratings
 
@@ -125,7 +126,9 @@ def test_errors_name_the_folders_of_both_parts(inside: Command, baskets: Path, t
     model = tmp_path / "model"
     fit = ["efa", "fit", baskets, "--part", "both", "--value", "value:poisson", *SMALL, "--save", model]
     assert inside(*fit).returncode == 0
-    assert_fails(inside("score", model), 4, "config.json", f"{model / 'items'} or {model / 'values'}")
+    assert_fails(
+        inside("score", model), CorruptCheckpointError, "config.json", f"{model / 'items'} or {model / 'values'}"
+    )
     assert_fails(inside("efa", "attention", model, "Limes,Tea"), 2, "no values", "give the folder items")
     assert_shows(inside("efa", "attention", model / "items", "Limes,Tea").stdout, "1 Limes")
 
@@ -175,14 +178,14 @@ def test_several_values_covariates_and_both_parts_are_fitted_and_used(
         (["--value", "value:poisson", "--value", "price"], 2, ["--value", "'price' without a family", "--family"]),
         (["--value", "value:poison"], 2, ["--value", "did you mean poisson?"]),
         (["--value", "value:poisson", "--value", "value:gaussian"], 2, ["--value", "twice"]),
-        (["--value", "value:poisson", "--value", "cost:gaussian"], 4, ["mixed.csv", "'cost'"]),
+        (["--value", "value:poisson", "--value", "cost:gaussian"], TableError, ["mixed.csv", "'cost'"]),
         (["--covariates", "shop:categry"], 2, ["--covariates", "did you mean category?"]),
-        (["--covariates", "day:number"], 4, ["row 1", "'day'", "expected a finite number"]),
+        (["--covariates", "day:number"], TableError, ["row 1", "'day'", "expected a finite number"]),
     ):
         assert_fails(inside("efa", "fit", table, *more), code, *facts)
     for other, facts in ((rows.drop(columns="shop"), ["'shop'"]), (rows.assign(shop="mall"), ["row 1", "'mall'"])):
         other.to_csv(tmp_path / "other.csv", index=False)
-        assert_fails(inside("efa", "predict", model, tmp_path / "other.csv"), 4, "other.csv", *facts)
+        assert_fails(inside("efa", "predict", model, tmp_path / "other.csv"), TableError, "other.csv", *facts)
     assert_fails(inside("efa", "attention", model, "Limes,Tea"), 2, "no values")
     assert_fails(inside("efa", "sample", model), 2, "--data")
 
@@ -283,10 +286,10 @@ def test_wide_tables_keep_their_numbers_whole(inside: Command, tmp_path: Path) -
 def test_rows_are_named_by_their_numbers_where_some_are_empty(inside: Command, model: Path, tmp_path: Path) -> None:
     table = tmp_path / "rows.csv"
     for text, code, facts in (
-        ("sequence,item,value\n1,Limes,3\n1,Tea,\n1,Milk,abc\n", 4, ["row 3", "'abc'"]),
-        ("sequence,item,value\n1,Limes,3\n1,Tea,\n1,Beer,1\n", 4, ["row 3", "'Beer'"]),
-        ("sequence,item,value\n1,Limes,3\n2,Tea,\n2,Milk,1\n", 4, ["sequence 1", "one row"]),
-        ("sequence,item\n1,Limes\n1,Tea\n", 4, ["'value'", "sequence, item"]),
+        ("sequence,item,value\n1,Limes,3\n1,Tea,\n1,Milk,abc\n", TableError, ["row 3", "'abc'"]),
+        ("sequence,item,value\n1,Limes,3\n1,Tea,\n1,Beer,1\n", TableError, ["row 3", "'Beer'"]),
+        ("sequence,item,value\n1,Limes,3\n2,Tea,\n2,Milk,1\n", TableError, ["sequence 1", "one row"]),
+        ("sequence,item\n1,Limes\n1,Tea\n", TableError, ["'value'", "sequence, item"]),
     ):
         table.write_text(text)
         assert_fails(inside("efa", "predict", model, table), code, *facts)
@@ -302,15 +305,19 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
     other = tmp_path / "rows.json"
     other.write_text("[]")
     for arguments, code, facts in (
-        (["fit", tmp_path / "none.csv"], 3, ["none.csv"]),
-        (["fit", baskets, "--sequence", "order"], 4, ["'order'"]),
-        (["fit", baskets, "--value", "itemm"], 4, ["'itemm'", "did you mean item?"]),
+        (["fit", tmp_path / "none.csv"], DataUnavailableError, ["none.csv"]),
+        (["fit", baskets, "--sequence", "order"], TableError, ["'order'"]),
+        (["fit", baskets, "--value", "itemm"], TableError, ["'itemm'", "did you mean item?"]),
         (["fit", baskets, "--family", "normal"], 2, ["family", "'normal'", "poisson"]),
-        (["fit", broken, "--family", "poisson"], 4, ["row 1", "'value': -1", "whole numbers from 0"]),
-        (["fit", tmp_path / "texts.csv", "--value", "value"], 4, ["row 1", "'soon'", "name another column"]),
+        (["fit", broken, "--family", "poisson"], TableError, ["row 1", "'value': -1", "whole numbers from 0"]),
+        (["fit", tmp_path / "texts.csv", "--value", "value"], TableError, ["row 1", "'soon'", "name another column"]),
         (["fit", baskets, "--save", model], 2, [model]),
         (["fit", baskets, "-o", baskets], 2, [baskets]),
-        (["predict", tmp_path / "none", baskets], 3, ["none does not exist", "attngeo efa fit --save"]),
+        (
+            ["predict", tmp_path / "none", baskets],
+            ModelNotFoundError,
+            ["none does not exist", "attngeo efa fit --save"],
+        ),
         (["similar", model, "Limess"], 2, ["'Limess'", "Limes"]),
         (["attention", model, "Limes,Beer"], 2, ["'Beer'"]),
         (["attention", model, "Limes"], 2, ["'Limes'", "two or more"]),
@@ -321,15 +328,15 @@ def test_bad_input_is_one_line(inside: Command, baskets: Path, tmp_path: Path) -
         (["fit", baskets, "--part", "values", "--repeats"], 2, [" --repeats has no effect", "values"]),
         (["fit", baskets, "--part", "items", "--no-item-vectors"], 2, ["--no-item-vectors has no effect", "items"]),
         (["fit", baskets, "--layers", "99999"], 2, ["--layers", "99,999", "1,000"]),
-        (["fit", empty], 4, [empty, "is empty", "columns"]),
-        (["predict", tmp_path, baskets], 4, [tmp_path, "config.json", "attngeo efa fit --save"]),
+        (["fit", empty], TableError, [empty, "is empty", "columns"]),
+        (["predict", tmp_path, baskets], CorruptCheckpointError, [tmp_path, "config.json", "attngeo efa fit --save"]),
         (["sample", model, "--data", baskets], 2, ["data", "items"]),
         (["fit", baskets, "--save", baskets / "model"], 2, [baskets / "model"]),
         (["fit", baskets, "--resume", baskets], 2, [baskets]),
         (["fit", baskets, "--resume", tmp_path / "new", "--save", tmp_path / "new"], 2, [tmp_path / "new"]),
         (["run", "synthetic", "--save", baskets], 2, [baskets]),
         (["run", "books"], 2, ["books", "synthetic"]),
-        (["run", "movielens-sequence"], 3, ["HF_HUB_OFFLINE", "--data"]),
+        (["run", "movielens-sequence"], DataUnavailableError, ["HF_HUB_OFFLINE", "--data"]),
         (["run", "synthetic", "--data", baskets], 2, ["synthetic", "--data"]),
         (["run", "temperature", "--neighbours", "0"], 2, ["neighbours", 0]),
         (["run", "temperature", "--neighbours", "44"], 2, ["neighbours", 44, 43]),

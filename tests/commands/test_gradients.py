@@ -16,7 +16,14 @@ from transformers import BloomConfig, BloomForCausalLM
 
 import attngeo as library
 from attngeo.checkpoints.demos import locate_demo
-from attngeo.errors import DataError, UsageError
+from attngeo.errors import (
+    AttnGeoError,
+    DataError,
+    DataUnavailableError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+    UsageError,
+)
 from attngeo.gradients import measure
 from attngeo.gradients.options import gradient_columns
 from attngeo.pretrain.sources import open_text
@@ -73,22 +80,22 @@ def test_what_cannot_be_measured_is_one_line_with_an_exit_code(inside: Command, 
     BloomForCausalLM(BloomConfig(vocab_size=1024, hidden_size=16, n_layer=1, n_head=2)).save_pretrained(bloom)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tokeniser / name, bloom / name)
-    cases = [
-        (4, ["demo:minilm"], ["BertModel", "head"]),
-        (4, ["demo:encoder", "--text", tmp_path / "one.txt"], ["one.txt", 2, 32, "--seq-len"]),
-        (4, ["demo:encoder", "--text", text, "--sequences", 99_999], ["99999", "--sequences"]),
-        (3, ["demo:encoder", "--text", tmp_path / "none.txt"], ["none.txt"]),
-        (4, ["demo:encoder", "--text", tmp_path / "empty.txt"], ["empty.txt", "give another one"]),
-        (2, ["demo:encoder", "--sequences", 0], ["--sequences", 1]),
-        (2, ["demo:encoder", "--seq-len", 1], ["--seq-len", 2]),
-        (2, ["demo:encoder", "--text", text, "--seq-len", 200], ["--seq-len", 200]),
-        (2, ["demo:encoder", "-o", "a.csv", "--pairs-output", "a.csv"], ["twice"]),
-        (3, ["demo:unknown"], ["demo:unknown"]),
+    cases: list[tuple[type[AttnGeoError], list[object], list[object]]] = [
+        (UnsupportedModelError, ["demo:minilm"], ["BertModel", "head"]),
+        (DataError, ["demo:encoder", "--text", tmp_path / "one.txt"], ["one.txt", 2, 32, "--seq-len"]),
+        (DataError, ["demo:encoder", "--text", text, "--sequences", 99_999], ["99999", "--sequences"]),
+        (DataUnavailableError, ["demo:encoder", "--text", tmp_path / "none.txt"], ["none.txt"]),
+        (DataError, ["demo:encoder", "--text", tmp_path / "empty.txt"], ["empty.txt", "give another one"]),
+        (UsageError, ["demo:encoder", "--sequences", 0], ["--sequences", 1]),
+        (UsageError, ["demo:encoder", "--seq-len", 1], ["--seq-len", 2]),
+        (UsageError, ["demo:encoder", "--text", text, "--seq-len", 200], ["--seq-len", 200]),
+        (UsageError, ["demo:encoder", "-o", "a.csv", "--pairs-output", "a.csv"], ["twice"]),
+        (ModelNotFoundError, ["demo:unknown"], ["demo:unknown"]),
     ]
-    for code, arguments, facts in cases:
-        assert_fails(inside("gradients", *arguments, cwd=tmp_path), code, *facts)
+    for error, arguments, facts in cases:
+        assert_fails(inside("gradients", *arguments, cwd=tmp_path), error, *facts)
     model = (bloom, "--text", text, "--objective", "clm", *SIZE)
-    assert_fails(inside("gradients", *model), 4, "BloomForCausalLM", "attention functions")
+    assert_fails(inside("gradients", *model), UnsupportedModelError, "BloomForCausalLM", "attention functions")
 
 
 RECIPE = """

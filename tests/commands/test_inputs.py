@@ -9,6 +9,8 @@ import pytest
 from conftest import Command
 from support.messages import assert_fails
 
+from attngeo.errors import CorruptCheckpointError
+
 CONTENT = "The only copy of a user.\n"
 RECIPE = 'title = "x"\n[[results]]\nname = "rows"\ncommand = "file"\npath = "{path}"\n'
 # Command → the file that it would overwrite. Folders of models are "model", of data "data".
@@ -89,4 +91,4 @@ def test_results_may_be_written_again_into_the_folder_of_their_model(inside: Com
     """The first rows are no input of the second command."""
     (tmp_path / "scores.csv").write_text("old\n", "utf-8")
     run = inside("score", tmp_path, "-o", tmp_path / "scores.csv")
-    assert_fails(run, 4, "config.json")
+    assert_fails(run, CorruptCheckpointError, "config.json")

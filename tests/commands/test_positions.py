@@ -17,7 +17,14 @@ from support.checkpoints import CONFIG, weights, write_single
 from support.messages import assert_fails, refuses
 
 import attngeo as library
-from attngeo.errors import DataError, UsageError
+from attngeo.errors import (
+    AttnGeoError,
+    CorruptCheckpointError,
+    DataError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+    UsageError,
+)
 from attngeo.positions import measure, position_columns
 from attngeo.positions.options import KERNEL
 from attngeo.reporting.report import build_report
@@ -89,18 +96,22 @@ def test_what_cannot_be_measured_is_one_line_with_an_exit_code(
 ) -> None:
     no_attention = write_single(tmp_path / "mlp", {"model.layers.0.mlp.up_proj.weight": torch.randn(8, 8)})
     no_keys = {name: tensor for name, tensor in weights().items() if "k_proj" not in name}
-    cases = [
-        (4, [no_attention], ["no query-key attention"]),
-        (4, [write_single(tmp_path / "half", no_keys)], ["q_proj"]),
-        (4, [write_single(tmp_path / "rope", config=CONFIG | {"rope_theta": "x"})], ["rotary", "'x'", "--config"]),
-        (3, [tmp_path / "none"], ["none"]),
-        (2, [model, "--layers", "7"], ["layer 7", "0 to 1"]),
-        (2, [model, "--stack", "vision"], ["vision", "decoder"]),
-        (2, [model, "--columns", "fast"], ["--columns", "fast_share"]),
-        (2, [model, "-o", model / "config.json"], ["config.json", "input"]),
+    cases: list[tuple[type[AttnGeoError], list[object], list[object]]] = [
+        (UnsupportedModelError, [no_attention], ["no query-key attention"]),
+        (UnsupportedModelError, [write_single(tmp_path / "half", no_keys)], ["q_proj"]),
+        (
+            CorruptCheckpointError,
+            [write_single(tmp_path / "rope", config=CONFIG | {"rope_theta": "x"})],
+            ["rotary", "'x'", "--config"],
+        ),
+        (ModelNotFoundError, [tmp_path / "none"], ["none"]),
+        (UsageError, [model, "--layers", "7"], ["layer 7", "0 to 1"]),
+        (UsageError, [model, "--stack", "vision"], ["vision", "decoder"]),
+        (UsageError, [model, "--columns", "fast"], ["--columns", "fast_share"]),
+        (UsageError, [model, "-o", model / "config.json"], ["config.json", "input"]),
     ]
-    for code, arguments, facts in cases:
-        assert_fails(inside("positions", *arguments), code, *facts)
+    for error, arguments, facts in cases:
+        assert_fails(inside("positions", *arguments), error, *facts)
     both = inside("positions", model, no_attention, "--format", "csv")
     assert both.returncode == 4
     assert len(pd.read_csv(io.StringIO(both.stdout))) == 8

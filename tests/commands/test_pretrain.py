@@ -14,6 +14,7 @@ import pytest
 from support.messages import assert_fails, assert_states
 from support.runs import write_config, write_text
 
+from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError
 from attngeo.options import options_of
 from attngeo.pretrain import ImagePretrainOptions, TextPretrainOptions
 from attngeo.pretrain.settings import write_settings
@@ -117,32 +118,32 @@ def test_every_option_of_images_is_one_of_the_command(attngeo: Run, tmp_path: Pa
 
 BAD = [
     (["--model", "nothing"], 2, ["'nothing'"]),
-    (["--data", "no/such/thing"], 3, ["no/such/thing"]),
+    (["--data", "no/such/thing"], DataUnavailableError, ["no/such/thing"]),
     (["--lr", "0"], 2, ["--lr", 0.0]),
     (["--objective", "nsp"], 2, ["--objective"]),
     (["--init", "symetric"], 2, ["--init", "did you mean symmetric"]),
     (["--init", "zzz"], 2, ["default", "symmetric", "identity"]),
     (["--compare", "default"], 2, ["'default'"]),
     (["--compare", "default,symetric"], 2, ["--compare", "'symetric'", "symmetric"]),
-    (["--model", "nothing.json"], 3, ["nothing.json"]),
+    (["--model", "nothing.json"], ModelNotFoundError, ["nothing.json"]),
     (["--compare", "default,symmetric", "--init", "identity"], 2, ["--init", "--compare"]),
     (["--seeds", "3"], 2, ["--seeds", "--compare"]),
     (["--objectives", "mlm,clm"], 2, ["--objectives"]),
     (["--task", "image", "--model", "tiny"], 2, ["vit-tiny"]),
     (["--report-to", "wandb"], 2, ["pip install wandb"]),
     (["--seq-len", "1000"], 2, ["--seq-len", 1000]),
-    (["--resume", "-o", "nowhere"], 3, ["nowhere"]),
+    (["--resume", "-o", "nowhere"], DataUnavailableError, ["nowhere"]),
     (["--data", "digits", "--objective", "clm"], 2, ["objective"]),
     (["--mixup", "0.2"], 2, ["--mixup"]),
     (["--objective", "clm", "--mlm-probability", "0.3"], 2, ["--mlm-probability"]),
     (["-o", "file"], 2, ["file"]),
-    (["--batch-size", "1000000"], 4, ["1000000"]),
+    (["--batch-size", "1000000"], DataError, ["1000000"]),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "code", "facts"), BAD, ids=[" ".join(bad[0]) for bad in BAD])
 def test_bad_input_is_one_line_and_leaves_nothing(
-    inside: Run, tmp_path: Path, arguments: list[str], code: int, facts: list[object]
+    inside: Run, tmp_path: Path, arguments: list[str], code: int | type[AttnGeoError], facts: list[object]
 ) -> None:
     (tmp_path / "file").write_text("")
     done = inside("pretrain", *arguments, cwd=tmp_path)

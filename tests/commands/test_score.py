@@ -229,7 +229,7 @@ def test_wrong_usage(case: str, inside: Command, tmp_path: Path) -> None:
 def test_a_folder_for_an_output_file(inside: Command, tmp_path: Path) -> None:
     (tmp_path / "t.csv").mkdir()
     run = inside("score", "demo:minilm", "-o", tmp_path / "t.csv")
-    assert_fails(run, OutputError.exit_code, tmp_path / "t.csv", "folder")
+    assert_fails(run, OutputError, tmp_path / "t.csv", "folder")
 
 
 def test_a_disk_that_fails_leaves_the_old_file(inside: Command, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_disk_that_fails_leaves_the_old_file(inside: Command, tmp_path: Path) 
     path = tmp_path / ("n" * 245 + ".csv")
     path.write_text("old")
     run = inside("score", "demo:minilm", "-o", path)
-    assert_fails(run, OutputError.exit_code, os.strerror(errno.ENAMETOOLONG))
+    assert_fails(run, OutputError, os.strerror(errno.ENAMETOOLONG))
     assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
 
 
@@ -262,7 +262,7 @@ def test_a_model_that_cannot_be_read(
 ) -> None:
     prepare(tmp_path)
     run = inside("score", tmp_path, "-o", tmp_path / "t.csv")
-    assert_fails(run, error.exit_code, tmp_path, *facts)
+    assert_fails(run, error, tmp_path, *facts)
     assert not (tmp_path / "t.csv").exists()
 
 

@@ -19,6 +19,8 @@ from support.hub_server import serve
 from support.messages import assert_fails, assert_states
 from support.terminal import with_progress
 
+from attngeo.errors import ClusterError, DataUnavailableError
+
 MANY = 40
 
 
@@ -88,7 +90,7 @@ def test_bad_input_is_one_line(inside: Command, tmp_path: Path, monkeypatch: pyt
     (tmp_path / "empty.txt").write_text("# nothing\n")
     (tmp_path / "bad.txt").write_text("demo:minilm\norg/na me\n")
     for arguments, code, facts in (
-        (["--models", "missing.txt"], 3, ["missing.txt"]),
+        (["--models", "missing.txt"], DataUnavailableError, ["missing.txt"]),
         (["--models", "empty.txt"], 2, ["empty.txt"]),
         (["--models", "bad.txt"], 2, ["bad.txt:2", "'org/na me'"]),
         (["--models", "models.txt", "--jobs", "0"], 2, ["--jobs", 0]),
@@ -98,7 +100,7 @@ def test_bad_input_is_one_line(inside: Command, tmp_path: Path, monkeypatch: pyt
     ):
         assert_fails(inside("score", *arguments, cwd=tmp_path), code, *facts)
     monkeypatch.setattr("attngeo.studies.cluster.PATIENCE", 1)
-    assert_fails(inside("score", "demo:minilm", "--cluster", "tcp://127.0.0.1:1"), 3, "tcp://127.0.0.1:1", 1)
+    assert_fails(inside("score", "demo:minilm", "--cluster", "tcp://127.0.0.1:1"), ClusterError, "tcp://127.0.0.1:1", 1)
     monkeypatch.setitem(sys.modules, "distributed", None)
     without = inside("score", "demo:minilm", "--cluster", "tcp://127.0.0.1:1")
     assert_fails(without, 2, "distributed", "pip install 'attngeo[cluster]'")

@@ -16,6 +16,13 @@ from conftest import Command
 from support.data import make_cars, write_uci
 from support.messages import assert_fails, assert_states
 
+from attngeo.errors import (
+    CorruptCheckpointError,
+    DataUnavailableError,
+    ModelNotFoundError,
+    TableError,
+    UnsupportedModelError,
+)
 from attngeo.estimators import AttentionClassifier
 from attngeo.estimators.tabular.baselines import BASELINES
 from attngeo.estimators.tabular.views import tabulate_encodings
@@ -92,8 +99,8 @@ def test_bad_input_is_one_line(inside: Command, tmp_path: Path) -> None:
         (["simulate", "--rows", "5"], 2, ["--rows", 5]),
         (["simulate", "--convention", "paper"], 2, ["--convention", "'paper'"]),
         (["simulate", "-o", str(tmp_path / "no" / "t.csv")], 2, ["no"]),
-        (["auto-mpg", "--data", str(tmp_path / "nowhere.csv")], 3, ["nowhere.csv"]),
-        (["auto-mpg"], 3, ["HF_HUB_OFFLINE", "--data"]),
+        (["auto-mpg", "--data", str(tmp_path / "nowhere.csv")], DataUnavailableError, ["nowhere.csv"]),
+        (["auto-mpg"], DataUnavailableError, ["HF_HUB_OFFLINE", "--data"]),
         (["auto-mpg", "--seeds", "0"], 2, ["--seeds", 0]),
         (["simulat"], 2, ["simulate"]),
     ):
@@ -195,7 +202,12 @@ def test_what_a_model_has_learned_is_drawn(inside: Command, table: Path, model: 
     assert (drawn.returncode, drawn.stderr) == (0, "")
     (trace,) = json.loads((tmp_path / "a.json").read_text())["data"]
     assert trace["x"][0] == "size = [MASK]"
-    assert_fails(inside("plot", "encodings", tmp_path, "-o", tmp_path / "x.json"), 4, tmp_path, "config.json")
+    assert_fails(
+        inside("plot", "encodings", tmp_path, "-o", tmp_path / "x.json"),
+        CorruptCheckpointError,
+        tmp_path,
+        "config.json",
+    )
 
 
 @pytest.mark.usefixtures("model")
@@ -230,9 +242,12 @@ def test_empty_cells_are_filled_with_their_probabilities(inside: Command, table:
     assert row.keys() == {"mass", "size", "p(size)"}
     (tmp_path / "other.csv").write_text("weight\n0.5\n")
     (tmp_path / "new.csv").write_text("size,mass\nxl,\n")
-    for file, code, facts in (("other.csv", 4, ["size, mass, y"]), ("new.csv", 4, ["'xl'", "--unseen mask"]),
-                              ("none.csv", 3, ["none.csv"])):  # fmt: skip
-        assert_fails(inside("tabular", "impute", "model", file, "--unseen", "error", cwd=tmp_path), code, *facts)
+    for file, error, facts in (
+        ("other.csv", TableError, ["size, mass, y"]),
+        ("new.csv", TableError, ["'xl'", "--unseen mask"]),
+        ("none.csv", DataUnavailableError, ["none.csv"]),
+    ):
+        assert_fails(inside("tabular", "impute", "model", file, "--unseen", "error", cwd=tmp_path), error, *facts)
 
 
 def test_columns_of_several_files_are_fitted_without_a_target(inside: Command, tmp_path: Path) -> None:
@@ -256,16 +271,21 @@ def test_columns_of_several_files_are_fitted_without_a_target(inside: Command, t
     rows = pd.DataFrame(json.loads(filled.stdout))  # a column that the file lacks
     assert rows["one"].tolist() == tables["one.csv"][80:].tolist()
     assert (rows["p(one)"] > 0.5).all()
-    assert_fails(inside("tabular", "predict", model, tmp_path / "one.csv"), 4, model, "attngeo tabular impute")
+    assert_fails(
+        inside("tabular", "predict", model, tmp_path / "one.csv"),
+        UnsupportedModelError,
+        model,
+        "attngeo tabular impute",
+    )
     assert inside("plot", "encodings", model, "-o", tmp_path / "e.json").returncode == 0
     assert "symmetry" in inside("score", model).stdout
     (tmp_path / "apart.csv").write_text("weight,tall\n1,2\n2,3\n")
     (tmp_path / "thin.csv").write_text("key\n1\n2\n")
     for files, code, facts in (
-        (["one.csv", "apart.csv", "two.csv"], 4, ["apart.csv", "one.csv", "key, one, two"]),
+        (["one.csv", "apart.csv", "two.csv"], TableError, ["apart.csv", "one.csv", "key, one, two"]),
         (["one.csv", "one.csv"], 2, ["one.csv", "twice"]),
-        (["thin.csv"], 4, ["1 feature(s)"]),
-        (["one.csv", "none.csv"], 3, ["none.csv"]),
+        (["thin.csv"], TableError, ["1 feature(s)"]),
+        (["one.csv", "none.csv"], DataUnavailableError, ["none.csv"]),
     ):
         assert_fails(inside("tabular", "fit", *files, "--device", "cpu", cwd=tmp_path), code, *facts)
 
@@ -286,19 +306,23 @@ def test_bad_input_ends_with_one_line_and_its_exit_code(inside: Command, table: 
         changed.to_csv(tmp_path / f"{name}.csv", index=False)
     fit = ["tabular", "fit"]
     assert_fails(inside(*fit, table, "--methods", "atn,lr"), 2, "--methods", "--target")
-    assert_fails(inside(*fit, table, "--target", "z"), 4, "'z'")
-    assert_fails(inside(*fit, tmp_path / "no.csv", *FAST), 3, tmp_path / "no.csv")
-    assert_fails(inside(*fit, tmp_path / "constant.csv", *FAST), 4, "column 'y'", "one class")
-    assert_fails(inside(*fit, tmp_path / "real.csv", *FAST), 4, "column 'y'", "continuous", "qcut")
-    assert_fails(inside(*fit, tmp_path / "named.csv", *FAST), 4, "column 'y'", "classes", 120)
+    assert_fails(inside(*fit, table, "--target", "z"), TableError, "'z'")
+    assert_fails(inside(*fit, tmp_path / "no.csv", *FAST), DataUnavailableError, tmp_path / "no.csv")
+    assert_fails(inside(*fit, tmp_path / "constant.csv", *FAST), TableError, "column 'y'", "one class")
+    assert_fails(inside(*fit, tmp_path / "real.csv", *FAST), TableError, "column 'y'", "continuous", "qcut")
+    assert_fails(inside(*fit, tmp_path / "named.csv", *FAST), TableError, "column 'y'", "classes", 120)
     frame.drop(columns="y").to_csv(tmp_path / "test.csv", index=False)
-    assert_fails(inside(*fit, table, *FAST, "--test", tmp_path / "test.csv"), 4, "test.csv", "'y'", "need labels")
+    assert_fails(
+        inside(*fit, table, *FAST, "--test", tmp_path / "test.csv"), TableError, "test.csv", "'y'", "need labels"
+    )
     assert_fails(inside(*fit, table, *FAST, "--methods", "lr", "--save", tmp_path / "m"), 2, "atn")
     assert_fails(inside(*fit, table, *FAST, "--save", tmp_path), 2, tmp_path)
     assert_fails(inside(*fit, table, *FAST, "--heads", "0"), 2, "heads", 1)
     assert_fails(inside(*fit, table, *FAST, "-o", table), 2, table)
-    assert_fails(inside("tabular", "predict", tmp_path / "m", table), 3, tmp_path / "m", "does not exist")
-    assert_fails(inside("tabular", "predict", table, table), 3, table, "is a file")
+    assert_fails(
+        inside("tabular", "predict", tmp_path / "m", table), ModelNotFoundError, tmp_path / "m", "does not exist"
+    )
+    assert_fails(inside("tabular", "predict", table, table), ModelNotFoundError, table, "is a file")
     assert not (tmp_path / "m").exists()
 
 
@@ -343,7 +367,7 @@ def test_labels_are_held_out_only_if_others_train(inside: Command, table: Path, 
     assert 0 < row["test_rows"] < 30
     frame.assign(y=3).to_csv(tmp_path / "new.csv", index=False)
     refused = inside("tabular", "fit", table, *FAST, "--methods", "lr", "--test", tmp_path / "new.csv")
-    assert_fails(refused, 4, "'y'", 3, "labels")
+    assert_fails(refused, TableError, "'y'", 3, "labels")
 
 
 def test_whole_numbers_stay_such_where_some_labels_are_missing(inside: Command, table: Path, tmp_path: Path) -> None:
@@ -373,14 +397,16 @@ def test_what_cannot_be_held_out_or_saved_is_refused_before_the_fit(
 ) -> None:
     few = tmp_path / "few.csv"
     few.write_text("a,y\n1,u\n2,v\n1,u\n")
-    assert_fails(inside("tabular", "fit", few, *FAST, "--methods", "lr", "--test-size", "0.99"), 4, few, 3, 0.99)
+    assert_fails(
+        inside("tabular", "fit", few, *FAST, "--methods", "lr", "--test-size", "0.99"), TableError, few, 3, 0.99
+    )
     held = ["--methods", "atn", "--validation-fraction", "0.9", "--patience", "2", "--test-size", "0.3"]
-    assert_fails(inside("tabular", "fit", few, *FAST, *held), 4, 0.9, "--validation-fraction")
+    assert_fails(inside("tabular", "fit", few, *FAST, *held), TableError, 0.9, "--validation-fraction")
     frame = pd.read_csv(table)
     raw = tmp_path / "raw.parquet"
     frame.assign(code=b"x").to_parquet(raw)
     refused = inside("tabular", "fit", raw, *FAST, "--save", tmp_path / "m", "--methods", "lr,atn")
-    assert_fails(refused, 4, "'code'", "bytes")
+    assert_fails(refused, TableError, "'code'", "bytes")
     assert not (tmp_path / "m").exists()
 
 
@@ -400,7 +426,7 @@ def test_rows_with_unseen_values_or_other_columns(inside: Command, model: Path, 
     (tmp_path / "new.csv").write_text("mass,size,more\n0.5,xl,1\n")
     predict = ["tabular", "predict", model, tmp_path / "new.csv"]
     refused = inside(*predict, "--unseen", "error")
-    assert_fails(refused, 4, tmp_path / "new.csv", "'size'", "'xl'", "--unseen mask")
+    assert_fails(refused, TableError, tmp_path / "new.csv", "'size'", "'xl'", "--unseen mask")
     found = []
     for unseen in ([], ["--unseen", "mask"]):
         run = inside(*predict, *unseen, "--format", "csv")
@@ -408,4 +434,4 @@ def test_rows_with_unseen_values_or_other_columns(inside: Command, model: Path, 
         found.append(run.stdout)
     assert found[0] != found[1]  # by default, it is a category
     (tmp_path / "new.csv").write_text("size\ns\n")
-    assert_fails(inside(*predict), 4, "'mass'", "size, mass")
+    assert_fails(inside(*predict), TableError, "'mass'", "size, mass")

@@ -13,6 +13,7 @@ import pytest
 from conftest import Command
 from support.messages import assert_fails, assert_states
 
+from attngeo.errors import AttnGeoError, DataError, DataUnavailableError
 from attngeo.papers.residuals import Residuals
 from attngeo.papers.statements import STATEMENTS
 
@@ -111,15 +112,19 @@ def test_the_tokens_of_a_text(inside: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "code", "facts"),
-    [(None, 3, ["text.txt", "toy"]), (b"one\ntwo\n", 4, ["text.txt", 2]), (b"\xff\xfe", 4, ["text.txt", "UTF-8"])],
+    ("data", "error", "facts"),
+    [
+        (None, DataUnavailableError, ["text.txt", "toy"]),
+        (b"one\ntwo\n", DataError, ["text.txt", 2]),
+        (b"\xff\xfe", DataError, ["text.txt", "UTF-8"]),
+    ],
 )
 def test_texts_that_cannot_be_counted(
-    inside: Command, tmp_path: Path, data: bytes | None, code: int, facts: list[object]
+    inside: Command, tmp_path: Path, data: bytes | None, error: type[AttnGeoError], facts: list[object]
 ) -> None:
     if data is not None:
         (tmp_path / "text.txt").write_bytes(data)
-    assert_fails(inside("theory", "--text", tmp_path / "text.txt"), code, *facts)
+    assert_fails(inside("theory", "--text", tmp_path / "text.txt"), error, *facts)
 
 
 def test_the_help_and_the_rows_for_programs(inside: Command) -> None:

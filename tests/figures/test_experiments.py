@@ -118,7 +118,9 @@ def test_files_are_drawn_and_others_refused(ratings: pd.DataFrame, inside: Comma
     with refuses(DataError, "mse", "loss", "cross_entropy", "table"):
         attngeo.plot("test-errors", ratings.assign(metric="epochs"))
     ratings.drop(columns="metric").to_csv(path, index=False)
-    assert_fails(inside("plot", "test-errors", path, "-o", f"{tmp_path}/f.json"), 4, "errors.csv", "metric", "efa run")
+    assert_fails(
+        inside("plot", "test-errors", path, "-o", f"{tmp_path}/f.json"), DataError, "errors.csv", "metric", "efa run"
+    )
 
 
 def test_numbers_of_sequences_are_an_axis_too() -> None:

@@ -9,7 +9,7 @@ from conftest import Command
 from support.messages import assert_fails
 
 import attngeo
-from attngeo.errors import DataError, UsageError
+from attngeo.errors import DataError, DataUnavailableError, UsageError
 from attngeo.figures.estimators import draw_encodings, draw_row_attention
 from attngeo.figures.experiments import draw_shift
 from attngeo.figures.kinds import PlotOptions
@@ -123,5 +123,9 @@ def test_files_and_tables_are_drawn_and_others_refused(
         attngeo.plot("shift", results.drop(columns="accuracy"))
     with pytest.raises(DataError, match="corr"):
         attngeo.plot("shift", results.drop(columns="corr"))
-    assert_fails(inside("plot", "shift", f"{tmp_path}/nowhere.csv", "-o", f"{tmp_path}/f.json"), 3, "nowhere.csv")
-    assert_fails(inside("plot", "encodings", path, "-o", f"{tmp_path}/f.json"), 4, "results.csv", "column")
+    assert_fails(
+        inside("plot", "shift", f"{tmp_path}/nowhere.csv", "-o", f"{tmp_path}/f.json"),
+        DataUnavailableError,
+        "nowhere.csv",
+    )
+    assert_fails(inside("plot", "encodings", path, "-o", f"{tmp_path}/f.json"), DataError, "results.csv", "column")

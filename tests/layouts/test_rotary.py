@@ -421,7 +421,15 @@ def test_a_rotation_without_a_relative_offset_is_refused_with_the_reason(
 ) -> None:
     config = {"model_type": model_type, "num_attention_heads": 4, "rope_theta": 1e4, "head_dim": 8}
     folder = write_single(tmp_path, QK, config)
-    assert_fails(inside("score", folder, "--rope-offset", "2"), 4, folder, model_type, fact, "--rope-offset", "--stack")
+    assert_fails(
+        inside("score", folder, "--rope-offset", "2"),
+        UnsupportedModelError,
+        folder,
+        model_type,
+        fact,
+        "--rope-offset",
+        "--stack",
+    )
     assert inside("score", folder, "--format", "csv").returncode == 0
 
 
@@ -434,7 +442,14 @@ def test_a_scaling_of_rows_and_columns_is_refused(kind: str, tmp_path: Path, ins
     }  # fmt: skip
     config = {"model_type": "llama4_vision_model", "num_attention_heads": 4, "rope_parameters": rope}
     folder = write_single(tmp_path, QK, config)
-    assert_fails(inside("score", folder, "--rope-offset", "2"), 4, folder, kind, "rows and columns", "--rope-offset")
+    assert_fails(
+        inside("score", folder, "--rope-offset", "2"),
+        UnsupportedModelError,
+        folder,
+        kind,
+        "rows and columns",
+        "--rope-offset",
+    )
     assert inside("score", folder, "--format", "csv").returncode == 0
     write_single(tmp_path, QK, config | {"rope_parameters": rope | {"rope_type": "default"}})
     assert inside("score", folder, "--rope-offset", "2").returncode == 0

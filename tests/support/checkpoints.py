@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attngeo.errors import AttnGeoError
-from support.messages import assert_states, refuses
+from support.messages import assert_fails, assert_states, refuses
 
 Refused = pytest.ExceptionInfo[AttnGeoError]
 CONFIG = {
@@ -102,7 +102,7 @@ def refuses_checkpoint(where: Path, error: type[AttnGeoError], facts: Iterable[o
 def assert_refused(
     run: subprocess.CompletedProcess[str], where: Path, error: type[AttnGeoError], facts: Iterable[object]
 ) -> None:
-    """The same of a command: it failed with the exit code of `error`, and with one line."""
-    assert (run.returncode, run.stdout) == (error.exit_code, "")
+    """The same of a command of the fixture `inside`: it failed with the exit code of `error`, and with one line."""
+    assert_fails(run, error)
     assert run.stderr.startswith(f"attngeo: {where}")
     assert_states(run.stderr.replace(str(where), ""), *facts)

@@ -28,8 +28,15 @@ def refuses(kind: type[AttnGeoError], *facts: object) -> Iterator[pytest.Excepti
     assert_states(str(caught.value), *facts)
 
 
-def assert_fails(run: subprocess.CompletedProcess[str], code: int, *facts: object) -> None:
-    """The command ended with this exit code, printed no results, and one line of `attngeo:` that states the facts."""
+def assert_fails(run: subprocess.CompletedProcess[str], error: int | type[AttnGeoError], *facts: object) -> None:
+    """The command ended with this exit code, printed no results, and one line of `attngeo:` that states the facts.
+
+    error: an exit code; or a class of errors, of which exactly this one was raised, by the fixture `inside`. Classes
+    share their exit codes.
+    """
+    code = error if isinstance(error, int) else error.exit_code
     assert (run.returncode, run.stdout) == (code, ""), run.stderr
+    if not isinstance(error, int):
+        assert type(run.error) is error  # type: ignore[attr-defined]
     assert run.stderr.startswith("attngeo: "), run.stderr
     assert_states(run.stderr, *facts)

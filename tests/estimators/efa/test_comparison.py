@@ -16,7 +16,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import PredefinedSplit, cross_val_predict
 from support.messages import assert_fails, refuses
 
-from attngeo.errors import TableError, UsageError
+from attngeo.errors import DataUnavailableError, ModelNotFoundError, TableError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa import compare_fits
 from attngeo.estimators.efa.relations import relate
@@ -166,8 +166,8 @@ def test_saved_models_are_compared_by_the_command(inside: Command, ratings: pd.D
         ("bi", table, 2, ["direction", "uni", "bi"]),
         ("values", table, 2, ["part", "items", "values"]),
         ("few", table, 2, ["items", 7]),
-        ("other", fewer, 4, ["fewer.csv", 3]),
-        ("other", tmp_path / "none.csv", 3, ["none.csv"]),
+        ("other", fewer, TableError, ["fewer.csv", 3]),
+        ("other", tmp_path / "none.csv", DataUnavailableError, ["none.csv"]),
     ):
         assert_fails(inside("efa", "compare", folders["uni"], folders[name], data), code, *facts)
-    assert_fails(inside("efa", "compare", folders["uni"], tmp_path / "none", table), 3, "none")
+    assert_fails(inside("efa", "compare", folders["uni"], tmp_path / "none", table), ModelNotFoundError, "none")

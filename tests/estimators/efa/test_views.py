@@ -12,7 +12,7 @@ from support.measure import LargestTensor
 from support.messages import assert_fails, refuses
 
 import attngeo
-from attngeo.errors import TableError, UsageError
+from attngeo.errors import ModelNotFoundError, TableError, UsageError
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.vectors import rank_similar
 from attngeo.estimators.efa.views import BLOCK, tabulate_places, tabulate_vectors
@@ -135,6 +135,8 @@ def test_commands_write_what_the_pictures_are_drawn_from(
     assert list(figure.data[1].y) == [43.6]
     assert len(attngeo.plot("item-vectors", tmp_path / "items").data) == 6
     assert_fails(inside("plot", "item-vectors", tmp_path / "places", "-o", tmp_path / "f.json"), 2, "items")
-    assert_fails(inside("plot", "item-vectors", tmp_path, "-o", tmp_path / "f.json"), 3, "efa fit --save")
+    assert_fails(
+        inside("plot", "item-vectors", tmp_path, "-o", tmp_path / "f.json"), ModelNotFoundError, "efa fit --save"
+    )
     assert_fails(inside("efa", "attention", tmp_path / "items", "tea,jam", "--places-output", tmp_path / "p.csv"), 2,
                  "coordinates")  # fmt: skip
