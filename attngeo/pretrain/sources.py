@@ -192,7 +192,8 @@ def _request_rows(location: Location, column: str = "") -> Iterator[Row]:
         if isinstance(location, str):
             yield from _download_rows(location, column)
         else:
-            with open_regular(location) as file:
+            opened = open_regular(location) if isinstance(location, Path) else location.open("rb")
+            with opened as file:
                 yield from read_rows(file, location.name, column)
 
 
