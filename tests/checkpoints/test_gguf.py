@@ -34,6 +34,7 @@ from torch import Tensor
 
 import attngeo
 from attngeo.checkpoints.access import HubAccess
+from attngeo.checkpoints.gguf import GGML_TYPES
 from attngeo.checkpoints.opening import open_store
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 
@@ -75,6 +76,13 @@ def test_values_and_outputs_of_a_llama_are_not_permuted(name: str, tmp_path: Pat
 def test_all_types_that_the_package_decodes(kind: Any, tmp_path: Path) -> None:
     decoded = write_gguf(tmp_path / "model.gguf", draw_state(), kind)
     assert_same(tmp_path, tmp_path / "model.gguf", decoded, "llama")
+
+
+def test_types_have_the_numbers_and_blocks_of_the_package() -> None:
+    for number, (name, values, nbytes) in GGML_TYPES.items():
+        kind = gguf.GGMLQuantizationType[name]
+        assert number == kind
+        assert (values, nbytes) == gguf.GGML_QUANT_SIZES[kind]
 
 
 def test_norms_of_queries_and_keys(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attngeo.estimators.efa.attention import AttentionShape
-from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape
+from attngeo.estimators.efa.networks import Batch, ItemAttention, ValueAttention, ValueShape, start_like_keras
 
 ITEMS, LENGTH = 6, 4
 TWO_LAYERS: dict[str, Any] = {"layers": 2, "heads": 2, "scale": "head", "bias": True}
@@ -48,6 +48,16 @@ def attend(model: Any, tokens: Tensor, known: Tensor, causal: bool) -> Tensor:
         mixed, _ = plain(tokens, tokens, tokens, key_padding_mask=~known, attn_mask=hidden, need_weights=False)
         tokens = tokens + mixed
     return tokens
+
+
+def test_positions_begin_as_matrices_and_items_as_embeddings_of_keras() -> None:
+    shape = AttentionShape(width=4, **TWO_LAYERS)
+    model = ItemAttention(ITEMS, shape, positions=LENGTH)
+    start_like_keras(model)
+    assert 0.03 < model.context.weight.abs().max() <= 0.05
+    assert model.position is not None
+    assert 0.4 < model.position.weight.abs().max() <= (6 / (LENGTH + 4)) ** 0.5
+    start_like_keras(ItemAttention(ITEMS, shape))  # without positions
 
 
 @pytest.mark.parametrize("causal", [False, True])

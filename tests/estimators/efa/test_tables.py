@@ -546,6 +546,14 @@ def test_a_basket_of_many_items_is_not_taken_for_a_file() -> None:
         read_basket(model, "~tea,milk")
 
 
+@pytest.mark.parametrize("part", ["values", "both"])
+def test_items_alone_are_no_basket_of_a_model_of_values(part: str) -> None:
+    """A saved model of both has one of its items beside it."""
+    with refuses(UsageError, "'tea,milk' has no values", ".csv") as caught:
+        read_basket(make_efa(**SMALL | {"part": part}).fit(ROWS), "tea,milk")
+    assert ("give the folder items" in str(caught.value)) is (part == "both")
+
+
 def test_a_column_has_one_role() -> None:
     names = ROWS[["sequence", "item"]].rename(columns={"item": "value"})
     assert fit(names, item="value").part_ == "items"
