@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,12 +84,7 @@ class Statement(NamedTuple):
 
     def read(self, file: str) -> pd.DataFrame:
         """A table beside the text; a JSON file is a table of one row, with columns such as "settings.steps"."""
-        path = self.folder / file
-        if path.suffix == ".parquet":
-            return pd.read_parquet(path)
-        if path.suffix == ".json":
-            return pd.json_normalize(json.loads(path.read_text("utf-8")))
-        return pd.read_csv(path)
+        return read_table(self.folder / file).copy()
 
     def list_written(self, name: str) -> list[float]:
         """The numbers in the text of a statement of this name, in the column `computed` of the table."""
@@ -103,6 +99,15 @@ class Statement(NamedTuple):
             names |= {"heads": table[table["head"].notna()], "layers": table[table["head"].isna()]}
         result = eval(f"({self.expression})", names)
         return [float(value) for value in np.ravel(np.asarray(result, dtype=float))]
+
+
+@cache
+def read_table(path: Path) -> pd.DataFrame:
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    if path.suffix == ".json":
+        return pd.json_normalize(json.loads(path.read_text("utf-8")))
+    return pd.read_csv(path)
 
 
 def silence(text: str) -> str:

@@ -108,7 +108,7 @@ def test_a_line_of_the_log_ends_the_silence(
 ) -> None:
     monkeypatch.setattr(drawn, "LONGEST_SILENCE", 1.0)
     with drawn.Bar("fit", Verbosity()):
-        end = time.monotonic() + 1.5
+        end = time.monotonic() + 1.2
         while time.monotonic() < end:
             drawn.LOGGER.warning("a warning")
             time.sleep(SHORT)

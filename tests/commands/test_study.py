@@ -99,8 +99,9 @@ def test_bad_input_is_one_line(inside: Command, tmp_path: Path, monkeypatch: pyt
         ([], 2, ["MODEL", "--models"]),
     ):
         assert_fails(inside("score", *arguments, cwd=tmp_path), code, *facts)
-    monkeypatch.setattr("attngeo.studies.cluster.PATIENCE", 1)
-    assert_fails(inside("score", "demo:minilm", "--cluster", "tcp://127.0.0.1:1"), ClusterError, "tcp://127.0.0.1:1", 1)
+    monkeypatch.setattr("attngeo.studies.cluster.PATIENCE", 0.2)
+    unreachable = inside("score", "demo:minilm", "--cluster", "tcp://127.0.0.1:1")
+    assert_fails(unreachable, ClusterError, "tcp://127.0.0.1:1", 0.2)
     monkeypatch.setitem(sys.modules, "distributed", None)
     without = inside("score", "demo:minilm", "--cluster", "tcp://127.0.0.1:1")
     assert_fails(without, 2, "distributed", "pip install 'attngeo[cluster]'")

@@ -169,7 +169,7 @@ WORD = re.compile(r"\[[^][]*\]|\S+")
         ["score", *LONG_NAMES, "--circuit", "both", "--scores", "all"],
         ["score", *LONG_NAMES, "--per-head", "--sort", "symmetry", "--top", "3"],
         ["inspect", *LONG_NAMES],
-        ["theory", "lemma-1", "theorem-2-several-layers", "proposition-14-constant"],
+        ["theory", "lemma-1", "theorem-2-several-heads", "proposition-14-constant"],
     ],
     ids=lambda arguments: "_".join(arguments).replace("_".join(LONG_NAMES), "models"),
 )

@@ -268,6 +268,7 @@ def test_ctrl_c_ends_every_process_at_once(jobs: int, group: bool, tmp_path: Pat
     assert len(list(tmp_path.glob("*.run"))) == jobs + 1
 
 
+@pytest.mark.slow
 def test_no_process_outlives_a_study_that_is_killed(tmp_path: Path) -> None:
     process, workers = start_study(tmp_path, 2)
     assert len(workers) >= 2
