@@ -20,10 +20,8 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas  # noqa: F401 -- each process of tests has these libraries from here, which saves most of its time
-import plotly.graph_objects  # noqa: F401
 import pytest
 import sklearn.linear_model  # noqa: F401
 import torch  # noqa: F401
@@ -33,7 +31,9 @@ ROOT = Path(__file__).parents[2]
 ROOMS = (
     "geometry", "scores", "layouts", "checkpoints", "changes", "circuits", "positions", "verification", "estimators",
 )  # fmt: skip
-MOST_MEMORY = 8 << 30  # bytes; a loop without end may fill a list
+# A loop without end may last, or fill a list: seconds and bytes of each process of tests.
+LIMIT = 900
+MOST_MEMORY = 8 << 30
 FAST = "not slow and not explore and not gpu"
 REWRITTEN = "ignore::pytest.PytestAssertRewriteWarning"  # of libraries that are loaded before pytest starts
 OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
@@ -46,29 +46,11 @@ OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
 }  # fmt: skip
 
 
-class Place(NamedTuple):
-    """An operator or a constant of a module: the number-th that `find_places` gives."""
-
-    path: Path
-    number: int
-
-    @property
-    def name(self) -> str:
-        """Its path in the package."""
-        return str(self.path.relative_to(ROOT / "attngeo"))
-
-    @property
-    def room(self) -> Path:
-        """The tests of its room."""
-        return ROOT / "tests" / Path(self.name).parts[0]
-
-
 def find_places(node: ast.AST, *, is_raised: bool = False) -> Iterator[ast.AST]:
     """The operators and numbers below a node, but for annotations, texts of errors and `__repr__`."""
     is_raised = is_raised or isinstance(node, ast.Raise)
-    if is_raised and isinstance(node, ast.JoinedStr):
-        return
-    if isinstance(node, ast.FunctionDef) and node.name == "__repr__":
+    is_text = is_raised and isinstance(node, ast.JoinedStr)
+    if is_text or (isinstance(node, ast.FunctionDef) and node.name == "__repr__"):
         return
     is_number = isinstance(node, ast.Constant) and type(node.value) in (int, float)
     if is_number or _operator(node) in OPERATORS:
@@ -101,25 +83,26 @@ def change(node: ast.AST, rng: random.Random) -> None:
         node.op = operator
 
 
-def run_tests(place: Place, package: Path, limit: float) -> str | None:
-    """The first test that fails, of those of the module and then of its room; None if none does."""
-    modules = sorted(place.room.rglob(f"test_{place.path.stem}*.py"))
-    failure = run_pytest(modules, package, limit) if modules else None
-    return failure or run_pytest([place.room, *(f"--ignore={module}" for module in modules)], package, limit)
+def run_tests(path: Path, package: Path) -> str | None:
+    """The first test that fails, of those of a module and then of its room; None if none does."""
+    room = ROOT / "tests" / path.parts[0]
+    modules = sorted(room.rglob(f"test_{path.stem}*.py"))
+    failure = run_pytest(modules, package) if modules else None
+    return failure or run_pytest([room, *(f"--ignore={module}" for module in modules)], package)
 
 
-def run_pytest(arguments: Sequence[object], package: Path, limit: float) -> str | None:
+def run_pytest(arguments: Sequence[object], package: Path) -> str | None:
     """The first test that fails, in a process that has the libraries already, but nothing of the package."""
     log = package / "log.txt"
     process = multiprocessing.get_context("fork").Process(target=_test, args=(arguments, package, log))
     process.start()
-    process.join(limit)
+    process.join(LIMIT)
     if process.is_alive():
         os.killpg(process.pid or 0, signal.SIGKILL)
         return "hang"
     if process.exitcode in (0, 5):  # passed, or there is no test
         return None
-    if (process.exitcode or 0) < 0:
+    if process.exitcode in (-signal.SIGABRT, -signal.SIGKILL, -signal.SIGSEGV):
         return "crash"
     failed = re.search(r"^(?:FAILED|ERROR) .*?(tests/[^\s[]+)", log.read_text(), re.MULTILINE)
     if failed is None:
@@ -130,9 +113,9 @@ def run_pytest(arguments: Sequence[object], package: Path, limit: float) -> str 
 def _test(arguments: Sequence[object], package: Path, log: Path) -> None:
     os.setsid()
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
     os.chdir(package)  # where a process that runs a script finds the package first
     sys.path.insert(0, str(package))
     os.environ["PYTHONPATH"] = str(package)
@@ -144,30 +127,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=60)
-    parser.add_argument("--limit", type=float, default=900, help="seconds after which tests hang, which kills a change")
     options = parser.parse_args()
-    rng = random.Random(options.seed)
-    places: list[Place] = []
-    for path in sorted(path for room in ROOMS for path in (ROOT / "attngeo" / room).rglob("*.py")):
-        count = len(list(find_places(ast.parse(path.read_text()))))
-        places += [Place(path, number) for number in range(count)]
-    with tempfile.TemporaryDirectory() as package:
-        copy = Path(package, "attngeo")
-        shutil.copytree(ROOT / "attngeo", copy)
-        shutil.copytree(ROOT / "commands", copy / "commands")
-        for place in sorted(rng.sample(places, options.count)):
-            source = place.path.read_text()
+    places = [
+        (path.relative_to(ROOT / "attngeo"), number)
+        for room in ROOMS
+        for path in sorted((ROOT / "attngeo" / room).rglob("*.py"))
+        for number, _ in enumerate(find_places(ast.parse(path.read_text())))
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder)
+        shutil.copytree(ROOT / "attngeo", package / "attngeo")
+        shutil.copytree(ROOT / "commands", package / "attngeo/commands")
+        for path, number in sorted(random.Random(options.seed).sample(places, options.count)):
+            module = package / "attngeo" / path
+            source = module.read_text()
             tree = ast.parse(source)
-            node = list(find_places(tree))[place.number]
+            node = list(find_places(tree))[number]
             before = ast.unparse(node)
-            change(node, random.Random(f"{options.seed} {place.path.name} {place.number}"))
-            module = copy / place.name
+            change(node, random.Random(f"{options.seed} {path} {number}"))
             module.write_text(ast.unparse(tree))
-            failure = run_tests(place, Path(package), options.limit)
+            failure = run_tests(path, package)
             module.write_text(source)
-            if failure and failure.startswith("tests") and run_pytest([ROOT / failure], Path(package), options.limit):
+            if failure and failure.startswith("tests") and run_pytest([ROOT / failure], package):
                 raise RuntimeError(f"{failure} fails without a change, too")
-            print(f"{place.name}:{node.lineno} | {before} → {ast.unparse(node)} | {failure or 'SURVIVED'}", flush=True)
+            print(f"{path}:{node.lineno} | {before} → {ast.unparse(node)} | {failure or 'SURVIVED'}", flush=True)
 
 
 if __name__ == "__main__":
