@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # "auto" is the CPU, on every machine
+    os.environ.pop("LC_ALL", None)  # tables have the lines of a terminal with UTF-8, in the locale C, too
     os.environ["ATTNGEO_CACHE"] = ""  # no test finds the scores that another one has kept
     runs_tests = config.getoption("dist", "no") == "no" or hasattr(config, "workerinput")
     if (seed := config.getoption("rounding")) is not None and runs_tests:

@@ -39,11 +39,13 @@ class Step(NamedTuple):
     summary: str
 
 
+# Runners start each step by bash.
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing (apt install bash)")
+
+
 @pytest.fixture
 def run_action(tmp_path: Path) -> Callable[..., Step]:
     """Runs the action with some inputs in tmp_path, whose files of Python it does not execute."""
-    if shutil.which("bash") is None:
-        pytest.skip("bash is missing (apt install bash)")
     notes = tmp_path / "notes"
     plant(notes, tmp_path)
     python = tmp_path / "runner/attngeo/bin/python"
