@@ -120,13 +120,13 @@ def test_a_wrong_input_is_saved_and_repeated_until_the_fault_is_mended(
     facts = {"lists": "planted", "settings": "died (9)"}
     with monkeypatch.context() as patch:
         patch.setattr(process, "CODE", PLANTED + process.CODE)
-        wrong = run_inputs({"lists": range(1), "settings": range(1)}, [], 60, tmp_path)
+        wrong = run_inputs({"lists": range(1), "settings": range(1)}, [], 300, tmp_path)
         paths = list_found(tmp_path)
         assert [Input.load(path).target for path in paths] == list(facts)
-        again = run_inputs({}, paths, 60, tmp_path)
+        again = run_inputs({}, paths, 300, tmp_path)
         for path, (target, fact) in zip(paths, facts.items(), strict=True):
             assert str(path) in wrong[f"{target}:0"]
             assert fact in wrong[f"{target}:0"]
             assert fact in again[path.name]
         assert list_found(tmp_path) == paths
-    assert run_inputs({}, paths, 60) == {}
+    assert run_inputs({}, paths, 300) == {}
