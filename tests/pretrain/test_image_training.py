@@ -126,7 +126,8 @@ def interrupted_at(step: int) -> Callable[[Progress], None]:
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     """Bit for bit, with dropout: also the average, which moves at steps 33 and 65, and the loss between logs."""
     dropout = VIT | {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.1}
-    options = small_image_options(tmp_path, config=dropout, steps=70, warmup=3, log_every=8, grad_accum=2)
+    data = str(write_images(tmp_path / "images", "abc"))
+    options = small_image_options(tmp_path, config=dropout, data=data, steps=70, warmup=3, log_every=8, grad_accum=2)
     whole = run(options, tmp_path / "whole")
     with pytest.raises(InterruptedTrainingError, match="step 41 of 70"):
         run(options, tmp_path / "parts", progress=interrupted_at(40))
