@@ -121,7 +121,7 @@ def test_models_are_checked(run_action: Callable[..., Step], tmp_path: Path) -> 
 
 def test_a_failed_check_fails_the_step_and_has_outputs(run_action: Callable[..., Step], tmp_path: Path) -> None:
     attngeo.score("demo:encoder").to_csv(tmp_path / "before.csv", index=False)
-    conditions = "symmetry.median > -1\nsymmetry.median != baseline.symmetry.median"
+    conditions = "symmetry.median > -1\nsymmetry.median > baseline.symmetry.median + 1"
     failed = run_action(models="demo:encoder", fail_if=conditions, baseline="before.csv", output="a folder")
     assert (failed.code, failed.outputs["passed"]) == (1, "false")
     (good,) = list_checks(failed.outputs["summary"], "passed")

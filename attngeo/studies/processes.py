@@ -122,6 +122,11 @@ def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
         def _prepare_worker_env(self, n_jobs: int) -> dict[str, str]:
             return {**super()._prepare_worker_env(n_jobs), **safe_variables()}
 
+        def submit(self, *arguments: Any, **more: Any) -> Any:
+            """Start processes that Ctrl-C does not reach before `prepare_process`, which would break all of them."""
+            with _block_interrupts():
+                return super().submit(*arguments, **more)
+
     # joblib gives each process an equal share of the cores, unless OMP_NUM_THREADS says how many threads it has. With
     # one process only, it would start none.
     backend = SafeBackend(initializer=prepare_process)
@@ -134,10 +139,25 @@ def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
             yield from map(take_outcome, results)
 
 
+@contextlib.contextmanager
+def _block_interrupts() -> Iterator[None]:
+    """SIGINT waits until the end of the block; a process that is started in it goes on to block it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
 def prepare_process() -> None:
     """Make a new process silent, let it end with the one that started it, and leave Ctrl-C to that."""
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
 

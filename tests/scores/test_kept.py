@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -24,7 +23,7 @@ from pyarrow import parquet
 from safetensors.torch import load_file, save_file
 from support.checkpoints import CONFIG, weights, write_config, write_single
 from support.forks import Forks
-from support.hub_client import reach_hub
+from support.hub_client import environment_of, reach_hub
 from support.hub_server import Hub, serve
 from support.kept import LAYERS, file_of, write_layers
 from support.messages import assert_fails, assert_states, refuses
@@ -210,35 +209,32 @@ def test_fresh_also_ignores_the_layers_of_an_interrupted_run(model: Path) -> Non
     assert computed(model, fresh=True) == LAYERS
 
 
-def score_remotely() -> None:
-    """Be the process of a run."""
-    score("org/name", per_head=True)
-
-
-def test_a_killed_run_reads_no_finished_layer_again(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_a_killed_run_reads_no_finished_layer_again(attngeo: Command, tmp_path: Path, cache: Path) -> None:
     with serve() as hub:
         hub.repositories["org/name"] = write_layers(tmp_path / "remote")
-        reach_hub(hub.url, tmp_path / "home", monkeypatch)
+        online = environment_of(hub.url, tmp_path / "home")
+        command = ["score", "org/name", "--format", "csv", "--per-head"]
+        whole = attngeo(*command, ATTNGEO_CACHE="", **online)
         hub.held = lambda request: request.file == file_of(3) and not str(request.part).startswith("bytes=0-")
-        process = multiprocessing.get_context("fork").Process(target=score_remotely)  # it has loaded the libraries
-        process.start()
-        while len(list_kept(cache)[1]) < 3 and process.is_alive():
-            time.sleep(0.005)
-        process.kill()
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
+        process = subprocess.Popen(
+            [Path(sys.executable).with_name("attngeo"), *command],
+            env=os.environ | online, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        with process:
+            while len(list_kept(cache)[1]) < 3 and process.poll() is None:
+                time.sleep(0.005)
+            os.kill(process.pid, signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
         assert [int(path.stem) for path in list_kept(cache)[1]] == [0, 1, 2]
         hub.held = lambda _: False
         hub.stored.clear()
-        watcher = Watcher()
-        again = score("org/name", per_head=True, progress=watcher)
-        assert_states(watcher.notes[0], f"3 of {LAYERS} layers", "result store")
-        for layer in range(LAYERS):
-            parts = [str(part) for _, file, part, _ in hub.stored if file == file_of(layer)]
-            assert any(not part.startswith("bytes=0-") for part in parts) == (layer >= 3), (layer, parts)
-        assert_equal(again, score("org/name", per_head=True, fresh=True))
+        again = attngeo(*command, **online)
+    assert (again.returncode, again.stdout) == (0, whole.stdout)
+    assert_states(again.stderr, f"3 of {LAYERS} layers")
+    for layer in range(LAYERS):
+        parts = [str(part) for _, file, part, _ in hub.stored if file == file_of(layer)]
+        assert any(not part.startswith("bytes=0-") for part in parts) == (layer >= 3), (layer, parts)
 
 
 @pytest.mark.parametrize("damage", [b"", b"PAR1 but no more", "half", "other columns", "fewer rows", "no description"])

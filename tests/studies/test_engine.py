@@ -173,7 +173,7 @@ def test_no_run_begins_after_a_study_is_stopped() -> None:
 
     outcomes = run_study(square, NUMBERS, Session(study=TWO), names=NAMES, saves=True, on_outcome=stop)
     assert len(arrived) == len(outcomes) < len(NUMBERS)
-    assert [outcome.result for outcome in outcomes] == [outcome.number**2 for outcome in outcomes]
+    assert [outcome.result for outcome in outcomes] == [outcome.number**2 for outcome in outcomes], outcomes
 
 
 @pytest.mark.parametrize(
