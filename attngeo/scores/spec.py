@@ -41,7 +41,10 @@ def trace_at_chance(_: int) -> Chance:
 
 
 def directionality_at_chance(n: int) -> Chance:
-    """0 and 3.4/√n; the factor 3.4 was found by simulation of Gaussian Wq and Wk."""
+    """0 and 3.4/√n; the factor 3.4 was found by simulation of Gaussian Wq and Wk.
+
+    It depends a little on their rank: 3.5 if they are square, 3.1 for a rank of n/16.
+    """
     return Chance(0.0, 3.4 / math.sqrt(n))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from itertools import combinations
 from pathlib import Path
@@ -217,3 +217,15 @@ def test_weights_in_a_folder_of_their_own_identify_a_model(tmp_path: Path) -> No
     assert before.is_current()
     save_file({"all": torch.zeros(3)}, folder / "ema/model.safetensors")
     assert not before.is_current()
+
+
+def test_tied_weights_of_a_model_in_memory_count_once_and_are_in_no_file(built: Callable[[str], Any]) -> None:
+    model = built("gpt2")
+    state = model.state_dict()
+    distinct = list(model.parameters())  # tied ones once
+    assert len(distinct) < len(state)
+    with closing(open_store(model)) as store:
+        assert store.parameters == sum(parameter.numel() for parameter in distinct)
+        assert store.total_nbytes == 4 * store.parameters
+        for name, tensor in state.items():
+            assert (store.info(name).offset, store.info(name).nbytes) == (0, tensor.nbytes)
