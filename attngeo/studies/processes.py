@@ -112,7 +112,6 @@ def run_in_processes(
 
 def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
     """Call `run_elsewhere` in processes. Raises BrokenExecutor."""
-    from joblib.externals.loky.backend import resource_tracker
     from joblib.parallel import LokyBackend, Parallel, delayed, parallel_config
 
     from attngeo.bounds.children import safe_variables, start_safely
@@ -125,7 +124,6 @@ def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
 
         def submit(self, *arguments: Any, **more: Any) -> Any:
             """Start processes that Ctrl-C does not reach before `prepare_process`, which would break all of them."""
-            resource_tracker.ensure_running()  # which would end the block
             with _block_interrupts():
                 return super().submit(*arguments, **more)
 
