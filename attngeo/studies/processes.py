@@ -11,9 +11,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import closing
+from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
+from attngeo.bounds.children import safe_variables, start_safely
 from attngeo.errors import StudyError
 from attngeo.progress import Progress
 from attngeo.session import Session
@@ -112,9 +114,8 @@ def run_in_processes(
 
 def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
     """Call `run_elsewhere` in processes. Raises BrokenExecutor."""
+    from joblib.externals.loky.backend import resource_tracker as loky_tracker
     from joblib.parallel import LokyBackend, Parallel, delayed, parallel_config
-
-    from attngeo.bounds.children import safe_variables, start_safely
 
     class SafeBackend(LokyBackend):  # type: ignore[misc]
         """Starts processes that look for no modules in the working folder."""
@@ -124,6 +125,9 @@ def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
 
         def submit(self, *arguments: Any, **more: Any) -> Any:
             """Start processes that Ctrl-C does not reach before `prepare_process`, which would break all of them."""
+            # Their start would end the block.
+            loky_tracker.ensure_running()
+            resource_tracker.ensure_running()
             with _block_interrupts():
                 return super().submit(*arguments, **more)
 
