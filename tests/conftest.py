@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # One worker for each core: more threads would only wait for each other.
@@ -139,6 +140,18 @@ def _keeps_logging() -> Iterator[None]:
     assert read_levels() == before, "the test changed the level of the log and did not restore it"
 
 
+@pytest.fixture(autouse=True)
+def _keeps_environment() -> Iterator[None]:
+    """A test that leaves a variable changes the processes of all tests that follow."""
+
+    def read() -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+    before = read()
+    yield
+    assert read() == before, "the test changed variables of the environment and did not restore them"
+
+
 @pytest.fixture
 def inside(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """Run the console script's function in this process, which is faster than `attngeo`: imports are done already."""
@@ -146,15 +159,13 @@ def inside(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
 
     def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
         given = list(map(str, arguments))
-        with monkeypatch.context() as patch:
+        own = {"COLUMNS": "80", "HF_HUB_VERBOSITY": "error"}
+        # Also those that the command sets are as before afterwards.
+        with monkeypatch.context() as patch, mock.patch.dict(os.environ, own | environment):
             patch.setattr(sys, "argv", ["attngeo", *given])
             patch.setattr(sys, "excepthook", sys.excepthook)  # typer replaces it
             patch.setattr(sys, "unraisablehook", sys.unraisablehook)
             patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", environment.get("HF_HUB_OFFLINE") != "0")
-            # The last one is set by the command itself.
-            own = {"COLUMNS": "80", "HF_HUB_VERBOSITY": "error", "PYTHONSAFEPATH": "1"}
-            for name, value in (own | environment).items():
-                patch.setenv(name, value)
             if cwd is not None:
                 patch.chdir(cwd)
             capfd.readouterr()

@@ -159,14 +159,9 @@ def panic(*_: Any, **__: Any) -> None:
     raise PanicException("called `Option::unwrap()` on a `None` value")
 
 
-def test_any_other_panic_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_other_panic_is_one_line(monkeypatch: pytest.MonkeyPatch, inside: Command) -> None:
     monkeypatch.setattr(app, "app", panic)
-    with pytest.raises(SystemExit) as left:
-        app.main()
-    assert left.value.code == 4
-    printed = capsys.readouterr().err
-    assert len(printed.splitlines()) == 1
-    assert "PanicException" in printed
+    assert_fails(inside("score", "model"), 4, "PanicException")
 
 
 def test_a_panic_in_a_run_is_its_failure() -> None:
