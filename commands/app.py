@@ -145,6 +145,11 @@ def _options(
         raise typer.Exit
     if verbose:
         raise UsageError("-v before a command is for --version; write it after the command")
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        # Relative paths mean nothing there, and the libraries of torch's wheels end the process without an error.
+        raise UsageError("the working folder was deleted; change to another one (cd)") from None
 
 
 def main() -> None:

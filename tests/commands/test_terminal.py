@@ -292,6 +292,16 @@ def test_no_arguments_show_the_commands(inside: Command) -> None:
     assert [line for line in done.stdout.splitlines() if line in panels] == list(panels)
 
 
+def test_a_deleted_working_folder_is_named(inside: Command, tmp_path: Path) -> None:
+    """Libraries that load files from it would end the process without an error."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    with contextlib.chdir(gone):
+        gone.rmdir()
+        assert_fails(inside("compare", "demo:encoder", "demo:decoder"), UsageError, "working folder was deleted", "cd")
+        assert inside("--version").returncode == 0
+
+
 def run_into_closed_pipe(
     command: list[str], environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
