@@ -130,6 +130,7 @@ def test_a_failed_check_fails_the_step_and_has_outputs(run_action: Callable[...,
     assert [cell.strip() for cell in bad.split("|")[2:4]] == ["demo:encoder", "encoder"]
 
 
+@pytest.mark.slow
 def test_a_recipe_makes_a_page(run_action: Callable[..., Step], tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(
         'title = "Two models"\n[[results]]\nname = "scores"\ncommand = "score"\nmodels = ["demo:encoder"]\n'
@@ -187,6 +188,7 @@ def test_the_installation_runs_no_file_of_the_workspace(tmp_path: Path) -> None:
     assert step["working-directory"] == "${{ runner.temp }}"
 
 
+@pytest.mark.slow
 def test_long_summaries_are_cut_between_rows(run_action: Callable[..., Step]) -> None:
     # Conditions of 400 characters: few of them make a long summary.
     checks = "\n".join(" and ".join([f"symmetry.median < -{number}"] * 16) for number in range(10, 99))

@@ -161,7 +161,7 @@ def test_figures_of_a_hostile_model_are_saved(hostile: Path, suffix: str, inside
     assert "<img src" not in page
 
 
-@pytest.mark.parametrize("shown", [pytest.param("pictures", marks=needs_browser), "links"])
+@pytest.mark.parametrize("shown", [pytest.param("pictures", marks=[needs_browser, pytest.mark.slow]), "links"])
 def test_a_report_about_a_hostile_model(shown: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if shown == "links":
         request.getfixturevalue("no_pictures")
@@ -187,6 +187,13 @@ def test_a_report_about_a_hostile_model(shown: str, tmp_path: Path, request: pyt
                               "li", "code", "code_inline", *figures})  # fmt: skip
     links = [token.attrs["href"] for token in parse_inline(text) if token.type == "link_open"]
     assert links == (["index.html"] if shown == "links" else [])
+
+
+def test_texts_of_csv_are_those_of_the_tokens_though_a_spreadsheet_may_compute_them(tmp_path: Path) -> None:
+    """A quote before them, as for people who open CSV in a spreadsheet, would be a part of the token for programs."""
+    tokens = ["=1+1", "+", "-2", "@cell", "'=1"]
+    write_table(pd.DataFrame({"token": tokens}), tmp_path / "tokens.csv")
+    assert list(pd.read_csv(tmp_path / "tokens.csv")["token"]) == tokens
 
 
 def test_markdown_writes_numbers_as_they_are() -> None:

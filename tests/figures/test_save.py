@@ -27,7 +27,7 @@ DOLLARS = "cost in $x_1$ and $x_2$"
 
 
 @needs_browser
-@pytest.mark.parametrize("kind", STARTS)
+@pytest.mark.parametrize("kind", ["png", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("svg", "pdf"))])
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 def test_images_are_drawn_by_a_browser(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"figure.{kind}"
@@ -117,6 +117,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         server.shutdown()
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 def test_an_image_asks_for_no_formulas_and_shows_names_with_dollars(
@@ -133,6 +134,7 @@ def test_an_image_asks_for_no_formulas_and_shows_names_with_dollars(
     assert any("cdn" in line for line in requests)
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 def test_an_image_that_cannot_be_drawn_is_an_error_among_others(

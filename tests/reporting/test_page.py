@@ -126,6 +126,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report/index.html"
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (380, "dark")])
 def test_twelve_long_names_have_room(browser: Any, many: Path, width: int, scheme: str) -> None:
@@ -201,6 +202,7 @@ def test_a_table_sorts_by_mouse_and_by_keyboard(browser: Any, made: Path) -> Non
         assert column() == sorted(column(), reverse=True)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_table_that_scrolls_says_so(browser: Any, made: Path) -> None:
     with open_page(browser, made, width=500) as (page, _):
@@ -211,6 +213,7 @@ def test_a_table_that_scrolls_says_so(browser: Any, made: Path) -> None:
         page.wait_for_function("document.querySelector('main > .scrolls').hidden")  # of the checks
 
 
+@pytest.mark.slow
 @needs_browser
 def test_colours_are_those_of_the_page(browser: Any, made: Path) -> None:
     """The third model has a colour that black would swallow: dark lines are light on a dark page.
@@ -240,6 +243,7 @@ def test_colours_are_those_of_the_page(browser: Any, made: Path) -> None:
     assert all(0.3 * red + 0.59 * green + 0.11 * blue >= 0.44 * 255 for red, green, blue in luminance)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_light_and_dark(browser: Any, made: Path) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
@@ -253,6 +257,7 @@ def test_light_and_dark(browser: Any, made: Path) -> None:
         assert page.evaluate(colour) == "rgb(255, 255, 255)" != dark
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_figure_is_a_page_of_its_own(browser: Any, tmp_path: Path) -> None:
     rows = attngeo.score("demo:encoder", per_head=True).assign(model=NASTY)
@@ -263,6 +268,7 @@ def test_a_figure_is_a_page_of_its_own(browser: Any, tmp_path: Path) -> None:
         assert complaints == []
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize(
     ("scheme", "template"), [("light", "plotly_white"), ("dark", "plotly_white"), ("light", "plotly_dark")]
@@ -281,6 +287,7 @@ def test_a_page_of_a_white_figure_is_dark_in_a_dark_browser(
     assert is_dark == (scheme == "dark" or template == "plotly_dark")
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize(("width", "expected"), [(500, 1000), (1400, 1384)])
 def test_a_page_of_a_figure_is_as_large_as_its_texts_need(
