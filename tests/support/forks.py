@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import itertools
 import json
 import os
 import socket
@@ -51,6 +52,7 @@ class Forks:
 
     def __init__(self, *asked: socket.socket) -> None:
         self._sockets = asked
+        self._numbers = itertools.count()
 
     def run(
         self,
@@ -70,7 +72,8 @@ class Forks:
         arguments = [[str(part) for part in command] for command in commands]
         pipes = [os.pipe() for _ in range(2 * len(commands))]
         request = {
-            "commands": arguments, "cwd": str(cwd or Path.cwd()), "environment": dict(environment or os.environ),
+            "number": next(self._numbers), "commands": arguments, "cwd": str(cwd or Path.cwd()),
+            "environment": dict(environment or os.environ),
         }  # fmt: skip
         socket.send_fds(asked, [json.dumps(request).encode()], [write for _, write in pipes])
         for _, write in pipes:
@@ -79,13 +82,13 @@ class Forks:
         threads = [threading.Thread(target=_read, args=(texts, number, read)) for number, (read, _) in enumerate(pipes)]
         for thread in threads:
             thread.start()
-        processes = _answer(asked, timeout=60)
+        # After the libraries are loaded, which may take minutes on a busy machine.
+        processes = _answer(asked, request["number"], timeout=600)
         try:
-            codes = _answer(asked, timeout)
+            codes = _answer(asked, request["number"], timeout)
         except TimeoutError:
             for process in processes:
                 os.kill(process, 9)
-            _answer(asked, timeout=60)
             raise subprocess.TimeoutExpired(arguments[0], timeout) from None
         finally:
             for thread in threads:
@@ -97,9 +100,13 @@ class Forks:
         ]
 
 
-def _answer(asked: socket.socket, timeout: float) -> list[int]:
+def _answer(asked: socket.socket, number: int, timeout: float) -> list[int]:
+    """The next answer to the request of this number; those to earlier ones, which took too long, are dropped."""
     asked.settimeout(timeout)
-    return list(json.loads(asked.recv(BYTES)))
+    while True:
+        answered, answer = json.loads(asked.recv(BYTES))
+        if answered == number:
+            return list(answer)
 
 
 def _read(texts: list[str], number: int, pipe: int) -> None:
@@ -165,9 +172,9 @@ def serve(answers: socket.socket, libraries: Mapping[str, Sequence[str]]) -> Non
             processes.append(process)
         for end in (*pipes, *(end for turn in turns for end in turn)):
             os.close(end)
-        answers.send(json.dumps(processes).encode())
+        answers.send(json.dumps([request["number"], processes]).encode())
         codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
-        answers.send(json.dumps(codes).encode())
+        answers.send(json.dumps([request["number"], codes]).encode())
 
 
 def load(names: Iterable[str]) -> None:
