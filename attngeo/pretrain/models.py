@@ -123,7 +123,10 @@ def _load_config(model: str) -> PreTrainedConfig:
         if model_type not in CONFIG_MAPPING:
             hint = advise(model_type, CONFIG_MAPPING, "expected one such as bert")
             raise UsageError(f"{path}: transformers has no model_type {model_type!r}; {hint}")
-        return AutoConfig.for_model(model_type, **fields)
+        config: PreTrainedConfig = AutoConfig.for_model(model_type, **fields)
+        # They may name code of the Hub. The parts of a configuration get the same value.
+        config._attn_implementation = config._experts_implementation = None
+        return config
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(
             f"{path} is not a configuration of transformers ({type(error).__name__}: {first_line(error)})"

@@ -221,6 +221,8 @@ def _read_config(arguments: LoadArguments) -> Any:
             f"transformers cannot read {file} ({type(error).__name__}: {first_line(error)}); "
             "correct it, or download it again"
         ) from None
+    # The file may name code of the Hub. The parts of a configuration get the same value.
+    config._attn_implementation, config._experts_implementation = "eager", None
     if arguments.weights is not None or "use_safetensors" in arguments.options:  # the reference names a file
         config.transformers_weights = arguments.weights
     return config
@@ -261,7 +263,6 @@ def _load(model_class: Any, config: Any, arguments: LoadArguments) -> tuple[nn.M
                 arguments.source,
                 config=config,
                 dtype=torch.float32,
-                attn_implementation="eager",
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
                 **arguments.options,

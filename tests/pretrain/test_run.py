@@ -32,6 +32,7 @@ from attngeo.errors import (
     UsageError,
 )
 from attngeo.pretrain import TextPretrainOptions
+from attngeo.pretrain.models import build_model, read_config
 from attngeo.pretrain.runs import Run, load_run, run
 from attngeo.pretrain.settings import read_settings
 from attngeo.progress import Progress
@@ -412,6 +413,14 @@ def test_typos_are_reported_before_the_data_are_read(tmp_path: Path, monkeypatch
         write_config(tmp_path, **fields)
         with pytest.raises(UsageError, match=facts):
             run(options, tmp_path / "run")
+
+
+def test_a_configuration_chooses_no_code_of_the_hub(tmp_path: Path) -> None:
+    """It may name a kernel, which transformers downloads and runs where the package `kernels` is installed."""
+    named = "someone/kernel"
+    path = write_config(tmp_path, attn_implementation=named, experts_implementation=named)
+    model = build_model(read_config(str(path), "mlm"), "mlm")
+    assert named not in (model.config._attn_implementation, model.config._experts_implementation)
 
 
 def test_other_families_train_by_their_config(tmp_path: Path) -> None:

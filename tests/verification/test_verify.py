@@ -289,7 +289,10 @@ def test_a_checkpoint_that_transformers_does_not_load_is_refused(
 
 
 def test_code_of_a_checkpoint_is_not_run_for_a_known_type(saved: Save, tmp_path: Path) -> None:
-    folder = edit(saved("bert"), tmp_path / "model", auto_map={"AutoModel": "trap.Trap", "AutoConfig": "trap.Trap"})
+    folder = edit(
+        saved("bert"), tmp_path / "model", auto_map={"AutoModel": "trap.Trap", "AutoConfig": "trap.Trap"},
+        attn_implementation="someone/kernel", experts_implementation="someone/kernel",
+    )  # fmt: skip
     (folder / "trap.py").write_text("raise SystemExit('the code of the checkpoint was run')")
     assert set(attngeo.verify(folder)["verdict"]) == {"agrees"}
 
