@@ -118,16 +118,19 @@ def _load_config(model: str) -> PreTrainedConfig:
         preset = PRESETS[model]
         return AutoConfig.for_model(preset.model_type, **preset.config)
     try:
-        fields = json.loads(read_small_text(path))
+        fields = json.loads(read_small_text(path), object_hook=_leave_kernels)
         model_type = str(fields.pop("model_type", ""))
         if model_type not in CONFIG_MAPPING:
             hint = advise(model_type, CONFIG_MAPPING, "expected one such as bert")
             raise UsageError(f"{path}: transformers has no model_type {model_type!r}; {hint}")
-        config: PreTrainedConfig = AutoConfig.for_model(model_type, **fields)
-        # They may name code of the Hub. The parts of a configuration get the same value.
-        config._attn_implementation = config._experts_implementation = None
-        return config
+        return AutoConfig.for_model(model_type, **fields)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(
             f"{path} is not a configuration of transformers ({type(error).__name__}: {first_line(error)})"
         ) from error
+
+
+def _leave_kernels(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a configuration, or of a part of it, without those that may name code of the Hub."""
+    kernels = ("attn_implementation", "experts_implementation")
+    return {name: value for name, value in fields.items() if not name.lstrip("_").startswith(kernels)}

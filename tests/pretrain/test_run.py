@@ -415,10 +415,13 @@ def test_typos_are_reported_before_the_data_are_read(tmp_path: Path, monkeypatch
             run(options, tmp_path / "run")
 
 
-def test_a_configuration_chooses_no_code_of_the_hub(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["", "_"])
+def test_a_configuration_chooses_no_code_of_the_hub(prefix: str, tmp_path: Path) -> None:
     """It may name a kernel, which transformers downloads and runs where the package `kernels` is installed."""
     named = "someone/kernel"
-    path = write_config(tmp_path, attn_implementation=named, experts_implementation=named)
+    path = write_config(
+        tmp_path, **{f"{prefix}attn_implementation": named, f"{prefix}experts_implementation": {"": named}}
+    )
     model = build_model(read_config(str(path), "mlm"), "mlm")
     assert named not in (model.config._attn_implementation, model.config._experts_implementation)
 
