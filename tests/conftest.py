@@ -143,9 +143,11 @@ def _keeps_logging() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _keeps_environment() -> Iterator[None]:
     """A test that leaves a variable changes the processes of all tests that follow."""
+    # Libraries set variables of their own when they are loaded.
+    names = ("ATTNGEO", "COLUMNS", "CUDA", "HF_", "PATH", "PYTHON")
 
     def read() -> dict[str, str]:
-        return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        return {name: value for name, value in os.environ.items() if name.startswith(names)}
 
     before = read()
     yield
