@@ -29,6 +29,7 @@ from torch import Tensor
 
 import attngeo
 from attngeo.checkpoints import files
+from attngeo.checkpoints.extent import Extent
 from attngeo.checkpoints.files import FORMATS, Format
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorInfo
@@ -343,3 +344,7 @@ def test_an_adapter_beside_a_model_is_not_left_out(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(CorruptCheckpointError, match=r"adapter_config\.json names the base None"):
         attngeo.score(tmp_path)
+
+
+def test_a_tensor_without_rows_has_no_bytes() -> None:
+    assert TensorInfo("weight", "F32", (0, 4), 0, 100).locate(slice(None)) == Extent(100, 0)

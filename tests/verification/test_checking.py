@@ -22,6 +22,8 @@ from attngeo.layouts.families import FAMILIES
 from attngeo.layouts.layout import make_fused
 from attngeo.verification import checking
 from attngeo.verification.checking import Findings
+from attngeo.verification.mixing import Mixture
+from attngeo.verification.written import OutputPrediction, compare_outputs
 
 Build = Callable[[str], Any]
 
@@ -160,3 +162,22 @@ def test_a_module_without_softmax_has_no_product(built: Build, monkeypatch: pyte
 
     monkeypatch.setattr(torch.nn.functional, "softmax", pass_through)
     assert {check.verdict for check in check("llama", built).checks} == {"no product"}
+
+
+def test_an_output_projection_agrees_with_its_own_input_though_heads_are_changed_before_it() -> None:
+    """As by a norm between what heads read and the projection: only values and the projection can be compared."""
+    seeded = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=seeded)
+
+    heads, runs, tokens, value_dim, width = 2, 4, 3, 5, 7
+    values, o, projected = draw(heads, runs, value_dim), draw(heads, value_dim, width), draw(runs, 1, heads * value_dim)
+    predicted = OutputPrediction(values, o, torch.einsum("hrk,hkd->rd", values, o))
+    ran = values.mT.transpose(0, 2).mT[:, :, None].expand(-1, -1, tokens, -1)
+    mixture = Mixture(ran, draw(*ran.shape), ("attention",), projected, projected @ o.flatten(0, 1))
+    compared = compare_outputs(predicted, mixture)
+    assert compared.verdict == "parts agree"
+    assert compared.of_verdict == pytest.approx(0, abs=1e-5)
+    other = replace(mixture, projected=draw(*projected.shape))
+    assert compare_outputs(predicted, other).verdict == "differs"

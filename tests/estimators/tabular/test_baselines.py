@@ -61,6 +61,17 @@ def test_the_search_is_that_of_grid_search(name: str) -> None:
         assert_equal_to_plain(name, make_table(seed=seed), seed, SMALL[name])
 
 
+def test_grids_are_those_of_appendix_e() -> None:
+    """Of Wibisono and Wang 2023, but for what changes nothing with the solver of scikit-learn's MLP."""
+    trees = {"n_estimators": [50, 100, 200]}
+    grids = {name: {option: list(values) for option, values in BASELINES[name].grid.items()} for name in BASELINES}
+    assert grids["lr"] == {}
+    assert grids["rf"] == {"criterion": ["gini", "entropy"], "max_depth": [1, 3, None]} | trees
+    assert grids["gb"] == {"learning_rate": [0.01, 0.1, 1], "max_depth": [1, 3, 5]} | trees
+    assert grids["mlp"]["hidden_layer_sizes"] == [(50,), (100,), (100, 50)]
+    assert grids["mlp"]["alpha"] == [0.0001, 0.001, 0.01]
+
+
 @pytest.mark.explore
 @pytest.mark.parametrize("name", BASELINES)
 def test_the_search_of_the_appendix_is_that_of_grid_search(name: str) -> None:
