@@ -240,7 +240,7 @@ def _train(
     checkpoint: Path | None,
     progress: ProgressCallback,
 ) -> Run:
-    geometry = AttentionGeometryCallback()
+    geometry = _RunGeometry()
     if checkpoint is not None and not (folder / GEOMETRY).is_file():
         raise TrainingError(f"{folder} cannot be resumed: {GEOMETRY} is missing; start the run again in another folder")
     arguments.max_steps = task.steps
@@ -356,6 +356,13 @@ def _check_room(folder: Path, task: TrainingTask) -> None:
             f"{folder}: checkpoints and model need {needed / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free; make room or "
             "choose another disk with -o"
         )
+
+
+class _RunGeometry(AttentionGeometryCallback):
+    """Ends a run whose scores are missing: it is resumed from its last checkpoint, and has them all at the end."""
+
+    def _report(self, what: str, error: Exception) -> None:  # noqa: ARG002
+        raise error
 
 
 @dataclass(eq=False)
