@@ -97,7 +97,7 @@ def run(
         TrainingError: the loss is not a number, or a file of the run cannot be read.
         OutputError: a file cannot be written, or `folder` holds another run.
         FolderInUseError: another process trains in `folder`.
-        InterruptedTrainingError: Ctrl-C or SIGTERM; a checkpoint is saved first.
+        InterruptedTrainingError: Ctrl-C, SIGTERM or SIGHUP; a checkpoint is saved first.
     """
     folder = Path(folder)
     progress = progress or ignore_progress
