@@ -121,6 +121,12 @@ def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
     from joblib.externals.loky.backend import resource_tracker as loky_tracker
     from joblib.parallel import LokyBackend, Parallel, delayed, parallel_config
 
+    def start_trackers() -> None:
+        """Start the processes that remove what is left, before a terminal that is closed could end them."""
+        with _block_signal("SIGHUP"):
+            loky_tracker.ensure_running()
+            resource_tracker.ensure_running()
+
     class SafeBackend(LokyBackend):  # type: ignore[misc]
         """Starts processes that look for no modules in the working folder."""
 
@@ -129,11 +135,7 @@ def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
 
         def submit(self, *arguments: Any, **more: Any) -> Any:
             """Start processes that Ctrl-C does not reach before `prepare_process`, which would break all of them."""
-            # Their start would end a block of Ctrl-C, which they ignore. A terminal that is closed would end them
-            # before they have removed what is left.
-            with _block_signal("SIGHUP"):
-                loky_tracker.ensure_running()
-                resource_tracker.ensure_running()
+            start_trackers()  # their start would end the block
             with _block_signal("SIGINT"):
                 return super().submit(*arguments, **more)
 
@@ -142,6 +144,7 @@ def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
     backend = SafeBackend(initializer=prepare_process, initargs=(os.getpid(),))
     with start_safely(), parallel_config(backend), warnings.catch_warnings():
         warnings.filterwarnings("ignore", JOBLIB_WARNINGS, UserWarning)
+        start_trackers()
         parallel = Parallel(
             n_jobs=max(jobs, 2), return_as="generator_unordered", batch_size=1, pre_dispatch=jobs, max_nbytes=None
         )
