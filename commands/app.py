@@ -30,9 +30,16 @@ from attngeo.errors import (
 )
 
 from .help import Command, Group
-from .messages import TRACEBACK, describe_error, remember_interrupts, say, was_interrupted
+from .messages import (
+    INTERRUPTED,
+    TRACEBACK,
+    describe_error,
+    describe_interrupt,
+    remember_interrupts,
+    say,
+    was_interrupted,
+)
 
-INTERRUPTED = 130
 # How pydantic's names of errors about a type begin, and what was expected.
 TYPES = {"int": "a whole number", "float": "a number", "bool": "yes or no"}
 # The variable that a shell sets to ask for completions.
@@ -171,18 +178,27 @@ def main() -> None:
         with remember_interrupts():
             code = app(sys.argv[1:] or ["--help"], prog_name="attngeo", standalone_mode=False)
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        _leave_interrupted()
     except BaseException as error:
         if os.environ.get(TRACEBACK) or not (isinstance(error, Exception) or is_panic(error)):
             raise
         # An interrupt may turn into another error, for example in an import.
-        is_lost = was_interrupted() and not isinstance(error, InterruptedTrainingError)
-        text, code = ("interrupted", INTERRUPTED) if is_lost else _explain(error)
+        if was_interrupted() and not isinstance(error, InterruptedTrainingError):
+            _leave_interrupted()
+        text, code = _explain(error)
         say(text)
         _leave(code)
     if code == INTERRUPTED:
-        say("interrupted")
+        _leave_interrupted()
     _leave(code or 0)
+
+
+def _leave_interrupted() -> NoReturn:
+    """Exit after a signal."""
+    text, code = describe_interrupt()
+    with suppress(OSError):  # of a terminal that was closed
+        say(text)
+    _leave(code)
 
 
 def _leave(code: int) -> NoReturn:

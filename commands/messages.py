@@ -12,15 +12,20 @@ from typing import Any
 
 from attngeo.bounds.names import printable
 from attngeo.errors import AttnGeoError, UnexpectedError, shorten
+from attngeo.tables.files import SIGNALS
 
 # Set this variable to see the traceback of an unexpected error.
 TRACEBACK = "ATTNGEO_TRACEBACK"
+# The exit code of Ctrl-C. That of another signal is as much above it as its number.
+INTERRUPTED = 130
+# Handlers that Python sets when it starts.
+DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 # Seconds until an interrupt that Python dropped is sent again, so that what dropped it has ended.
 AGAIN = 0.1
 
 # Option of the command that runs → its flag, for messages; --no-… if the user turned it off.
 FLAGS: dict[str, str] = {}
-_requests: list[int] = []
+_requests: list[signal.Signals] = []
 
 
 def say(text: str) -> None:
@@ -43,30 +48,38 @@ def describe_error(error: BaseException) -> str:
 def remember_interrupts() -> Iterator[None]:
     """Remember interrupts inside the block; after it, one ends the process at once, without a traceback.
 
-    If SIGINT is ignored or has another handler, that stays so.
+    A signal that is ignored, or has another handler, stays so.
     """
     _requests.clear()
-    ours = (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        and threading.current_thread() is threading.main_thread()
-    )
+    ours = []
+    if threading.current_thread() is threading.main_thread():
+        ours = [number for number in SIGNALS if signal.getsignal(number) in DEFAULTS]
+    for number in ours:
+        signal.signal(number, _record)
     if ours:
-        signal.signal(signal.SIGINT, _record)
         sys.unraisablehook = _repeat_interrupt
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def was_interrupted() -> bool:
-    """Whether the user asked for an interrupt."""
+    """Whether the user or the system asked for an interrupt."""
     return bool(_requests)
 
 
+def describe_interrupt() -> tuple[str, int]:
+    """The line for an interrupt, and its exit code: 128 and the number of the first signal."""
+    number = _requests[0] if _requests else signal.SIGINT
+    if number == signal.SIGINT:
+        return "interrupted", INTERRUPTED
+    return f"interrupted by {number.name}", INTERRUPTED - signal.SIGINT + number
+
+
 def _record(number: int, _: Any) -> None:
-    _requests.append(number)
+    _requests.append(signal.Signals(number))
     raise KeyboardInterrupt
 
 
@@ -85,9 +98,9 @@ def _repeat_interrupt(event: sys.UnraisableHookArgs) -> None:
 
 
 def _interrupt_main() -> None:
-    if signal.getsignal(signal.SIGINT) is not _record:  # the command has ended
+    if not _requests or signal.getsignal(_requests[-1]) is not _record:  # the command has ended
         return
     if hasattr(signal, "pthread_kill") and (main := threading.main_thread().ident) is not None:
-        signal.pthread_kill(main, signal.SIGINT)  # also wakes it
+        signal.pthread_kill(main, _requests[-1])  # also wakes it
     else:
-        _thread.interrupt_main()
+        _thread.interrupt_main(_requests[-1])

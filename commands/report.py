@@ -70,6 +70,8 @@ def report(
 
     from attngeo.reporting.report import build_report
 
+    if output is None and recipe.stem in (".", ".."):
+        raise UsageError(f"the folder of {recipe} would be {recipe.stem}; name one by -o")
     folder = output or Path(recipe.stem)
     with Bar(str(folder), verbosity) as progress:
         finished = build_report(recipe, folder, hub=hub, study=study, progress=progress)

@@ -91,7 +91,8 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="torch.distributed.checkpoint", suffixes=(".distcp",),
-        advice="convert it with python -P -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt",
+        advice="convert it, from a source that you trust, with python -P -m torch.distributed.checkpoint.format_utils "
+        "dcp_to_torch FOLDER FILE.pt",
     ),
 )  # fmt: skip
 
@@ -100,12 +101,13 @@ FORMATS: tuple[Format, ...] = (
 OTHER_FOLDERS = (
     (
         "torch.distributed.checkpoint", ("*.distcp", "*/*.distcp"),
-        "convert it with python -P -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt, and give "
-        "the file with $config",
+        "convert it, from a source that you trust, with python -P -m torch.distributed.checkpoint.format_utils "
+        "dcp_to_torch FOLDER FILE.pt, and give the file with $config",
     ),
     (
         "DeepSpeed", ("mp_rank_*.pt", "*/mp_rank_*.pt"),
-        "convert it with zero_to_fp32.py, which is in the folder, and give the file with $config",
+        "convert it, from a source that you trust, with zero_to_fp32.py, which is in the folder, and give the "
+        "file with $config",
     ),
     (
         "Megatron", ("mp_rank_*/*.pt", "*/mp_rank_*/*.pt"),

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from attngeo.errors import (
     CorruptCheckpointError,
     ModelNotFoundError,
     NetworkError,
+    OutputError,
     UnsupportedModelError,
     UsageError,
     about,
@@ -50,6 +52,8 @@ from attngeo.errors import (
 
 # The statuses of a server that does not give access.
 REFUSALS = (401, 403)
+# The errors of a system for a cache that is full, or that others own.
+NOT_WRITABLE = (ENOSPC, EDQUOT, EROFS, EACCES, EPERM)
 # What huggingface_hub raises for an answer of another form than the Hub's, or a commit that leads out of the cache.
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
@@ -294,6 +298,11 @@ class Repository:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in REFUSALS:
             return AccessError(f"{constants.ENDPOINT} refuses access ({status}); check HF_TOKEN")
+        if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
+            return OutputError(
+                f"the cache of the Hub in {constants.HF_HUB_CACHE} cannot be written ({error.strerror}); make room, or "
+                "name another folder in HF_HOME"
+            )
         return NetworkError(f"download from {constants.ENDPOINT} failed ({first_line(error)}); try again")
 
     @contextmanager

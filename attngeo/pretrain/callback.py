@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from itertools import count
 from pathlib import Path
@@ -13,6 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.integrations import get_reporting_integration_callbacks  # type: ignore[attr-defined]
 
 from attngeo.checkpoints.adapted_module import open_module
+from attngeo.checkpoints.store import TensorStore
 from attngeo.errors import TrainingError, UnsupportedModelError, UsageError, first_line
 from attngeo.layouts.layout import AttentionSite
 from attngeo.pretrain.curves import geometry_columns
@@ -21,12 +23,14 @@ from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import projections
 from attngeo.scores.score import INTEGERS
 from attngeo.scores.summary import spread_of, statistics
-from attngeo.scores.weights import require_fit, select, sites_of
+from attngeo.scores.weights import select, sites_of
 from attngeo.tables import write as tables
 from attngeo.tables.read import read_parquet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+log = logging.getLogger(__name__)
 
 FILE = "geometry.parquet"
 # The columns that are no scores.
@@ -44,7 +48,9 @@ class AttentionGeometryCallback(TrainerCallback):
     `state.log_history` get the medians over layers, `symmetry_median`, and over heads, `heads_symmetry_median`, of
     every score. A resumed run keeps the rows up to the step that it resumes from. If the same callback sees a further
     training from step 0, the rows of the one before stay in `geometry-1.parquet`. Works for every family that
-    `attngeo.score` reads, and raises the same errors, when training begins.
+    `attngeo.score` reads, and raises the same errors, when training begins. After that, nothing that happens here ends
+    the training: the scores of a step that cannot be scored are missing, the table is written at the next log if it
+    cannot be written now, and the reason is a warning in the log.
 
     Under DDP and FSDP all processes gather the weights, and the first one computes and writes.
 
@@ -66,6 +72,7 @@ class AttentionGeometryCallback(TrainerCallback):
         self._file = Path(file)
         self._stack = stack
         self._sites: list[AttentionSite] = []
+        self._reason = ""
         self._rows: list[dict[str, Any]] = []
         self._trackers: list[Any] = []
         # Of every score over whole layers, then over heads, at the last step that was scored.
@@ -95,7 +102,7 @@ class AttentionGeometryCallback(TrainerCallback):
                 f"{store.ref}: DeepSpeed ZeRO-3 has no whole weights to score during training; use FSDP, or score the "
                 "checkpoints that it saves"
             )
-        self._sites = select(sites_of(store)[0], self._stack, None, store.ref)
+        self._sites = self._find_sites(store)
         path = self._path(args)
         if self._rows and state.global_step == 0 and state.is_world_process_zero and path.is_file():
             names = (path.with_stem(f"{path.stem}-{number}") for number in count(1))
@@ -105,13 +112,24 @@ class AttentionGeometryCallback(TrainerCallback):
         if state.is_world_process_zero:
             self._join_trackers(args, state, control, model)
         if state.global_step == 0:
-            self._record(args, state, control, model, loss=math.nan)
+            scores = self._measure(model, is_first=state.is_world_process_zero)
+            self._record(args, state, control, model, scores, loss=math.nan)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Score the model, unless it is the log of an evaluation or of the end of training."""
         logs = kwargs.get("logs") or {}
-        if "loss" in logs and self._sites:
-            self._record(args, state, control, kwargs["model"], loss=float(logs["loss"]))
+        if "loss" not in logs or not self._sites:
+            return
+        model: PreTrainedModel = kwargs["model"]
+        try:
+            scores = self._measure(model, is_first=state.is_world_process_zero)
+        except Exception as error:
+            self._report(f"step {state.global_step} is not scored", error)
+            scores = [{"stack": site.stack, "layer": site.layer} for site in self._sites]
+        try:
+            self._record(args, state, control, model, scores, loss=float(logs["loss"]))
+        except Exception as error:
+            self._report(f"the scores of step {state.global_step} are not written", error)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -125,20 +143,34 @@ class AttentionGeometryCallback(TrainerCallback):
     def _path(self, args: TrainingArguments) -> Path:
         return Path(args.output_dir or ".") / self._file
 
+    def _report(self, what: str, error: Exception) -> None:
+        """Say what is missing, unless the reason is that of the last time."""
+        reason = first_line(error)
+        if reason != self._reason:
+            log.warning("%s: %s; the training goes on", what, reason, exc_info=log.isEnabledFor(logging.DEBUG))
+        self._reason = reason
+
+    def _find_sites(self, store: TensorStore) -> list[AttentionSite]:
+        return select(sites_of(store)[0], self._stack, None, store.ref)
+
     def _record(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel, loss: float
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: PreTrainedModel,
+        scores: list[dict[str, Any]],
+        *,
+        loss: float,
     ) -> None:
-        scores = self._measure(model, is_first=state.is_world_process_zero)
+        """Keep the rows of a step, tell the trackers their medians, and write the table."""
         if not state.is_world_process_zero:
             return
         columns = self._list_columns()
         for row in scores:
             values = {"step": state.global_step, "loss": loss} | row
             self._rows.append({name: values[name] for name in columns if name in values})
-        path = self._path(args)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tables.write_table(self.frame, path)
-        spread = spread_of(pd.DataFrame(scores))
+        spread = spread_of(pd.DataFrame(scores, columns=list(columns)))
         self.medians = {f"{self.PREFIX}{name}": spread[name] for name in statistics(["median"])}
         for tracker in self._trackers:
             tracker.on_log(args, state, control, model=model, logs=dict(self.medians))
@@ -146,6 +178,9 @@ class AttentionGeometryCallback(TrainerCallback):
         if newest.get("step") == state.global_step:
             # A Trainer saves its history as JSON, which has no NaN.
             newest |= {name: median for name, median in self.medians.items() if not math.isnan(median)}
+        path = self._path(args)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tables.write_table(self.frame, path)
 
     def _list_columns(self) -> tuple[str, ...]:
         return geometry_columns()
@@ -153,7 +188,8 @@ class AttentionGeometryCallback(TrainerCallback):
     def _measure(self, model: PreTrainedModel, *, is_first: bool) -> list[dict[str, Any]]:
         """The rows of this step; only those of the first process are used."""
         store = open_module(model, on_device=True)
-        require_fit(store, self._sites)
+        # Again at each step: a training may change the shapes of weights, as some that prune heads do.
+        self._sites = self._find_sites(store)
         gathered = [store.read_all(site.reads) for site in self._sites]  # all processes take part
         if not is_first:
             return []

@@ -97,7 +97,7 @@ def run(
         TrainingError: the loss is not a number, or a file of the run cannot be read.
         OutputError: a file cannot be written, or `folder` holds another run.
         FolderInUseError: another process trains in `folder`.
-        InterruptedTrainingError: Ctrl-C or SIGTERM; a checkpoint is saved first.
+        InterruptedTrainingError: Ctrl-C, SIGTERM or SIGHUP; a checkpoint is saved first.
     """
     folder = Path(folder)
     progress = progress or ignore_progress
@@ -240,7 +240,7 @@ def _train(
     checkpoint: Path | None,
     progress: ProgressCallback,
 ) -> Run:
-    geometry = AttentionGeometryCallback()
+    geometry = _RunGeometry()
     if checkpoint is not None and not (folder / GEOMETRY).is_file():
         raise TrainingError(f"{folder} cannot be resumed: {GEOMETRY} is missing; start the run again in another folder")
     arguments.max_steps = task.steps
@@ -356,6 +356,13 @@ def _check_room(folder: Path, task: TrainingTask) -> None:
             f"{folder}: checkpoints and model need {needed / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free; make room or "
             "choose another disk with -o"
         )
+
+
+class _RunGeometry(AttentionGeometryCallback):
+    """Ends a run whose scores are missing: it is resumed from its last checkpoint, and has them all at the end."""
+
+    def _report(self, what: str, error: Exception) -> None:  # noqa: ARG002
+        raise error
 
 
 @dataclass(eq=False)

@@ -105,10 +105,23 @@ def describe_files(text: str, base: Path) -> str:
         path = next((parent for parent in (path, *path.parents) if parent.is_file()), path)
         files: list[Path] = []
         if text and path.is_dir():
-            for folder, _, names in os.walk(path, followlinks=True):
-                files += [Path(folder, name) for name in names]
+            files = _list_files(path)
         elif path.is_file():
             files = [path, *(file for file in path.parent.iterdir() if file.name.endswith(CHECKPOINT))]
         return " ".join(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in sorted(files))
     except (OSError, ValueError, AttnGeoError):  # no path
         return ""
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """The files in a folder and those inside it. Each folder is read once, also if links in it lead back to it."""
+    files: list[Path] = []
+    known: set[tuple[int, int]] = set()
+    for place, inner, names in os.walk(folder, followlinks=True):
+        status = os.stat(place)  # noqa: PTH116 - as fast as the walk
+        if (status.st_dev, status.st_ino) in known:
+            inner.clear()
+            continue
+        known.add((status.st_dev, status.st_ino))
+        files += [Path(place, name) for name in names]
+    return files

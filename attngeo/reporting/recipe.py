@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
@@ -16,8 +17,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, field_validator
 
-from attngeo.bounds.names import list_names
-from attngeo.bounds.small_files import read_small_bytes
+from attngeo.bounds.names import list_names, printable
+from attngeo.bounds.small_files import MEBIBYTE, read_small_bytes
 from attngeo.choices import advise, one_of
 from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
@@ -29,6 +30,14 @@ from attngeo.scores.conditions import Condition
 from attngeo.scores.spec import SCORES
 from attngeo.tables.read import explain_unknown_column
 
+# Several hundred times the longest recipe that is known. Each key takes a kilobyte of memory.
+MOST_BYTES = MEBIBYTE
+# Parts of a dotted name; no key of a recipe has more than four. The time and the memory that tomllib takes grow with
+# the square of their number.
+MOST_PARTS = 32
+_PART = rb"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+# A longer name. No part begins in the middle of another one, so that each byte is read a few times only.
+LONG_NAME = re.compile(rb"(?<![\w\\-])" + _PART + rb"(?:[ \t]*+\.[ \t]*+" + _PART + rb"){%d}" % MOST_PARTS)
 RecipeLocation = tuple[str | int, ...]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$")]
 
@@ -204,18 +213,30 @@ def read_recipe(path: str | Path) -> RecipeFile:
     commands = [str(request.get("command")) for request in requests if isinstance(request, Mapping)]
     recipe_class = make_recipe_class({*ALWAYS_KNOWN, *commands})
     try:
-        recipe = recipe_class.model_validate(fields)
-        problems = _find_contradictions(recipe)
-    except ValidationError as error:
-        problems = iter([_describe_problem(error, recipe_class)])
-    for location, problem in problems:
-        raise UsageError(f"{path}: {name_location(location, fields)}: {problem}")
+        recipe, problems = _validate(fields, recipe_class)
+        for location, problem in problems:
+            raise UsageError(f"{path}: {name_location(location, fields)}: {problem}")
+    except (ValueError, RecursionError) as error:  # a number, or a nesting, that is too large to be shown
+        raise UsageError(f"{path}: a value is no part of a recipe ({first_line(error)})") from None
     return RecipeFile(path, recipe, hashlib.sha256(content).hexdigest())
+
+
+def _validate(
+    fields: Mapping[str, object], recipe_class: type[Recipe]
+) -> tuple[Recipe, Iterator[tuple[RecipeLocation, str]]]:
+    """The recipe, and what is wrong in it. Of one that is wrong in itself, an empty one."""
+    try:
+        recipe = recipe_class.model_validate(fields)
+    except ValidationError as error:
+        return Recipe(title="invalid"), iter([_describe_problem(error, recipe_class)])
+    return recipe, _find_contradictions(recipe)
 
 
 def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
     try:
-        content = read_small_bytes(path)
+        content = read_small_bytes(path, MOST_BYTES)
+        if LONG_NAME.search(content):
+            raise ValueError(f"a name has more than {MOST_PARTS} parts")
         return content, tomllib.loads(content.decode())
     except IsADirectoryError:
         raise UsageError(f"{path} is a folder, expected a .toml file") from None
@@ -242,18 +263,23 @@ def name_location(location: RecipeLocation, fields: Mapping[str, Any]) -> str:
             table = {}
         label = (table.get("name") or table.get("title")) if isinstance(table, Mapping) else None
         if not isinstance(part, int):
-            text += f".{part:.60}"
+            text += f".{printable(part):.60}"
         else:
-            text += f' "{label:.60}"' if isinstance(label, str) else f"[{part + 1}]"
+            text += f' "{printable(label):.60}"' if isinstance(label, str) else f"[{part + 1}]"
     return text.lstrip(".") or "recipe"
 
 
 def _find_contradictions(recipe: Recipe) -> Iterator[tuple[RecipeLocation, str]]:
     """Problems that only show when parts are put together: where each is, and what is wrong."""
-    names = [request.name for request in recipe.results]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            yield ("results", i, "name"), f"{name!r} is used twice, expected different names"
+    names: set[str] = set()
+    for i, request in enumerate(recipe.results):
+        name = request.name.casefold()  # some systems take two files for one if their names differ in case alone
+        if name in names:
+            yield (
+                ("results", i, "name"),
+                f"{request.name!r} is used twice, expected names that differ, not in case alone",
+            )
+        names.add(name)
     for i, section in enumerate(recipe.section):
         for j, figure in enumerate(section.figures):
             yield from _check_figure(recipe, ("section", i, "figures", j), figure)

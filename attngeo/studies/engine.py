@@ -35,8 +35,8 @@ def run_study(
     session: its `study` says in how many processes, or on which cluster, runs are done; its `progress` is called as a
     run proceeds, and for runs in other processes when one ends. names: of each setting, for people; by default the
     settings are names. on_outcome: called in this process with each outcome as it arrives, in any order. saves: whether
-    a run saves its state and ends at Ctrl-C: then Ctrl-C and SIGTERM reach the runs in other processes of this machine,
-    no further run begins, and the outcomes are waited for. A second one ends all processes.
+    a run saves its state and ends at Ctrl-C: then Ctrl-C, SIGTERM and SIGHUP reach the runs in other processes of this
+    machine, no further run begins, and the outcomes are waited for. A second one ends all processes.
 
     A run that fails does not stop the others, unless `fail_fast`: then the runs that are not finished end at once, and
     are missing from the list. The same happens if `on_outcome` or `progress` raises, or on Ctrl-C, also if a training

@@ -31,11 +31,11 @@ STOPPING = "stopping after this step; press Ctrl-C again to stop now"
 
 @contextlib.contextmanager
 def catch_signals(handle: Callable[[], bool]) -> Iterator[None]:
-    """Call `handle` at the first Ctrl-C or SIGTERM inside the block. Only the main thread can; another changes nothing.
+    """Call `handle` at the first of `SIGNALS` inside the block. Only the main thread can; another changes nothing.
 
     A second signal, and one for which `handle` returns False, goes to the handler that was there before, or raises
     KeyboardInterrupt if there was none. A process of a study ignores a second Ctrl-C: the process that started it
-    passes the signal on, and ends it if there is another.
+    passes the signal on, and ends it if there is another. Other signals that are ignored stay so, as SIGHUP by nohup.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -52,9 +52,13 @@ def catch_signals(handle: Callable[[], bool]) -> Iterator[None]:
             handler(number, frame)
         raise KeyboardInterrupt
 
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
+    before: dict[int, Any] = {
+        number: signal.getsignal(number)
+        for number in SIGNALS
+        if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
-        for number in SIGNALS:
+        for number in before:
             signal.signal(number, on_signal)
         yield
     finally:
@@ -117,6 +121,12 @@ def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
     from joblib.externals.loky.backend import resource_tracker as loky_tracker
     from joblib.parallel import LokyBackend, Parallel, delayed, parallel_config
 
+    def start_trackers() -> None:
+        """Start the processes that remove what is left, before a terminal that is closed could end them."""
+        with _block_signal("SIGHUP"):
+            loky_tracker.ensure_running()
+            resource_tracker.ensure_running()
+
     class SafeBackend(LokyBackend):  # type: ignore[misc]
         """Starts processes that look for no modules in the working folder."""
 
@@ -125,17 +135,16 @@ def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
 
         def submit(self, *arguments: Any, **more: Any) -> Any:
             """Start processes that Ctrl-C does not reach before `prepare_process`, which would break all of them."""
-            # Their start would end the block.
-            loky_tracker.ensure_running()
-            resource_tracker.ensure_running()
-            with _block_interrupts():
+            start_trackers()  # their start would end the block
+            with _block_signal("SIGINT"):
                 return super().submit(*arguments, **more)
 
     # joblib gives each process an equal share of the cores, unless OMP_NUM_THREADS says how many threads it has. With
     # one process only, it would start none.
-    backend = SafeBackend(initializer=prepare_process)
+    backend = SafeBackend(initializer=prepare_process, initargs=(os.getpid(),))
     with start_safely(), parallel_config(backend), warnings.catch_warnings():
         warnings.filterwarnings("ignore", JOBLIB_WARNINGS, UserWarning)
+        start_trackers()
         parallel = Parallel(
             n_jobs=max(jobs, 2), return_as="generator_unordered", batch_size=1, pre_dispatch=jobs, max_nbytes=None
         )
@@ -144,21 +153,24 @@ def _run_pool(calls: Iterator[tuple[Any, ...]], jobs: int) -> Outcomes:
 
 
 @contextlib.contextmanager
-def _block_interrupts() -> Iterator[None]:
-    """SIGINT waits until the end of the block; a process that is started in it goes on to block it."""
+def _block_signal(name: str) -> Iterator[None]:
+    """A signal waits until the end of the block; a process that is started in it goes on to block it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.Signals[name]})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
-def prepare_process() -> None:
-    """Make a new process silent, let it end with the one that started it, and leave Ctrl-C to that."""
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+def prepare_process(parent: int) -> None:
+    """Make a new process silent, let it end with the one that started it, and leave Ctrl-C to that.
+
+    parent: the number of that process, which may have ended before this one asks who its parent is.
+    """
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -172,6 +172,8 @@ class ResultRecord:
                 _write_file(path, rows, about)
         except Exception as error:
             self.is_broken = True
+            with suppress(OSError):  # it is not there, or holds parts
+                self.folder.rmdir()
             log.warning("results are not kept: %s; set ATTNGEO_CACHE to another folder", first_line(error))
 
 

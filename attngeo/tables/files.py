@@ -15,8 +15,9 @@ from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import FolderInUseError, OutputError
 from attngeo.progress import is_first_process
 
-# The signals that interrupt a command.
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# The signals that interrupt a command: Ctrl-C, a request of the system, and a terminal that was closed, where there are
+# such.
+SIGNALS = [signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__]
 # A file whose lock the system releases when its process ends, however it ends.
 LOCK = ".lock"
 # The number of that process: in a file of its own, because whoever tries to take a lock empties its file.

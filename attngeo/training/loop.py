@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from attngeo.devices import explain_memory, pick_device
-from attngeo.errors import InterruptedTrainingError, TrainingError, first_line
+from attngeo.errors import InterruptedTrainingError, OutputError, TrainingError, first_line
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.files import atomic_write
 from attngeo.training import TrainingOptions
+
+log = logging.getLogger(__name__)
 
 # The state of an unfinished training, in its folder.
 FILE = "training.pt"
@@ -142,7 +145,8 @@ def train(
         options: of the loop.
         validation: data whose mean loss is measured after each epoch.
         folder: for the state of an unfinished training. It is saved after epochs, at most 2% of the time, and a
-            training that finds it resumes: it ends with the same numbers as one that was not interrupted.
+            training that finds it resumes: it ends with the same numbers as one that was not interrupted. A state that
+            cannot be saved, as on a full disk, is a warning in the log, and no further one is saved.
         identity: names data and model. The state of another training is refused.
         progress: called after each epoch.
 
@@ -169,7 +173,7 @@ def train(
                 progress(Progress("fit", text, training.epoch, options.epochs, "steps"))
         return training.finish()
     except KeyboardInterrupt:
-        if folder is None:
+        if training.folder is None:
             raise
         raise InterruptedTrainingError(
             f"interrupted in epoch {min(training.epoch + 1, options.epochs)} of {options.epochs}",
@@ -290,8 +294,12 @@ class _Training:
             "train": self.train_losses,
             "validation": self.validation_losses,
         }
-        with atomic_write(self.folder / FILE) as path, path.open("wb") as file:
-            torch.save(state, file)
+        try:
+            with atomic_write(self.folder / FILE) as path, path.open("wb") as file:
+                torch.save(state, file)
+        except (OutputError, RuntimeError) as error:  # torch's own, if the disk is full
+            log.warning("%s: the state of the training is not kept: %s", self.folder, first_line(error))
+            self.folder = None
         end = time.monotonic()
         self.next_save = end + PAUSE_RATIO * (end - start)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -40,6 +41,7 @@ from attngeo.errors import (
     ModelUnavailableError,
     NetworkError,
     NotEnoughMemoryError,
+    OutputError,
     UnsupportedModelError,
 )
 from attngeo.verification import loading
@@ -327,6 +329,21 @@ def test_a_file_is_verified_by_the_next_run_if_the_first_one_was_killed(
     refused = attngeo("score", "org/name", "--download", **online)
     assert_one_line(refused, 3, ["org/name: ", "model.safetensors is damaged"])
     assert not list((tmp_path / "home").rglob("*.unverified"))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_a_cache_that_cannot_be_written_is_named(
+    number: int, hub: Hub, connected: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk. It is no fault of the connection, and trying again does not help."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", fail)
+    done = connected("score", "org/name", "--download")
+    assert_fails(done, OutputError.exit_code, tmp_path / "home/hub", os.strerror(number), "HF_HOME")
 
 
 def test_a_file_whose_check_is_interrupted_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

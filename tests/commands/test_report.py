@@ -84,3 +84,12 @@ def test_bad_input_is_one_line(inside: Run, tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (code, "")
         assert fact in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["..toml", "...toml"])
+def test_no_report_is_written_over_the_working_folder_or_outside(name: str, inside: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "working"
+    folder.mkdir()
+    (folder / name).write_text(CHECKED)
+    assert_fails(inside("report", name, cwd=folder), UsageError.exit_code, name, "-o")
+    assert [path.name for path in tmp_path.rglob("*")] == ["working", name]

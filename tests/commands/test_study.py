@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 from conftest import Command
 from support.checkpoints import weights, write_single
@@ -129,6 +131,30 @@ def test_ctrl_c_says_what_is_finished_and_leaves_no_file(tmp_path: Path) -> None
     assert_states(last, "interrupted")
     assert "Traceback" not in stderr
     assert [path.read_text() for path in output.parent.iterdir()] == ["old"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("group", [False, True], ids=["to the process", "to its group"])
+def test_the_end_that_the_system_asks_for_is_one_line(name: str, group: bool, tmp_path: Path) -> None:
+    """Also where it reaches the processes that clear up, as that of a terminal that is closed."""
+    number = signal.Signals[name]
+    command = [Path(sys.executable).with_name("attngeo"), "score", "-q", *["demo:minilm"] * 2000, "--jobs", "2"]
+    process = subprocess.Popen(
+        [*command, "-o", tmp_path / "t.csv"], env=os.environ | {"ATTNGEO_CACHE": str(tmp_path / "cache")},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    while not list(tmp_path.glob("cache/scores/*.parquet")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    children = psutil.Process(process.pid).children(recursive=True)
+    (os.killpg if group else os.kill)(process.pid, number)
+    stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stdout) == (128 + number, "")
+    assert_states(stderr.splitlines()[-1], "interrupted", name)
+    assert all(line.startswith("attngeo: ") for line in stderr.splitlines()), stderr
+    assert psutil.wait_procs(children, timeout=30)[1] == []
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
 @pytest.mark.slow

@@ -435,3 +435,12 @@ def test_rows_with_unseen_values_or_other_columns(inside: Command, model: Path, 
     assert found[0] != found[1]  # by default, it is a category
     (tmp_path / "new.csv").write_text("size\ns\n")
     assert_fails(inside(*predict), TableError, "'mass'", "size, mass")
+
+
+@pytest.mark.parametrize("action", ["predict", "impute"])
+def test_a_column_that_holds_lists_is_no_missing_column(
+    action: str, inside: Command, model: Path, tmp_path: Path
+) -> None:
+    pd.DataFrame({"size": ["s"], "mass": [[0.5]]}).to_parquet(tmp_path / "new.parquet")
+    refused = inside("tabular", action, model, tmp_path / "new.parquet")
+    assert_fails(refused, TableError, tmp_path / "new.parquet", "'mass'", "lists")

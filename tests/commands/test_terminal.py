@@ -28,6 +28,8 @@ import attngeo as attngeo_package
 from attngeo.checkpoints.suggestions import hub_models
 from attngeo.choices import PANELS, RUNNING
 from attngeo.errors import AttnGeoError, ModelNotFoundError, NetworkError, UsageError
+from attngeo.studies.processes import catch_signals
+from attngeo.tables import write
 
 NAMES = [name for name in COMMANDS if name not in ("efa", "tabular")]
 # The options that change no result.
@@ -390,6 +392,49 @@ def test_an_interrupt_that_a_library_swallows_or_turns_into_another_error_ends_i
     monkeypatch.setattr(scoring, "score_model", swallow if swallowed else convert)
     done = inside("score", "demo:encoder")
     assert_fails(done, INTERRUPTED, "interrupted")
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_the_end_that_the_system_asks_for_leaves_no_unfinished_file(
+    name: str, inside: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As Ctrl-C, but for the exit code."""
+    number = signal.Signals[name]
+
+    def end_while_it_writes(*_: Any, **__: Any) -> str:
+        signal.raise_signal(number)
+        return "rows"
+
+    monkeypatch.setitem(write.WRITERS, ".json", end_while_it_writes)
+    output = tmp_path / "rows.json"
+    output.write_text("old")
+    done = inside("score", "demo:encoder", "-o", output)
+    assert_fails(done, 128 + number, "interrupted", name)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
+def test_a_signal_that_is_ignored_stays_so(inside: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As SIGHUP under nohup."""
+    from attngeo.scores import score as scoring
+
+    real = scoring.score_model
+    requests: list[bool] = []
+
+    def hang_up(*arguments: Any, **options: Any) -> Any:
+        with catch_signals(lambda: not requests.append(True)):
+            signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(scoring, "score_model", hang_up)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        done = inside("score", "demo:encoder")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (done.returncode, requests) == (0, [])
 
 
 class Removed:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from support.messages import assert_states
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from attngeo.errors import UnsupportedModelError, UsageError
@@ -62,6 +63,25 @@ def test_training_is_the_same_with_and_without_it(built: Callable[[str], Any], t
     )
     for a, b in zip(with_it.model.parameters(), without.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+class Spoil(TrainerCallback):
+    """Makes a weight no number after an update."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        with torch.no_grad():
+            next(kwargs["model"].parameters()).fill_(torch.nan)
+
+
+def test_a_loss_that_is_no_number_ends_no_training(
+    built: Callable[[str], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    callback = GradientCallback(BATCHES, "clm")
+    trainer = train(built("bert-decoder"), tmp_path, Spoil(), callback, max_steps=1, logging_steps=1)
+    assert trainer.state.global_step == 1
+    last = callback.frame[callback.frame["step"] == 1]
+    assert last["symmetry"].isna().tolist() == [True] * 2
+    assert_states(caplog.text, "step 1", "nan")
 
 
 def test_what_it_cannot_measure_is_refused_when_training_begins(built: Callable[[str], Any], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from support.messages import assert_states
 from support.toy_score import add_toy_score
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.integrations import integration_utils
@@ -25,9 +26,7 @@ from attngeo.scores.spec import score_names
 Build = Callable[[str], Any]
 
 
-def train(
-    model: Any, folder: Path, *callbacks: AttentionGeometryCallback, resume: Path | None = None, **given: Any
-) -> Trainer:
+def train(model: Any, folder: Path, *callbacks: TrainerCallback, resume: Path | None = None, **given: Any) -> Trainer:
     ids = torch.randint(10, 60, (32, 8), generator=torch.Generator().manual_seed(0))
     fields = {"max_steps": 4, "logging_steps": 2, "report_to": "none", "save_strategy": "no", "disable_tqdm": True,
               "use_cpu": True, "learning_rate": 1e-2, "dataloader_pin_memory": False}  # fmt: skip
@@ -150,6 +149,73 @@ def test_a_model_without_attention_is_refused_when_training_begins(tmp_path: Pat
     arguments = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
     with pytest.raises(UnsupportedModelError):
         AttentionGeometryCallback().on_train_begin(arguments, None, None, model=model)  # type: ignore[arg-type]
+
+
+class Change(TrainerCallback):
+    """Changes the model, or the folder of the training, after an update."""
+
+    def __init__(self, change: Callable[[Any, Path], object]) -> None:
+        self._change = change
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        self._change(kwargs["model"].bert.encoder.layer[0].attention.self, Path(args.output_dir))
+
+
+def resize(attention: Any, factor: float) -> None:
+    """Give queries and keys other sizes than the configuration says."""
+    width = attention.query.in_features
+    for name in ("query", "key"):
+        setattr(attention, name, torch.nn.Linear(width, int(factor * width)))
+
+
+def remove_weights(attention: Any, _: Path) -> None:
+    attention.query = torch.nn.Identity()
+
+
+CHANGES: dict[str, Callable[[Any, Path], object]] = {
+    "more heads": lambda attention, _: resize(attention, 2),
+    "fewer heads": lambda attention, _: resize(attention, 0.5),
+    "a weight that is gone": remove_weights,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_step_that_cannot_be_scored_has_no_scores_and_ends_no_training(
+    change: str, built: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its rows say so. With more heads, the weights of the first ones would be scored as if they were all."""
+    callback = AttentionGeometryCallback()
+    trainer = train(built("bert"), tmp_path, Change(CHANGES[change]), callback, max_steps=1, logging_steps=1)
+    assert trainer.state.global_step == 1
+    frame = pd.read_parquet(tmp_path / "geometry.parquet")
+    assert frame[frame["step"] == 0]["symmetry"].notna().all()
+    last = frame[frame["step"] == 1]
+    assert last["layer"].tolist() == [0, 1]
+    assert last[[*score_names(), "head"]].isna().all(axis=None)
+    assert last["loss"].notna().all()
+    assert_states(caplog.text, "step 1", "query")
+
+
+def test_a_table_that_cannot_be_written_ends_no_training(
+    built: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a full disk. The reason is told once, and the next table has all rows."""
+    path = tmp_path / "geometry.parquet"
+    callback = AttentionGeometryCallback()
+
+    def block(*_: object) -> None:
+        if len(callback.frame["step"].unique()) == 1:
+            path.unlink(missing_ok=True)
+            path.mkdir(exist_ok=True)
+        elif len(callback.frame["step"].unique()) == 3:
+            path.rmdir()
+
+    trainer = train(built("bert"), tmp_path, Change(block), callback, logging_steps=1)
+    assert trainer.state.global_step == 4
+    assert pd.read_parquet(path)["step"].unique().tolist() == [0, 1, 2, 3, 4]
+    assert all("symmetry_median" in entry for entry in trainer.state.log_history if "loss" in entry)
+    assert_states(caplog.text, path)
+    assert len(caplog.records) == 1
 
 
 def test_a_score_that_is_added_to_the_table_is_a_column(

@@ -11,6 +11,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from support.limits import at_most
+from support.messages import refuses
 
 from attngeo.errors import AttnGeoError, DataUnavailableError, UsageError
 from attngeo.figures.kinds import PlotOptions
@@ -136,6 +138,53 @@ def test_the_starter_is_a_recipe(tmp_path: Path) -> None:
     assert len(read_recipe(path).recipe.section) == 2
     comments = " ".join(line for line in path.read_text().splitlines() if line.startswith("#"))
     assert [name for name in QUESTIONS if not re.search(rf"[ ,]{name}[ ,]", comments)] == []
+
+
+PARTS = "a." * 4000 + "a"
+PLAIN = 'title = "t"\n[[results]]\nname = "a"\ncommand = "score"\nmodels = ["demo:encoder"]\n'
+# Each would take seconds or gigabytes, or end in an error of Python's.
+HOSTILE = {
+    "a long name": (f"{PARTS} = 1", "32 parts"),
+    "a long name of a table": (f"[{PARTS}]\n" + "".join(f"k{number} = 1\n" for number in range(4000)), "32 parts"),
+    "a long name in a table": (f"x = {{ {PARTS} = 1 }}", "32 parts"),
+    "a long name in quotes": (r'"\"a\"" . ' * 4000 + "'a' = 1", "32 parts"),
+    "names in names": ("x = " + f"{{ {PARTS[:59]} = " * 150 + "1" + " }" * 150, "a value"),
+    "too many keys": ("".join(f"k{number} = 1\n" for number in range(100_000)), "1,048,576"),
+    "a number of many digits": (f"title = 0x{'f' * 5000}", "a value"),
+    "nested lists": (f"title = {'[' * 100_000}", "recursion"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_recipe_is_refused_before_it_takes_time_or_memory(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    text, fact = HOSTILE[name]
+    path.write_text(text)
+    with at_most(100), refuses(UsageError, path, fact):
+        read_recipe(path)
+
+
+def test_a_recipe_may_have_names_of_some_parts_and_texts_with_many_dots(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text(PLAIN.replace("[[res", f'text = """\n1.2. {"One word. " * 99} {"." * 100}"""\n[[res'))
+    assert "1.2. One word." in read_recipe(path).recipe.text
+    path.write_text(f"{PLAIN}options.scores = ['stable_rank']\noptions.layers = '0'\n")
+    assert "layers" in read_recipe(path).recipe.results[0].options.given
+
+
+def test_control_characters_of_names_are_escapes_in_errors(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text(f'{PLAIN}[[section]]\ntitle = "\\u001b[2J"\n"\\u0007" = 1\n')
+    with refuses(UsageError, r'section "\x1b[2J".\x07'):
+        read_recipe(path)
+
+
+def test_names_of_results_differ_not_in_case_alone(tmp_path: Path) -> None:
+    """Some systems would take the files of their tables for one."""
+    path = tmp_path / "r.toml"
+    path.write_text(PLAIN + PLAIN.partition("\n")[2].replace('"a"', '"A"'))
+    with refuses(UsageError, "'A'"):
+        read_recipe(path)
 
 
 @pytest.mark.parametrize(

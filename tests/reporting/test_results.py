@@ -232,6 +232,14 @@ def test_the_files_that_a_part_depends_on(tmp_path: Path) -> None:
     )
 
 
+def test_links_that_lead_back_are_followed_once(tmp_path: Path) -> None:
+    """Two of them would be as many paths as 2 to the power of 40."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("a")
+    (tmp_path / "model/loop").symlink_to(tmp_path / "model")
+    assert describe_files("model", tmp_path).count("config.json") == 1
+
+
 def test_a_folder_that_cannot_keep_parts_fails_the_report_and_no_model(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/.parts").write_text("")

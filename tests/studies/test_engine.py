@@ -277,5 +277,39 @@ def test_no_process_outlives_a_study_that_is_killed(tmp_path: Path) -> None:
     process.communicate()
 
 
+PREPARE = """
+import sys
+import time
+from attngeo.studies.processes import prepare_process
+prepare_process(int(sys.argv[1]))
+time.sleep(60)
+"""
+
+
+def test_a_process_ends_if_the_one_that_started_it_has_ended_before_it_asks() -> None:
+    """Its parent is another one then."""
+    done = subprocess.run([sys.executable, "-c", PREPARE, "0"], timeout=50, check=False)
+    assert done.returncode == -signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_no_process_outlives_a_study_that_is_killed_when_it_starts_them(tmp_path: Path) -> None:
+    script = tmp_path / "study.py"
+    script.write_text(INTERRUPTED)
+    process = subprocess.Popen(
+        [sys.executable, script, tmp_path, "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}, start_new_session=True,
+    )  # fmt: skip
+    parent = psutil.Process(process.pid)
+    workers: list[psutil.Process] = []
+    while len(workers) < 2:
+        assert process.poll() is None, process.communicate()
+        workers = [child for child in parent.children() if "LokyProcess" in " ".join(child.cmdline())]
+        time.sleep(0.001)
+    process.kill()
+    assert psutil.wait_procs(workers, timeout=30)[1] == []
+    process.communicate()
+
+
 def test_nothing_to_do() -> None:
     assert run_study(square, [], Session(study=TWO), names=[]) == []

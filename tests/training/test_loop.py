@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
 import torch
-from support.messages import refuses
+from support.messages import assert_states, refuses
 from torch import Tensor, nn
 
 from attngeo.errors import InterruptedTrainingError, TrainingError, UsageError
@@ -269,6 +269,26 @@ def test_an_interrupt_without_a_folder_goes_to_the_caller() -> None:
     model.steps_left = 3
     with pytest.raises(KeyboardInterrupt):
         fit(model, epochs=5)
+
+
+def test_a_state_that_cannot_be_saved_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a full disk, torch raises an error of its own. Nothing is left, and an interrupt promises nothing."""
+
+    def fail(_: object, file: IO[bytes]) -> None:
+        file.write(b"a part")
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598")
+
+    monkeypatch.setattr(torch, "save", fail)
+    history = fit(Regression(), tmp_path, epochs=3)
+    assert len(history.train) == 3
+    assert list(tmp_path.iterdir()) == []
+    assert_states(caplog.text, tmp_path)
+    interrupted = Regression()
+    interrupted.steps_left = 10
+    with pytest.raises(KeyboardInterrupt):
+        fit(interrupted, tmp_path, epochs=3)
 
 
 def test_the_state_of_another_training_is_refused(tmp_path: Path) -> None:

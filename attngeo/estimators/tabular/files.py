@@ -263,7 +263,9 @@ def _read_like(model: TableModel, path: str, options: RowsOptions) -> pd.DataFra
     if options.unseen is not None:
         model.set_params(unseen=options.unseen)
     texts = [str(coding.name) for coding in model.coding_.columns if coding.is_of_texts]
-    return read_own_table(path, options.missing or model.missing_texts, texts)
+    # One that holds lists is no missing column.
+    known = list_sources(map(str, model.coding_.names), model.dates)
+    return read_own_table(path, options.missing or model.missing_texts, texts, named=known)
 
 
 def predict_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFrame:
