@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from attngeo.choices import Parts
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
-from attngeo.layouts.absent import find_absent_layers
+from attngeo.layouts.absent import find_absent_layers, find_idle_layers
 from attngeo.layouts.heads import HeadConfig, read_heads
 from attngeo.layouts.layout import LATENT_ROLES, LETTERS, AttentionSite, HeadNorm, LatentLayout, Layout, Sizes
 from attngeo.layouts.modules import Module, conditions_hold, survey_modules
@@ -126,14 +126,17 @@ def _drop_unneeded(tensors: dict[str, str], *, biases: bool, input_norms: bool) 
 
 
 def _list_candidates(
-    modules: Iterable[Module], names: Collection[str], *, with_outputs: bool
+    modules: Collection[Module], names: Collection[str], *, with_outputs: bool
 ) -> tuple[list[_Candidate], Reasons]:
     """The modules in the order of stack and layer, and those that are left out: name pattern → reason."""
     candidates: list[_Candidate] = []
     unread: Reasons = {}
+    idle = find_idle_layers(modules)
     for stack, members in group_by_stack(modules).items():
         for layer, module in number_layers(members):
             reason = _explain_unread(module, layer)
+            if not reason and module.name in idle:
+                reason = {module.template: idle[module.name]}
             if reason:
                 unread |= reason
                 continue
