@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 from attngeo.layouts.heads import fitting_fields
 from attngeo.layouts.modules import Module
-from attngeo.layouts.names import MOST_LAYERS, NUMBER, Reasons, join, name_layers
+from attngeo.layouts.names import MOST_LAYERS, NUMBER, Fields, Reasons, join, name_layers
 
 # Fields that state the number of layers; a prefix such as `decoder_` tells the stack.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers", "depth")
@@ -43,7 +43,8 @@ def find_absent_layers(modules: Iterable[Module], names: Iterable[str]) -> Reaso
 
 def find_idle_layers(modules: Collection[Module]) -> dict[str, str]:
     """The modules in layers after those that config.json counts: name → reason. transformers makes no such layers."""
-    counts = count_layers(modules)
+    counts = count_layers(modules, with_defaults=True)
+    stated = count_layers(modules)
     idle: dict[str, list[int]] = defaultdict(list)
     for module in modules:
         prefix, number = _split(module.name)
@@ -52,21 +53,22 @@ def find_idle_layers(modules: Collection[Module]) -> dict[str, str]:
     reasons = {}
     for module in modules:
         prefix, number = _split(module.name)
-        if prefix is not None and number in idle[prefix]:
-            count = counts[prefix]
-            verb = "runs" if len(set(idle[prefix])) == 1 else "run"
-            noun = "layer" if count == 1 else "layers"
-            reasons[module.name] = (
-                f"{name_layers(idle[prefix])} never {verb}: config.json states {count} {noun}, and transformers makes "
-                "no more"
-            )
+        if prefix is None or number not in idle[prefix]:
+            continue
+        count = counts[prefix]
+        verb = "runs" if len(set(idle[prefix])) == 1 else "run"
+        noun = "layer" if count == 1 else "layers"
+        made = f"config.json states {count} {noun}, and transformers makes no more"
+        if not stated[prefix]:
+            made = f"config.json states no number of layers, and transformers makes {count}"
+        reasons[module.name] = f"{name_layers(idle[prefix])} never {verb}: {made}"
     return reasons
 
 
-def count_layers(modules: Iterable[Module]) -> dict[str, int]:
+def count_layers(modules: Iterable[Module], *, with_defaults: bool = False) -> dict[str, int]:
     """The stacks of these modules, by what is in front of their layer numbers → the number of layers that is stated.
 
-    0 if the configuration states no number for the stack.
+    0 if the configuration states no number for the stack. with_defaults: then it is that of the model type.
     """
     stacks: dict[str, Module] = {}
     for module in modules:
@@ -79,7 +81,9 @@ def count_layers(modules: Iterable[Module]) -> dict[str, int]:
     counts = {}
     for prefix, module in stacks.items():
         has_own_section = _are_one_model(sharing[id(module.section)], module)
-        counts[prefix] = _count_stated(prefix, module, has_own_section=has_own_section)
+        counts[prefix] = _count_stated(prefix, module, module.section, has_own_section=has_own_section)
+        if with_defaults and not counts[prefix]:
+            counts[prefix] = _count_stated(prefix, module, module.family.defaults, has_own_section=has_own_section)
     return counts
 
 
@@ -102,17 +106,18 @@ def _split(name: str) -> tuple[str | None, int]:
     return name[: number.start()].rstrip("."), int(number[0])
 
 
-def _count_stated(prefix: str, module: Module, *, has_own_section: bool) -> int:
+def _count_stated(prefix: str, module: Module, section: Fields, *, has_own_section: bool) -> int:
     """The number of layers that the configuration states for the stack of a module; 0 if it states none.
 
-    prefix: what is in front of the numbers of its layers. has_own_section: whether a field without a prefix counts. A
-    number for stages, or of a section with several stacks, may be meant for others, or for all together.
+    prefix: what is in front of the numbers of its layers. section: of the configuration. has_own_section: whether a
+    field without a prefix counts. A number for stages, or of a section with several stacks, may be meant for others, or
+    for all together.
     """
     if not module.certain or module.family.shared is not None or not LAYER.search(prefix):
         return 0
     words = re.split(r"[._]", prefix.lower())
-    for field in fitting_fields(LAYERS, module.section, words):
-        stated = module.section[field]
+    for field in fitting_fields(LAYERS, section, words):
+        stated = section[field]
         if type(stated) is int and 0 < stated <= MOST_LAYERS and (has_own_section or field not in LAYERS):
             return stated - module.family.uncounted_layers
     return 0

@@ -74,7 +74,7 @@ def test_a_number_of_layers_that_is_none_changes_nothing(stated: object, tmp_pat
 def test_layers_after_those_that_are_counted_are_listed(
     stated: int, more: object, read: list[int], drafting: list[int], idle: str, tmp_path: Path
 ) -> None:
-    """transformers makes the layers that config.json counts; those that follow draft further tokens, or never run."""
+    """Layers after those that config.json counts draft further tokens, or never run: transformers makes no more."""
     fields = {"num_hidden_layers": stated, "num_nextn_predict_layers": more}
     frame = attngeo.score(write_single(tmp_path, weights(4), CONFIG | fields))
     assert frame["layer"].tolist() == read
@@ -116,8 +116,8 @@ VISION = "vision_tower.blocks.#.attn"
         ({"model_type": "gptj", "n_layer": 2}, ("h.#.attn",), {"decoder": 2}),
         ({"model_type": "gpt_neo", "attention_layers": ["global"], "num_layers": 2},
          ("transformer.h.#.attn.attention",), {"decoder": 2}),
-        ({"model_type": "llava", "text_config": {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4},
-          "vision_config": {"depth": 1, "num_heads": 4}},
+        ({"model_type": "llava", "vision_config": {"depth": 1, "num_heads": 4},
+          "text_config": {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4}},
          ("language_model.model.layers.#.self_attn", VISION), {"text": 2, "vision": 1}),
         # A number that may be meant for another stack, or for both together, says nothing.
         ({"model_type": "mystery", "num_hidden_layers": 2}, ("a.layers.#.self_attn", "b.layers.#.self_attn"),
