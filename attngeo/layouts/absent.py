@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
-from attngeo.layouts.heads import fitting_fields
+from attngeo.layouts.heads import fitting_fields, load_defaults
 from attngeo.layouts.modules import Module
 from attngeo.layouts.names import MOST_LAYERS, NUMBER, Fields, Reasons, join, name_layers
 
@@ -46,9 +46,16 @@ def find_idle_layers(modules: Collection[Module]) -> dict[str, str]:
     counts = count_layers(modules, with_defaults=True)
     stated = count_layers(modules)
     idle: dict[str, list[int]] = defaultdict(list)
+    firsts: dict[str, int] = {}
     for module in modules:
         prefix, number = _split(module.name)
-        if prefix is not None and 0 < counts[prefix] <= number:
+        if prefix is not None:
+            # The code of a type that transformers does not know may have something else in front of its layers.
+            first = 0 if module.model_type in load_defaults() else number
+            firsts[prefix] = min(first, firsts.get(prefix, number))
+    for module in modules:
+        prefix, number = _split(module.name)
+        if prefix is not None and 0 < counts[prefix] <= number - firsts[prefix]:
             idle[prefix].append(number)
     reasons = {}
     for module in modules:

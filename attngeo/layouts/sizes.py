@@ -270,6 +270,8 @@ def _check_assumption(stored: StoredModule, sizes: Sizes) -> None:
     names = {*defaults, USUAL_WIDTH}
     if not defaults or any(positive_integers(module.section.get(name)) for name in names):
         return
+    if sizes.head_dim in list_numbers(stored.fields, HEAD_DIM):  # so that the weights tell the number
+        return
     widths: list[int] = []
     for value in defaults.values():
         widths += positive_integers(value)
