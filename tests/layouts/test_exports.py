@@ -26,6 +26,13 @@ class Names(NamedTuple):
     key: str
     norm: str
 
+    def __str__(self) -> str:
+        return f"{self.query} {self.norm}".replace(".{}", "").replace(".weight", "")
+
+
+def show(value: object) -> str:
+    return getattr(value, "__name__", str(value))
+
 
 HUB = Names(
     *(f"model.layers.{{}}.{name}.weight" for name in ("self_attn.q_proj", "self_attn.k_proj", "input_layernorm"))
@@ -101,7 +108,7 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("model_type", "names", "turn"), KNOWN, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("model_type", "names", "turn"), KNOWN, ids=show)
 def test_pairs_are_those_of_the_program_that_named_the_tensors(
     model_type: str, names: Names, turn: Callable[[Tensor, Tensor], Tensor], tmp_path: Path
 ) -> None:
