@@ -25,6 +25,11 @@ PARAMETERS: dict[str, Role] = {
 }  # fmt: skip
 # PEFT's name of an adapter that has no other. A whole state_dict has it in the names of parameters.
 DEFAULT_ADAPTER = ".default"
+# What trainers put around modules, as parts of the names of all tensors inside; and one that they put in front.
+AROUND = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod")
+IN_FRONT = "module."
+# What holds the layers of a model in a checkpoint without the prefix of its class.
+HOLDERS = ("block", "blocks", "decoder", "encoder", "h", "layer", "layers")
 # The most parts of a name that are left out one after the other.
 MOST_PARTS = 50
 
@@ -35,7 +40,7 @@ def read_name(stored: str) -> tuple[str, Role] | None:
     >>> read_name("base_model.model.layers.0.q_proj.lora_A.weight")
     ('layers.0.q_proj.weight', 'A')
     """
-    path = stored.removeprefix(PREFIX)
+    path = strip_wrappers(stored).removeprefix(PREFIX)
     parameter = PARAMETER.fullmatch(path)
     if parameter is not None:
         module, ending = parameter.groups()
@@ -50,6 +55,31 @@ def read_name(stored: str) -> tuple[str, Role] | None:
     path = path.replace(f".modules_to_save{DEFAULT_ADAPTER}", "")
     role = "base" if path.endswith(f".base_layer{WEIGHT}") else "whole"
     return path.replace(".base_layer.", "."), role
+
+
+def strip_wrappers(stored: str) -> str:
+    """The name of a tensor without what trainers put around its modules."""
+    parts = [part for part in stored.split(".") if part not in AROUND]
+    return ".".join(parts).removeprefix(IN_FRONT)
+
+
+def is_found_by_peft(stored: str, name: str, in_base: str) -> bool:
+    """Whether PEFT finds the module of a tensor of an adapter in the model that transformers makes of the base.
+
+    It looks for the exact name, warns of all others, and runs the base without their updates. transformers adds the
+    prefix of a class to the names of a checkpoint that has none.
+
+    Args:
+        stored: the tensor of the adapter.
+        name: the tensor of the model that was trained; see `read_name`.
+        in_base: the tensor of the base that it belongs to; see `match_names`.
+    """
+    if stored != strip_wrappers(stored) or not stored.startswith(PREFIX):
+        return False
+    if name.endswith(f".{in_base}"):
+        prefix = name.removesuffix(f".{in_base}")
+        return "." not in prefix and in_base.partition(".")[0] in HOLDERS
+    return not in_base.endswith(f".{name}")
 
 
 def match_names(may_be_renamed: Mapping[str, bool], base: TensorStore) -> dict[str, str]:

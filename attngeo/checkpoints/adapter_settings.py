@@ -1,6 +1,7 @@
 """What adapter_config.json of a PEFT adapter of the method LoRA states, and what that means for queries and keys.
 
-Every setting of PEFT's `LoraConfig` is in one of three tables. One that is in none is refused, unless it is off.
+Every setting of PEFT's `LoraConfig` is in one of three tables. PEFT ignores one that is in none, which another program
+has written; it is refused if a later PEFT has written the file.
 Source: https://github.com/huggingface/peft/blob/main/src/peft/tuners/lora/config.py
 """
 
@@ -56,6 +57,9 @@ REFUSED = NOT_MERGED | {
     "use_qalora": "the inputs are pooled before they are multiplied",
     "velora_config": "the adapter has further tensors",
 }
+# The version of PEFT whose settings these tables have.
+KNOWN_PEFT = (0, 21)
+VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
 # What has been done to the base of a model in memory.
 IN_MEMORY = ("layer_replication",)
 # Initialisations that leave the base as it is: as they are written, and those that PEFT compares in lower case.
@@ -101,6 +105,12 @@ EXPECTED = {
 }  # fmt: skip
 
 
+def _is_later(version: Any) -> bool:
+    """Whether a later PEFT than that of the tables has written a file."""
+    numbers = VERSION.match(version) if isinstance(version, str) else None
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) > KNOWN_PEFT
+
+
 class LoraSettings:
     """The settings of one adapter.
 
@@ -109,8 +119,11 @@ class LoraSettings:
         has_own_base: whether the weights of the base are those that the adapter was trained on, whatever it started
             with, as in a model in memory.
 
+    Attributes:
+        ignored: settings of other programs, which PEFT does not know.
+
     Raises:
-        UnsupportedModelError: Another method than LoRA and DoRA, or a setting that is in no table or refused there.
+        UnsupportedModelError: Another method than LoRA and DoRA, or a setting that is refused, or unknown and new.
         CorruptCheckpointError: A value that PEFT does not take, or takes for something else.
     """
 
@@ -119,9 +132,13 @@ class LoraSettings:
             raise UnsupportedModelError(
                 f"an adapter of the method {fields.get('peft_type')!r:.40}, expected LORA; {MERGE}"
             )
+        ignored: list[str] = []
+        may_be_new = has_own_base or _is_later(fields.get("peft_version"))
         for name, value in fields.items():
             is_known = name in APPLIED or name in WITHOUT_EFFECT or (has_own_base and name in IN_MEMORY)
-            if value and not is_known:
+            if value and not is_known and name not in REFUSED and not may_be_new:
+                ignored.append(show_name(name))
+            elif value and not is_known:
                 reason = REFUSED.get(name, "it is unknown to this version of attngeo")
                 advice = "score its base" if name in NOT_MERGED else MERGE
                 raise UnsupportedModelError(f"{ADAPTER} has {name!r:.60} = {value!r:.60}: {reason}; {advice}")
@@ -135,6 +152,7 @@ class LoraSettings:
             raise CorruptCheckpointError(
                 f"{ADAPTER} has {setting} = {fields[setting]!r:.60}, expected {expected}; correct it"
             ) from None
+        self.ignored = ignored
         self.use_dora = bool(self._stated.use_dora)
         self.revision = self._stated.revision or None
         # Other initialisations than these have subtracted values from the base, or PEFT refuses them.

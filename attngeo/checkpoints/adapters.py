@@ -14,8 +14,18 @@ import torch
 from torch import Tensor
 
 from attngeo.bounds.names import list_names
-from attngeo.checkpoints.adapter_names import PREFIX, UPDATE, WEIGHT, Role, match_names, read_name
+from attngeo.checkpoints.adapter_names import (
+    PREFIX,
+    UPDATE,
+    WEIGHT,
+    Role,
+    is_found_by_peft,
+    match_names,
+    read_name,
+    strip_wrappers,
+)
 from attngeo.checkpoints.adapter_settings import MERGE, LoraSettings, show_name
+from attngeo.checkpoints.files import ADAPTER
 from attngeo.checkpoints.store import FLOATS, OuterStore, TensorInfo, TensorStore
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, UsageError, about
 
@@ -49,13 +59,14 @@ class Adapter:
         self._stored: dict[str, dict[Role, str]] = defaultdict(dict)
         self._modules: dict[str, str] = {}  # weight of the base → its module in the model that was trained
         self._unmatched: dict[str, str] = {}  # tensor of the adapter → its tensor, which the base lacks
+        self._lost: dict[str, str] = {}  # tensor of the base → one of the adapter for it that PEFT does not find
         self.transposed: set[str] = set()  # weights that are stored as [inputs, outputs]; see `require_fit`
         with about(ref):
             self._match_tensors()
 
     def _match_tensors(self) -> None:
         """Find the tensor of the base that each of its tensors belongs to."""
-        bare = [stored for stored in self.tensors.names if not stored.startswith(PREFIX)]
+        bare = [stored for stored in self.tensors.names if not strip_wrappers(stored).startswith(PREFIX)]
         if bare and len(bare) < len(self.tensors.names):
             raise CorruptCheckpointError(
                 f"{show_name(bare[0])} has no {PREFIX!r} in front, as other tensors have, so that PEFT leaves it out"
@@ -81,6 +92,9 @@ class Adapter:
                 continue
             if role in UPDATE:
                 self._modules[in_base] = name.removesuffix(WEIGHT)
+            is_in_file = bool(self.tensors.main_file)
+            if is_in_file and (self.tensors.nested_under or not is_found_by_peft(stored, name, in_base)):
+                self._lost[in_base] = stored
             # A tensor that takes the place of the base's leaves nothing to change.
             excluded = set(by_role) - {"other"} if role == "whole" else {role, "whole"}
             others = [by_role[taken] for taken in by_role if taken in excluded]
@@ -90,6 +104,21 @@ class Adapter:
                     f"of them; {MERGE}"
                 )
             by_role[role] = stored
+
+    def list_notes(self, names: Iterable[str]) -> list[str]:
+        """What PEFT does not do of what is done here with these tensors of the base."""
+        names = list(names)
+        notes = []
+        lost = [self._lost[name] for name in names if name in self._lost]
+        if lost:
+            nested = f" under {self.tensors.nested_under!r}" if self.tensors.nested_under else ""
+            notes.append(
+                f"the update of {self.ref} is added, and PEFT would leave it out with a warning: it does not find "
+                f"{show_name(lost[0])}{nested} in this base"
+            )
+        if self.settings.ignored and any(map(self.affects, names)):
+            notes.append(f"{ADAPTER} has {list_names(self.settings.ignored)}, which PEFT ignores, and so is done here")
+        return notes
 
     def affects(self, name: str) -> bool:
         """Whether it changes or replaces a tensor of the base."""
@@ -329,6 +358,14 @@ class AdapterStore(OuterStore):
             if stored is not None:
                 return adapter.tensors.info(stored)
         return info
+
+    def list_notes(self, names: Iterable[str]) -> list[str]:
+        """Caveats for readers of scores of these tensors; see `TensorStore`."""
+        names = list(names)
+        notes = super().list_notes(names)
+        for adapter in self._adapters:
+            notes += adapter.list_notes(names)
+        return notes
 
     def count_nbytes(self, reads: Mapping[str, slice]) -> int:
         """Bytes that `read_all` reads of the files of all."""

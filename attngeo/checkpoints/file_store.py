@@ -23,6 +23,7 @@ from attngeo.checkpoints.files import (
     GGUF,
     LONGEST_POINTER,
     POINTER,
+    SAFETENSORS,
     THREADS,
     Index,
     find_checkpoint,
@@ -31,9 +32,10 @@ from attngeo.checkpoints.files import (
     require_format,
 )
 from attngeo.checkpoints.gguf import GgufFile, open_splits
+from attngeo.checkpoints.safetensors import list_names
 from attngeo.checkpoints.store import TensorInfo, TensorStore
 from attngeo.checkpoints.tensor_file import ByteSource, RegularFile, TensorFile, read_bytes
-from attngeo.errors import CorruptCheckpointError, about
+from attngeo.errors import CheckpointError, CorruptCheckpointError, about
 
 if TYPE_CHECKING:
     from attngeo.checkpoints.hub import Repository
@@ -41,6 +43,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NUMBER = re.compile(r"\d+")
+# What trainings with rounded weights keep beside them: of torch, of NVIDIA's modelopt, and of torchao and torchtune.
+ROUNDING = re.compile(r"(.+\.weight)_(?:fake_quant|quantizer|fake_quantizer)\..+")
+# Threads that read headers of files on this machine: a file server answers several at once.
+MOST_AT_ONCE = 8
 
 
 class Folder:
@@ -102,6 +108,8 @@ class FileStore(TensorStore):
         self._open = dict(opened)
         self._lanes = max((file.source.lanes for file in opened.values()), default=1)
         self._repeated: dict[str, str] = {}  # tensor → a file that holds it, too, after the one that the index names
+        self._is_compared = False
+        self._comparing = Lock()
         self._lock = Lock()
         self._closed = False
         self._opening: defaultdict[str, Lock] = defaultdict(Lock)
@@ -110,6 +118,11 @@ class FileStore(TensorStore):
     def lanes(self) -> int:
         """How many reads at once make it faster."""
         return self._lanes
+
+    @property
+    def nested_under(self) -> str:
+        """The key of the one file that holds the tensors; "" for the file itself, or several files."""
+        return self._open_file(self.main_file).nested_under if self._index is None else ""
 
     @property
     def names(self) -> Collection[str]:
@@ -154,7 +167,11 @@ class FileStore(TensorStore):
         return self._index.weight_map
 
     def info(self, name: str) -> TensorInfo:
-        """Shape, dtype and bytes of one tensor. Raises CorruptCheckpointError if the file of the index lacks it."""
+        """Shape, dtype and bytes of one tensor. Raises CorruptCheckpointError if the file of the index lacks it.
+
+        Raises it also if a later file holds the tensor, too, or one that the index lacks: transformers takes it.
+        """
+        self._compare_with_index()
         file = self._weight_map[name]
         info = self._open_file(file).tensors.get(name)
         if info is not None and name not in self._repeated:
@@ -191,6 +208,54 @@ class FileStore(TensorStore):
                 self._open[file] = opened
                 self._lanes = max(self._lanes, source.lanes)
             return opened
+
+    @cached_property
+    def _rounded(self) -> frozenset[str]:
+        """The weights beside which a training keeps what it rounds them by, whenever a layer runs."""
+        matches = [ROUNDING.fullmatch(name) for name in self.names if "quant" in name]
+        return frozenset(match[1] for match in matches if match is not None)
+
+    def list_notes(self, names: Iterable[str]) -> list[str]:
+        """A note if these weights are rounded whenever the model runs."""
+        rounded = [name for name in names if name in self._rounded]
+        if not rounded:
+            return []
+        return [f"{rounded[0]} is scored as it is stored, before rounding by the quantiser that is beside it"]
+
+    def _compare_with_index(self) -> None:
+        """Read the names in all files on this machine, once. What they hold counts for transformers, not the index.
+
+        Of files on the Hub, only those are compared that are opened.
+        """
+        with self._comparing:
+            if self._is_compared:
+                return
+            others = [file for file in self._file_names if file not in self._open]
+            if self._index is None or not isinstance(self._source_folder, Folder) or not others:
+                self._is_compared = True
+                return
+            with ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix=THREADS) as threads:
+                by_file = dict(zip(others, threads.map(self._list_stored, others), strict=True))
+            with about(self.ref):
+                for file, names in by_file.items():
+                    self._repeated |= _find_repeated(self._index, file, names)
+            self._is_compared = True
+
+    def _list_stored(self, file: str) -> list[str]:
+        """The names of the tensors in a file; none if it cannot be read, which is said when it is needed."""
+        try:
+            source = _open_source(self._source_folder, file)
+        except CheckpointError:
+            return []
+        try:
+            if file.endswith(SAFETENSORS):
+                return list_names(source)
+            opener = self._opener or resolve_name(require_format(file).opener)
+            return list(opener(source).tensors)
+        except CheckpointError:
+            return []
+        finally:
+            source.close()
 
     def _require_not_closed(self, file: str) -> None:
         if self._closed:

@@ -21,7 +21,7 @@ import torch
 
 from attngeo.checkpoints.extent import Extent
 from attngeo.checkpoints.store import DTYPE_BITS, DTYPES, MOST_DIMENSIONS, TensorInfo
-from attngeo.checkpoints.tensor_file import TensorFile, read_bytes
+from attngeo.checkpoints.tensor_file import ByteSource, TensorFile, read_bytes
 from attngeo.errors import CorruptCheckpointError
 
 # The library's limit in bytes, so that a forged length cannot exhaust memory.
@@ -30,6 +30,7 @@ LONGEST_HEADER = 100_000_000
 USUAL_HEADER = 10_000
 # More entries than a dimension of a real tensor has.
 LARGEST_SIZE = 2**40
+METADATA = "__metadata__"
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -61,6 +62,18 @@ class SafetensorsFile(TensorFile):
         return self.source.read(*info.locate(rows), name).view(DTYPES[info.dtype]).reshape(shape)
 
 
+def list_names(source: ByteSource) -> list[str]:
+    """The names in a file of which nothing else is read; none if it is broken, which is said when it is read."""
+    length = int.from_bytes(bytes(read_bytes(source, 0, min(8, source.size), "header")), "little")
+    if length > min(LONGEST_HEADER, source.size - 8):
+        return []
+    try:
+        header = json.loads(read_bytes(source, 8, length, "header"))
+    except (ValueError, RecursionError):
+        return []
+    return [name for name in header if name != METADATA] if isinstance(header, dict) else []
+
+
 def parse_header(text: bytes) -> Any:
     """The content of a header. Raises ValueError or RecursionError for what the library does not accept either.
 
@@ -82,7 +95,7 @@ def check_header(header: Any, data_start: int, size: int) -> dict[str, TensorInf
     """
     if not isinstance(header, dict):
         raise CorruptCheckpointError(f"the safetensors header is a {type(header).__name__}, expected an object")
-    metadata = header.pop("__metadata__", None)
+    metadata = header.pop(METADATA, None)
     if metadata is not None and not (
         isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     ):

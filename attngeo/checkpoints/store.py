@@ -85,6 +85,11 @@ class TensorStore(Protocol):
         return 1
 
     @property
+    def nested_under(self) -> str:
+        """The key of the one file of weights that holds the tensors, beside other things; "" for the file itself."""
+        return ""
+
+    @property
     def names(self) -> Collection[str]:
         """The names of all tensors."""
         ...
@@ -121,6 +126,10 @@ class TensorStore(Protocol):
     def read_all(self, reads: Mapping[str, slice]) -> dict[str, Tensor]:
         """Rows of each of these tensors, in this order. Takes less time than one by one if they are far away."""
         ...
+
+    def list_notes(self, names: Iterable[str]) -> list[str]:  # noqa: ARG002
+        """Caveats for readers of scores of these tensors, which are open: why others may compute with other numbers."""
+        return []
 
     def file(self, name: str) -> Path | None:  # noqa: ARG002
         """The path of another file of the model, such as its tokeniser, downloaded if needed; None if it is missing."""
@@ -176,6 +185,10 @@ class OuterStore(TensorStore):
     def open(self, names: Iterable[str], progress: Callable[[str], None] | None = None) -> None:
         """Open the files that hold these tensors. Calls `progress` with each file's name."""
         self._inner.open(names, progress)
+
+    def list_notes(self, names: Iterable[str]) -> list[str]:
+        """Caveats for readers of scores of these tensors; see `TensorStore`."""
+        return self._inner.list_notes(names)
 
     def file(self, name: str) -> Path | None:
         """The path of another file of the model; see `TensorStore`."""

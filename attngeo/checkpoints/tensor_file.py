@@ -39,10 +39,12 @@ class TensorFile:
     Args:
         source: the open file.
 
-    tensors: the table of contents: tensor name → shape, dtype and place.
+    tensors: the table of contents: tensor name → shape, dtype and place. nested_under: the key of the file that holds
+    them, beside other things; "" for the file itself.
     """
 
     tensors: dict[str, TensorInfo]
+    nested_under = ""
 
     def __init__(self, source: ByteSource) -> None:
         self.source = source

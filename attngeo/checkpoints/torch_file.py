@@ -54,7 +54,7 @@ class TorchFile(TensorFile):
         with self.source.hold([Extent(0, HEAD), Extent(self.source.size - TAIL, TAIL)]):
             mark = read_bytes(self.source, 0, min(len(MARKS[0]), self.source.size), "mark")
             self._records = LegacyRecords(self.source) if mark in MARKS else ZipRecords(self.source)
-        self._saved = _find_tensors(self._records.load_state())
+        self.nested_under, self._saved = _find_tensors(self._records.load_state())
         self.tensors = {}
         for name, saved in self._saved.items():
             nbytes = math.prod(saved.shape) * saved.dtype.itemsize
@@ -102,8 +102,8 @@ class TorchFile(TensorFile):
         return _StoredRows(storage.record, dtype, offset * dtype.itemsize, count * dtype.itemsize, shape, strides)
 
 
-def _find_tensors(state: Any) -> dict[str, SavedTensor]:
-    """The tensors of a state dict, or of the one that a training has saved with its settings, by their names.
+def _find_tensors(state: Any) -> tuple[str, dict[str, SavedTensor]]:
+    """The tensors of a state dict, or of the one that a training has saved with its settings, and its key there or "".
 
     Raises CorruptCheckpointError if there are none, or several state dicts.
     """
@@ -113,10 +113,10 @@ def _find_tensors(state: Any) -> dict[str, SavedTensor]:
     keys_with_tensors = [key for key, saved in by_key.items() if saved]
     wrappers = [key for key in WRAPPERS if key in keys_with_tensors]
     if len(wrappers) == 1:
-        return by_key[wrappers[0]]
+        return wrappers[0], by_key[wrappers[0]]
     tensors = _list_saved(state)
     if tensors and not wrappers:
-        return tensors
+        return "", tensors
     if keys_with_tensors:
         keys = ", ".join(f"{key!r:.40}" for key in sorted(keys_with_tensors)[:5])
         raise CorruptCheckpointError(

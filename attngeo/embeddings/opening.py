@@ -31,6 +31,8 @@ from attngeo.errors import (
     about,
 )
 from attngeo.keywords import takes
+from attngeo.layouts.heads import load_defaults
+from attngeo.layouts.sections import MAIN
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.session import Session
 
@@ -54,6 +56,8 @@ NOT_TEXT = re.compile(r"(^|\.)(vision|visual|image|audio)[\w]*\.")
 # Tables are padded to round sizes. If fewer rows than this share have a token, the tokeniser is of another model.
 LEAST_COVERED_SHARE = 0.8
 SHOWN = 6
+# The field of config.json that says whether one table serves for both.
+TIED = "tie_word_embeddings"
 
 
 class EmbeddingKeywords(HubAccess):
@@ -164,28 +168,65 @@ def _read_checkpoint(model: Any, table: Table, tokeniser: Any, session: Session)
 def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
     """The name of the tensor, and notes about the choice.
 
-    The unembedding is a matrix with about as many rows as the input embeddings, or these if they are tied.
+    The unembedding is a matrix with about as many rows as the input embeddings. If the two are tied, either may be
+    stored for both.
     Raises UnsupportedModelError with the names that were looked for.
     """
     inputs = next(_match_names(store, TABLE_NAMES["input"]), None) or _find_by_size(store)
+    if table == "input" and inputs is not None:
+        return inputs, []
+    output = _find_output(store, inputs)
+    are_tied = _are_tied(store.config)
     if table == "output":
-        fewest_rows = 0 if inputs is None else LEAST_COVERED_SHARE * store.info(inputs).shape[0]
-        for name in _match_names(store, TABLE_NAMES["output"]):
-            if store.info(name).shape[0] >= fewest_rows:
-                return name, []
-        if inputs is not None and store.config.get("tie_word_embeddings") is not False:
+        if output is not None:
+            return output, []
+        if inputs is not None and are_tied is not False:
             return inputs, ["no unembedding of its own: tied to the input embeddings"]
         raise UnsupportedModelError(
             f"no unembedding matrix, looked for {', '.join(TABLE_NAMES['output'])}; set $table to input",
             "table",
         )
-    if inputs is None:
-        names = [name for name in store.names if "emb" in name]
-        shown = ", ".join(names[:SHOWN]) or "none"
-        raise UnsupportedModelError(
-            f"no token embeddings, looked for {', '.join(TABLE_NAMES['input'])}; names with 'emb' found: {shown}"
-        )
-    return inputs, []
+    if output is not None and are_tied and store.info(output).shape[0] in _list_vocabularies(store.config):
+        return output, ["no input embeddings of its own: tied to the unembedding"]
+    names = [name for name in store.names if "emb" in name]
+    shown = ", ".join(names[:SHOWN]) or "none"
+    raise UnsupportedModelError(
+        f"no token embeddings, looked for {', '.join(TABLE_NAMES['input'])}; names with 'emb' found: {shown}"
+    )
+
+
+def _find_output(store: TensorStore, inputs: str | None) -> str | None:
+    """The unembedding that is stored; None if there is none. inputs: the input embeddings, if they are stored."""
+    fewest_rows = 0 if inputs is None else LEAST_COVERED_SHARE * store.info(inputs).shape[0]
+    outputs = _match_names(store, TABLE_NAMES["output"])
+    return next((name for name in outputs if store.info(name).shape[0] >= fewest_rows), None)
+
+
+def _are_tied(config: Mapping[str, Any]) -> bool | None:
+    """Whether one table serves as input embeddings and unembedding: as config.json states, or its type by default.
+
+    Of a model with parts, that of its text counts if the whole has none. None for a model type that transformers does
+    not know.
+    """
+    parts = _list_text_sections(config)
+    for fields in parts:
+        if TIED in fields:
+            return bool(fields[TIED])
+    known = [load_defaults().get(str(fields.get("model_type"))) for fields in parts]
+    stating = [defaults for defaults in known if defaults is not None]
+    if not stating:
+        return None
+    return any(defaults.get(TIED, False) for defaults in stating)
+
+
+def _list_text_sections(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The configuration, and the sections of it that describe text."""
+    return [config, *(config[key] for key in MAIN if isinstance(config.get(key), Mapping))]
+
+
+def _list_vocabularies(config: Mapping[str, Any]) -> list[Any]:
+    """The sizes of vocabularies that the configuration states."""
+    return [fields.get("vocab_size") for fields in _list_text_sections(config)]
 
 
 def _match_names(store: TensorStore, names: tuple[str, ...]) -> Iterator[str]:

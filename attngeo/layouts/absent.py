@@ -1,14 +1,14 @@
-"""Layers that a checkpoint lacks: those in front of its last one, and those that config.json announces."""
+"""Layers that a checkpoint lacks, and those that it has and config.json does not count, so that they do not run."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 
-from attngeo.layouts.heads import fitting_fields
+from attngeo.layouts.heads import fitting_fields, load_defaults
 from attngeo.layouts.modules import Module
-from attngeo.layouts.names import MOST_LAYERS, NUMBER, Reasons, join
+from attngeo.layouts.names import MOST_LAYERS, NUMBER, Fields, Reasons, join, name_layers
 
 # Fields that state the number of layers; a prefix such as `decoder_` tells the stack.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers", "depth")
@@ -19,34 +19,90 @@ LAYER = re.compile(r"(^|[._])(layers?|blocks?|h|resblocks)$")
 def find_absent_layers(modules: Iterable[Module], names: Iterable[str]) -> Reasons:
     """The layers without any tensor, in the stacks of these modules: name of the layer → reason.
 
-    names: all tensor names.
+    They are in front of the last layer, or config.json announces them. names: all tensor names.
+    """
+    announced = count_layers(modules)
+    present: dict[str, set[int]] = defaultdict(set)
+    for name in names:
+        prefix, number = _split(name)
+        if prefix in announced:
+            present[prefix].add(number)
+    absent = {}
+    for prefix, stated in announced.items():
+        last = max(present[prefix])
+        count = last + 1
+        reason = f"layer {last} comes after it"
+        if stated > count:
+            count = stated
+            reason = f"config.json announces {stated} layers"
+        for number in range(min(count, MOST_LAYERS)):
+            if number not in present[prefix]:
+                absent[join(prefix, str(number))] = f"the checkpoint has no tensor of it, but {reason}"
+    return absent
+
+
+def find_idle_layers(modules: Collection[Module]) -> dict[str, str]:
+    """The modules in layers after those that config.json counts: name → reason. transformers makes no such layers."""
+    counts = count_layers(modules, with_defaults=True)
+    stated = count_layers(modules)
+    idle: dict[str, list[int]] = defaultdict(list)
+    firsts: dict[str, int] = {}
+    for module in modules:
+        prefix, number = _split(module.name)
+        if prefix is not None:
+            # The code of a type that transformers does not know may have something else in front of its layers.
+            first = 0 if module.model_type in load_defaults() else number
+            firsts[prefix] = min(first, firsts.get(prefix, number))
+    for module in modules:
+        prefix, number = _split(module.name)
+        if prefix is not None and 0 < counts[prefix] <= number - firsts[prefix]:
+            idle[prefix].append(number)
+    reasons = {}
+    for module in modules:
+        prefix, number = _split(module.name)
+        if prefix is None or number not in idle[prefix]:
+            continue
+        count = counts[prefix]
+        verb = "runs" if len(set(idle[prefix])) == 1 else "run"
+        noun = "layer" if count == 1 else "layers"
+        made = f"config.json states {count} {noun}, and transformers makes no more"
+        if not stated[prefix]:
+            made = f"config.json states no number of layers, and transformers makes {count}"
+        reasons[module.name] = f"{name_layers(idle[prefix])} never {verb}: {made}"
+    return reasons
+
+
+def count_layers(modules: Iterable[Module], *, with_defaults: bool = False) -> dict[str, int]:
+    """The stacks of these modules, by what is in front of their layer numbers → the number of layers that is stated.
+
+    0 if the configuration states no number for the stack. with_defaults: then it is that of the model type.
     """
     stacks: dict[str, Module] = {}
     for module in modules:
         prefix, _ = _split(module.name)
         if prefix is not None:
             stacks[prefix] = module
-    present: dict[str, set[int]] = defaultdict(set)
-    for name in names:
-        prefix, number = _split(name)
-        if prefix in stacks:
-            present[prefix].add(number)
-    sharing = Counter(id(module.section) for module in stacks.values())
-    absent = {}
+    sharing: dict[int, list[str]] = defaultdict(list)
     for prefix, module in stacks.items():
-        last = max(present[prefix])
-        count = last + 1
-        reason = f"layer {last} comes after it"
-        # A number of a section with several stacks, or for stages, may be meant for others, or for all together.
-        if sharing[id(module.section)] == 1 and LAYER.search(prefix):
-            announced = _count_stated(module)
-            if announced > count:
-                count = announced
-                reason = f"config.json announces {announced} layers"
-        for number in range(min(count, MOST_LAYERS)):
-            if number not in present[prefix]:
-                absent[join(prefix, str(number))] = f"the checkpoint has no tensor of it, but {reason}"
-    return absent
+        sharing[id(module.section)].append(prefix)
+    counts = {}
+    for prefix, module in stacks.items():
+        has_own_section = _are_one_model(sharing[id(module.section)], module)
+        counts[prefix] = _count_stated(prefix, module, module.section, has_own_section=has_own_section)
+        if with_defaults and not counts[prefix]:
+            counts[prefix] = _count_stated(prefix, module, module.family.defaults, has_own_section=has_own_section)
+    return counts
+
+
+def _are_one_model(prefixes: list[str], module: Module) -> bool:
+    """Whether a number of layers without a prefix is meant for all of these stacks, which one section describes.
+
+    It is so for one stack, and for an encoder and its decoder, if the decoder has no number of its own.
+    """
+    if len(prefixes) == 1:
+        return True
+    is_pair = len(prefixes) == 2 and module.section.get("is_encoder_decoder") is True
+    return is_pair and {"encoder", "decoder"} <= set(re.split(r"[._]", ".".join(prefixes)))
 
 
 def _split(name: str) -> tuple[str | None, int]:
@@ -57,14 +113,18 @@ def _split(name: str) -> tuple[str | None, int]:
     return name[: number.start()].rstrip("."), int(number[0])
 
 
-def _count_stated(module: Module) -> int:
-    """The number of layers that the configuration states for the stack of a module; 0 if it states none."""
-    if not module.certain or module.family.shared is not None:
+def _count_stated(prefix: str, module: Module, section: Fields, *, has_own_section: bool) -> int:
+    """The number of layers that the configuration states for the stack of a module; 0 if it states none.
+
+    prefix: what is in front of the numbers of its layers. section: of the configuration. has_own_section: whether a
+    field without a prefix counts. A number for stages, or of a section with several stacks, may be meant for others, or
+    for all together.
+    """
+    if not module.certain or module.family.shared is not None or not LAYER.search(prefix):
         return 0
-    words = re.split(r"[._]", module.name.lower())
-    fields = fitting_fields(LAYERS, module.section, words)
-    name = next(fields, None)
-    stated = module.section[name] if name is not None else None
-    if type(stated) is not int or not 0 < stated <= MOST_LAYERS:
-        return 0
-    return stated - module.family.uncounted_layers
+    words = re.split(r"[._]", prefix.lower())
+    for field in fitting_fields(LAYERS, section, words):
+        stated = section[field]
+        if type(stated) is int and 0 < stated <= MOST_LAYERS and (has_own_section or field not in LAYERS):
+            return stated - module.family.uncounted_layers
+    return 0

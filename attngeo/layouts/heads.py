@@ -39,11 +39,13 @@ class HeadConfig:
         heads: query heads.
         key_heads: by default as many as query heads.
         head_dim: by default the input width divided by the number of query heads.
+        is_assumed: whether the number of query heads is a default of the model type, which the section leaves out.
     """
 
     heads: int
     key_heads: int | None
     head_dim: int | None
+    is_assumed: bool = False
 
 
 @cache
@@ -76,7 +78,8 @@ def read_heads(section: Fields, *, defaults: Fields, stage: int | None, words: S
     ratio = section.get("head_ratio", defaults.get("head_ratio", 1))
     if type(ratio) is int and ratio > 0:
         heads = max(heads // ratio, 1)
-    return HeadConfig(heads, key_heads=read(KEY_HEADS), head_dim=read(HEAD_DIM))
+    is_assumed = next(fitting_fields(HEADS, section, words), None) is None
+    return HeadConfig(heads, key_heads=read(KEY_HEADS), head_dim=read(HEAD_DIM), is_assumed=is_assumed)
 
 
 def list_numbers(section: Fields, names: Collection[str]) -> list[int]:

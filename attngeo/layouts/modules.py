@@ -33,6 +33,7 @@ class Module:
         rule: the family or rule that found it, and its names.
         certain: whether the configuration says that this section describes the tower; otherwise it is the main
             section of a model whose other sections do not fit.
+        model_type: that of its tower.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Module:
     tower: str | None
     rule: str
     certain: bool = True
+    model_type: str = ""
 
     @property
     def indices(self) -> tuple[int, ...]:
@@ -201,7 +203,9 @@ def _match(tower: Tower, names: Collection[str]) -> tuple[dict[str, Module], dic
                 path = name[: -len(weight)].rstrip(".")
                 if path in matched or (name != weight and not name.endswith(f".{weight}")):
                     continue
-                module = Module(path, layout, tower.family, tower.section, tower.name, rule, tower.certain)
+                module = Module(
+                    path, layout, tower.family, tower.section, tower.name, rule, tower.certain, tower.model_type
+                )
                 missing = join(path, partner)
                 if missing in names:
                     matched[path] = module

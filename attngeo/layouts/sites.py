@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, count
 from typing import NamedTuple
 
 from attngeo.choices import Parts
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
-from attngeo.layouts.absent import find_absent_layers
+from attngeo.layouts.absent import find_absent_layers, find_idle_layers
+from attngeo.layouts.exports import recognise_export
 from attngeo.layouts.heads import HeadConfig, read_heads
 from attngeo.layouts.layout import LATENT_ROLES, LETTERS, AttentionSite, HeadNorm, LatentLayout, Layout, Sizes
 from attngeo.layouts.modules import Module, conditions_hold, survey_modules
@@ -19,6 +20,9 @@ from attngeo.layouts.outputs import OutputTensors, locate_outputs
 from attngeo.layouts.rules import HEAD_NORMS
 from attngeo.layouts.sizes import ShapeOf, StoredModule, measure, measure_outputs
 from attngeo.layouts.stacks import CROSS, DECODER, ENCODER, group_by_stack, number_layers
+
+# How normalisations call their gain.
+NORM_GAINS = ("weight", "scale")
 
 
 class _Candidate(NamedTuple):
@@ -126,18 +130,21 @@ def _drop_unneeded(tensors: dict[str, str], *, biases: bool, input_norms: bool) 
 
 
 def _list_candidates(
-    modules: Iterable[Module], names: Collection[str], *, with_outputs: bool
+    modules: Collection[Module], names: Collection[str], *, with_outputs: bool
 ) -> tuple[list[_Candidate], Reasons]:
     """The modules in the order of stack and layer, and those that are left out: name pattern → reason."""
     candidates: list[_Candidate] = []
     unread: Reasons = {}
+    idle = find_idle_layers(modules)
     for stack, members in group_by_stack(modules).items():
         for layer, module in number_layers(members):
             reason = _explain_unread(module, layer)
+            if not reason and module.name in idle:
+                reason = {module.template: idle[module.name]}
             if reason:
                 unread |= reason
                 continue
-            normed = _recognise_head_norm(module, names)
+            normed = _recognise_head_norm(recognise_export(module, names), names)
             outputs = None
             tensors = _find_tensors(normed, names)
             if with_outputs:
@@ -145,7 +152,7 @@ def _list_candidates(
                 normed = outputs.module
                 tensors |= outputs.tensors
                 post_norm = _find_norm(normed.name, normed.family.post_norm, names)
-                tensors |= {"o_norm": f"{post_norm}.weight"} if post_norm else {}
+                tensors |= {"o_norm": post_norm} if post_norm else {}
             candidates.append(_Candidate(stack, layer, normed, tensors, outputs))
     return candidates, unread
 
@@ -246,7 +253,8 @@ def _find_tensors(module: Module, names: Collection[str]) -> dict[str, str]:
     if conditions_hold(family.pre_norm_when, module.section, family):
         cross_norm = family.cross_norm if CROSS.search(module.name) else ()
         pre_norm = _find_norm(module.name, cross_norm or family.pre_norm, names)
-        wanted |= {"pre_norm": f"{pre_norm}.weight", "pre_norm_bias": f"{pre_norm}.bias"} if pre_norm else {}
+        if pre_norm:
+            wanted |= {"pre_norm": pre_norm, "pre_norm_bias": f"{pre_norm.rpartition('.')[0]}.bias"}
     return {role: name for role, name in wanted.items() if name in names}
 
 
@@ -262,7 +270,7 @@ def _find_gain(role: str, norm: str, names: Collection[str]) -> dict[str, str]:
 
 
 def _find_norm(module: str, candidates: Sequence[str], names: Collection[str]) -> str | None:
-    """A normalisation before or after the module: the first candidate in it, or in the nearest module around it.
+    """The gain of a normalisation before or after the module: the first candidate in it, or nearest around it.
 
     The search stops at the module's layer: the first enclosing module whose name is a number.
     """
@@ -271,8 +279,9 @@ def _find_norm(module: str, candidates: Sequence[str], names: Collection[str]) -
         enclosing = ".".join(segments[:depth])
         for candidate in candidates:
             path = join(enclosing, candidate.format(segments[-1]))
-            if f"{path}.weight" in names:
-                return path
+            for gain in NORM_GAINS:
+                if f"{path}.{gain}" in names:
+                    return f"{path}.{gain}"
         if depth < len(segments) and segments[depth].isdigit():
             break
     return None

@@ -18,6 +18,10 @@ from attngeo.layouts.names import join
 WIDTH = re.compile(r"hidden|dim|width|embd|embed|d_model|latents|bottleneck|channels")
 NO_WIDTH = re.compile(r"^mm_|head|intermediate|ffn|mlp|vocab|layers|position")
 STAGES = 6
+# The fields of defaults that state the width of a stack, and one that most configuration classes take for theirs.
+DEFAULT_WIDTH = re.compile(r"((en|de)coder_|text_)?(hidden_sizes?|d_model|n_embd|embed_dims?|emb_dim|hidden_dim)|dim")
+USUAL_WIDTH = "hidden_size"
+SHOWN = 6
 # Parts between two towers. They have heads of their own.
 BRIDGES = ("abstractor", "connector", "perceiver", "projector", "resampler")
 # How the roles of vectors end, but for those of gains.
@@ -73,6 +77,8 @@ def measure(stored: StoredModule, stated: HeadConfig) -> Sizes:
         sizes = _measure_separate(stored, layout, stated)
         if not (stored.module.family.source and stored.module.certain):
             _check_description(stored, sizes)
+    if stated.is_assumed:
+        _check_assumption(stored, sizes)
     _check_vectors(stored, sizes)
     return sizes
 
@@ -249,6 +255,34 @@ def _check_description(stored: StoredModule, sizes: Sizes) -> None:
         raise ShapeError(
             f"{module.name} has an input width of {sizes.d_model}, and config.json states heads for a "
             f"width of {', '.join(map(str, widths[:3]))} only; it does not describe this part"
+        )
+
+
+def _check_assumption(stored: StoredModule, sizes: Sizes) -> None:
+    """Raise CorruptCheckpointError if nothing tells that the default number of heads of a model type is meant.
+
+    transformers uses it with the width that the configuration states, or else with the default width. A configuration
+    with names of another program states both, under names that transformers does not read, and any number of heads
+    that divides the width would fit the weights.
+    """
+    module = stored.module
+    defaults = {name: value for name, value in module.family.defaults.items() if DEFAULT_WIDTH.fullmatch(name)}
+    names = {*defaults, USUAL_WIDTH}
+    if not defaults or any(positive_integers(module.section.get(name)) for name in names):
+        return
+    if sizes.head_dim in list_numbers(stored.fields, HEAD_DIM):  # so that the weights tell the number
+        return
+    widths: list[int] = []
+    for value in defaults.values():
+        widths += positive_integers(value)
+    if {sizes.d_model / 2**stage for stage in range(STAGES)}.isdisjoint(widths):
+        with_heads = [name for name in module.section if isinstance(name, str) and "head" in name]
+        seen = ", ".join(with_heads[:SHOWN]) or "none with head in its name"
+        fields = [name for name in module.family.defaults if list_numbers({name: 1}, HEADS)]
+        raise CorruptCheckpointError(
+            f"{module.name}: config.json states no number of attention heads in the fields of "
+            f"{module.model_type!r:.40}, expected {' or '.join(fields)}, found {seen:.200}; state it there, or give "
+            "another config.json"
         )
 
 

@@ -24,6 +24,7 @@ from attngeo.layouts.layout import (
     assemble,
     count_shared_rows,
 )
+from attngeo.layouts.modules import conditions_hold
 from attngeo.layouts.positions import NoRotation, explain_rotary, find_rotation
 from attngeo.layouts.rotary import rotary_scaling
 from attngeo.scores.options import ScoreOptions
@@ -170,7 +171,9 @@ HeadsByLetter = dict[Letter, Heads]
 def _fold_norm(site: AttentionSite, tensors: Tensors, heads: HeadsByLetter) -> str:
     """Fold the normalisation before attention into the heads: its gain into weights, its shift into biases. A note."""
     if "pre_norm" not in site.tensors:
-        is_known = bool(site.family.source)
+        family = site.family
+        has_norm = bool(family.pre_norm) and conditions_hold(family.pre_norm_when, site.section, family)
+        is_known = bool(family.source) and not has_norm
         return "no normalisation gain before attention" if is_known else "the input norm is unknown and was not folded"
     gain = tensors[site.tensors["pre_norm"]] + site.family.input_gain_offset
     shift = tensors[site.tensors["pre_norm_bias"]] if "pre_norm_bias" in site.tensors else None

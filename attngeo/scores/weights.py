@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import NamedTuple, Self
 
 import torch
@@ -17,7 +18,7 @@ from attngeo.checkpoints.store import TensorStore, float_shape
 from attngeo.choices import Parts
 from attngeo.errors import CorruptCheckpointError, UsageError, about
 from attngeo.keywords import takes
-from attngeo.layouts.layout import PARTS, AttentionSite, output_axis
+from attngeo.layouts.layout import PARTS, AttentionSite, output_axis, parts_of
 from attngeo.layouts.sites import find_sites
 from attngeo.scores.layers import check_layers
 from attngeo.scores.options import ScoreOptions
@@ -189,7 +190,17 @@ def sites_of(
             prepare=prepare,
         )
     require_fit(store, sites)
-    return sites, skipped
+    with about(store.ref):
+        return [_add_notes(store, site) for site in sites], skipped
+
+
+def _add_notes(store: TensorStore, site: AttentionSite) -> AttentionSite:
+    """The site with what the store says about its weights."""
+    of_queries = [name for role, name in site.tensors.items() if not parts_of(role).isdisjoint("qk")]
+    of_outputs = [name for role, name in site.tensors.items() if not parts_of(role).isdisjoint("vo")]
+    notes = (*site.notes, *store.list_notes(of_queries))
+    output_notes = (*site.output_notes, *store.list_notes(of_outputs))
+    return replace(site, notes=notes, output_notes=output_notes)
 
 
 def select(

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.peft_adapters import are_equal, edit_settings, load_by_peft, read_weights, write_adapter, write_base
 
+import attngeo
 from attngeo.checkpoints.adapter_settings import APPLIED, REFUSED, WITHOUT_EFFECT, LoraSettings
 from attngeo.errors import AttnGeoError, CheckpointError, CorruptCheckpointError, UnsupportedModelError
 
@@ -90,7 +91,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], type[AttnGeoError], str]] = {
     "loftq": ({"init_lora_weights": "loftq"}, UnsupportedModelError, "loftq"),
     "gradients": ({"init_lora_weights": "lora_ga"}, UnsupportedModelError, "lora_ga"),
     "unknown initialisation": ({"init_lora_weights": "x"}, UnsupportedModelError, "'x'"),
-    "unknown setting": ({"use\nfuture": 1}, UnsupportedModelError, "future"),
+    "unknown setting": ({"use\nfuture": 1, "peft_version": "9.1.0"}, UnsupportedModelError, "future"),
     "tokens": ({"alora_invocation_tokens": [1]}, UnsupportedModelError, "some of the tokens"),
     "blocks": ({"use_bdlora": {"nblocks": 2}}, UnsupportedModelError, "blocks"),
     "pooled": ({"use_qalora": "false"}, UnsupportedModelError, "pooled"),
@@ -264,3 +265,55 @@ def test_the_settings_of_a_file_of_2023(written: Path, adapter: Path) -> None:
     path.write_text(json.dumps({name: json.loads(path.read_text())[name] for name in kept} | old))
     expected = read_weights(load_by_peft(written / "base", adapter))
     assert are_equal(read_weights(adapter), expected)
+
+
+# How trainers and people name the tensors of an adapter, made of the names of PEFT.
+OTHER_NAMES: dict[str, Callable[[str], str]] = {
+    "_orig_mod": lambda name: name.replace("base_model.model.", "base_model.model._orig_mod."),
+    "module": lambda name: f"module.{name}",
+    "_fsdp_wrapped_module": lambda name: name.replace("model.layers", "model._fsdp_wrapped_module.layers"),
+    "_fsdp_wrapped_module of a layer": lambda name: name.replace(".self_attn", "._fsdp_wrapped_module.self_attn"),
+    "_checkpoint_wrapped_module": lambda name: name.replace(".self_attn", "._checkpoint_wrapped_module.self_attn"),
+    "twice": lambda name: f"base_model.model.{name}",
+    "no prefix": lambda name: name.removeprefix("base_model.model."),
+    "half a prefix": lambda name: name.replace("base_model.model.", "base_model.", 1),
+    "without model": lambda name: name.replace("base_model.model.model.", "base_model.model."),
+    "model twice": lambda name: name.replace("base_model.model.model.", "base_model.model.model.model."),
+    "a part of another model": lambda name: name.replace("model.model.", "model.language_model.model."),
+    "default": lambda name: name.replace(".weight", ".default.weight"),
+}
+
+
+@pytest.mark.parametrize("form", [*OTHER_NAMES, "under state_dict", "as PEFT writes them"])
+def test_an_update_that_peft_would_leave_out_is_added_with_a_note(
+    form: str, written: Path, adapter: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """PEFT warns of missing keys, and runs the base alone; both facts matter to a reader of scores."""
+    import peft
+    import transformers
+
+    merged = read_weights(load_by_peft(written / "base", adapter))
+    file = adapter / "adapter_model.safetensors"
+    tensors = load_file(file)
+    file.unlink()
+    if form == "under state_dict":
+        torch.save({"state_dict": tensors}, adapter / "adapter_model.bin")
+    else:
+        rename = OTHER_NAMES.get(form, str)
+        save_file({rename(name): tensor for name, tensor in tensors.items()}, file)
+    assert are_equal(read_weights(adapter), merged)
+    notes = " ".join(attngeo.score(adapter)["note"])
+    recwarn.clear()
+    peft.PeftModel.from_pretrained(transformers.LlamaForCausalLM.from_pretrained(written / "base"), adapter)
+    is_lost = any("missing" in str(warning.message) for warning in recwarn)
+    assert ("PEFT would leave it out" in notes) == is_lost
+    assert is_lost == (form not in ("default", "as PEFT writes them"))
+
+
+def test_a_setting_that_peft_ignores_is_noted(written: Path, adapter: Path) -> None:
+    edit_settings(adapter, unsloth_fixed=True, lorap_lr_ratio=16.0, additional_trainable_parameters=[])
+    assert are_equal(read_weights(adapter), read_weights(load_by_peft(written / "base", adapter)))
+    (note,) = set(attngeo.score(adapter)["note"])
+    assert "unsloth_fixed" in note
+    assert "lorap_lr_ratio" in note
+    assert "additional_trainable_parameters" not in note

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -348,3 +349,71 @@ def test_an_adapter_beside_a_model_is_not_left_out(tmp_path: Path) -> None:
 
 def test_a_tensor_without_rows_has_no_bytes() -> None:
     assert TensorInfo("weight", "F32", (0, 4), 0, 100).locate(slice(None)) == Extent(100, 0)
+
+
+def write_late(folder: Path, name: str, suffix: str = "safetensors") -> Path:
+    """A sharded model whose last file, which holds nothing that is read, holds a tensor of this name as well."""
+    write_sharded(folder, suffix=suffix)
+    stem = {"safetensors": "model", "bin": "pytorch_model"}[suffix]
+    weight_map = json.loads((folder / f"{stem}.{suffix}.index.json").read_text())["weight_map"]
+    last = f"{stem}-00004-of-00004.{suffix}"
+    tensors = {"lm_head.weight": torch.ones(50, 24), name: torch.ones(24, 24)}
+    save_file(tensors, folder / last) if suffix == "safetensors" else torch.save(tensors, folder / last)
+    write_index(folder, {**weight_map, "lm_head.weight": last}, stem, suffix)
+    return folder
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+@pytest.mark.parametrize(
+    ("name", "fact"),
+    [
+        ("model.layers.0.self_attn.q_proj.weight", "later"),
+        ("model.layers.9.self_attn.q_proj.weight", "not in the index"),
+    ],
+)
+def test_what_a_file_holds_that_is_not_needed_counts_for_transformers(
+    name: str, fact: str, suffix: str, tmp_path: Path
+) -> None:
+    """Transformers takes what the files hold, in their order; the index only says which files there are."""
+    folder = write_late(tmp_path, name, suffix)
+    last = f"{'model' if suffix == 'safetensors' else 'pytorch_model'}-00004-of-00004.{suffix}"
+    with refuses_checkpoint(folder, CorruptCheckpointError, [last, fact]):
+        attngeo.score(folder)
+
+
+def test_a_file_that_is_not_needed_may_be_missing_or_broken(tmp_path: Path) -> None:
+    folder = write_late(tmp_path, "model.layers.0.input_layernorm.weight")
+    expected = attngeo.score(folder)["symmetry"].tolist()
+    for content in (b"", b"broken", b"\xff" * 20):
+        (folder / "model-00004-of-00004.safetensors").write_bytes(content)
+        assert attngeo.score(folder)["symmetry"].tolist() == expected
+    (folder / "model-00004-of-00004.safetensors").unlink()
+    assert attngeo.score(folder)["symmetry"].tolist() == expected
+
+
+@pytest.mark.parametrize("method", ["bitnet", "future", "fp8", "bitsandbytes", "torchao"])
+def test_plain_weights_that_are_stated_as_quantised_are_noted(method: str, tmp_path: Path) -> None:
+    """Layers of BitNet round plain weights whenever they run: what is multiplied is not what is stored."""
+    stated = {"quantization_config": {"quant_method": method}}
+    frame = attngeo.score(write_single(tmp_path / "stated", config=CONFIG | stated))
+    assert all("before rounding" in note and method in note for note in frame["note"])
+    skipped = {"quantization_config": {"quant_method": method, "modules_to_not_convert": ["q_proj", "k_proj"]}}
+    if method != "bitsandbytes":  # which has another field
+        frame = attngeo.score(write_single(tmp_path / "skipped", config=CONFIG | skipped))
+        assert not any("rounding" in note for note in frame["note"])
+
+
+@pytest.mark.parametrize("method", ["mlx", "mxfp4"])
+def test_plain_weights_beside_quantised_ones_are_not_noted(method: str, tmp_path: Path) -> None:
+    stated: dict[str, Any] = {"quantization_config": {"quant_method": method}}
+    if method == "mlx":
+        stated = {"quantization": {"bits": 4, "group_size": 64}}
+    frame = attngeo.score(write_single(tmp_path, config=CONFIG | stated))
+    assert not any("rounding" in note for note in frame["note"])
+
+
+@pytest.mark.parametrize("beside", ["weight_fake_quant.scale", "weight_quantizer._amax", "weight_fake_quantizer.scale"])
+def test_weights_of_a_training_that_rounds_them_are_noted(beside: str, tmp_path: Path) -> None:
+    tensors = weights() | {f"model.layers.0.self_attn.q_proj.{beside}": torch.ones(1)}
+    frame = attngeo.score(write_single(tmp_path, tensors))
+    assert ["before rounding" in note for note in frame["note"]] == [True, False]

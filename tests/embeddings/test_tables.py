@@ -72,3 +72,47 @@ def test_an_untied_model_without_an_unembedding_is_refused(tmp_path: Path) -> No
     found, (note,) = find_table(tied, "output")
     assert found == "model.embed_tokens.weight"
     assert "tied" in note
+
+
+# A model type that ties by default, one that does not, and one of parts, whose text says so.
+LLAVA = {"model_type": "llava", "text_config": {"model_type": "llama", "tie_word_embeddings": True}}
+
+
+@pytest.mark.parametrize(
+    ("config", "are_tied"),
+    [
+        ({"model_type": "llama"}, False),
+        ({"model_type": "mistral"}, False),
+        ({"model_type": "qwen3"}, False),
+        ({"model_type": "gemma3_text"}, True),
+        ({"model_type": "gpt2"}, True),
+        ({"model_type": "bert"}, True),
+        ({"model_type": "t5"}, True),
+        ({"model_type": "llama", "tie_word_embeddings": True}, True),
+        ({"model_type": "gpt2", "tie_word_embeddings": False}, False),
+        ({"model_type": "gpt2", "tie_word_embeddings": None}, False),
+        ({"model_type": "llava", "text_config": {"model_type": "llama"}}, False),
+        (LLAVA, True),
+        (LLAVA | {"tie_word_embeddings": False}, False),
+    ],
+    ids=str,
+)
+def test_one_table_serves_for_both_only_if_they_are_tied(
+    config: dict[str, Any], are_tied: bool, tmp_path: Path
+) -> None:
+    """As in transformers, the default of the model type decides if config.json states nothing."""
+    config = config | {"vocab_size": 50}
+    for stored, asked in (("model.embed_tokens.weight", "output"), ("lm_head.weight", "input")):
+        store = open_store(write_single(tmp_path, {stored: random_vectors(50, 8)}, config))
+        if are_tied:
+            name, (note,) = find_table(store, asked)
+            assert (name, "tied" in note) == (stored, True)
+        else:
+            with pytest.raises(UnsupportedModelError, match="looked for"):
+                find_table(store, asked)
+
+
+def test_a_classifier_is_no_table_of_tokens(tmp_path: Path) -> None:
+    store = open_store(write_single(tmp_path, {"head.weight": random_vectors(50, 8)}, {"model_type": "vit"}))
+    with pytest.raises(UnsupportedModelError, match="looked for"):
+        find_table(store, "input")

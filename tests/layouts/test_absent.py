@@ -61,17 +61,82 @@ def test_a_number_of_layers_that_is_none_changes_nothing(stated: object, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("stated", "more", "read"), [(3, 1, [0, 1, 2]), (1, 1, [0, 2, 3]), (1, 0, [0, 1, 2, 3]), (1, True, [0, 1, 2, 3])]
+    ("stated", "more", "read", "drafting", "idle"),
+    [
+        (3, 1, [0, 1, 2], [3], ""),
+        (1, 1, [0], [1], "layers 1-3 never run"),
+        (1, 0, [0], [], "layers 1-3 never run"),
+        (3, True, [0, 1, 2], [], "layer 3 never runs"),
+        (4, 0, [0, 1, 2, 3], [], ""),
+        (9, None, [0, 1, 2, 3], [], ""),
+    ],
 )
-def test_no_layer_beyond_the_last_one_is_lost(stated: int, more: int, read: list[int], tmp_path: Path) -> None:
-    """Layers that draft further tokens are listed with the reason; no other layer is taken for one."""
+def test_layers_after_those_that_are_counted_are_listed(
+    stated: int, more: object, read: list[int], drafting: list[int], idle: str, tmp_path: Path
+) -> None:
+    """Layers after those that config.json counts draft further tokens, or never run: transformers makes no more."""
     fields = {"num_hidden_layers": stated, "num_nextn_predict_layers": more}
     frame = attngeo.score(write_single(tmp_path, weights(4), CONFIG | fields))
     assert frame["layer"].tolist() == read
-    drafting = sorted({0, 1, 2, 3} - set(read))
-    assert frame.attrs["skipped"] == {
-        f"model.layers.{layer}.self_attn": "it drafts further tokens" for layer in drafting
-    }
+    skipped = dict(frame.attrs["skipped"])
+    for layer in drafting:
+        assert skipped.pop(f"model.layers.{layer}.self_attn") == "it drafts further tokens"
+    reason = skipped.pop("model.layers.#.self_attn", "")
+    assert reason.startswith(idle)
+    assert bool(reason) == bool(idle)
+    assert all(ABSENT in reason for reason in skipped.values())
+
+
+def write_stacks(folder: Path, config: dict[str, Any], *stacks: str, layers: int = 3) -> Path:
+    """A model with these stacks, "#" for the number of a layer; cross-attention is beside the self-attention."""
+    tensors = {}
+    for stack in stacks:
+        for layer in range(layers):
+            for letter in ("q_proj", "k_proj"):
+                tensors[f"{stack.replace('#', str(layer))}.{letter}.weight"] = torch.randn(24, 24)
+    return write_single(folder, tensors, {"num_attention_heads": 4, "hidden_size": 24, "d_model": 24, **config})
+
+
+ENCODER = "model.encoder.layers.#.self_attn"
+DECODER = ("model.decoder.layers.#.self_attn", "model.decoder.layers.#.encoder_attn")
+VISION = "vision_tower.blocks.#.attn"
+
+
+@pytest.mark.parametrize(
+    ("config", "stacks", "read"),
+    [
+        ({"model_type": "bart", "encoder_layers": 1, "decoder_layers": 2}, (ENCODER, *DECODER),
+         {"encoder": 1, "decoder": 2, "cross": 2}),
+        ({"model_type": "bart", "encoder_layers": 2, "num_hidden_layers": 1}, (ENCODER, *DECODER),
+         {"encoder": 2, "decoder": 3, "cross": 3}),
+        ({"model_type": "t5", "num_layers": 1, "num_decoder_layers": 2, "is_encoder_decoder": True},
+         (ENCODER, *DECODER), {"encoder": 1, "decoder": 2, "cross": 2}),
+        ({"model_type": "t5", "num_layers": 2, "num_decoder_layers": None, "is_encoder_decoder": True},
+         (ENCODER, *DECODER), {"encoder": 2, "decoder": 2, "cross": 2}),
+        ({"model_type": "gptj", "n_layer": 2}, ("h.#.attn",), {"decoder": 2}),
+        ({"model_type": "gpt_neo", "attention_layers": ["global"], "num_layers": 2},
+         ("transformer.h.#.attn.attention",), {"decoder": 2}),
+        ({"model_type": "llava", "vision_config": {"depth": 1, "num_heads": 4},
+          "text_config": {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4}},
+         ("language_model.model.layers.#.self_attn", VISION), {"text": 2, "vision": 1}),
+        # A number that may be meant for another stack, or for both together, says nothing.
+        ({"model_type": "mystery", "num_hidden_layers": 2}, ("a.layers.#.self_attn", "b.layers.#.self_attn"),
+         {"encoder": 6}),
+        ({"model_type": "albert", "num_hidden_layers": 1, "num_hidden_groups": 1}, ("encoder.layers.#.attn",),
+         {"encoder": 3}),
+    ],
+)  # fmt: skip
+def test_the_number_of_layers_is_that_of_each_stack(
+    config: dict[str, Any], stacks: tuple[str, ...], read: dict[str, int], tmp_path: Path
+) -> None:
+    sites, skipped = sites_of(open_store(write_stacks(tmp_path, config, *stacks)))
+    counts: dict[str, int] = {}
+    for site in sites:
+        stack = site.stack.partition(":")[0]
+        counts[stack] = counts.get(stack, 0) + 1
+    assert counts == read
+    listed = {pattern for pattern, reason in skipped.items() if "never run" in reason}
+    assert len(listed) == sum(count < 3 for count in read.values())
 
 
 def test_a_model_that_only_drafts_is_refused(tmp_path: Path) -> None:

@@ -258,9 +258,19 @@ def test_attention_that_nothing_reads_is_named(saved: Save, monkeypatch: pytest.
     assert frame.attrs["unexplained"] == ["vision_model.encoder.layers.#.self_attn"]
 
 
-def test_sites_that_the_running_model_lacks_are_named(saved: Save, tmp_path: Path) -> None:
-    frame = attngeo.verify(edit(saved("bert"), tmp_path / "short", num_hidden_layers=1))
-    assert verdicts(frame) == {0: "agrees", 1: "only in the file"}
+def test_sites_that_the_running_model_lacks_are_named(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifying, "sites_of", _without_vision(verifying.sites_of, of="ModuleStore"))
+    frame = attngeo.verify(saved("clip"))
+    assert dict(zip(frame["stack"], frame["verdict"], strict=True)) == {"text": "agrees", "vision": "only in the file"}
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "gpt2"])
+def test_layers_that_transformers_does_not_make_are_left_out(name: str, saved: Save, tmp_path: Path) -> None:
+    field = "n_layer" if name == "gpt2" else "num_hidden_layers"
+    frame = attngeo.verify(edit(saved(name), tmp_path / "short", **{field: 1}))
+    assert verdicts(frame) == {0: "agrees"}
+    assert ["layer 1 never runs" in reason for reason in frame.attrs["skipped"].values()] == [True]
+    assert frame.attrs["unexplained"] == []
 
 
 def test_a_model_that_does_not_run_is_not_run(saved: Save, monkeypatch: pytest.MonkeyPatch) -> None:

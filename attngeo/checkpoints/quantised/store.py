@@ -29,7 +29,12 @@ from attngeo.checkpoints.quantised.floats import ModeloptFp4, PackedFp4, Scaled
 from attngeo.checkpoints.quantised.ggml import Ggml
 from attngeo.checkpoints.quantised.integers import Awq, CompressedIntegers, Gptq, Mlx
 from attngeo.checkpoints.quantised.scheme import Packed
-from attngeo.checkpoints.quantised.settings import estimate_settings, resolve_settings
+from attngeo.checkpoints.quantised.settings import (
+    FIELDS_OF_SKIPPED as LISTS,
+    estimate_settings,
+    is_listed,
+    resolve_settings,
+)
 from attngeo.checkpoints.store import FLOATS, OuterStore, TensorInfo, quantisation_settings, stated_quantisation
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError, about
 
@@ -63,8 +68,11 @@ OTHER_CODES = (
     ".qweight", ".weight_packed", ".weight_q", ".W_q", ".codes", ".Qidxs", ".dense_weights", ".indices",
     ".weight._data",
 )  # fmt: skip
+# Methods of which a weight of plain numbers is one that the running model multiplies as it is.
+MIXED = ("gguf", "mlx", "mxfp4")
 # How the name of a weight ends.
 WEIGHT = ".weight"
+MATRIX = 2
 # Bytes of a stored tensor at most if its numbers are needed to know the shape of a weight.
 MOST_SMALL = 1 << 16
 
@@ -193,6 +201,34 @@ class DecodingStore(OuterStore):
         if packed is None:
             return self._inner.info(self._plain(name))
         return TensorInfo(name, "F32", packed.shape, 4 * math.prod(packed.shape), packed=packed.format)
+
+    def list_notes(self, names: Iterable[str]) -> list[str]:
+        """A note if config.json states a quantisation of these weights, and they are stored as plain numbers.
+
+        Some methods round plain weights whenever a layer runs, or once when a model is loaded.
+        """
+        names = list(names)
+        notes = super().list_notes(names)
+        if self.method not in MIXED and any(self._may_be_rounded(name) for name in names):
+            notes.append(
+                f"config.json states the quantisation {self.method!r}, and the weights are plain numbers: scored as "
+                "they are stored, before rounding by the running model"
+            )
+        return notes
+
+    def _may_be_rounded(self, name: str) -> bool:
+        """Whether the configuration states that a weight of plain numbers is quantised."""
+        if not name.endswith(WEIGHT) or self._find(name) is not None or len(self.info(name).shape) != MATRIX:
+            return False
+        if self.method not in METHODS:
+            return not any(is_listed(name.removesuffix(WEIGHT), self._settings.get(field)) for field in LISTS)
+        try:
+            resolve_settings(self.method, METHODS[self.method].fields, self._settings, name.removesuffix(WEIGHT))
+        except CorruptCheckpointError:  # it is stated as one that is not quantised
+            return False
+        except UnsupportedModelError:  # a field that packed weights would be refused for
+            return True
+        return True
 
     def _plain(self, name: str) -> str:
         """The stored name of a tensor of plain numbers."""

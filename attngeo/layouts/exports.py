@@ -1,0 +1,143 @@
+"""Programs that write a model under names of their own, and how they store rotary pairs.
+
+Rotary embeddings turn pairs of dimensions of a head. Whether neighbours make a pair or the two halves of a head belongs
+to the code that was run with the weights, and this is the code that wrote their names: transformers permutes the rows
+of queries and keys when it takes a model of Meta or Mistral over. So the order of a model type is that of files with
+the names of its own class. Files of other programs are known by the names of all that is in a layer, since a name such
+as `wq` alone is used by many; of names that are not known, the order is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from typing import NamedTuple
+
+from attngeo.layouts.families import FAMILIES
+from attngeo.layouts.layout import LatentLayout, Rotary, weights_of
+from attngeo.layouts.modules import Module
+from attngeo.layouts.names import join
+from attngeo.layouts.rules import RULES
+
+
+class Export(NamedTuple):
+    """The names that a program gives, and the order of rotary pairs in its files.
+
+    program: its name. module: the end of the name of an attention module. query: the weight of queries in it. norm: the
+    normalisation before attention, in the layer around it, which tells the program from others. neighbours, halves:
+    model types whose pairs are neighbours in its files, or the two halves of a head. source: where this was read.
+    """
+
+    program: str
+    module: re.Pattern[str]
+    query: str
+    norm: str
+    neighbours: frozenset[str] = frozenset()
+    halves: frozenset[str] = frozenset()
+    source: str = ""
+
+
+LAYER = r"(?:^|\.)layers\.\d+\."
+LLAMAS = frozenset({"llama", "mistral"})
+OF_MISTRAL = frozenset({"ministral", "ministral3", "mixtral", "voxtral_realtime_encoder", "voxtral_realtime_text"})
+EXPORTS = (
+    # Pairs are complex numbers: torch.view_as_complex of the last axis in twos.
+    Export(
+        "Meta or Mistral",
+        re.compile(LAYER + r"attention$"),
+        "wq.weight",
+        "attention_norm.weight",
+        neighbours=LLAMAS | OF_MISTRAL | {"mllama_text_model"},
+        source="https://github.com/meta-llama/llama/blob/main/llama/model.py",
+    ),
+    Export(
+        "the first examples of MLX",
+        re.compile(LAYER + r"attention$"),
+        "query_proj.weight",
+        "attention_norm.weight",
+        neighbours=LLAMAS,
+        source="https://github.com/ml-explore/mlx-examples/blob/main/llms/llama/llama.py",
+    ),
+    Export(
+        "torchtune",
+        re.compile(LAYER + r"attn$"),
+        "q_proj.weight",
+        "sa_norm.scale",
+        neighbours=LLAMAS | {"csm", "csm_depth_decoder_model", "gemma", "gemma2"},
+        halves=frozenset({"phi3", "qwen2", "qwen3"}),
+        source="https://github.com/pytorch/torchtune/blob/main/torchtune/models/convert_weights.py",
+    ),
+    Export(
+        "fairseq2",
+        re.compile(r"(?:^|\.)decoder\.layers\.\d+\.self_attn$"),
+        "q_proj.weight",
+        "self_attn_layer_norm.weight",
+        neighbours=LLAMAS,
+        source="https://github.com/facebookresearch/fairseq2/tree/main/src/fairseq2/models/llama",
+    ),
+    Export(
+        "fairseq",
+        re.compile(LAYER + r"self_attn$"),
+        "q_proj.weight",
+        "self_attn_layer_norm.weight",
+        halves=frozenset({"esm"}),
+        source="https://github.com/facebookresearch/esm/blob/main/esm/rotary_embedding.py",
+    ),
+)
+# How classes of transformers with rotary embeddings call queries in a layer of their own, and what holds it in those of
+# the families in the table; and those that differ.
+QUERY = "q_proj.weight"
+HOLDER = "self_attn"
+OTHER_QUERIES = {"esm": "query.weight", "qwen2_5_omni_vision_encoder": "q.weight", "roformer": "query.weight"}
+OTHER_HOLDERS = {"gptj": "attn", "roformer": "self"}
+
+
+def recognise_export(module: Module, names: Collection[str]) -> Module:
+    """A module whose family has the rotary pairs and the norm of the program that named its tensors.
+
+    names: of all tensors.
+    """
+    family = module.family
+    layer = module.name.rpartition(".")[0]
+    for export in EXPORTS:
+        has_names = join(module.name, export.query) in names and join(layer, export.norm) in names
+        if has_names and export.module.search(module.name):
+            norm = export.norm.rpartition(".")[0]
+            # What is in front of attention in the class of transformers is so in any file, under other names.
+            pre_norm = (norm,) if family.pre_norm else ()
+            rotary = _order_pairs(family.rotary, module.model_type, export)
+            return replace(module, family=replace(family, rotary=rotary, pre_norm=pre_norm))
+    if family.rotary is None or family.rotary.other or _has_own_names(module):
+        return module
+    query = join(module.template, weights_of(module.layout)[0])
+    unknown = Rotary(other=f"it is not known which program named {query:.80}, and how that one orders rotary pairs")
+    return replace(module, family=replace(family, rotary=unknown))
+
+
+def _order_pairs(rotary: Rotary | None, model_type: str, export: Export) -> Rotary | None:
+    """The rotary embeddings of a model type as a program stores them."""
+    if rotary is None or rotary.other:
+        return rotary
+    if model_type in export.neighbours:
+        return replace(rotary, interleaved=True)
+    if model_type in export.halves:
+        return replace(rotary, interleaved=False)
+    return Rotary(
+        other=f"its tensors have the names of {export.program}, whose rotary pairs of {model_type!r:.40} are unknown"
+    )
+
+
+def _has_own_names(module: Module) -> bool:
+    """Whether queries are named as in the class of transformers for the model type.
+
+    Layouts that a type declares have the names of its own, and so have those of several parts in one weight.
+    """
+    layout = module.layout
+    if isinstance(layout, LatentLayout) or layout not in RULES or layout.holder("q").slots != "q":
+        return True
+    query = layout.holder("q").name.replace(".linear.", ".")
+    if query != OTHER_QUERIES.get(module.model_type, QUERY):
+        return False
+    holder = module.name.rpartition(".")[2]
+    return module.model_type not in FAMILIES or holder in ("", OTHER_HOLDERS.get(module.model_type, HOLDER))
