@@ -91,7 +91,7 @@ class GgufFile(TensorFile):
             match = LAYER.fullmatch(entry.name)
             if match:
                 self.layers.setdefault(match[1] or "", set()).add(int(match[2]))
-        if self.metadata.get("split.count", 1) == 1:
+        if self.is_whole:
             require_layers(self, [self])
         self.factors: list[float] | None = None
         name = next((name for name in ROPE_FACTORS if name in self.tensors), "")
@@ -105,6 +105,11 @@ class GgufFile(TensorFile):
                     f"{name} has the factor {factor}, expected numbers above 0; download it again"
                 )
         self.config = self.build_config()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file states that it is the only one of its model: llama.cpp writes 0 parts into a merged file."""
+        return self.metadata.get("split.count", 1) in (0, 1)
 
     def build_config(self) -> dict[str, Any]:
         """The fields of config.json that layouts read."""
