@@ -260,15 +260,23 @@ class ModuleStore(TensorStore):
 def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
     """The shape of a tensor of floating-point numbers. Reads at most the header of a file.
 
-    Raises UnsupportedModelError for a tensor of other numbers, such as one that is packed in an unknown way.
+    Raises UnsupportedModelError for a tensor of other numbers, such as one that is packed in an unknown way, and
+    CorruptCheckpointError for one without any number, whose numbers a training has left in other files.
     """
     info = store.info(name)
     if info.dtype not in FLOATS:
-        method = stated_quantisation(store.config) or "quantised"
+        method = stated_quantisation(store.config) or "config.json states no quantization_config"
         with about(store.ref):
             raise UnsupportedModelError(
                 f"{info.name} is stored as {info.dtype} ({method}), expected {', '.join(FLOATS)}, or a weight with its "
                 "scales; give the model without quantisation"
+            )
+    if 0 in info.shape:
+        with about(store.ref):
+            raise CorruptCheckpointError(
+                f"{info.name} is {list(info.shape)}, without any number, as a training in parts leaves it (stage 3 of "
+                "DeepSpeed's ZeRO, FSDP); join its files with zero_to_fp32.py of DeepSpeed, or accelerate "
+                "merge-weights, and give that file"
             )
     return info.shape
 

@@ -166,7 +166,7 @@ def test_a_file_of_an_unknown_format_is_refused_with_the_known_ones(name: str, t
     path = write_config(tmp_path) / name
     path.write_bytes(b"?")
     with pytest.raises(
-        UnsupportedModelError, match=rf"{name}.*\.safetensors, \.bin, \.pt, \.pth, \.gguf, \.index\.json"
+        UnsupportedModelError, match=rf"{name}.*\.safetensors, \.bin, \.pt, \.pth, \.ckpt, \.th, \.gguf, \.index\.json"
     ):
         open_store(path)
 
