@@ -36,6 +36,8 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # As many as torch allows.
 MOST_DIMENSIONS = 64
 FLOATS = ("F64", "F32", "F16", "BF16")
+# The sections of config.json that may describe the text part of a model, as transformers' get_text_config has them.
+TEXT_SECTIONS = ("decoder", "generator", "text_config")
 
 
 @dataclass(frozen=True)
@@ -282,9 +284,16 @@ def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
 
 
 def quantisation_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What config.json states about quantisation: its own table, or that of MLX; {} if it states nothing."""
-    for name in ("quantization_config", "compression_config", "quantization"):
-        stated = config.get(name)
+    """What config.json states about quantisation: its own table, that of MLX, or that of its text section.
+
+    {} if it states nothing. transformers takes the table of the text section for the whole model.
+    """
+    candidates = [config.get(name) for name in ("quantization_config", "compression_config", "quantization")]
+    for name in TEXT_SECTIONS:
+        section = config.get(name)
+        if isinstance(section, Mapping):
+            candidates.append(section.get("quantization_config"))
+    for stated in candidates:
         if stated is not None:
             return stated if isinstance(stated, Mapping) else {"quant_method": "quantised"}
     return {}
