@@ -323,3 +323,16 @@ def test_files_that_are_named_as_no_model(name: str, tmp_path: Path) -> None:
     path.write_bytes(b"0")
     with refuses_checkpoint(path, UnsupportedModelError, ("holds", "again" if "fsdp" in name else "give")):
         attngeo.score(path)
+
+
+def test_parts_of_one_model_by_meta(tmp_path: Path) -> None:
+    """One file alone is a model; of two, each has half of the heads."""
+    write_config(tmp_path)
+    first, second = (tmp_path / f"consolidated.0{number}.pth" for number in (0, 1))
+    first.write_bytes(save_torch())
+    assert len(attngeo.score(first)) == 2
+    second.write_bytes(save_torch())
+    with refuses_checkpoint(tmp_path, UnsupportedModelError, ("one of 2 parts", "convert_llama_weights_to_hf.py")):
+        attngeo.score(first)
+    with refuses_checkpoint(tmp_path, UnsupportedModelError, ("part 2", "convert_llama_weights_to_hf.py")):
+        attngeo.score(second)
