@@ -258,7 +258,7 @@ def _advise(text: str, error: Exception) -> str:
         return ADVICE_FOR_POINTERS
     if text.startswith("\ufeff"):
         return "save it as UTF-8 without a byte order mark"
-    if isinstance(error, UnicodeDecodeError):
+    if str(error).startswith("not UTF-8"):  # UTF-16, for example, as PowerShell writes
         return "save it as UTF-8"
     is_whole = text.rstrip().endswith("}") or str(error).startswith("Extra data")
     if isinstance(error, json.JSONDecodeError) and is_whole:
@@ -357,6 +357,7 @@ def find_checkpoint(path: Path, config: Mapping[str, Any] | None = None) -> Foun
             return find_checkpoint(path / find_only_weights(path))
         refuse_other_folders(path)
         inner = sorted(file.parent for file in path.glob("*/config.json"))
+        inner = [folder for folder in inner if _describes_model(folder / "config.json")] or inner
         if inner:
             shown = " or ".join(map(str, inner[:MOST_FOLDERS]))
             raise CorruptCheckpointError(f"no config.json in {path}; give a folder in it that has one: {shown}")
@@ -371,6 +372,14 @@ def find_checkpoint(path: Path, config: Mapping[str, Any] | None = None) -> Foun
         name = find_first(path, usual_names()) or find_only_weights(path)
     check_name(name)
     return FoundCheckpoint(path, name, config)
+
+
+def _describes_model(path: Path) -> bool:
+    """Whether a config.json states a type of model, unlike those of other modules of sentence-transformers."""
+    try:
+        return bool(read_object(path).get("model_type"))
+    except CorruptCheckpointError:
+        return False
 
 
 def find_first(folder: Path, names: Iterable[str]) -> str | None:

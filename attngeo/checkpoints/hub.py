@@ -301,7 +301,8 @@ class Repository:
             return refusal
         return NetworkError(
             f"no such file or folder here, not in the cache of the Hub, and {constants.ENDPOINT} cannot be reached "
-            f"({first_line(cause)}); check the connection, HF_ENDPOINT and proxies, or give a folder"
+            f"({first_line(cause)}); check the connection, HF_ENDPOINT, proxies and, for a server "
+            "with a certificate of its own, SSL_CERT_FILE; or give a folder"
             f"{self._explain_reference() or did_you_mean(self.ref.text)}"
         )
 

@@ -343,3 +343,27 @@ def test_an_adapter_beside_a_model_is_not_left_out(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(CorruptCheckpointError, match=r"adapter_config\.json names the base None"):
         attngeo.score(tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_a_configuration_in_another_encoding_is_to_be_saved_as_utf_8(encoding: str, tmp_path: Path) -> None:
+    """It is whole: to download it again does not help. Line ends of Windows are read."""
+    folder = write_single(tmp_path)
+    text = json.dumps(CONFIG | {"name": "é"}, ensure_ascii=False, indent=2)
+    (folder / "config.json").write_bytes(text.replace("\n", "\r\n").encode())
+    assert len(attngeo.score(folder)) == 2
+    (folder / "config.json").write_bytes(text.encode(encoding))
+    with refuses_checkpoint(folder, CorruptCheckpointError, ("config.json", "UTF-8")) as caught:
+        attngeo.score(folder)
+    assert "download" not in str(caught.value)
+
+
+def test_a_folder_of_sentence_transformers_has_its_model_in_another_one(tmp_path: Path) -> None:
+    """Its modules have configurations, too, and state no type of model."""
+    write_single(tmp_path / "0_Transformer")
+    write_config(tmp_path / "1_Pooling", {"word_embedding_dimension": 24})
+    (tmp_path / "modules.json").write_text("[]")
+    with refuses_checkpoint(tmp_path, CorruptCheckpointError, ("config.json", "/0_Transformer")) as caught:
+        attngeo.score(tmp_path)
+    assert "Pooling" not in str(caught.value)
+    assert len(attngeo.score(tmp_path / "0_Transformer")) == 2
