@@ -39,6 +39,8 @@ from contextlib import contextmanager
 
 # The address of the project's files, for messages that refer to one.
 PROJECT_FILES = "https://github.com/attngeo/attngeo/blob/main"
+# Where users ask for what is missing.
+ISSUES = "https://github.com/attngeo/attngeo/issues"
 # Module → the extra of attngeo that installs it: attngeo without extras does not.
 EXTRAS = {
     "PIL": "data", "choreographer": "images", "datasets": "data", "distributed": "cluster", "gensim": "cbow",

@@ -41,7 +41,8 @@ class CompareOptions(SourceOptions):
     per_head: bool = option(False, "Add one row for each head", panel=INPUT)
     stack: str | None = option(
         None,
-        "Compare only this stack: encoder, decoder, cross, text, vision … (see attngeo inspect)",
+        "Compare only this stack: encoder, decoder, cross, text, vision … (see attngeo inspect); text=decoder if the "
+        "other model calls it otherwise",
         panel=INPUT,
         metavar="NAME",
     )

@@ -14,6 +14,7 @@ from torch import Tensor
 from attngeo.bounds.machine import available_memory
 from attngeo.changes.compare_options import OTHER, OVERLAPS, SCORES, CompareOptions
 from attngeo.changes.forms import shared_layouts
+from attngeo.changes.stacks import group_sites, pair_stacks
 from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
@@ -106,7 +107,7 @@ def compare_models(
         other_sites, other_skipped = _find_sites(other_store, asked, options, session)
         with about(other_store.ref):
             require_updates(other_store, other_sites)
-        whole = select(sites, options.stack, None, store.ref)
+        whole = select(sites, None if options.stack is None else split_stack(options.stack)[0], None, store.ref)
         pairs = pair_sites(whole, other_sites, options.stack, (store.ref, other_store.ref))
         if options.stack is None:
             skipped = skipped | _list_unpaired(whole, {pair.first.stack for pair in pairs})
@@ -146,23 +147,33 @@ def pair_sites(
     """The sites of the first model in stacks that both have, each with the one of the other model at its place.
 
     Layers of the same number belong together if both stacks have the same layers, else those at the same share of the
-    depth. If no stack has the same name, and each model has one, these two are a pair.
+    depth. stack: the only one, or "text=decoder" for a stack of the first model and one of the other; if it is None,
+    see `pair_stacks`.
 
     Raises:
-        UsageError: the other model lacks the stack that is asked for.
+        UsageError: a model lacks the stack that is asked for.
         UnsupportedModelError: no stack of the models belongs together.
     """
-    by_stack = _group(sites)
-    others_by_stack = _group(others)
-    partners = {name: name for name in by_stack if name in others_by_stack}
-    if not partners and stack is None and len(by_stack) == len(others_by_stack) == 1:
-        partners = dict(zip(by_stack, others_by_stack, strict=True))
-    if not partners and stack is not None:
-        raise UsageError(f"{refs[1]} has no stack {stack!r}, expected one of: {', '.join(others_by_stack)}", "stack")
+    by_stack = group_sites(sites)
+    others_by_stack = group_sites(others)
+    if stack is None:
+        partners = pair_stacks(by_stack, others_by_stack)
+    else:
+        name, stated = split_stack(stack)
+        other_name = name if stated is None else stated
+        partners = {name: other_name} if name in by_stack and other_name in others_by_stack else {}
+        if not partners:
+            raise UsageError(
+                f"{refs[1]} has no stack {other_name!r}, expected one of: {', '.join(others_by_stack)}; "
+                f"$stack {name}=OTHER compares two of different names",
+                "stack",
+            )
     if not partners:
         raise UnsupportedModelError(
             f"no stack is in both models: {refs[0]} has {', '.join(by_stack)}, and {refs[1]} has "
-            f"{', '.join(others_by_stack)}; compare models that have one stack each, or the same"
+            f"{', '.join(others_by_stack)}; say which belong together, as by $stack "
+            f"{next(iter(by_stack))}={next(iter(others_by_stack))}",
+            "stack",
         )
     pairs = []
     for name, other_name in partners.items():
@@ -181,16 +192,15 @@ def pair_sites(
     return pairs
 
 
-def _group(sites: Sequence[AttentionSite]) -> dict[str, list[AttentionSite]]:
-    stacks: dict[str, list[AttentionSite]] = {}
-    for site in sites:
-        stacks.setdefault(site.stack, []).append(site)
-    return stacks
+def split_stack(stack: str) -> tuple[str, str | None]:
+    """The stack of the first model that an option names, and that of the other one; None if it has the same name."""
+    name, equals, other_name = stack.partition("=")
+    return name, other_name if equals else None
 
 
 def _list_unpaired(sites: Sequence[AttentionSite], paired: set[str]) -> dict[str, str]:
     """The stacks of a model that are compared with nothing, as what is left out of it."""
-    return {f"stack {name}": "the other model has no such stack" for name in _group(sites) if name not in paired}
+    return {f"stack {name}": "the other model has no such stack" for name in group_sites(sites) if name not in paired}
 
 
 def _scale(position: int, count: int, other_count: int) -> int:

@@ -17,6 +17,7 @@ from attngeo.bounds.machine import available_memory
 from attngeo.bounds.names import in_utf8
 from attngeo.changes.forms import shared_layouts
 from attngeo.changes.lineage_options import LINEAGE_NUMBERS, LineageOptions
+from attngeo.changes.stacks import group_sites, pair_stacks
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
@@ -127,6 +128,9 @@ def _pair_sites(one: _Model, two: _Model) -> _Comparison:
         shapes = " and ".join(_describe_shape(site) for site in pairs[0])
         return _Comparison([], [f"the test does not apply: heads of other sizes, {shapes}"])
     notes = []
+    for stack, other_stack in dict.fromkeys((site.stack, other.stack) for site, other in alike):
+        if stack != other_stack:
+            notes.append(f"the stack {stack} compared with the stack {other_stack} of the candidate")
     if len(alike) < len(pairs):
         notes.append(f"layers whose heads have other sizes, left out: {len(pairs) - len(alike)}")
     for number, model in enumerate((one, two)):
@@ -142,13 +146,14 @@ def _pair_sites(one: _Model, two: _Model) -> _Comparison:
 
 
 def _list_common(sites: Sites, others: Sites) -> list[tuple[AttentionSite, AttentionSite]]:
-    """The sites that are in both models by stack and number; by number alone if each has one stack."""
-    stacks = {stack for stack, _ in sites}
-    other_stacks = {stack for stack, _ in others}
-    if len(stacks) == len(other_stacks) == 1:
-        [stack] = stacks
-        others = {(stack, layer): site for (_, layer), site in others.items()}
-    return [(site, others[place]) for place, site in sites.items() if place in others]
+    """The sites that are in both models by stack, see `pair_stacks`, and number."""
+    partners = pair_stacks(group_sites(sites.values()), group_sites(others.values()))
+    pairs = []
+    for (stack, layer), site in sites.items():
+        other = others.get((partners.get(stack, ""), layer))
+        if other is not None:
+            pairs.append((site, other))
+    return pairs
 
 
 def _find_unlike(model: _Model) -> dict[str, str]:

@@ -60,6 +60,24 @@ REFUSED = NOT_MERGED | {
 # The version of PEFT whose settings these tables have.
 KNOWN_PEFT = (0, 21)
 VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
+# Method of PEFT → what it trains, if that is no weight: there is nothing to merge.
+WITHOUT_WEIGHTS = {
+    "ADAPTION_PROMPT": "vectors that further attention reads",
+    "CARTRIDGE": "keys and values in front of those of the text",
+    "CPT": "vectors in front of the text",
+    "MULTITASK_PROMPT_TUNING": "vectors in front of the text",
+    "PREFIX_TUNING": "keys and values in front of those of the text",
+    "PROMPT_TUNING": "vectors in front of the text",
+    "P_TUNING": "vectors in front of the text",
+}
+# Method of PEFT → why no weights have what it adds, so that PEFT cannot merge it.
+NOT_MERGEABLE = {
+    "POLY": "its updates are mixed for each task",
+    "SHADOW": "what it adds depends on the input",
+    "XLORA": "its updates are mixed for each token",
+}
+# Field of an adapter_config.json without peft_type → who writes it.
+OTHER_PROGRAMS = {"lora_parameters": "MLX", "model_class": "AdapterHub", "swift_type": "ms-swift"}
 # What has been done to the base of a model in memory.
 IN_MEMORY = ("layer_replication",)
 # Initialisations that leave the base as it is: as they are written, and those that PEFT compares in lower case.
@@ -111,6 +129,34 @@ def _is_later(version: Any) -> bool:
     return numbers is not None and (int(numbers[1]), int(numbers[2])) > KNOWN_PEFT
 
 
+def require_lora(fields: Mapping[str, Any]) -> None:
+    """Raise UnsupportedModelError for an adapter of another method than LoRA, or of another program than PEFT.
+
+    fields: its adapter_config.json.
+    """
+    method = fields.get("peft_type")
+    if method == "LORA":
+        return
+    base = f"{fields.get('base_model_name_or_path') or fields.get('model') or 'its base'!s:.80}"
+    if isinstance(method, str) and method in WITHOUT_WEIGHTS:
+        raise UnsupportedModelError(
+            f"an adapter of the method {method} has {WITHOUT_WEIGHTS[method]}, and no weights to merge: queries and "
+            f"keys are those of its base; score {base}"
+        )
+    if isinstance(method, str) and method in NOT_MERGEABLE:
+        raise UnsupportedModelError(
+            f"an adapter of the method {method} cannot be merged: {NOT_MERGEABLE[method]}; score its base, {base}"
+        )
+    if not method:
+        programs = [program for field, program in OTHER_PROGRAMS.items() if field in fields]
+        form = f"an adapter in the form of {programs[0]}" if programs else "an adapter of another program than PEFT"
+        raise UnsupportedModelError(
+            f"{ADAPTER} has no peft_type: it is {form}, expected that of PEFT; merge it into {base} with the program "
+            "that wrote it, and give that checkpoint"
+        )
+    raise UnsupportedModelError(f"an adapter of the method {method!r:.40}, expected LORA; {MERGE}")
+
+
 class LoraSettings:
     """The settings of one adapter.
 
@@ -128,10 +174,7 @@ class LoraSettings:
     """
 
     def __init__(self, fields: Mapping[str, Any], *, has_own_base: bool = False) -> None:
-        if fields.get("peft_type") != "LORA":
-            raise UnsupportedModelError(
-                f"an adapter of the method {fields.get('peft_type')!r:.40}, expected LORA; {MERGE}"
-            )
+        require_lora(fields)
         ignored: list[str] = []
         may_be_new = has_own_base or _is_later(fields.get("peft_version"))
         for name, value in fields.items():

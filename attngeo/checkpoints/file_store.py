@@ -365,7 +365,7 @@ def open_files(
         return FileStore(ref, config, folder, name, index)
     first = GgufFile(_open_source(folder, name))
     opened = {name: first}
-    if first.metadata.get("split.count", 1) != 1:
+    if not first.is_whole:
         opened |= open_splits(first, name, partial(_open_source, folder))
         weight_map: dict[str, str] = {}
         total = 0

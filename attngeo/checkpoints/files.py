@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, read_small_text
+from attngeo.checkpoints.first_bytes import LONGEST_HEAD, read_head, recognise, recognise_adapter
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
 
 Check = Callable[[dict[str, Any]], dict[str, Any]]
@@ -33,6 +35,12 @@ SMALL = ("config.json", ADAPTER, "generation_config.json", ".gitattributes", "RE
 MOST_TOTAL = 10**15
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
 LATER_PART = re.compile(r"-(?!00001-)\d{5}-of-(\d{5})\.gguf$")
+# Meta's files of a model that was trained on several devices, numbered from 00: each has some heads of every layer.
+SPLIT_BY_META = (
+    "each part has some of the heads of every layer, expected one file; convert all parts with Meta's or transformers' "
+    "convert_llama_weights_to_hf.py, and give that folder"
+)
+META_PART = re.compile(r"(?:^|/)consolidated\.(\d\d)\.pth$")
 # How a text begins that stands for a file in a repository of git until git-lfs has fetched it, and its most bytes.
 POINTER = "version https://git-lfs.github.com/"
 LONGEST_POINTER = 1024
@@ -50,14 +58,15 @@ class Format:
     name: what users call it. suffixes: how its file names end; the first one is the usual one. usual_stem: what
     transformers calls the file of a checkpoint, before the suffix; "" if transformers does not write this format.
     opener: the module and the name of the `TensorFile` that opens one file; "" for a format that is not supported, with
-    `advice` on what to use instead. not_weights: files with the usual suffix that hold something else.
+    `advice` on what to use instead. not_weights: pattern of the names of files with the usual suffix that hold
+    something else → what they hold, and what to give.
     """
 
     name: str
     suffixes: tuple[str, ...]
     usual_stem: str = ""
     opener: str = ""
-    not_weights: tuple[str, ...] = ()
+    not_weights: Mapping[str, str] = field(default_factory=dict)
     advice: str = ""
 
 
@@ -71,10 +80,19 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="PyTorch",
-        suffixes=(".bin", ".pt", ".pth"),
+        suffixes=(".bin", ".pt", ".pth", ".ckpt", ".th"),
         usual_stem="pytorch_model",
         opener="attngeo.checkpoints.torch_file:TorchFile",
-        not_weights=("training_args.bin",),
+        not_weights={
+            "training_args.bin": "settings of a training; give the checkpoint that it wrote",
+            "optimizer.bin": "the state of an optimiser; give the checkpoint beside it",
+            "scheduler.bin": "the state of a training; give the checkpoint beside it",
+            "openvino_*.bin": "numbers of OpenVINO, without names; give the checkpoint that it was exported from",
+            "pytorch_model_fsdp_rank*.bin": (
+                "what one process of FSDP has of all parameters; save the model again with the state dict type "
+                "FULL_STATE_DICT"
+            ),
+        },
     ),
     Format(name="GGUF", suffixes=(GGUF,), opener="attngeo.checkpoints.gguf:GgufFile"),
     Format(
@@ -89,6 +107,7 @@ FORMATS: tuple[Format, ...] = (
         name="TensorFlow", suffixes=(".h5",),
         advice="convert it by transformers 4: AutoModel.from_pretrained(FOLDER, from_tf=True).save_pretrained(NEW)",
     ),
+    Format(name="ONNX", suffixes=(".onnx", ".onnx_data"), advice="give the checkpoint that it was exported from"),
     Format(
         name="torch.distributed.checkpoint", suffixes=(".distcp",),
         advice="convert it, from a source that you trust, with python -P -m torch.distributed.checkpoint.format_utils "
@@ -105,9 +124,18 @@ OTHER_FOLDERS = (
         "dcp_to_torch FOLDER FILE.pt, and give the file with $config",
     ),
     (
-        "DeepSpeed", ("mp_rank_*.pt", "*/mp_rank_*.pt"),
+        "DeepSpeed", ("mp_rank_*.pt", "*/mp_rank_*.pt", "*zero_pp_rank_*.pt", "*/*zero_pp_rank_*.pt"),
         "convert it, from a source that you trust, with zero_to_fp32.py, which is in the folder, and give the "
         "file with $config",
+    ),
+    (
+        "FSDP with a file for each process", ("pytorch_model_fsdp_rank*.bin", "*/pytorch_model_fsdp_rank*.bin"),
+        "save it again with the state dict type FULL_STATE_DICT, and give the file with $config",
+    ),
+    ("OpenVINO", ("openvino_*.xml", "*/openvino_*.xml"), "give the checkpoint that it was exported from"),
+    (
+        "adapters of MLX without adapter_config.json", ("adapters.safetensors",),
+        "merge it into its base with mlx_lm.fuse, and give that folder",
     ),
     (
         "Megatron", ("mp_rank_*/*.pt", "*/mp_rank_*/*.pt"),
@@ -232,7 +260,7 @@ def _advise(text: str, error: Exception) -> str:
         return ADVICE_FOR_POINTERS
     if text.startswith("\ufeff"):
         return "save it as UTF-8 without a byte order mark"
-    if isinstance(error, UnicodeDecodeError):
+    if str(error).startswith("not UTF-8"):  # UTF-16, for example, as PowerShell writes
         return "save it as UTF-8"
     is_whole = text.rstrip().endswith("}") or str(error).startswith("Extra data")
     if isinstance(error, json.JSONDecodeError) and is_whole:
@@ -268,7 +296,7 @@ class Index(NamedTuple):
 def read_index(path: Path) -> Index:
     """Parse a `*.index.json`. Raises CorruptCheckpointError, or UnsupportedModelError for an unknown file format.
 
-    An index may only name files beside it: an absolute path, or one through another folder, is refused.
+    An index may only name files in its folder, and in folders inside it: any other path is refused.
     """
     content = read_object(path, MOST_INDEX_BYTES)
     stated = content.get("weight_map")
@@ -277,9 +305,9 @@ def read_index(path: Path) -> Index:
             f"{path.name} has no weight_map, expected one of tensor name → file; download it again"
         )
     for file in set(stated.values()):
-        if not is_inside(file) or str(PurePosixPath(file)) != PurePosixPath(file).name:
+        if not is_inside(file):
             raise CorruptCheckpointError(
-                f"{path.name} points to {file!r:.80}, outside its folder; expected plain file names"
+                f"{path.name} points to {file!r:.80}, expected the name of a file in its folder; correct it"
             )
         try:
             require_format(file)
@@ -319,8 +347,11 @@ def find_checkpoint(path: Path, config: Mapping[str, Any] | None = None) -> Foun
     if path.name == "config.json" and not path.is_dir():
         path = path.parent
     if not path.is_dir():
+        require_known_suffix(path)
         check_name(path.name)
+        refuse_first_part(path)
         if config is None and path.suffix != GGUF:
+            refuse_adapter_file(path)
             config = read_config(path.with_name("config.json"))
         return FoundCheckpoint(path.parent, path.name, config or {})
     if config is None and not (path / "config.json").is_file():
@@ -328,6 +359,7 @@ def find_checkpoint(path: Path, config: Mapping[str, Any] | None = None) -> Foun
             return find_checkpoint(path / find_only_weights(path))
         refuse_other_folders(path)
         inner = sorted(file.parent for file in path.glob("*/config.json"))
+        inner = [folder for folder in inner if _describes_model(folder / "config.json")] or inner
         if inner:
             shown = " or ".join(map(str, inner[:MOST_FOLDERS]))
             raise CorruptCheckpointError(f"no config.json in {path}; give a folder in it that has one: {shown}")
@@ -344,6 +376,14 @@ def find_checkpoint(path: Path, config: Mapping[str, Any] | None = None) -> Foun
     return FoundCheckpoint(path, name, config)
 
 
+def _describes_model(path: Path) -> bool:
+    """Whether a config.json states a type of model, unlike those of other modules of sentence-transformers."""
+    try:
+        return bool(read_object(path).get("model_type"))
+    except CorruptCheckpointError:
+        return False
+
+
 def find_first(folder: Path, names: Iterable[str]) -> str | None:
     """The first of these names that a file in a folder has; None if there is none."""
     return next((name for name in names if (folder / name).is_file()), None)
@@ -351,9 +391,19 @@ def find_first(folder: Path, names: Iterable[str]) -> str | None:
 
 def check_name(file: str) -> None:
     """Raise UnsupportedModelError or CorruptCheckpointError for a file that is no index and no whole checkpoint."""
-    if not is_index(file):
-        require_format(file)
-        refuse_shard(file)
+    if is_index(file):
+        return
+    file_format = require_format(file)
+    other = find_other_content(file, file_format)
+    if other is not None:
+        raise UnsupportedModelError(f"{file} is named as one that holds {other}")
+    refuse_shard(file)
+
+
+def find_other_content(file: str, file_format: Format) -> str | None:
+    """What a file of a format holds by its name, and what to give, if it is no model; None if it may be one."""
+    name = PurePosixPath(file).name
+    return next((other for pattern, other in file_format.not_weights.items() if fnmatchcase(name, pattern)), None)
 
 
 def find_only_weights(folder: Path) -> str:
@@ -364,11 +414,14 @@ def find_only_weights(folder: Path) -> str:
     for file_format in FORMATS:
         suffix = file_format.suffixes[0]
         indices = sorted(path.name for path in folder.glob(f"*{suffix}{INDEX_SUFFIX}") if path.is_file())
-        listed = set(file_format.not_weights)
+        listed: set[str] = set()
         for index in indices:
             listed.update(read_index(folder / index).files)
         files = sorted(path.name for path in folder.glob(f"*{suffix}") if path.is_file())
-        names = indices + [name for name in files if name not in listed and not LATER_PART.search(name)]
+        for name in files:
+            if find_other_content(name, file_format) is not None or LATER_PART.search(name):
+                listed.add(name)
+        names = indices + [name for name in files if name not in listed]
         if len(names) > 1:
             require_format(names[0])
             refuse_shard(names[0])
@@ -381,6 +434,42 @@ def find_only_weights(folder: Path) -> str:
     usual = ", ".join(usual_names())
     single = " or ".join(f"*{file_format.suffixes[0]}" for file_format in FORMATS if file_format.opener)
     raise CorruptCheckpointError(f"no weights in {folder}, looked for {usual} and for a single {single}")
+
+
+def require_known_suffix(path: Path) -> None:
+    """Raise UnsupportedModelError for a file whose suffix is unknown, with what its first bytes say that it is."""
+    if is_weights(path.name) or not path.is_file():
+        return
+    mark = recognise(read_head(path))
+    if mark is not None:
+        raise UnsupportedModelError(f"an unknown suffix, and by its first bytes it is {mark.kind}; {mark.advice}")
+
+
+def refuse_first_part(path: Path) -> None:
+    """Raise UnsupportedModelError for the first of several files of Meta's that are beside one another."""
+    part = META_PART.search(path.name)
+    if part:
+        count = len([other for other in path.parent.glob("consolidated.*.pth") if META_PART.search(other.name)])
+        if count > 1:
+            raise UnsupportedModelError(f"{path.name} is one of {count} parts of a model, and {SPLIT_BY_META}")
+
+
+def refuse_adapter_file(path: Path) -> None:
+    """Raise UnsupportedModelError for a file, without a config.json beside it, that holds an adapter."""
+    if path.with_name("config.json").is_file():
+        return
+    if path.with_name(ADAPTER).is_file():
+        raise UnsupportedModelError(
+            f"the weights of an adapter, expected a model; give the folder that has {ADAPTER}: {path.parent}"
+        )
+    if path.suffix != SAFETENSORS or not path.is_file():
+        return
+    form = recognise_adapter(read_head(path, LONGEST_HEAD))
+    if form is not None:
+        raise UnsupportedModelError(
+            f"an adapter in the form of {form}, expected a model; merge it into its base with the program that wrote "
+            "it, and give that checkpoint"
+        )
 
 
 def refuse_other_folders(folder: Path) -> None:
@@ -400,6 +489,9 @@ def refuse_shard(file: str) -> None:
     if part:
         first = f"{file[: part.start()]}-00001-of-{part[1]}{GGUF}"
         raise CorruptCheckpointError(f"{file} is a part of a model that begins in another file; give {first}")
+    part = META_PART.search(file)
+    if part and int(part[1]):
+        raise UnsupportedModelError(f"{file} is part {int(part[1]) + 1} of a model, and {SPLIT_BY_META}")
     shard = SHARD.search(file)
     if shard and int(shard[1]) > 1 and not file.endswith(GGUF):
         raise CorruptCheckpointError(

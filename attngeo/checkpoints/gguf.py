@@ -51,6 +51,14 @@ SCALING = (
     "yarn_beta_slow",
 )
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")
+# What the header states that a file is, if it is no model → what it holds, and what to give.
+OTHER_KINDS = {
+    "adapter": "an adapter in the form of llama.cpp, expected a model; merge it into its base with llama-export-lora, "
+    "or give it as PEFT writes it with $adapter",
+    "imatrix": "the importance of weights, and no weights, expected a model; give the model's own file",
+    "mmproj": "the vision tower of a model, expected a language model; give the checkpoint that it was made from",
+    "vocab": "a vocabulary without weights, expected a model; give the model's own file",
+}
 
 
 class GgufFile(TensorFile):
@@ -78,6 +86,9 @@ class GgufFile(TensorFile):
         reader = HeaderReader(self.source)
         self.own, entries = read_header(reader)
         self.metadata = {**self._inherited, **self.own}
+        kind = self.metadata.get("general.type")
+        if isinstance(kind, str) and kind in OTHER_KINDS:
+            raise UnsupportedModelError(f"states general.type = {kind!r}, {OTHER_KINDS[kind]}", "adapter")
         architecture = str(self.metadata.get("general.architecture"))
         if architecture not in ARCHITECTURES:
             raise UnsupportedModelError(
@@ -91,7 +102,7 @@ class GgufFile(TensorFile):
             match = LAYER.fullmatch(entry.name)
             if match:
                 self.layers.setdefault(match[1] or "", set()).add(int(match[2]))
-        if self.metadata.get("split.count", 1) == 1:
+        if self.is_whole:
             require_layers(self, [self])
         self.factors: list[float] | None = None
         name = next((name for name in ROPE_FACTORS if name in self.tensors), "")
@@ -105,6 +116,11 @@ class GgufFile(TensorFile):
                     f"{name} has the factor {factor}, expected numbers above 0; download it again"
                 )
         self.config = self.build_config()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file states that it is the only one of its model: llama.cpp writes 0 parts into a merged file."""
+        return self.metadata.get("split.count", 1) in (0, 1)
 
     def build_config(self) -> dict[str, Any]:
         """The fields of config.json that layouts read."""

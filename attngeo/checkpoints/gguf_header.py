@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attngeo.checkpoints.tensor_file import ByteSource, read_bytes
-from attngeo.errors import CorruptCheckpointError, about
+from attngeo.checkpoints.first_bytes import GGUF
+from attngeo.checkpoints.tensor_file import ByteSource, explain_content, read_bytes
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsupportedModelError, about
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
+# No version is as large. One that is written from its last byte to its first is larger.
+LARGEST_VERSION = 1 << 16
 # Bytes that are read at a time, at first and at most: of the last part much may be no header.
 FIRST_CHUNK = 1 << 16
 CHUNK = 1 << 20
@@ -68,6 +71,21 @@ class HeaderReader:
     def broken(self, problem: str) -> CorruptCheckpointError:
         """The error about the header."""
         return CorruptCheckpointError(f"the GGUF header {problem}; download it again")
+
+    def explain_start(self, magic: bytes, version: int) -> AttnGeoError:
+        """The error for a file that begins otherwise than one that is read."""
+        if magic != MAGIC:
+            return explain_content(self._source, GGUF) or self.broken(
+                f"begins with {magic!r} and version {version}, expected {MAGIC!r} and 2 or 3"
+            )
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+        if swapped < LARGEST_VERSION < version:
+            return UnsupportedModelError(
+                f"a big-endian GGUF file (version {swapped}), expected little-endian; convert it with "
+                "gguf-convert-endian FILE little, of the package gguf"
+            )
+        advice = "give the checkpoint that it was made from" if version < min(VERSIONS) else "update attngeo"
+        return UnsupportedModelError(f"a GGUF file of version {version}, expected 2 or 3; {advice}")
 
     def take(self, count: int) -> bytes:
         """The next bytes."""
@@ -150,7 +168,7 @@ def read_header(reader: HeaderReader, wanted: Collection[str] = ()) -> tuple[dic
     magic = reader.take(4)
     version = reader.number("I")
     if magic != MAGIC or version not in VERSIONS:
-        raise reader.broken(f"begins with {magic!r} and version {version}, expected {MAGIC!r} and 2 or 3")
+        raise reader.explain_start(magic, version)
     count = reader.number("Q")
     keys = reader.number("Q")
     metadata: dict[str, Any] = {}

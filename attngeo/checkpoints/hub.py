@@ -31,6 +31,7 @@ from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # re-exported
 
+from attngeo.bounds.small_files import MOST_BYTES, read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.files import ADAPTER, GGUF, Index, is_index, read_index, usual_names
 from attngeo.checkpoints.patience import ServerRules, require_answers
@@ -277,8 +278,23 @@ class Repository:
         """The error for what would have to be asked for. missing: what the cache lacks."""
         return NetworkError(
             f"no such file or folder here, and {missing} in the cache of the Hub, while {self._why_offline}; run once "
-            f"without it{did_you_mean(self.ref.text)}"
+            f"without it{self._explain_reference() or did_you_mean(self.ref.text)}"
         )
+
+    def _explain_reference(self) -> str:
+        """What is wrong with the note in the cache of which commit a branch is; "" if nothing is.
+
+        huggingface_hub takes the whole text, a line end included, for the commit, and finds no file of it.
+        """
+        cache = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=self.ref.name, repo_type="model"))
+        note = cache / "refs" / (self.revision or constants.DEFAULT_REVISION)
+        try:
+            commit = read_small_text(note, MOST_BYTES)
+        except (OSError, ValueError):
+            return ""
+        if commit == commit.strip():
+            return ""
+        return f"; {note} has a line end or spaces around the commit, expected the commit alone: correct it"
 
     def _explain_absence(self, cause: BaseException) -> AttnGeoError:
         """The error for what is not in the cache, while the Hub gives no answer or refuses access."""
@@ -289,8 +305,9 @@ class Repository:
             return refusal
         return NetworkError(
             f"no such file or folder here, not in the cache of the Hub, and {constants.ENDPOINT} cannot be reached "
-            f"({first_line(cause)}); check the connection, HF_ENDPOINT and proxies, or give a folder"
-            f"{did_you_mean(self.ref.text)}"
+            f"({first_line(cause)}); check the connection, HF_ENDPOINT, proxies and, for a server "
+            "with a certificate of its own, SSL_CERT_FILE; or give a folder"
+            f"{self._explain_reference() or did_you_mean(self.ref.text)}"
         )
 
     def _explain_refusal(self, error: BaseException) -> AttnGeoError:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attngeo.checkpoints.adapter_settings import require_lora
 from attngeo.checkpoints.demos import require_demo
 from attngeo.checkpoints.files import (
     ADAPTER,
@@ -14,6 +15,7 @@ from attngeo.checkpoints.files import (
     find_checkpoint,
     find_first,
     read_config,
+    read_object,
     stated_weights,
     usual_names,
 )
@@ -27,6 +29,7 @@ def find_adapter(folder: Path) -> Path:
         raise CorruptCheckpointError(f"no {ADAPTER} in it; give a folder that PEFT wrote, or a Hub id")
     name = find_first(folder, ADAPTER_FILES)
     if name is None:
+        require_lora(read_object(folder / ADAPTER))  # the files of other methods and programs have other names
         raise CorruptCheckpointError(f"no weights of the adapter, looked for {' and '.join(ADAPTER_FILES)}")
     return folder / name
 

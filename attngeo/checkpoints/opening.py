@@ -200,12 +200,11 @@ class Opener:
         with about(ref.text):
             if ref.kind == "hub":
                 folder = find_repository(ref, self.hub)
-                path = folder.pin(ADAPTER)
+                settings = LoraSettings(read_object(folder.pin(ADAPTER)))
                 file, _ = folder.find_weights(ADAPTER_FILES)
             else:
                 weights = find_adapter(Path(ref.name))
                 folder = Folder(weights.parent)
-                path = weights.with_name(ADAPTER)
+                settings = LoraSettings(read_object(weights.with_name(ADAPTER)))
                 file = weights.name
-            settings = LoraSettings(read_object(path))
             return FileStore(ref.text, {}, folder, file), settings

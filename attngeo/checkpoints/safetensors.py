@@ -20,8 +20,9 @@ from typing import Any
 import torch
 
 from attngeo.checkpoints.extent import Extent
+from attngeo.checkpoints.first_bytes import SAFETENSORS
 from attngeo.checkpoints.store import DTYPE_BITS, DTYPES, MOST_DIMENSIONS, TensorInfo
-from attngeo.checkpoints.tensor_file import ByteSource, TensorFile, read_bytes
+from attngeo.checkpoints.tensor_file import ByteSource, TensorFile, explain_content, read_bytes
 from attngeo.errors import CorruptCheckpointError
 
 # The library's limit in bytes, so that a forged length cannot exhaust memory.
@@ -43,7 +44,7 @@ class SafetensorsFile(TensorFile):
             length = int.from_bytes(read_bytes(self.source, 0, min(8, size), "header"), "little")
             data_start = 8 + length
             if size < 8 or length > LONGEST_HEADER or data_start > size:
-                raise CorruptCheckpointError(
+                raise explain_content(self.source, SAFETENSORS) or CorruptCheckpointError(
                     f"not a complete safetensors file: its first 8 bytes announce a header of {length:,} "
                     f"bytes, but the file has {size:,}; download it again"
                 )
@@ -51,7 +52,7 @@ class SafetensorsFile(TensorFile):
         try:
             header = parse_header(text)
         except (ValueError, RecursionError) as error:
-            raise CorruptCheckpointError(
+            raise explain_content(self.source, SAFETENSORS) or CorruptCheckpointError(
                 f"the safetensors header is not readable JSON ({error}); download it again"
             ) from None
         self.tensors = check_header(header, data_start, size)

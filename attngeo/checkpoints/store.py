@@ -36,6 +36,8 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # As many as torch allows.
 MOST_DIMENSIONS = 64
 FLOATS = ("F64", "F32", "F16", "BF16")
+# The sections of config.json that may describe the text part of a model, as transformers' get_text_config has them.
+TEXT_SECTIONS = ("decoder", "generator", "text_config")
 
 
 @dataclass(frozen=True)
@@ -273,23 +275,38 @@ class ModuleStore(TensorStore):
 def float_shape(store: TensorStore, name: str) -> tuple[int, ...]:
     """The shape of a tensor of floating-point numbers. Reads at most the header of a file.
 
-    Raises UnsupportedModelError for a tensor of other numbers, such as one that is packed in an unknown way.
+    Raises UnsupportedModelError for a tensor of other numbers, such as one that is packed in an unknown way, and
+    CorruptCheckpointError for one without any number, whose numbers a training has left in other files.
     """
     info = store.info(name)
     if info.dtype not in FLOATS:
-        method = stated_quantisation(store.config) or "quantised"
+        method = stated_quantisation(store.config) or "config.json states no quantization_config"
         with about(store.ref):
             raise UnsupportedModelError(
                 f"{info.name} is stored as {info.dtype} ({method}), expected {', '.join(FLOATS)}, or a weight with its "
                 "scales; give the model without quantisation"
             )
+    if 0 in info.shape:
+        with about(store.ref):
+            raise CorruptCheckpointError(
+                f"{info.name} is {list(info.shape)}, without any number, as a training in parts leaves it (stage 3 of "
+                "DeepSpeed's ZeRO, FSDP); join its files with zero_to_fp32.py of DeepSpeed, or accelerate "
+                "merge-weights, and give that file"
+            )
     return info.shape
 
 
 def quantisation_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What config.json states about quantisation: its own table, or that of MLX; {} if it states nothing."""
-    for name in ("quantization_config", "compression_config", "quantization"):
-        stated = config.get(name)
+    """What config.json states about quantisation: its own table, that of MLX, or that of its text section.
+
+    {} if it states nothing. transformers takes the table of the text section for the whole model.
+    """
+    candidates = [config.get(name) for name in ("quantization_config", "compression_config", "quantization")]
+    for name in TEXT_SECTIONS:
+        section = config.get(name)
+        if isinstance(section, Mapping):
+            candidates.append(section.get("quantization_config"))
+    for stated in candidates:
         if stated is not None:
             return stated if isinstance(stated, Mapping) else {"quant_method": "quantised"}
     return {}

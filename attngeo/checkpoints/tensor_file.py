@@ -16,8 +16,9 @@ from torch import Tensor
 
 from attngeo.bounds.machine import require_memory
 from attngeo.checkpoints.extent import Extent
+from attngeo.checkpoints.first_bytes import LOOKED_AT, explain_other_format
 from attngeo.checkpoints.store import TensorInfo
-from attngeo.errors import CorruptCheckpointError, about
+from attngeo.errors import AttnGeoError, CorruptCheckpointError, about
 
 if TYPE_CHECKING:
     from attngeo.checkpoints.remote import RemoteFile
@@ -31,6 +32,12 @@ ByteSource: TypeAlias = "RegularFile | RemoteFile"
 def read_bytes(source: ByteSource, offset: int, count: int, name: str) -> bytes:
     """Bytes of a file that are no numbers; see `RegularFile.read`."""
     return bytes(source.read(offset, count, name).numpy())
+
+
+def explain_content(source: ByteSource, expected: str) -> AttnGeoError | None:
+    """The error for a file that is of another format than its name says; see `explain_other_format`."""
+    head = read_bytes(source, 0, min(LOOKED_AT, source.size), "mark")
+    return explain_other_format(head, expected)
 
 
 class TensorFile:

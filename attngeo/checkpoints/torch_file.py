@@ -28,8 +28,12 @@ from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
 # Bytes of the first requests to a remote file: the header of the first record, and the list of a hundred.
 HEAD = 1000
 TAIL = 10_000
-# Under these keys, Lightning, nanoGPT and DeepSpeed save the state dict of the model, beside that of the optimiser.
-WRAPPERS = ("state_dict", "model", "module")
+# Under these keys, Lightning, nanoGPT, DeepSpeed, Whisper and NeMo save the state dict of the model, beside that of the
+# optimiser; and under these may be a dictionary with such a key.
+WRAPPERS = ("state_dict", "model", "module", "model_state_dict", "model_state", "model_weights")
+CONTAINERS = (*WRAPPERS, "checkpoint", "state")
+# Keys one in the other at most.
+DEEPEST = 3
 
 
 class _StoredRows(NamedTuple):
@@ -102,10 +106,11 @@ class TorchFile(TensorFile):
         return _StoredRows(storage.record, dtype, offset * dtype.itemsize, count * dtype.itemsize, shape, strides)
 
 
-def _find_tensors(state: Any) -> tuple[str, dict[str, SavedTensor]]:
+def _find_tensors(state: Any, outer: tuple[str, ...] = ()) -> tuple[str, dict[str, SavedTensor]]:
     """The tensors of a state dict, or of the one that a training has saved with its settings, and its key there or "".
 
-    Raises CorruptCheckpointError if there are none, or several state dicts.
+    outer: the keys that this dictionary is under. Raises CorruptCheckpointError if there are none, or several state
+    dicts.
     """
     if not isinstance(state, dict) or isinstance(state, Record):
         raise CorruptCheckpointError(f"holds a {type(state).__name__}, expected a state dict of name → tensor")
@@ -118,11 +123,15 @@ def _find_tensors(state: Any) -> tuple[str, dict[str, SavedTensor]]:
     if tensors and not wrappers:
         return "", tensors
     if keys_with_tensors:
-        keys = ", ".join(f"{key!r:.40}" for key in sorted(keys_with_tensors)[:5])
+        paths = [".".join((*outer, key)) for key in sorted(keys_with_tensors)[:5]]
+        keys = ", ".join(f"{path!r:.40}" for path in paths)
         raise CorruptCheckpointError(
             f"holds tensors under {keys}, expected one state dict, alone or under one of "
             f"{', '.join(WRAPPERS)}; save torch.load(FILE)[KEY] as a file of its own"
         )
+    containers = [key for key in CONTAINERS if isinstance(state.get(key), dict)]
+    if len(containers) == 1 and len(outer) + 1 < DEEPEST:
+        return _find_tensors(state[containers[0]], (*outer, containers[0]))
     raise CorruptCheckpointError("holds no tensors, expected a state dict of name → tensor")
 
 

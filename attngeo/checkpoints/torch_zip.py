@@ -13,8 +13,9 @@ import zipfile
 from typing import Any
 
 from attngeo.checkpoints.extent import Extent
+from attngeo.checkpoints.first_bytes import PYTORCH
 from attngeo.checkpoints.pickles import LONGEST, TorchUnpickler, broken
-from attngeo.checkpoints.tensor_file import ByteSource, read_bytes
+from attngeo.checkpoints.tensor_file import ByteSource, explain_content, read_bytes
 from attngeo.errors import AttnGeoError, CorruptCheckpointError, UnsafeCheckpointError, first_line
 
 # What is read before any tensor.
@@ -53,7 +54,7 @@ class ZipRecords:
                 extents += self.locate(name, 0, self._records[name].file_size)
         with self._source.hold(extents):
             if "data.pkl" not in self._records:
-                raise broken("it has no record data.pkl")
+                raise explain_content(self._source, PYTORCH) or broken("it has no record data.pkl")
             if "constants.pkl" in self._records:
                 raise UnsafeCheckpointError("refused: it is a TorchScript program; use safetensors weights")
             if "byteorder" in self._records and self._read("byteorder") != b"little":
@@ -102,9 +103,11 @@ class ZipRecords:
 def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
     """The records by name; raises as `ZipRecords`."""
     file: Any = _SourceReader(source)
-    if file.read(len(ZIP)) != ZIP:
-        raise CorruptCheckpointError(
-            "not a PyTorch file: it is damaged, or was saved before PyTorch 0.1.10; save it again as safetensors"
+    mark = file.read(len(ZIP))
+    if mark != ZIP:
+        raise explain_content(source, PYTORCH) or CorruptCheckpointError(
+            f"not a PyTorch file, as it begins with {mark!r}: it is damaged, of another format, or was saved before "
+            "PyTorch 0.1.10; save its tensors again as safetensors"
         )
     try:
         listed = zipfile.ZipFile(file).infolist()
@@ -120,7 +123,8 @@ def _list_records(source: ByteSource) -> dict[str, zipfile.ZipInfo]:
         raise CorruptCheckpointError("a record is listed twice; download it again")
     for name, record in records.items():
         if not record.orig_filename.startswith(folder):
-            raise CorruptCheckpointError(f"record {name[:80]!r} is not in {folder[:80]!r}; download it again")
+            other = explain_content(source, PYTORCH)
+            raise other or CorruptCheckpointError(f"record {name[:80]!r} is not in {folder[:80]!r}; download it again")
         is_stored = record.compress_type == zipfile.ZIP_STORED and record.compress_size == record.file_size
         if not is_stored or record.flag_bits & ENCRYPTED:
             raise CorruptCheckpointError(

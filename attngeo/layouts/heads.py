@@ -38,14 +38,16 @@ class HeadConfig:
     Attributes:
         heads: query heads.
         key_heads: by default as many as query heads.
-        head_dim: by default the input width divided by the number of query heads.
+        head_dim: by default the input width divided by the number of query heads, the pruned ones included.
         is_assumed: whether the number of query heads is a default of the model type, which the section leaves out.
+        pruned: how many heads were taken out of the layer, which `heads` does not count.
     """
 
     heads: int
     key_heads: int | None
     head_dim: int | None
     is_assumed: bool = False
+    pruned: int = 0
 
 
 @cache
@@ -55,7 +57,9 @@ def load_defaults() -> dict[str, dict[str, Any]]:
     return defaults
 
 
-def read_heads(section: Fields, *, defaults: Fields, stage: int | None, words: Sequence[str]) -> HeadConfig:
+def read_heads(
+    section: Fields, *, defaults: Fields, stage: int | None, words: Sequence[str], layer: int | None = None
+) -> HeadConfig:
     """The heads of one stack from its section of the configuration.
 
     Args:
@@ -63,6 +67,7 @@ def read_heads(section: Fields, *, defaults: Fields, stage: int | None, words: S
         defaults: the family's values of fields that published configurations leave out.
         stage: which entry to take from a list that has one value for each stage; None if there are no stages.
         words: those of the module's name, in their order, which prefixes of fields may have.
+        layer: the number of the layer, if heads may have been pruned.
 
     Raises:
         CorruptCheckpointError: the number of heads is missing, or a number is not a positive integer.
@@ -79,7 +84,69 @@ def read_heads(section: Fields, *, defaults: Fields, stage: int | None, words: S
     if type(ratio) is int and ratio > 0:
         heads = max(heads // ratio, 1)
     is_assumed = next(fitting_fields(HEADS, section, words), None) is None
-    return HeadConfig(heads, key_heads=read(KEY_HEADS), head_dim=read(HEAD_DIM), is_assumed=is_assumed)
+    key_heads = read(KEY_HEADS)
+    pruned = 0 if layer is None else _count_pruned(section, layer, heads)
+    if pruned and key_heads is not None:  # pruned models have a key head for each head
+        key_heads -= pruned
+    return HeadConfig(
+        heads - pruned, key_heads=key_heads, head_dim=read(HEAD_DIM), is_assumed=is_assumed, pruned=pruned
+    )
+
+
+def choose_layer(section: Fields, layer: int) -> Fields:
+    """The fields of a section with those that it states for one of its layers in particular.
+
+    They are in `per_layer_config`, in lists with an entry for each layer, or in the `block_configs` of nemotron-nas.
+    Raises CorruptCheckpointError if such heads are not divided evenly.
+    """
+    chosen = dict(section)
+    for name in (*HEADS, *KEY_HEADS, *HEAD_DIM):
+        values = section.get(f"{name}_per_layer")
+        if isinstance(values, list) and layer < len(values):
+            chosen[name] = values[layer]
+    by_layer = section.get("per_layer_config")
+    if isinstance(by_layer, Mapping):
+        fields = by_layer.get(str(layer), by_layer.get(layer))
+        chosen |= fields if isinstance(fields, Mapping) else {}
+    blocks = section.get("block_configs")
+    block = blocks[layer] if isinstance(blocks, list) and layer < len(blocks) else None
+    attention = block.get("attention") if isinstance(block, Mapping) else None
+    group = attention.get("n_heads_in_group") if isinstance(attention, Mapping) else None
+    heads = section.get("num_attention_heads")
+    if group is None or type(heads) is not int:
+        return chosen
+    if type(group) is not int or group < 1 or heads % group:
+        raise CorruptCheckpointError(
+            f"config.json has n_heads_in_group = {group!r:.80} in block_configs of layer {layer}, expected a divisor "
+            f"of {heads} heads"
+        )
+    return {**chosen, "num_key_value_heads": heads // group}
+
+
+def list_unread_fields(section: Fields) -> list[str]:
+    """The fields with several values that may be about the heads of layers, and that nothing here reads."""
+    read = (*HEADS, *KEY_HEADS, *HEAD_DIM, "pruned_heads")
+    unread = []
+    for name, value in section.items():
+        is_about_heads = isinstance(name, str) and "head" in name and name.removesuffix("_per_layer") not in read
+        if is_about_heads and isinstance(value, list | Mapping) and value:
+            unread.append(name)
+    return unread
+
+
+def _count_pruned(section: Fields, layer: int, heads: int) -> int:
+    """How many heads of a layer were taken out, as transformers 4 states it. Raises CorruptCheckpointError."""
+    stated = section.get("pruned_heads")
+    if not isinstance(stated, Mapping):
+        return 0
+    numbers = stated.get(str(layer), stated.get(layer, []))
+    is_list = isinstance(numbers, list) and all(type(number) is int and 0 <= number < heads for number in numbers)
+    if not is_list or len(set(numbers)) >= heads:
+        raise CorruptCheckpointError(
+            f"config.json has pruned_heads of layer {layer} = {numbers!r:.80}, expected some of the numbers 0 to "
+            f"{heads - 1}"
+        )
+    return len(set(numbers))
 
 
 def list_numbers(section: Fields, names: Collection[str]) -> list[int]:

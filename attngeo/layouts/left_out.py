@@ -6,9 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
-from attngeo.errors import AttnGeoError, UnsupportedModelError
+from attngeo.errors import ISSUES, AttnGeoError, UnsupportedModelError
 from attngeo.layouts.layout import LatentLayout, weights_of
 from attngeo.layouts.names import NUMBER, Fields, Reasons, is_in, pattern_of
+from attngeo.layouts.other_forms import find_other_forms
 from attngeo.layouts.rules import CHANGED_BY, NOT_ATTENTION, RULES
 
 UNKNOWN = "no layout knows its form"
@@ -30,12 +31,14 @@ def find_left_out(
     reasons for modules that have queries or keys only.
     """
     unread = _find_unread(names, tensors, modules)
-    changes = find_changes(_list_enclosing(unread), {pattern_of(name) for name in names})
+    patterns = {pattern_of(name) for name in names}
+    changes = find_changes(_list_enclosing(unread), patterns)
     reasons = dict.fromkeys(unread, UNKNOWN)
     for pattern in unread:
         for module, reason in changes.items():
             if is_in(pattern, module):
                 reasons[pattern] = reason
+    reasons |= find_other_forms(patterns, {pattern_of(module) for module in modules})
     reasons |= halves
     return dict(_find_other_module(pattern) or (pattern, reason) for pattern, reason in reasons.items())
 
@@ -123,7 +126,7 @@ def explain_nothing_found(names: Collection[str], config: Fields, left_out: Reas
     if unread:
         return UnsupportedModelError(
             f"family {model_type!r:.60} is not supported: no layout knows the form of {unread[0]}, which seems "
-            "to hold queries; declare it in attngeo/layouts/families.py"
+            f"to hold queries; ask for it at {ISSUES}, with config.json and the names and shapes of its tensors"
         )
     if model_type == "attngeo_efa":  # its models of attention have names that a rule reads
         return UnsupportedModelError(
@@ -133,6 +136,10 @@ def explain_nothing_found(names: Collection[str], config: Fields, left_out: Reas
     looked_for = ", ".join("/".join(pair).replace(".weight", "") for pair in pairs)
     hints = sorted({pattern_of(name) for name in names if re.search(r"att", name, re.IGNORECASE)})
     seen = "names with 'att' found: " + ", ".join(hints[:6]) if hints else "no tensor is named after attention"
+    stated = config.get("quantization_config") or config.get("compression_config") or config.get("quantization")
+    if stated:
+        method = stated.get("quant_method", "another program") if isinstance(stated, dict) else stated
+        seen += f"; config.json states weights that are packed by {method!s:.40}: give the model without quantisation"
     return UnsupportedModelError(
         f"no query-key attention in this {model_type!r:.60} model: looked for {looked_for}; {seen}"
     )

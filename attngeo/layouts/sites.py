@@ -12,7 +12,7 @@ from attngeo.choices import Parts
 from attngeo.errors import CorruptCheckpointError, ShapeError, UnsupportedModelError
 from attngeo.layouts.absent import find_absent_layers, find_idle_layers
 from attngeo.layouts.exports import recognise_export
-from attngeo.layouts.heads import HeadConfig, read_heads
+from attngeo.layouts.heads import HeadConfig, choose_layer, read_heads
 from attngeo.layouts.layout import LATENT_ROLES, LETTERS, AttentionSite, HeadNorm, LatentLayout, Layout, Sizes
 from attngeo.layouts.modules import Module, conditions_hold, survey_modules
 from attngeo.layouts.names import MOST_LAYERS, Fields, Reasons, join
@@ -83,8 +83,11 @@ def find_sites(
     errors = []
     for stack, layer, module, tensors, outputs in candidates:
         stored = StoredModule(module, tensors, shape_of)
+        pruned = 0
         try:
-            sizes = measure(stored, _stated_heads(module, layer))
+            stated = _stated_heads(module, layer)
+            pruned = stated.pruned
+            sizes = measure(stored, stated)
         except (ShapeError, CorruptCheckpointError) as error:
             if module.family.source and module.certain:
                 raise
@@ -109,7 +112,7 @@ def find_sites(
             tensors=tensors,
             **vars(sizes),
             rule=module.rule,
-            notes=_notes(module, tensors),
+            notes=_notes(module, tensors, pruned),
             parts="".join(part for part in parts if not missing or part not in "vo"),
             output_notes=output_notes,
             missing=missing,
@@ -191,17 +194,13 @@ def _recognise_head_norm(module: Module, names: Collection[str]) -> Module:
 
 def _stated_heads(module: Module, layer: int) -> HeadConfig:
     """The heads of the module as its section of the configuration states them, or for this layer in particular."""
-    section = module.section
-    by_layer = section.get("per_layer_config")
-    if isinstance(by_layer, Mapping):
-        fields = by_layer.get(str(layer), by_layer.get(layer))
-        if isinstance(fields, Mapping):
-            section = {**section, **fields}
+    section = choose_layer(module.section, layer)
     is_decoder = module.family.stack == "decoder" and not ENCODER.search(module.name)
     # The encoder in the name of a cross-attention is where its keys come from.
     words = re.split(r"[._]", CROSS.sub("", module.name).lower())
     words.append("decoder" if DECODER.search(module.name) or is_decoder else "encoder")
-    return read_heads(section, defaults=module.family.defaults, stage=_stage(module, section), words=words)
+    stage = _stage(module, section)
+    return read_heads(section, defaults=module.family.defaults, stage=stage, words=words, layer=layer)
 
 
 def _stage(module: Module, section: Fields) -> int | None:
@@ -290,9 +289,11 @@ def _find_norm(module: str, candidates: Sequence[str], names: Collection[str]) -
 # Notes
 
 
-def _notes(module: Module, tensors: Mapping[str, str]) -> tuple[str, ...]:
-    """Caveats for readers of scores of queries and keys."""
+def _notes(module: Module, tensors: Mapping[str, str], pruned: int) -> tuple[str, ...]:
+    """Caveats for readers of scores of queries and keys. pruned: the number of heads that were taken out."""
     notes = [*module.family.query_key_notes, *_common_notes(module)]
+    if pruned:
+        notes.append(f"{pruned} pruned heads are missing, and the others numbered from 0")
     if any(role.startswith(("q_gain", "k_gain")) for role in tensors):
         notes.append("QK-norm: its gain is folded in, its division is left out")
     return tuple(notes)

@@ -8,8 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from attngeo.bounds.names import list_names
 from attngeo.errors import CorruptCheckpointError, ShapeError
-from attngeo.layouts.heads import HEAD_DIM, HEADS, KEY_HEADS, HeadConfig, list_numbers, positive_integers
+from attngeo.layouts.heads import (
+    HEAD_DIM,
+    HEADS,
+    KEY_HEADS,
+    HeadConfig,
+    list_numbers,
+    list_unread_fields,
+    positive_integers,
+)
 from attngeo.layouts.layout import LETTERS, LatentLayout, Layout, Sizes
 from attngeo.layouts.modules import Module
 from attngeo.layouts.names import join
@@ -159,8 +168,9 @@ def _resolve_heads(layout: Layout, stated: HeadConfig, rows: int, width: int) ->
         slots = Sizes(heads, key_heads, 1, width, width).rows(layout.holder("q").slots)
         if rows % slots == 0:
             head_dim = rows // slots
-    if head_dim is None and width % heads == 0:
-        head_dim = width // heads
+    all_heads = heads + stated.pruned
+    if head_dim is None and width % all_heads == 0:
+        head_dim = width // all_heads
     return _Heads(heads, key_heads, head_dim)
 
 
@@ -224,10 +234,14 @@ def _explain_misfit(
     sizes = Sizes(heads, key_heads, head_dim, width, width)
     slots = {letter: layout.holder(letter).slots for letter in rows}
     letter = next(letter for letter in rows if sizes.rows(slots[letter]) != rows[letter])
+    problem = "config.json and weights do not belong together, or the weight holds more than queries and keys"
+    unread = list_unread_fields(stored.module.section)
+    if unread:
+        problem = f"layers may have the heads that config.json states as {list_names(unread)}, which is not read"
     return ShapeError(
         f"{stored.tensors[letter]} has an output width of {rows[letter]}, expected "
         f"{sizes.rows(slots[letter])} ({slots[letter]}: {heads} heads, {key_heads} key heads, head_dim {head_dim}); "
-        "config.json and weights do not belong together, or the weight holds more than queries and keys"
+        f"{problem}"
     )
 
 

@@ -456,6 +456,55 @@ def test_models_without_a_common_stack(tmp_path: Path) -> None:
         attngeo.compare([str(first), str(other)])
 
 
+def write_composite(folder: Path, tensors: dict[str, torch.Tensor]) -> str:
+    """A model with the layers of `weights` as its language model, and a tower of other heads."""
+    text = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+    tower = {
+        f"model.vision_tower.vision_model.encoder.layers.{layer}.self_attn.{letter}_proj.weight": torch.randn(16, 16)
+        for layer in (0, 1) for letter in "qk"
+    }  # fmt: skip
+    vision = {"model_type": "clip_vision_model", "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+    config = {"model_type": "llava", "text_config": CONFIG, "vision_config": vision}
+    return str(write_single(folder, text | tower, config))
+
+
+def test_a_part_of_a_model_beside_that_part_alone(tmp_path: Path) -> None:
+    """One stack under two names; nothing has to be said where only one can be meant."""
+    alone = str(write_single(tmp_path / "alone", weights()))
+    composite = write_composite(tmp_path / "composite", weights())
+    for models, mine, other in (((alone, composite), "decoder", "text"), ((composite, alone), "text", "decoder")):
+        for stack in (None, f"{mine}={other}"):
+            rows = attngeo.compare(models, stack=stack)
+            assert rows["stack"].tolist() == [mine, mine]
+            assert rows.change.tolist() == [0, 0]
+            assert rows.note.str.contains(f"compared with the stack {other} of the other model").all()
+        row = attngeo.lineage(*models, permutations=19).iloc[0]
+        assert row["layers"] == f"{mine} layers 0-1"
+        assert f"the stack {mine} compared with the stack {other} of the candidate" in row["note"]
+        assert row["similarity"] > 0.99
+    same = attngeo.compare([composite, write_composite(tmp_path / "second", weights())])
+    assert same["stack"].unique().tolist() == ["text", "vision"]
+
+
+def test_stacks_that_are_named_for_both_models(tmp_path: Path) -> None:
+    """Whatever they are; a name that one of them lacks is refused with those that there are."""
+    alone = str(write_single(tmp_path / "alone", weights()))
+    composite = write_composite(tmp_path / "composite", weights())
+    for stack, facts in (
+        ("decoder=words", ("'words'", "text, vision")), ("text=decoder", ("'text'", "decoder")),
+        ("decoder=", ("''", "text, vision")),
+    ):  # fmt: skip
+        with refuses(UsageError, *facts):
+            attngeo.compare([alone, composite], stack=stack)
+    with refuses(UsageError, "'vision'", "decoder", "vision=OTHER"):
+        attngeo.compare([composite, alone], stack="vision")
+    wider = {name: torch.cat([tensor, tensor]) if "q_proj" in name else tensor for name, tensor in weights().items()}
+    other = str(write_single(tmp_path / "wider", wider, CONFIG | {"num_attention_heads": 8}))
+    with refuses(UnsupportedModelError, "decoder", "text, vision", "decoder=text"):
+        attngeo.compare([other, composite])
+    assert len(attngeo.compare([other, composite], stack="decoder=text")) == 2
+
+
 def test_bad_models(tmp_path: Path) -> None:
     first = str(write_single(tmp_path / "first"))
     with refuses(UsageError, "fewer than two"):

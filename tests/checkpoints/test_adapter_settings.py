@@ -11,11 +11,21 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from conftest import Command
 from safetensors.torch import load_file, save_file
+from support.checkpoints import assert_refused, refuses_checkpoint
 from support.peft_adapters import are_equal, edit_settings, load_by_peft, read_weights, write_adapter, write_base
 
 import attngeo
-from attngeo.checkpoints.adapter_settings import APPLIED, REFUSED, WITHOUT_EFFECT, LoraSettings
+from attngeo.checkpoints.adapter_settings import (
+    APPLIED,
+    NOT_MERGEABLE,
+    REFUSED,
+    WITHOUT_EFFECT,
+    WITHOUT_WEIGHTS,
+    LoraSettings,
+)
 from attngeo.errors import AttnGeoError, CheckpointError, CorruptCheckpointError, UnsupportedModelError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
@@ -31,6 +41,59 @@ def test_every_setting_of_peft_is_in_one_table() -> None:
     assert fields <= set(tables)
     # Two that PEFT had in 2023.
     assert set(tables) - fields == {"enable_lora", "merge_weights"}
+
+
+def test_methods_without_weights_are_those_of_peft() -> None:
+    """Those that learn prompts, and those that have nothing to merge."""
+    import peft
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
+
+    without = set()
+    for method, config in PEFT_TYPE_TO_CONFIG_MAPPING.items():
+        tuner = PEFT_TYPE_TO_TUNER_MAPPING.get(method)
+        learns_prompts = issubclass(config, peft.PromptLearningConfig) or tuner is None
+        if learns_prompts or not hasattr(tuner, "merge_and_unload"):
+            without.add(method.value)
+    assert without == {*WITHOUT_WEIGHTS}
+    assert {*NOT_MERGEABLE} <= {method.value for method in PEFT_TYPE_TO_CONFIG_MAPPING} - without
+
+
+# The adapter_config.json of an adapter that has no weights to add → facts of the message.
+WITHOUT = {method: {"peft_type": method} for method in (*WITHOUT_WEIGHTS, *NOT_MERGEABLE)} | {
+    "MLX": {"fine_tune_type": "lora", "lora_parameters": {"rank": 8}, "model": "org/base", "num_layers": 16},
+    "AdapterHub": {"config": {"reduction_factor": 16}, "model_class": "BertModel", "name": "sst-2"},
+    "another program": {"rank": 8},
+}
+
+
+@pytest.mark.parametrize("case", WITHOUT)
+@pytest.mark.parametrize("has_weights", [True, False])
+def test_what_is_not_merged_is_said(case: str, has_weights: bool, tmp_path: Path, inside: Command) -> None:
+    """Whatever its files of weights are called, and for a model as for $adapter."""
+    fields = {"base_model_name_or_path": "org/base", **WITHOUT[case]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(fields))
+    save_file(
+        {"prompt_embeddings": torch.ones(8, 16)}, tmp_path / ("adapter_model.safetensors" if has_weights else "x")
+    )
+    facts = (case, "org/base", "peft_type" if "peft_type" not in fields else "score")
+    with refuses_checkpoint(tmp_path, UnsupportedModelError, facts) as caught:
+        attngeo.score(tmp_path)
+    assert ("merge_and_unload" in str(caught.value)) is False
+    assert ("those of its base" in str(caught.value)) == (case in WITHOUT_WEIGHTS)
+    with refuses_checkpoint(tmp_path, UnsupportedModelError, facts):
+        attngeo.score("demo:encoder", adapter=str(tmp_path))
+    if case == "PROMPT_TUNING":
+        assert_refused(inside("score", tmp_path), tmp_path, UnsupportedModelError, facts)
+
+
+def test_a_prompt_that_peft_has_saved(written: Path, tmp_path: Path) -> None:
+    import peft
+
+    model = transformers.LlamaForCausalLM.from_pretrained(written / "base")
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    peft.get_peft_model(model, config).save_pretrained(tmp_path)
+    with refuses_checkpoint(tmp_path, UnsupportedModelError, ("PROMPT_TUNING", "no weights to merge", "base")):
+        attngeo.score(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ Damage = Callable[[bytes], bytes]
 BROKEN: dict[str, tuple[Damage, type[AttnGeoError], tuple[str, ...]]] = {
     "another kind of file": (lambda raw: b"GGML" + raw[4:], CorruptCheckpointError, ("GGML",)),
     "an unknown version": (
-        lambda raw: raw[:4] + struct.pack("<I", 1) + raw[8:], CorruptCheckpointError, ("version 1",)
+        lambda raw: raw[:4] + struct.pack("<I", 1) + raw[8:], UnsupportedModelError, ("version 1",)
     ),
     "too many tensors": (
         lambda raw: raw[:8] + struct.pack("<Q", 1 << 60) + raw[16:], CorruptCheckpointError, ("announces",)

@@ -168,7 +168,7 @@ def test_a_file_of_an_unknown_format_is_refused_with_the_known_ones(name: str, t
     path = write_config(tmp_path) / name
     path.write_bytes(b"?")
     with pytest.raises(
-        UnsupportedModelError, match=rf"{name}.*\.safetensors, \.bin, \.pt, \.pth, \.gguf, \.index\.json"
+        UnsupportedModelError, match=rf"{name}.*\.safetensors, \.bin, \.pt, \.pth, \.ckpt, \.th, \.gguf, \.index\.json"
     ):
         open_store(path)
 
@@ -417,3 +417,27 @@ def test_weights_of_a_training_that_rounds_them_are_noted(beside: str, tmp_path:
     tensors = weights() | {f"model.layers.0.self_attn.q_proj.{beside}": torch.ones(1)}
     frame = attngeo.score(write_single(tmp_path, tensors))
     assert ["before rounding" in note for note in frame["note"]] == [True, False]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_a_configuration_in_another_encoding_is_to_be_saved_as_utf_8(encoding: str, tmp_path: Path) -> None:
+    """It is whole: to download it again does not help. Line ends of Windows are read."""
+    folder = write_single(tmp_path)
+    text = json.dumps(CONFIG | {"name": "é"}, ensure_ascii=False, indent=2)
+    (folder / "config.json").write_bytes(text.replace("\n", "\r\n").encode())
+    assert len(attngeo.score(folder)) == 2
+    (folder / "config.json").write_bytes(text.encode(encoding))
+    with refuses_checkpoint(folder, CorruptCheckpointError, ("config.json", "UTF-8")) as caught:
+        attngeo.score(folder)
+    assert "download" not in str(caught.value)
+
+
+def test_a_folder_of_sentence_transformers_has_its_model_in_another_one(tmp_path: Path) -> None:
+    """Its modules have configurations, too, and state no type of model."""
+    write_single(tmp_path / "0_Transformer")
+    write_config(tmp_path / "1_Pooling", {"word_embedding_dimension": 24})
+    (tmp_path / "modules.json").write_text("[]")
+    with refuses_checkpoint(tmp_path, CorruptCheckpointError, ("config.json", "/0_Transformer")) as caught:
+        attngeo.score(tmp_path)
+    assert "Pooling" not in str(caught.value)
+    assert len(attngeo.score(tmp_path / "0_Transformer")) == 2

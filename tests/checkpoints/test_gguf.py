@@ -27,6 +27,7 @@ from support.gguf_files import (
     WIDTH,
     draw_state,
     write_gguf,
+    write_merged,
     write_splits,
 )
 from support.hub_server import Hub
@@ -134,6 +135,17 @@ def test_a_model_in_several_files(small_first_shard: bool, tmp_path: Path, insid
     path = tmp_path / "renamed.gguf"
     with refuses_checkpoint(path, CorruptCheckpointError, (f"{len(parts)} parts", "00001-of")):
         attngeo.score(path)
+
+
+@pytest.mark.parametrize("name", ["merged.gguf", "m-00001-of-00003.gguf"])
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_merged_file_is_whole_whatever_its_name(count: int, name: str, tmp_path: Path) -> None:
+    """gguf-split --merge of llama.cpp states 0 parts and all tensors; the file may keep the name of the first part."""
+    write_gguf(tmp_path / "whole.gguf", draw_state())
+    expected = attngeo.score(tmp_path / "whole.gguf")
+    write_merged(tmp_path / "merged" / name, tmp_path / "whole.gguf", count)
+    for path in (tmp_path / "merged" / name, tmp_path / "merged"):
+        pd.testing.assert_frame_equal(attngeo.score(path)[SCORES], expected[SCORES], check_exact=True)
 
 
 def test_several_files_on_the_hub(here: Hub, tmp_path: Path) -> None:

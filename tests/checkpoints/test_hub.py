@@ -146,7 +146,7 @@ def test_what_is_not_there(hub: Hub, connected: Command, tmp_path: Path) -> None
     hub.repositories["org/name"] = write_single(tmp_path / "remote")
     hub.repositories["org/adapter"] = tmp_path / "adapter"
     (tmp_path / "adapter").mkdir()
-    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     hub.repositories["org/weightless"] = write_config(tmp_path / "weightless", CONFIG)
     cases: list[tuple[str, type[AttnGeoError], list[str]]] = [
         ("org/other", ModelNotFoundError, ["org/other", hub.url, "HF_TOKEN"]),
@@ -201,6 +201,35 @@ def test_a_client_that_a_user_has_set_is_used(here: Hub, tmp_path: Path) -> None
 
 def test_offline(nobody: dict[str, str], attngeo: Command) -> None:
     assert_one_line(attngeo("score", "org/name", "--offline", **nobody), 3, ["org/name: ", "offline", "cache"])
+
+
+def test_offline_a_line_end_after_the_commit_of_a_branch_is_named(here: Hub, tmp_path: Path) -> None:
+    """huggingface_hub finds no file then; it writes the commit alone when it is online again."""
+    here.repositories["org/name"] = write_single(tmp_path / "remote")
+    library.score("org/name", hub=HubAccess(download=True))
+    note = Path(huggingface_hub.constants.HF_HUB_CACHE, "models--org--name", "refs", "main")
+    commit = note.read_text()
+    note.write_text(f"{commit}\n")
+    assert huggingface_hub.try_to_load_from_cache("org/name", "config.json") is None
+    with refuses(NetworkError, "org/name", "refs/main", "line end"):
+        library.score("org/name", hub=HubAccess(offline=True), fresh=True)
+    library.score("org/name", hub=HubAccess(download=True), fresh=True)
+    assert note.read_text() == commit
+    library.score("org/name", hub=HubAccess(offline=True), fresh=True)
+
+
+def test_an_index_in_whose_folder_are_folders(here: Hub, tmp_path: Path) -> None:
+    """Here and on the Hub, as transformers reads them."""
+    folder = here.repositories["org/name"] = write_sharded(tmp_path / "remote")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("model-0000", "parts/model-0000"))
+    (folder / "parts").mkdir()
+    for shard in folder.glob("model-0000*"):
+        shard.rename(folder / "parts" / shard.name)
+    expected = library.score(write_sharded(tmp_path / "plain"))["symmetry"].tolist()
+    assert library.score(folder)["symmetry"].tolist() == expected
+    assert library.score("org/name")["symmetry"].tolist() == expected
+    assert library.score("org/name", hub=HubAccess(download=True), fresh=True)["symmetry"].tolist() == expected
 
 
 def test_an_index_that_points_elsewhere_downloads_nothing(hub: Hub, connected: Command, tmp_path: Path) -> None:

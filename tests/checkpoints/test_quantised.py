@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import Command
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from support.checkpoints import assert_refused, refuses_checkpoint, write_config, write_index, write_single
 from support.circuits import assert_same_outputs
 from support.packing import PACKINGS, Packing, bitsandbytes, compressed, fp8, gptq, mlx, pack_state
@@ -110,6 +110,19 @@ def test_weights_are_those_that_were_packed(case: str, packed: Packed) -> None:
         for rows in (slice(0, 1), slice(7, 50), slice(96, None)):
             assert torch.equal(store.read(f"{Q0}.weight", rows), whole[rows])
             assert store.count_nbytes({f"{Q0}.weight": rows}) <= store.count_nbytes({f"{Q0}.weight": slice(None)})
+
+
+@pytest.mark.parametrize("section", ["text_config", "decoder", "generator"])
+def test_the_section_of_the_text_states_the_method_of_the_model(section: str, packed: Packed, tmp_path: Path) -> None:
+    """As for transformers, which looks there if the model's own fields state none."""
+    folder, plain = packed("gptq-4")
+    config = json.loads((folder / "config.json").read_text())
+    config[section] = {"quantization_config": config.pop("quantization_config")}
+    write_single(tmp_path, load_file(folder / "model.safetensors"), config)
+    assert_same(attngeo.score(tmp_path), attngeo.score(plain))
+    (tmp_path / "config.json").write_text(json.dumps(config | {section: {}}))
+    with refuses_checkpoint(tmp_path, UnsupportedModelError, ("qweight", "quantization_config")):
+        attngeo.score(tmp_path)
 
 
 def test_the_commands_take_packed_weights(packed: Packed, inside: Command) -> None:

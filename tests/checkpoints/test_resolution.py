@@ -174,8 +174,6 @@ def test_the_weights_of_a_folder_are_those_that_transformers_opens(name: str, tm
     case = CASES[name]
     folder = write(tmp_path / "model", case)
     expected = load_as_transformers(folder, case)
-    if name == "parts in a folder":  # which transformers opens
-        expected = None
     if expected is not None:
         assert_equal(load(folder), expected)
         require_model(folder)

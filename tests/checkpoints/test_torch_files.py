@@ -20,7 +20,7 @@ import attngeo
 from attngeo.checkpoints import torch_zip
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.tensor_file import RegularFile
-from attngeo.checkpoints.torch_file import TorchFile
+from attngeo.checkpoints.torch_file import WRAPPERS, TorchFile
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsafeCheckpointError, UnsupportedModelError
 
 # A tuple of two times the same tuple, which is another such tuple, and so on: its hash and its text take centuries.
@@ -76,7 +76,7 @@ def test_tensors_of_every_kind_are_read_as_torch_reads_them(zipped: bool, tmp_pa
 BESIDE = {"epoch": 3, "loss": torch.tensor(0.5), "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}}}
 
 
-@pytest.mark.parametrize("key", ["state_dict", "model", "module"])
+@pytest.mark.parametrize("key", WRAPPERS)
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before 1.6"])
 def test_the_state_dict_in_what_a_training_saves_is_read(key: str, zipped: bool, tmp_path: Path) -> None:
     state = {"a.weight": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2)}
@@ -85,13 +85,25 @@ def test_the_state_dict_in_what_a_training_saves_is_read(key: str, zipped: bool,
         assert {name: file.read(name).tolist() for name in file.tensors} == {n: x.tolist() for n, x in state.items()}
 
 
+@pytest.mark.parametrize("keys", [["checkpoint", "state_dict"], ["model", "module"], ["state", "model", "state_dict"]])
+def test_the_state_dict_may_be_under_several_keys(keys: list[str], tmp_path: Path) -> None:
+    content: dict[str, Any] = {"a.weight": torch.arange(6.0)}
+    for key in reversed(keys):
+        content = {key: content, "epoch": 3, "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}}}
+    torch.save(content, tmp_path / "x.pt")
+    with closing(TorchFile(RegularFile(tmp_path / "x.pt"))) as file:
+        assert [*file.tensors] == ["a.weight"]
+
+
 @pytest.mark.parametrize(
     ("content", "facts"),
     [
         ({"model": {"a": torch.ones(2)}, "module": {"a": torch.zeros(2)}}, ["model", "module"]),
         ({"model": {"a": torch.ones(2)}, "state_dict": {"a": torch.zeros(2)}, "b": torch.ones(2)}, ["state_dict"]),
         ({"ema": {"a": torch.ones(2)}, "net": {"a": torch.ones(2)}, "epoch": 3}, ["ema", "net"]),
-        ({"model": {"decoder": {"a": torch.ones(2)}}}, ["no tensors"]),
+        ({"model": {"decoder": {"a": torch.ones(2)}}}, ["model.decoder"]),
+        ({"model": {"module": {"a": torch.ones(2)}}, "state": {"model": {"a": torch.ones(2)}}}, ["no tensors"]),
+        ({"state": {"state": {"state": {"state": {"model": {"a": torch.ones(2)}}}}}}, ["no tensors"]),
     ],
 )
 def test_several_state_dicts_and_other_keys_are_named(content: Any, facts: list[str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import attngeo
 from attngeo.checkpoints.opening import open_store
-from attngeo.errors import AttnGeoError, CorruptCheckpointError, ShapeError, UnsupportedModelError
+from attngeo.errors import ISSUES, AttnGeoError, CorruptCheckpointError, ShapeError, UnsupportedModelError
 
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 K0 = Q0.replace("q_proj", "k_proj")
@@ -103,7 +103,7 @@ REFUSED: dict[str, Case] = {
     ),
     "an unknown fused order": (
         {"h.0.attn.query_key_value.weight": torch.ones(72, 24)}, {"model_type": "mystery"}, UnsupportedModelError,
-        ("'mystery'", "h.#.attn.query_key_value.weight", "attngeo/layouts/families.py"),
+        ("'mystery'", "h.#.attn.query_key_value.weight", ISSUES),
     ),
     "a bias that does not fit": (
         weights() | {Q0.replace("weight", "bias"): torch.ones(25)}, CONFIG, ShapeError,

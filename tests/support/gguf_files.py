@@ -117,21 +117,36 @@ def draw_blocks(kind: gguf.GGMLQuantizationType, shape: tuple[int, ...]) -> np.n
     return np.resize(kept, (count, nbytes)).reshape(shape[0], -1)
 
 
+def write_merged(path: Path, whole: Path, count: int) -> None:
+    """A file with the values that llama.cpp leaves in one that it has merged. count: of the parts that it states."""
+    path.parent.mkdir(exist_ok=True)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_uint16("split.no", 0)
+    writer.add_uint16("split.count", count)
+    writer.add_int32("split.tensors.count", len(gguf.GGUFReader(whole).tensors))
+    add_model(writer, whole)
+
+
 def write_splits(folder: Path, **options: Any) -> Path:
     """whole.gguf, and the same in files of four tensors, of which only the first has metadata. Returns the first."""
     folder.mkdir(exist_ok=True)
     write_gguf(folder / "whole.gguf", draw_state())
     writer = gguf.GGUFWriter(folder / "m.gguf", "llama", split_max_tensors=4, **options)
+    add_model(writer, folder / "whole.gguf")
+    return min(folder.glob("m-00001-of-0000?.gguf"))
+
+
+def add_model(writer: gguf.GGUFWriter, whole: Path) -> None:
+    """Write the values and the tensors of another file, and close the new one."""
     for key, value in KEYS.items():
         writer.add_uint32(f"llama.{key}", value)
     writer.add_float32("llama.rope.freq_base", 5000.0)
-    for tensor in gguf.GGUFReader(folder / "whole.gguf").tensors:
+    for tensor in gguf.GGUFReader(whole).tensors:
         writer.add_tensor(tensor.name, np.array(tensor.data))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return min(folder.glob("m-00001-of-0000?.gguf"))
 
 
 def write_tensors(
