@@ -402,7 +402,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
         CorruptCheckpointError, (Q0, "1099511627776"),
     ),
     "a method that is not decoded": (
-        "gptq-4", {}, settings("gptq-4", quant_method="hqq"), UnsupportedModelError, (f"{Q0}.qweight", "hqq", "gptq"),
+        "gptq-4", {}, settings("gptq-4", quant_method="sinq"), UnsupportedModelError,
+        (f"{Q0}.qweight", "sinq", "gptq"),
+    ),
+    "codes of another method than stated": (
+        "gptq-4", {}, settings("gptq-4", quant_method="hqq"), CorruptCheckpointError, (f"{Q0}.qweight", "I32", "hqq"),
     ),
     "zero points that are stated": (
         "int4", {}, group("int4", symmetric=False), CorruptCheckpointError, (Q0, "zero points", ".weight_zero_point"),
@@ -677,12 +681,14 @@ def test_every_field_of_transformers_and_compressed_tensors_is_in_a_table() -> N
     from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme
 
     classes = {
-        "awq": own.AwqConfig, "bitsandbytes": own.BitsAndBytesConfig, "compressed-tensors": own.CompressedTensorsConfig,
+        "auto-round": own.AutoRoundConfig, "awq": own.AwqConfig, "bitnet": own.BitNetQuantConfig,
+        "bitsandbytes": own.BitsAndBytesConfig, "compressed-tensors": own.CompressedTensorsConfig,
         "fbgemm_fp8": own.FbgemmFp8Config, "fp8": own.FineGrainedFP8Config, "gguf": own.GgufConfig,
         "gptq": own.GPTQConfig, "mxfp4": own.Mxfp4Config, "mxfp8": own.FineGrainedFP8Config,
+        "quanto": own.QuantoConfig, "quark": own.QuarkConfig, "torchao": own.TorchAoConfig,
     }  # fmt: skip
     methods = {method.value for method in own.QuantizationMethod}
-    assert methods & METHODS.keys() <= classes.keys()
+    assert methods & METHODS.keys() <= classes.keys() | {"hqq"}  # which saves other fields than it has
     pairs = [
         (METHODS[method].fields, set(inspect.signature(made).parameters) - {"kwargs"})
         for method, made in classes.items()
