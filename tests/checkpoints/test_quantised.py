@@ -601,8 +601,12 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 # The tables of fields of all methods, and those of tables in them.
 ALL_FIELDS = (*(method.fields for method in METHODS.values()), SCHEME, WEIGHTS)
-# What is changed → packings for which another number is right, as GPTQModel computes it.
-FREE = {"checkpoint_format": ("gptq-v2",), "format": ("gptq-v2",), "sym": ("gptq-v2-stated-as-v1",)}
+# What is changed → packings for which another number is right, as GPTQModel computes it, AutoRound without a packing
+# format, and transformers without a class of BitNet.
+FREE = {
+    "checkpoint_format": ("gptq-v2",), "format": ("gptq-v2",), "sym": ("gptq-v2-stated-as-v1",),
+    "packing_format": ("auto-round-raw-4",), "linear_class": ("bitnet-multiplied",),
+}  # fmt: skip
 
 
 def list_fields(table: Mapping[str, Any], *place: str) -> Iterator[tuple[str, ...]]:
@@ -617,7 +621,8 @@ def list_fields(table: Mapping[str, Any], *place: str) -> Iterator[tuple[str, ..
 
 @pytest.mark.parametrize("case", ["gptq-v2", "gptq-act-order", "gptq-v2-stated-as-v1", "awq-gemm", "awq-gemv", "mlx-4",
                                   "fp8-block", "fp8-channel", "mxfp8", "nvfp4", "nvfp4-modelopt", "nf4-double", "int4",
-                                  "int4-asymmetric", "int8-plain"])  # fmt: skip
+                                  "int4-asymmetric", "int8-plain", "auto-round-raw-4", "bitnet-multiplied", "hqq-4",
+                                  "torchao-int4", "torchao-int8", "quanto-int8", "quark-channel"])  # fmt: skip
 def test_a_changed_setting_is_refused_or_changes_nothing(case: str) -> None:
     """The file has stayed as it is, so that any other numbers are wrong."""
     weight = {f"{Q0}.weight": draw_state()[f"{Q0}.weight"][:32]}
