@@ -11,6 +11,7 @@ from attngeo.layouts.names import Reasons, is_in
 QUERY = r"(\w*(?:qkv|kqv|query|queries)\w*|(?:\w+_)?(?:q|wq|qcontent|qpos)(?:_\w+)?)(?:\.linear)?"
 PLAIN = "give the model without quantisation"
 UNDECODED = f"which is not decoded; {PLAIN}"
+UNSTATED = f"and config.json has no quantization_config; add that of the model, or {PLAIN}"
 MERGE = "merge it into its base with the program that wrote it, and give that checkpoint"
 # The end of the name of a tensor of a projection → in what form it is stored, and what helps.
 FORMS = (
@@ -25,17 +26,15 @@ FORMS = (
     (r"(?:qweight|qzeros)",
      "it is packed as GPTQ and AWQ do, and config.json has no quantization_config; add what quantize_config.json or "
      f"quant_config.json states, with its quant_method (gptq or awq), or {PLAIN}"),
-    (r"weight_packed",
-     "it is packed as compressed-tensors does, and config.json has no quantization_config; add that of the model, or "
-     f"{PLAIN}"),
-    (r"_?weight[._]qdata|weight[._]tensor_impl.*", f"it is packed as torchao does, {UNDECODED}"),
+    (r"weight_packed", f"it is packed as compressed-tensors does, {UNSTATED}"),
+    (r"_?weight[._]qdata|weight[._]tensor_impl.*", f"it is packed as torchao does, {UNSTATED}"),
     (r"trellis", f"it is packed as ExLlamaV3 does, {UNDECODED}"),
     (r"q_weight", f"it is packed as ExLlamaV2 does, {UNDECODED}"),
     (r"B(?:_24)?", f"it is packed for the kernel Marlin, {UNDECODED}"),
-    (r"W_q", f"it is packed as HQQ does, {UNDECODED}"),
+    (r"W_q", f"it is packed as HQQ does, {UNSTATED}"),
     (r"codes|codebooks", f"it is packed as AQLM does, {UNDECODED}"),
     (r"Qidxs", f"it is packed as QuIP# does, {UNDECODED}"),
-    (r"weight\._(?:data|packed)", f"it is packed as quanto does, {UNDECODED}"),
+    (r"weight\._(?:data|packed)", f"it is packed as quanto does, {UNSTATED}"),
     (r"weight_[gv]|parametrizations\.weight\.original[01]",
      "weight_norm stores it as a length and a direction; multiply them with torch.nn.utils.remove_weight_norm or "
      "parametrize.remove_parametrizations, and save the model again"),

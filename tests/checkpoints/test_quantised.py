@@ -415,7 +415,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[AttnGeoError]
         CorruptCheckpointError, (Q0, "1099511627776"),
     ),
     "a method that is not decoded": (
-        "gptq-4", {}, settings("gptq-4", quant_method="hqq"), UnsupportedModelError, (f"{Q0}.qweight", "hqq", "gptq"),
+        "gptq-4", {}, settings("gptq-4", quant_method="sinq"), UnsupportedModelError,
+        (f"{Q0}.qweight", "sinq", "gptq"),
+    ),
+    "codes of another method than stated": (
+        "gptq-4", {}, settings("gptq-4", quant_method="hqq"), CorruptCheckpointError, (f"{Q0}.qweight", "I32", "hqq"),
     ),
     "zero points that are stated": (
         "int4", {}, group("int4", symmetric=False), CorruptCheckpointError, (Q0, "zero points", ".weight_zero_point"),
@@ -610,8 +614,12 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 # The tables of fields of all methods, and those of tables in them.
 ALL_FIELDS = (*(method.fields for method in METHODS.values()), SCHEME, WEIGHTS)
-# What is changed → packings for which another number is right, as GPTQModel computes it.
-FREE = {"checkpoint_format": ("gptq-v2",), "format": ("gptq-v2",), "sym": ("gptq-v2-stated-as-v1",)}
+# What is changed → packings for which another number is right, as GPTQModel computes it, AutoRound without a packing
+# format, and transformers without a class of BitNet.
+FREE = {
+    "checkpoint_format": ("gptq-v2",), "format": ("gptq-v2",), "sym": ("gptq-v2-stated-as-v1",),
+    "packing_format": ("auto-round-raw-4",), "linear_class": ("bitnet-multiplied",),
+}  # fmt: skip
 
 
 def list_fields(table: Mapping[str, Any], *place: str) -> Iterator[tuple[str, ...]]:
@@ -626,7 +634,8 @@ def list_fields(table: Mapping[str, Any], *place: str) -> Iterator[tuple[str, ..
 
 @pytest.mark.parametrize("case", ["gptq-v2", "gptq-act-order", "gptq-v2-stated-as-v1", "awq-gemm", "awq-gemv", "mlx-4",
                                   "fp8-block", "fp8-channel", "mxfp8", "nvfp4", "nvfp4-modelopt", "nf4-double", "int4",
-                                  "int4-asymmetric", "int8-plain"])  # fmt: skip
+                                  "int4-asymmetric", "int8-plain", "auto-round-raw-4", "bitnet-multiplied", "hqq-4",
+                                  "torchao-int4", "torchao-int8", "quanto-int8", "quark-channel"])  # fmt: skip
 def test_a_changed_setting_is_refused_or_changes_nothing(case: str) -> None:
     """The file has stayed as it is, so that any other numbers are wrong."""
     weight = {f"{Q0}.weight": draw_state()[f"{Q0}.weight"][:32]}
@@ -690,12 +699,14 @@ def test_every_field_of_transformers_and_compressed_tensors_is_in_a_table() -> N
     from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme
 
     classes = {
-        "awq": own.AwqConfig, "bitsandbytes": own.BitsAndBytesConfig, "compressed-tensors": own.CompressedTensorsConfig,
+        "auto-round": own.AutoRoundConfig, "awq": own.AwqConfig, "bitnet": own.BitNetQuantConfig,
+        "bitsandbytes": own.BitsAndBytesConfig, "compressed-tensors": own.CompressedTensorsConfig,
         "fbgemm_fp8": own.FbgemmFp8Config, "fp8": own.FineGrainedFP8Config, "gguf": own.GgufConfig,
         "gptq": own.GPTQConfig, "mxfp4": own.Mxfp4Config, "mxfp8": own.FineGrainedFP8Config,
+        "quanto": own.QuantoConfig, "quark": own.QuarkConfig, "torchao": own.TorchAoConfig,
     }  # fmt: skip
     methods = {method.value for method in own.QuantizationMethod}
-    assert methods & METHODS.keys() <= classes.keys()
+    assert methods & METHODS.keys() <= classes.keys() | {"hqq"}  # which saves other fields than it has
     pairs = [
         (METHODS[method].fields, set(inspect.signature(made).parameters) - {"kwargs"})
         for method, made in classes.items()

@@ -265,6 +265,184 @@ def plain_int8() -> Packing:
     return Packing(pack, {"quantization_config": stated}, "int8")
 
 
+def autoround(bits: int, packing: str, *, symmetric: bool = False, size: int = 32) -> Packing:
+    """AutoRound: GPTQ's words with zeros as they are or less one, or AWQ's."""
+
+    def pack(weight: Tensor) -> Stored:
+        group = np.arange(weight.shape[1]) // size
+        codes, scales, zeros = quantise(weight, bits, group, symmetric=symmetric)
+        if "awq" in packing:
+            return awq("gemm", size).pack(weight)
+        stored = zeros - 1 if "auto_gptq" in packing else zeros
+        tensors = {
+            ".qweight": to_words(codes, bits).T.contiguous(), ".qzeros": to_words(stored.T, bits),
+            ".scales": torch.from_numpy(scales.T.copy()).half(),
+        }  # fmt: skip
+        return tensors, (codes - zeros[:, group]) * scales[:, group]
+
+    stated = {
+        "quant_method": "auto-round", "bits": bits, "group_size": size, "sym": symmetric, "data_type": "int",
+        "packing_format": packing,
+    }  # fmt: skip
+    return Packing(pack, {"quantization_config": stated}, "awq-4bit" if "awq" in packing else f"gptq-{bits}bit")
+
+
+def bitnet(kind: str) -> Packing:
+    """BitNet: "bitlinear", whose scale divides, or "autobitlinear", whose scale multiplies."""
+
+    def pack(weight: Tensor) -> Stored:
+        mean = weight.abs().mean().to(torch.bfloat16)
+        scale = mean if kind == "autobitlinear" else 1 / mean
+        ternary = (weight / weight.abs().mean()).round().clamp(-1, 1).int().numpy()
+        quarter = len(ternary) // 4
+        packed = np.zeros((quarter, ternary.shape[1]), np.uint8)
+        for output, row in enumerate(ternary):
+            packed[output % quarter] += ((row + 1) << (2 * (output // quarter))).astype(np.uint8)
+        step = float(scale) if kind == "autobitlinear" else 1 / float(scale)
+        return {".weight": torch.from_numpy(packed), ".weight_scale": scale.reshape(1)}, ternary * step
+
+    stated = {"quant_method": "bitnet", "linear_class": kind, "quantization_mode": "offline"}
+    return Packing(pack, {"quantization_config": stated}, "bitnet")
+
+
+def hqq(bits: int, axis: int, *, size: int = 64, as_float: bool = False) -> Packing:
+    """HQQ with groups along an axis: zeros are no integers. as_float: words are stored as numbers of 16 bits."""
+    packing, in_word = {8: ("8bit_u8", 1), 4: ("4bit_u8", 2), 3: ("3bit_32", 10), 2: ("2bit_u8", 4), 1: ("1bit_u8", 8)}[
+        bits
+    ]
+
+    def pack(weight: Tensor) -> Stored:
+        w = weight.double().numpy()
+        reshaped = w.reshape(-1, size) if axis == 1 else w.reshape(size, -1)
+        low, high = reshaped.min(axis, keepdims=True), reshaped.max(axis, keepdims=True)
+        scales = ((high - low) / (2**bits - 1)).astype(np.float16).astype(np.float64)
+        zeros = (-low / scales).astype(np.float16).astype(np.float64)
+        codes = np.clip(np.round(reshaped / scales + zeros), 0, 2**bits - 1).astype(int)
+        rows = math.ceil(len(codes) / in_word)
+        words = np.zeros((rows, codes.shape[1]), np.int64)
+        for row, numbers in enumerate(codes):
+            words[row % rows] += numbers << (bits * (in_word - 1 - row // rows))
+        stored = torch.from_numpy(words.astype(np.int32 if bits == 3 else np.uint8))
+        if as_float:
+            stored = stored.view(torch.float16)
+        tensors = {
+            ".W_q": stored, ".scale": torch.from_numpy(scales).half(), ".zero": torch.from_numpy(zeros).half(),
+            ".nbits": torch.tensor(bits, dtype=torch.int32), ".group_size": torch.tensor(size, dtype=torch.int32),
+            ".axis": torch.tensor(axis, dtype=torch.int32), ".shape": torch.tensor(weight.shape),
+            ".packing": torch.tensor([*packing.encode()], dtype=torch.uint8),
+            ".view_as_float": torch.tensor(int(as_float), dtype=torch.uint8),
+            ".quant_zero": torch.tensor(0, dtype=torch.uint8), ".quant_scale": torch.tensor(0, dtype=torch.uint8),
+            ".compute_dtype": torch.tensor([*b"torch.float16"], dtype=torch.uint8),
+            ".stores_quant_config": torch.tensor(1, dtype=torch.uint8),
+        }  # fmt: skip
+        return tensors, ((codes - zeros) * scales).reshape(w.shape)
+
+    weights = {"nbits": bits, "group_size": size, "axis": axis, "view_as_float": as_float}
+    stated = {"quant_method": "hqq", "quant_config": {"weight_quant_params": weights}, "skip_modules": ["lm_head"]}
+    return Packing(pack, {"quantization_config": stated}, f"hqq-{bits}bit")
+
+
+def torchao(kind: str, size: int = 32) -> Packing:
+    """Weights of torchao: Int4Tensor ("int4"), IntxUnpackedToInt8Tensor ("intx"), Int8Tensor ("int8") or Float8Tensor.
+
+    Of the last there is one with a scale for each row ("float8") and one with a scale for all ("float8-tensor").
+    """
+
+    def pack_int4(weight: Tensor) -> Stored:
+        w = weight.double().numpy()
+        blocks = w.reshape(len(w), -1, size)
+        low, high = blocks.min(-1, keepdims=True), blocks.max(-1, keepdims=True)
+        steps = to_bfloat16((high - low) / 15)
+        offsets = to_bfloat16(low + 8 * steps)
+        codes = np.clip(np.round((blocks - offsets) / steps), -8, 7)
+        decoded = (codes * steps + offsets).reshape(w.shape)
+        flat = codes.reshape(w.shape).astype(int) % 16
+        nbytes = (flat[:, ::2] + 16 * flat[:, 1::2]).astype(np.uint8).view(np.int8)
+        by_output = {"scale": steps, "zero_point": offsets}
+        tensors = {
+            f"._weight_{name}": torch.from_numpy(values[..., 0].T.copy()).bfloat16()
+            for name, values in by_output.items()
+        }
+        return tensors | {"._weight_qdata": torch.from_numpy(nbytes)}, decoded
+
+    def pack_intx(weight: Tensor) -> Stored:
+        group = np.arange(weight.shape[1]) // size
+        codes, scales, zeros = quantise(weight, 4, group, symmetric=False)
+        tensors = {
+            "._weight_qdata": torch.from_numpy(codes - 8).to(torch.int8),
+            "._weight_scale": torch.from_numpy(scales).float(),
+            "._weight_zero_point": torch.from_numpy(zeros - 8).to(torch.int8),
+        }  # fmt: skip
+        return tensors, (codes - zeros[:, group]) * scales[:, group]
+
+    def pack_by_rows(weight: Tensor) -> Stored:
+        most = 127 if kind == "int8" else 448
+        scale = (weight.abs().max() if kind == "float8-tensor" else weight.abs().amax(1, keepdim=True)) / most
+        scale = scale.reshape(-1, 1).float()
+        codes = (weight / scale).round().to(torch.int8) if kind == "int8" else (weight / scale).to(torch.float8_e4m3fn)
+        tensors = {"._weight_qdata": codes, "._weight_scale": scale}
+        if kind == "int8":
+            tensors["._weight_zero_point"] = torch.zeros(scale.shape, dtype=torch.int8)
+        return tensors, codes.double().numpy() * scale.double().numpy()
+
+    name = {"int4": "Int4WeightOnlyConfig", "intx": "IntxWeightOnlyConfig", "int8": "Int8WeightOnlyConfig"}.get(
+        kind, "Float8WeightOnlyConfig"
+    )
+    fields = {"group_size": size} if kind == "int4" else {}
+    stated = {
+        "quant_method": "torchao", "quant_type": {"default": {"_type": name, "_version": 2, "_data": fields}},
+        "modules_to_not_convert": None,
+    }  # fmt: skip
+    pack = {"int4": pack_int4, "intx": pack_intx}.get(kind, pack_by_rows)
+    shown = {"int4": "torchao-int4", "intx": "torchao-int8", "int8": "torchao-int8"}.get(kind, "torchao-fp8")
+    return Packing(pack, {"quantization_config": stated}, shown)
+
+
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """The nearest numbers of bfloat16, float64."""
+    return torch.from_numpy(values).bfloat16().double().numpy()
+
+
+def quanto(kind: str) -> Packing:
+    """quanto: "int8" or "float8", with a scale for each row."""
+
+    def pack(weight: Tensor) -> Stored:
+        scale = (weight.abs().amax(1, keepdim=True) / (127 if kind == "int8" else 448)).bfloat16()
+        ratio = weight / scale
+        codes = ratio.round().clamp(-128, 127).to(torch.int8)
+        if kind == "float8":
+            codes = ratio.clamp(-448, 448).to(torch.float8_e4m3fn)
+        decoded = codes.double().numpy() * scale.double().numpy()
+        return {".weight._data": codes, ".weight._scale": scale}, decoded
+
+    shown = {"int8": "quanto-int8", "float8": "quanto-fp8"}[kind]
+    return Packing(pack, {"quantization_config": {"quant_method": "quanto", "weights": kind}}, shown)
+
+
+def quark(scheme: str) -> Packing:
+    """AMD Quark: float8 with a scale "per_tensor" or "per_channel"."""
+
+    def pack(weight: Tensor) -> Stored:
+        largest = weight.abs().max().reshape(1, 1) if scheme == "per_tensor" else weight.abs().amax(1, keepdim=True)
+        scale = largest / 448
+        codes = (weight / scale).to(torch.float8_e4m3fn)
+        kept = scale.reshape(()) if scheme == "per_tensor" else scale.flatten()
+        return {".weight": codes, ".weight_scale": kept}, codes.double().numpy() * scale.double().numpy()
+
+    numbers = {
+        "dtype": "fp8_e4m3", "is_dynamic": False, "qscheme": scheme, "ch_axis": 0 if scheme == "per_channel" else None,
+        "group_size": None, "symmetric": True, "round_method": "half_even", "scale_type": "float",
+        "observer_cls": "PerTensorMinMaxObserver",
+    }  # fmt: skip
+    layer = {"weight": numbers, "input_tensors": None, "output_tensors": None, "bias": None, "target_device": None}
+    stated = {
+        "quant_method": "quark", "global_quant_config": layer, "layer_quant_config": {}, "layer_type_quant_config": {},
+        "exclude": ["lm_head"], "algo_config": None, "quant_mode": "eager_mode",
+        "export": {"kv_cache_group": [], "pack_method": "reorder", "weight_format": "real_quantized"},
+    }  # fmt: skip
+    return Packing(pack, {"quantization_config": stated}, "fp8")
+
+
 PACKINGS = {
     **{f"gptq-{bits}": gptq(bits) for bits in (2, 3, 4, 8)},
     "gptq-v2": gptq(4, version=2), "gptq-act-order": gptq(4, act_order=True),
@@ -279,6 +457,17 @@ PACKINGS = {
     **{f"int{bits}": compressed(bits) for bits in (2, 3, 4, 5, 8)},
     "int3-padded": compressed(3, padded=True), "int4-asymmetric": compressed(4, symmetric=False),
     "int4-channel": compressed(4, group=-1), "int8-plain": plain_int8(),
+    **{f"auto-round-{bits}": autoround(bits, "auto_round:auto_gptq") for bits in (2, 3, 4, 5, 6, 7, 8)},
+    "auto-round-raw-4": autoround(4, "auto_round"), "auto-round-raw-5": autoround(5, "auto_round:gptqmodel"),
+    "auto-round-symmetric": autoround(4, "auto_round:auto_gptq", symmetric=True),
+    "auto-round-awq": autoround(4, "auto_round:auto_awq"),
+    "bitnet-divided": bitnet("bitlinear"), "bitnet-multiplied": bitnet("autobitlinear"),
+    **{f"hqq-{bits}": hqq(bits, 1) for bits in (1, 2, 4, 8)}, "hqq-4-columns": hqq(4, 0),
+    "hqq-3-padded": hqq(3, 1), "hqq-3-columns-padded": hqq(3, 0), "hqq-4-as-float": hqq(4, 1, as_float=True),
+    "torchao-int4": torchao("int4"), "torchao-intx": torchao("intx"), "torchao-int8": torchao("int8"),
+    "torchao-fp8": torchao("float8"), "torchao-fp8-tensor": torchao("float8-tensor"),
+    "quanto-int8": quanto("int8"), "quanto-fp8": quanto("float8"),
+    "quark-tensor": quark("per_tensor"), "quark-channel": quark("per_channel"),
 }  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 A field that is in no table is refused, because what it changes is unknown. The fields are those of the classes of
 transformers (`transformers.utils.quantization_config`) and of compressed-tensors, and what other programs write:
-GPTQModel, AutoGPTQ, Optimum, AutoRound, AutoAWQ, AutoFP8, llm-compressor, modelopt and mlx-lm.
+GPTQModel, AutoGPTQ, Optimum, AutoRound, AutoAWQ, AutoFP8, llm-compressor, modelopt, mlx-lm, torchao, HQQ, quanto and
+Quark.
 """
 
 from __future__ import annotations
@@ -125,6 +126,50 @@ MODELOPT = Fields(
 )  # fmt: skip
 MLX = Fields(("bits", "group_size", "mode"))
 GGUF = Fields(idle=("gguf_file",))
+# What AutoRound states of a model, and of the layers that `extra_config` names.
+AUTOROUND_LAYER = Fields(
+    ("bits", "group_size", "sym", "data_type"),
+    ("act_data_type", "act_dynamic", "act_group_size", "act_sym", "in_blocks", "fixed_by_user", "scale_dtype"),
+    {"act_bits": (16, 32), "super_bits": (), "super_group_size": (), "rotation_config": (None, {})},
+)
+AUTOROUND = AUTOROUND_LAYER | Fields(
+    ("packing_format", "backend", "extra_config"),
+    (
+        *(name for name in GPTQ_IDLE.split() if name != "act_bits"),
+        "quant_lm_head", "supported_types",  # which modules are quantised
+        # The numbers of the cache and of attention.
+        "static_attention_dtype", "static_attention_granularity", "static_kv_dtype", "static_kv_granularity",
+    ),
+    {"desc_act": (False,), "rotation_configs": ([],), "spinquant_config": ()},
+)  # fmt: skip
+BITNET = Fields(
+    ("linear_class", "quantization_mode"),
+    ("rms_norm_eps",),
+    {"use_rms_norm": (False,)},  # the gains of these norms would have to be read, too
+)
+HQQ = Fields(
+    ("skip_modules",),
+    ("quant_config",),  # the file states it for each weight
+)
+QUANTO = Fields(
+    ("weights",),
+    ("activations",),  # the numbers that enter or leave a layer
+)
+QUARK = Fields(
+    ("algo_config", "exclude", "global_quant_config", "layer_quant_config", "layer_type_quant_config"),
+    (
+        "export", "kv_cache_group", "kv_cache_post_rope", "kv_cache_quant_config", "min_kv_scale",
+        "softmax_quant_spec",  # not weights
+        "log_severity_level", "quant_mode", "version",  # what made the file
+    ),
+)  # fmt: skip
+TORCHAO = Fields(
+    ("quant_type",),
+    (
+        "quant_type_kwargs",  # how codes were chosen: the file states it for each weight
+        "include_input_output_embeddings", "untie_embedding_weights",  # other weights than those of queries and keys
+    ),
+)  # fmt: skip
 
 
 def require_known(stated: Mapping[str, Any], fields: Fields, table: str) -> None:

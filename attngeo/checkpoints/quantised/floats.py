@@ -35,8 +35,8 @@ class Scaled(Packed):
         "scale": (".weight_scale_inv", ".weight_scale", ".scale"),
         "zeros": (".weight_zero_point",),
     }
-    optional = frozenset({"zeros"})
-    dtypes = (*FLOAT8, "I8")
+    optional: ClassVar[frozenset[str]] = frozenset({"zeros"})
+    dtypes: ClassVar[tuple[str, ...]] = (*FLOAT8, "I8")
     numbers: ClassVar = {"scale": (*FLOAT_SCALES, *EXPONENTS), "zeros": (*FLOAT_SCALES, "I8", "U8")}
     bits = 8
 

@@ -192,6 +192,11 @@ class Packed:
         raise NotImplementedError
 
     @classmethod
+    def suits(cls, settings: Mapping[str, Any], infos: Mapping[str, TensorInfo]) -> bool:  # noqa: ARG003 - for others
+        """Whether tensors of these names and dtypes are in this form; the next form is tried if not."""
+        return True
+
+    @classmethod
     def count(cls, info: TensorInfo, settings: Mapping[str, Any]) -> int:
         """The weights that codes stand for, as their bits tell."""
         bits = cls.bits or settings.get(cls.bits_field)
@@ -276,6 +281,43 @@ def nibbles(packed: Tensor, *, high_first: bool = False) -> Tensor:
     high = packed >> 4
     low = packed & 15
     return torch.stack((high, low) if high_first else (low, high), -1).flatten(-2)
+
+
+def find_packed_rows(start: int, stop: int, packed: int) -> slice:
+    """The packed rows that hold rows start to stop, if each packed row holds a row of several blocks.
+
+    Row r is in packed row r % packed. All packed rows, if these rows are in two blocks.
+    """
+    block = start // packed
+    if start == stop or (stop - 1) // packed != block:
+        return slice(None)
+    return slice(start - block * packed, stop - block * packed)
+
+
+def unpack_rows(
+    codes: Tensor, bits: int, start: int, stop: int, packed: int, *, blocks: int, high_first: bool = False
+) -> Tensor:
+    """Rows start to stop of numbers that are packed along the rows, as `find_packed_rows` has it.
+
+    Args:
+        codes: the packed rows that `find_packed_rows` names, integers.
+        bits: bits of a number.
+        start: the first row.
+        stop: the row after the last one.
+        packed: rows of all packed numbers.
+        blocks: the rows that a packed row holds, one of each block.
+        high_first: whether the first block has the highest bits; else it has the lowest.
+    """
+    if find_packed_rows(start, stop, packed) == slice(None):
+        in_order = [_shift(codes, bits, block, blocks, high_first=high_first) for block in range(blocks)]
+        return torch.cat(in_order)[start:stop]
+    return _shift(codes, bits, start // packed, blocks, high_first=high_first)
+
+
+def _shift(codes: Tensor, bits: int, block: int, blocks: int, *, high_first: bool) -> Tensor:
+    """The numbers of one block."""
+    place = blocks - 1 - block if high_first else block
+    return codes.bitwise_right_shift(bits * place).bitwise_and(2**bits - 1)
 
 
 def fp4(codes: Tensor) -> Tensor:

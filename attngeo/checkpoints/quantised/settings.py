@@ -3,6 +3,7 @@
 Sources: https://github.com/ModelCloud/GPTQModel/blob/main/gptqmodel/quantization/config.py (`dynamic`),
 https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/utils.py (`load_model`),
 https://github.com/vllm-project/compressed-tensors (`apply_quantization_config`),
+https://github.com/intel/auto-round (`get_layer_config`),
 https://github.com/huggingface/transformers (`should_convert_module`).
 """
 
@@ -14,7 +15,18 @@ from contextlib import suppress
 from typing import Any
 
 from attngeo.checkpoints.patterns import PatternError, matches_start
-from attngeo.checkpoints.quantised.fields import EVERY, GPTQ, MLX, SCHEME, SKIPPED, WEIGHTS, Fields, require_known
+from attngeo.checkpoints.quantised.fields import (
+    AUTOROUND_LAYER,
+    EVERY,
+    GPTQ,
+    MLX,
+    SCHEME,
+    SKIPPED,
+    WEIGHTS,
+    Fields,
+    require_known,
+)
+from attngeo.checkpoints.quantised.quark import resolve_quark
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError
 
 # A name of a module, or a part of one.
@@ -24,7 +36,7 @@ LINEAR = ("Linear", "Module")
 # Mode of MLX → the inputs of a group and the bits, if an entry does not state them.
 MLX_MODES = {"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)}
 # The lists of modules that are not quantised, which transformers matches as parts of names.
-FIELDS_OF_SKIPPED = ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
+FIELDS_OF_SKIPPED = ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules", "skip_modules")
 # What an entry of `dynamic` may change of a weight.
 DYNAMIC = Fields(
     ("bits", "group_size", "desc_act", "sym"),
@@ -58,6 +70,10 @@ def resolve_settings(method: str, fields: Fields, stated: Mapping[str, Any], mod
             return [_resolve_mlx(stated, of_model, module)]
         case "gptq":
             return [_resolve_dynamic(stated, module)]
+        case "auto-round" | "intel/auto-round":
+            return [_resolve_extra(stated, module)]
+        case "quark":
+            return [resolve_quark(stated, module)]
         case "compressed-tensors":
             return _resolve_groups(stated, module)
     return [stated]
@@ -71,6 +87,9 @@ def estimate_settings(method: str, stated: Mapping[str, Any], module: str) -> Ma
     if method == "gptq" and stated.get("dynamic"):
         with suppress(CheckpointError):
             return _resolve_dynamic(stated, module)
+    if method in ("auto-round", "intel/auto-round") and stated.get("extra_config"):
+        with suppress(CheckpointError):
+            return _resolve_extra(stated, module)
     if method == "compressed-tensors":
         groups = stated.get("config_groups")
         if not isinstance(groups, Mapping):
@@ -138,6 +157,36 @@ def _resolve_dynamic(stated: Mapping[str, Any], module: str) -> Mapping[str, Any
             )
         require_known(entry, DYNAMIC, f"the entry {pattern!r:.60} of dynamic")
         return {**stated, **entry}
+    return stated
+
+
+def _resolve_extra(stated: Mapping[str, Any], module: str) -> Mapping[str, Any]:
+    """The entry of `extra_config` with the name of a module, or the first whose pattern is in it, over the model's."""
+    entries = stated.get("extra_config")
+    if not entries:
+        return stated
+    if not isinstance(entries, Mapping):
+        raise CorruptCheckpointError(f"the configuration states extra_config = {entries!r:.40}, expected a table")
+    patterns = [module] if module in entries else [pattern for pattern in entries if entries[pattern]]
+    for pattern in patterns:
+        try:
+            matched = pattern == module or matches_start(f"(?s:.*?)(?:{pattern})", module)
+        except PatternError as error:
+            raise UnsupportedModelError(
+                f"the pattern {pattern!r:.60} of extra_config {error}; give the model without quantisation"
+            ) from None
+        if not matched:
+            continue
+        entry = entries[pattern]
+        if not isinstance(entry, Mapping):
+            raise CorruptCheckpointError(
+                f"extra_config states {pattern!r:.60} = {entry!r:.40}, expected a table; download it again"
+            )
+        bits = entry.get("bits")
+        if type(bits) is int and bits > 8:
+            raise _refuse_skipped(module, f"extra_config, {pattern!r:.60}")
+        require_known(entry, AUTOROUND_LAYER, f"the entry {pattern!r:.60} of extra_config")
+        return {**stated, **{name: value for name, value in entry.items() if value is not None}}
     return stated
 
 

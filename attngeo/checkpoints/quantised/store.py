@@ -11,23 +11,35 @@ from torch import Tensor
 
 from attngeo.bounds.machine import require_memory
 from attngeo.checkpoints.file_store import FileStore
+from attngeo.checkpoints.quantised import torchao
+from attngeo.checkpoints.quantised.autoround import AutoRoundAwq, AutoRoundOthers, AutoRoundWords
 from attngeo.checkpoints.quantised.bitsandbytes import Blocks, Int8Rows
 from attngeo.checkpoints.quantised.fields import (
+    AUTOROUND,
     AWQ,
+    BITNET,
     BITSANDBYTES,
     COMPRESSED,
     EVERY,
     FLOAT8,
     GGUF,
     GPTQ,
+    HQQ,
     MLX,
     MODELOPT,
+    QUANTO,
+    QUARK,
     SKIPPED,
+    TORCHAO,
     Fields,
 )
 from attngeo.checkpoints.quantised.floats import ModeloptFp4, PackedFp4, Scaled
 from attngeo.checkpoints.quantised.ggml import Ggml
+from attngeo.checkpoints.quantised.hqq import Hqq
 from attngeo.checkpoints.quantised.integers import Awq, CompressedIntegers, Gptq, Mlx
+from attngeo.checkpoints.quantised.quanto import QuantoBits, QuantoBytes
+from attngeo.checkpoints.quantised.quark import QuarkFloats, QuarkOthers
+from attngeo.checkpoints.quantised.refused import OTHER_CODES, OTHERS
 from attngeo.checkpoints.quantised.scheme import Packed
 from attngeo.checkpoints.quantised.settings import (
     FIELDS_OF_SKIPPED as LISTS,
@@ -35,6 +47,7 @@ from attngeo.checkpoints.quantised.settings import (
     is_listed,
     resolve_settings,
 )
+from attngeo.checkpoints.quantised.ternary import Ternary
 from attngeo.checkpoints.store import FLOATS, OuterStore, TensorInfo, quantisation_settings, stated_quantisation
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError, about
 
@@ -49,27 +62,33 @@ class Quantisation(NamedTuple):
     forms: tuple[type[Packed], ...]
 
 
+AUTO_ROUND = Quantisation(EVERY | SKIPPED | AUTOROUND, (AutoRoundWords, AutoRoundAwq, AutoRoundOthers))
 # Name of a method, as config.json states it → the method.
 METHODS: Mapping[str, Quantisation] = {
+    "auto-round": AUTO_ROUND,
     "awq": Quantisation(EVERY | SKIPPED | AWQ, (Awq,)),
+    "bitnet": Quantisation(EVERY | SKIPPED | BITNET, (Ternary,)),
     "bitsandbytes": Quantisation(EVERY | BITSANDBYTES, (Blocks, Int8Rows)),
     "compressed-tensors": Quantisation(EVERY | COMPRESSED, (PackedFp4, CompressedIntegers, Scaled)),
     "fbgemm_fp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
     "fp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
     "gguf": Quantisation(EVERY | GGUF, (Ggml,)),
     "gptq": Quantisation(EVERY | SKIPPED | GPTQ, (Gptq,)),
+    "hqq": Quantisation(EVERY | HQQ, (Hqq,)),
+    "intel/auto-round": AUTO_ROUND,
     "mlx": Quantisation(EVERY | MLX, (Mlx,)),
     "modelopt": Quantisation(EVERY | MODELOPT, (ModeloptFp4, Scaled)),
     "mxfp4": Quantisation(EVERY | SKIPPED, ()),  # its attention is plain
     "mxfp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
+    "quanto": Quantisation(EVERY | SKIPPED | QUANTO, (QuantoBytes, QuantoBits)),
+    "quark": Quantisation(EVERY | QUARK, (QuarkFloats, QuarkOthers)),
+    "torchao": Quantisation(EVERY | SKIPPED | TORCHAO, (torchao.Int4, torchao.Blocks, torchao.Others)),
 }
-# How the names of codes end under methods that are not decoded, so that errors name the weight that is wanted.
-OTHER_CODES = (
-    ".qweight", ".weight_packed", ".weight_q", ".W_q", ".codes", ".Qidxs", ".dense_weights", ".indices",
-    ".weight._data",
-)  # fmt: skip
 # Methods of which a weight of plain numbers is one that the running model multiplies as it is.
 MIXED = ("gguf", "mlx", "mxfp4")
+# How the names of codes end under any method that is decoded, and under others, so that errors name the weight.
+CODES = sorted({end for method in METHODS.values() for form in method.forms for end in form.parts["codes"]})
+UNKNOWN_CODES = (*CODES, *OTHER_CODES, ".weight_q")
 # How the name of a weight ends.
 WEIGHT = ".weight"
 MATRIX = 2
@@ -99,10 +118,9 @@ class DecodingStore(OuterStore):
     @cached_property
     def _pieces(self) -> Mapping[str, dict[str, str]]:
         """Weight → end of the name → the stored tensor, for each weight that may be packed."""
-        code_ends = {WEIGHT, *OTHER_CODES}
-        ends = {WEIGHT} if self.method in METHODS else {WEIGHT, *OTHER_CODES}
+        code_ends = {WEIGHT, *(CODES if self.method in METHODS else UNKNOWN_CODES)}
+        ends = set(code_ends)
         for form in self._forms:
-            code_ends.update(form.parts["codes"])
             for names in form.parts.values():
                 ends.update(names)
         by_weight: dict[str, dict[str, str]] = {}
@@ -139,20 +157,20 @@ class DecodingStore(OuterStore):
         return self._packed[name]
 
     def _recognise(self, name: str, pieces: Mapping[str, str]) -> Packed | None:
-        if self.method not in METHODS and pieces.keys() - {WEIGHT}:
-            raise UnsupportedModelError(
-                f"{next(iter(pieces.values()))} is packed by {self.method}, expected one of: {', '.join(METHODS)}; "
-                "give the model without quantisation"
-            )
+        if self.method not in METHODS:
+            self._require_plain(pieces)
         missing = ""
         for form in self._forms:
             by_role = self._sort_roles(form, pieces)
             codes = by_role.get("codes")
             if codes is None or self._inner.info(codes).dtype not in form.dtypes:
                 continue
+            infos = {role: self._inner.info(stored) for role, stored in by_role.items()}
+            if not form.suits(self._settings, infos):
+                continue
             lacking = form.parts.keys() - by_role.keys() - form.optional
             if not lacking:
-                return self._decide(name, form, {role: self._inner.info(stored) for role, stored in by_role.items()})
+                return self._decide(name, form, infos)
             missing = missing or " or ".join(form.parts[min(lacking)])
         # Plain numbers with scales are codes in a wrong dtype, unless scales are kept for another purpose.
         may_be_plain = len(pieces) == 1 or not self._forms or self._settings.get("format") == "dense"
@@ -163,6 +181,21 @@ class DecodingStore(OuterStore):
         raise CorruptCheckpointError(
             f"{stored} is {self._inner.info(stored).dtype}, packed by {self.method}, {problem}; download it again"
         )
+
+    def _require_plain(self, pieces: Mapping[str, str]) -> None:
+        """Raise UnsupportedModelError for codes of a method that is not decoded."""
+        stored = next(iter(pieces.values()))
+        other = OTHERS.get(self.method)
+        if other is not None and (pieces.keys() - {WEIGHT} or self._inner.info(stored).dtype not in FLOATS):
+            raise UnsupportedModelError(
+                f"{stored} is packed by {other.title} ({self.method}), which is not decoded: {other.reason}; give the "
+                "model that was quantised, or save it again without quantisation"
+            )
+        if pieces.keys() - {WEIGHT}:
+            raise UnsupportedModelError(
+                f"{stored} is packed by {self.method}, expected one of: {', '.join(METHODS)}; give the model without "
+                "quantisation"
+            )
 
     def _sort_roles(self, form: type[Packed], pieces: Mapping[str, str]) -> dict[str, str]:
         """Role → the stored tensor. Raises CorruptCheckpointError if a role has two."""

@@ -1,0 +1,47 @@
+"""Packed weights that are not decoded, by the names of their methods, and what helps instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
+
+from attngeo.checkpoints.quantised.scheme import Packed, Stated
+from attngeo.checkpoints.store import DTYPE_NAMES, FLOATS
+
+
+class Other(NamedTuple):
+    """A method that is not decoded.
+
+    title: what people call it. reason: why. codes: how the names of its codes end.
+    """
+
+    title: str
+    reason: str
+    codes: tuple[str, ...]
+
+
+# The method, as config.json states it → what it is.
+OTHERS: Mapping[str, Other] = {
+    "aqlm": Other("AQLM", "its numbers are sums of entries of learned code books", (".codes",)),
+    "eetq": Other("EETQ", "its codes are in the order of a kernel", (".weight", ".qweight")),
+    "exl2": Other("ExLlamaV2", "its rows are permuted, with other bits for each group", (".q_weight",)),
+    "exl3": Other("ExLlamaV3", "its numbers are those of a trellis after random rotations", (".trellis",)),
+    "fp_quant": Other("FP-Quant", "its inputs are rotated", (".qweight",)),
+    "higgs": Other("HIGGS", "its numbers are rotated points of a grid in the order of a kernel", (".weight",)),
+    "marlin": Other("Marlin", "its codes are in the order of a kernel", (".B",)),
+    "quip": Other("QuIP#", "its numbers are points of a lattice after random rotations", (".Qidxs",)),
+    "spqr": Other("SpQR", "its outliers are kept apart from its codes", (".dense_weights",)),
+    "vptq": Other("VPTQ", "its numbers are vectors of learned code books", (".indices",)),
+}
+OTHER_CODES = tuple(sorted({end for other in OTHERS.values() for end in other.codes if end != ".weight"}))
+
+
+class Undecoded(Packed):
+    """A form of a method whose other forms are decoded. `problem`: what it is, in words."""
+
+    numbers: ClassVar = {}
+    dtypes = tuple(name for name in DTYPE_NAMES.values() if name not in FLOATS)
+    problem: ClassVar[str]
+
+    def _state(self) -> Stated:
+        raise self.unsupported(self.problem)
