@@ -23,7 +23,7 @@ ADAPTERS = (
 )
 
 
-class Mark(NamedTuple):
+class FileMark(NamedTuple):
     """How files of one kind begin.
 
     pattern: that matches their first bytes. kind: what they are. advice: what to do with one of them.
@@ -34,8 +34,8 @@ class Mark(NamedTuple):
     advice: str
 
 
-def _mark(pattern: bytes, kind: str, advice: str) -> Mark:
-    return Mark(re.compile(pattern, re.DOTALL), kind, advice)
+def _mark(pattern: bytes, kind: str, advice: str) -> FileMark:
+    return FileMark(re.compile(pattern, re.DOTALL), kind, advice)
 
 
 # What messages call the formats that are read.
@@ -94,7 +94,7 @@ def recognise_adapter(head: bytes) -> str | None:
     return next((form for pattern, form in ADAPTERS if pattern.search(names)), None)
 
 
-def recognise(head: bytes) -> Mark | None:
+def recognise(head: bytes) -> FileMark | None:
     """The kind of a file, by its first `LOOKED_AT` bytes; None if it is not known."""
     return next((mark for mark in (*MARKS, *OTHER_ANSWERS) if mark.pattern.match(head)), None)
 
