@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,10 +19,11 @@ from attngeo.errors import AttnGeoError
 from support.messages import assert_fails, assert_states, refuses
 
 Refused = pytest.ExceptionInfo[AttnGeoError]
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
     "num_hidden_layers": 2,
 }  # fmt: skip
+LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
 def weights(layers: int = 2, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, Tensor]:
@@ -50,9 +52,15 @@ def write_config(folder: Path, config: Mapping[str, Any] = CONFIG) -> Path:
     return folder
 
 
-def write_single(folder: Path, tensors: Mapping[str, Tensor] | None = None, config: Mapping[str, Any] = CONFIG) -> Path:
-    """A folder with config.json and model.safetensors."""
-    save_file(dict(weights() if tensors is None else tensors), write_config(folder, config) / "model.safetensors")
+def write_single(
+    folder: Path, tensors: Mapping[str, Tensor] | None = None, config: Mapping[str, Any] | None = None
+) -> Path:
+    """A folder with config.json and model.safetensors. config: by default `CONFIG`, with all layers that there are."""
+    stored = dict(weights() if tensors is None else tensors)
+    if config is None:
+        numbers = [int(match[1]) for match in map(LAYER.match, stored) if match is not None]
+        config = CONFIG | {"num_hidden_layers": max([CONFIG["num_hidden_layers"], *(number + 1 for number in numbers)])}
+    save_file(stored, write_config(folder, config) / "model.safetensors")
     return folder
 
 
