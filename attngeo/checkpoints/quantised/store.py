@@ -82,7 +82,7 @@ METHODS: Mapping[str, Quantisation] = {
     "mxfp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
     "quanto": Quantisation(EVERY | SKIPPED | QUANTO, (QuantoBytes, QuantoBits)),
     "quark": Quantisation(EVERY | QUARK, (QuarkFloats, QuarkOthers)),
-    "torchao": Quantisation(EVERY | SKIPPED | TORCHAO, (torchao.Int4, torchao.Blocks, torchao.Others)),
+    "torchao": Quantisation(EVERY | SKIPPED | TORCHAO, (torchao.Int4, torchao.ScaledBlocks, torchao.Others)),
 }
 # Methods of which a weight of plain numbers is one that the running model multiplies as it is.
 MIXED = ("gguf", "mlx", "mxfp4")

@@ -131,7 +131,7 @@ class Int4(Packed):
         return info.nbytes * 2 if is_int4 else info.nbytes
 
 
-class Blocks(Scaled):
+class ScaledBlocks(Scaled):
     """Float8Tensor, Int8Tensor and IntxUnpackedToInt8Tensor: codes of 8 bits, and a scale for each block of them."""
 
     parts = PARTS
