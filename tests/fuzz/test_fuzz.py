@@ -19,10 +19,10 @@ from attngeo.errors import UsageError
 
 # How many inputs of each target `make test` and `make slow` run, the same ones each time, and `make explore`, new ones.
 FEW = 20
-MANY = dict.fromkeys(TARGETS, 300) | {"recipes": 200}
-NEW = 5_000
-# Those whose inputs are made and judged by PEFT, which takes seconds to load: `make test` runs none of them.
-SLOW = ("adapters",)
+MANY = dict.fromkeys(TARGETS, 300) | {"recipes": 200, "tokenisers": 60}
+NEW = dict.fromkeys(TARGETS, 5_000) | {"tokenisers": 1_000}
+# `make test` runs none of them: PEFT, which judges adapters, takes seconds to load, and each tokeniser has a process.
+SLOW = ("adapters", "tokenisers")
 # Targets that share a process, whose start takes as long as hundreds of inputs.
 GROUPS = [tuple(TARGETS)[start::3] for start in range(3)]
 
@@ -49,7 +49,7 @@ def test_hundreds_of_mutated_inputs(targets: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_new_mutated_inputs(target: str) -> None:
     first = random.randrange(FEW + MANY[target], 2**62)
-    assert not run_inputs({target: range(first, first + NEW)}, [], 1800)
+    assert not run_inputs({target: range(first, first + NEW[target])}, [], 1800)
 
 
 def draw_input(target: str, number: int, folder: Path) -> Input:
