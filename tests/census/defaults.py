@@ -37,7 +37,6 @@ def read_defaults() -> dict[str, dict[str, Any]]:
     """Model type → field → value, for every model type of the installed transformers."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-    logging.disable(logging.WARNING)
     return {name: own for name in sorted(CONFIG_MAPPING_NAMES) if (own := _fields_of(CONFIG_MAPPING[name]))}
 
 
@@ -81,5 +80,6 @@ def _is_count(value: Any) -> bool:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)
     rows = (f"  {json.dumps(name)}: {json.dumps(fields)}" for name, fields in read_defaults().items())
     DEFAULTS.write_text("{\n" + ",\n".join(rows) + "\n}\n", "utf-8")
