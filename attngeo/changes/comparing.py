@@ -77,8 +77,8 @@ class ScoredSite(NamedTuple):
 class SiteChanges(NamedTuple):
     """The changes of a layer, of its heads, and which head of the other model is which.
 
-    heads: None if they are not asked for. matches: the head of the other model of each head. overlaps: of the spaces
-    of the left and of the right factors of each head, [heads] each.
+    heads: None if they are not asked for. matches: the head of the other model of each head. overlaps: the columns of
+    `OVERLAPS` for the circuit, [heads] each.
     """
 
     layer: FormChange
@@ -280,7 +280,7 @@ def _build_rows(pair: SitePair, mine: ScoredSite, others: ScoredSite, options: C
     if layouts is not None:
         assert mine.form is not None
         assert others.form is not None
-        compared = _compare(mine.form, others.form, *layouts, per_head=options.per_head)
+        compared = _compare(mine.form, others.form, *layouts, options)
     return [_build_row(row, others.rows, compared, [pair.note, note], options) for row in mine.rows]
 
 
@@ -311,11 +311,13 @@ def _describe_sizes(form: Form, other: Form) -> str:
     return ", ".join(f"{mine} and {others} {name}" for name, (mine, others) in sizes.items() if mine != others)
 
 
-def _compare(form: Form, other: Form, layout: PairLayout, other_layout: PairLayout, *, per_head: bool) -> SiteChanges:
-    """The changes from one form to another of the same sizes."""
+def _compare(
+    form: Form, other: Form, layout: PairLayout, other_layout: PairLayout, options: CompareOptions
+) -> SiteChanges:
+    """The changes from one form to another of the same sizes. options: per_head and circuit."""
     layer = measure_layer_change(form, other, layout, other_layout)
     heads = len(form.left)
-    if not per_head:
+    if not options.per_head:
         return SiteChanges(layer, None, range(heads), None)
     changes = measure_head_changes(form, other, layout, other_layout)
     matches = _match(form, other, layout, other_layout, changes)
@@ -324,8 +326,10 @@ def _compare(form: Form, other: Form, layout: PairLayout, other_layout: PairLayo
         changes = measure_head_changes(form, other, layout, other_layout)
     other_keys = dict(zip(form.key_heads, other.key_heads, strict=True))
     others = [other_keys[key] for key in range(len(form.right))]
-    of_keys = subspace_overlap(form.right, other.right[others])
-    overlaps = (subspace_overlap(form.left, other.left), of_keys[form.key_heads])
+    of_left = subspace_overlap(form.left, other.left)
+    of_right = subspace_overlap(form.right, other.right[others])[form.key_heads]
+    # The left factor has the queries, or the outputs, which come after the values in the table.
+    overlaps = (of_left, of_right) if options.circuit == "qk" else (of_right, of_left)
     return SiteChanges(layer, changes, matches, overlaps)
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from attngeo.bounds.names import printable
+from attngeo.bounds.names import list_names, printable
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.opening import open_store
@@ -28,6 +28,7 @@ from attngeo.embeddings.opening import find_table, open_embedding
 from attngeo.errors import CorruptCheckpointError, DataUnavailableError, UnsupportedModelError, UsageError, about
 from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
+from attngeo.layouts.model_types import list_unembeddings
 from attngeo.layouts.names import join
 from attngeo.progress import ProgressCallback
 from attngeo.scores.options import ScoreOptions
@@ -42,10 +43,6 @@ COLUMNS = (
 # Stacks that read no embeddings of tokens; keys of cross-attention read what an encoder makes of them.
 WITHOUT_TOKENS = ("vision", "audio", "cross")
 FOLDED = ScoreOptions(fold_norm=True)
-# The last normalisation of a stack, beside its layers.
-FINAL_NORMS = ("norm", "ln_f", "norm_f", "final_layer_norm", "final_layernorm", "layer_norm")
-# Layers between the last hidden states and the unembedding.
-HEAD_LAYERS = ("predictions.transform.dense.weight", "lm_head.dense.weight", "vocab_transform.weight")
 # The letters that a circuit needs, and the kinds of its pairs.
 PARTS: dict[str, Parts] = {"qk": "qk", "ov": "vo"}
 KINDS = {"qk": ("attends",), "ov": ("promotes", "suppresses")}
@@ -108,10 +105,9 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
     with torch.inference_mode():
         with closing(open_store(model, session.hub)) as store, about(store.ref):
             sites, _ = sites_of(store, FOLDED, parts=PARTS[options.circuit])
-            site = select(sites, options.stack or sites[0].stack, [options.layer], store.ref)[0]
             table, _ = find_table(store, "input")
             output_table, table_notes = find_table(store, "output") if options.circuit == "ov" else (table, [])
-            _require_tokens(site, table, options)
+            site = _choose_site(sites, table, options, store)
             circuit = _read_circuit(store, site, options)
         open_table = partial(open_embedding, model, tokeniser=tokeniser, hub=session.hub, progress=session.progress)
         inputs = open_table()
@@ -154,18 +150,33 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
     return frame
 
 
-def _require_tokens(site: AttentionSite, table: str, options: WordOptions) -> None:
-    """Raise unless there is such a head, and its layer is in a stack that reads the token embeddings `table`."""
+def _choose_site(sites: list[AttentionSite], table: str, options: WordOptions, store: TensorStore) -> AttentionSite:
+    """The site of the layer, in the stack that is asked for, or the first one whose tokens the circuit can connect.
+
+    table: the token embeddings. Raises UsageError if there is no such layer or head, UnsupportedModelError if tokens
+    say nothing of the stack.
+    """
+    has_decoder = any(site.is_cross for site in sites) or store.config.get("is_encoder_decoder") is True
+
+    def explain(stack: str) -> str:
+        """Why the circuit connects no tokens in a stack; "" if it does."""
+        of_other_stack = stack.startswith("encoder") and ".decoder." in f".{table}"
+        if of_other_stack or stack.startswith(WITHOUT_TOKENS):
+            return f"stack {stack!r} does not read the token embeddings {table}"
+        if options.circuit == "ov" and has_decoder and stack.startswith("encoder"):
+            return f"stack {stack!r} writes for a decoder, not for the unembedding"
+        return ""
+
+    stacks = dict.fromkeys(site.stack for site in sites)
+    stack = options.stack or next((name for name in stacks if not explain(name)), sites[0].stack)
+    site = select(sites, stack, [options.layer], store.ref)[0]
     if options.head >= site.heads:
         raise UsageError(
             f"no head {options.head} in layer {site.layer}, expected from 0 to {site.heads - 1}", "head", "layer"
         )
-    of_other_stack = site.stack.startswith("encoder") and ".decoder." in f".{table}"
-    if of_other_stack or site.stack.startswith(WITHOUT_TOKENS):
-        raise UnsupportedModelError(
-            f"stack {site.stack!r} does not read the token embeddings {table}; choose another stack with $stack",
-            "stack",
-        )
+    if explain(stack):
+        raise UnsupportedModelError(f"{explain(stack)}; choose another stack with $stack", "stack")
+    return site
 
 
 def _read_circuit(store: TensorStore, site: AttentionSite, options: WordOptions) -> HeadFactors:
@@ -186,17 +197,23 @@ def _read_circuit(store: TensorStore, site: AttentionSite, options: WordOptions)
 
 def _read_final_gain(store: TensorStore, site: AttentionSite) -> tuple[Tensor, str]:
     """The gain of the last normalisation of the stack of a site, [output_width], or ones; and a note."""
-    around = FIRST_NUMBER.split(site.module)[0]  # the module of the stack, as in "model.layers.0.self_attn"
-    stack = around.rstrip(".").rpartition(".")[0]
-    names = [join(stack, f"{name}.weight") for name in FINAL_NORMS]
-    found = [name for name in names if name in store.names]
-    layers = [name for name in store.names if name.endswith(HEAD_LAYERS)]
-    if layers:
-        return torch.ones(site.output_width), f"{layers[0]}, between the last layer and the unembedding, is left out"
-    if not found:
-        return torch.ones(site.output_width), "no gain of a last normalisation"
-    store.open(found[:1])
-    return store.read(found[0]).float() + site.family.input_gain_offset, "gain of the last normalisation folded"
+    nothing = torch.ones(site.output_width)
+    types = [str(fields.get("model_type")) for fields in (site.section, store.config)]
+    known = list_unembeddings()
+    before = next((known[name] for name in types if name in known), None)
+    if before is None:
+        return nothing, f"what is before the unembedding of a model of type {types[-1]!r:.40} is not known, nor folded"
+    if before.layers:
+        names = list_names(before.layers)
+        return nothing, f"left out, between the last layer and the unembedding: {names}"
+    if not before.norm:
+        return nothing, "no gain of a last normalisation"
+    around = FIRST_NUMBER.split(site.module)[0]  # the list of layers, as in "model.layers.0.self_attn"
+    name = join(around.rstrip(".").rpartition(".")[0], f"{before.norm}.weight")
+    if name not in store.names:
+        return nothing, f"no tensor {name}, the gain of the last normalisation: it is not folded"
+    store.open([name])
+    return store.read(name).float() + before.gain_offset, "gain of the last normalisation folded"
 
 
 def _require_width(site: AttentionSite, embedding: Embedding, factor: Tensor) -> None:

@@ -9,7 +9,7 @@ import csv
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from attngeo.layouts.layout import (
     Family,
@@ -174,6 +174,31 @@ def list_rotary_types() -> dict[str, Rotary]:
             flags = {word: word in words for word in ("tail", "sliding", "reversed", "axes")}
             other = OTHER_ROTATIONS.get(words[0], "")
             types[row["model_type"]] = Rotary(interleaved="neighbours" in words, other=other, **flags)
+    return types
+
+
+class Unembedding(NamedTuple):
+    """What is between the last layer of a model type and its unembedding.
+
+    Attributes:
+        norm: the normalisation, relative to the module with the list of layers; "" if there is none.
+        gain_offset: 1 if its gain g is stored as g − 1.
+        layers: all modules with weights, if there are others than a normalisation.
+    """
+
+    norm: str
+    gain_offset: float
+    layers: tuple[str, ...]
+
+
+@cache
+def list_unembeddings() -> dict[str, Unembedding]:
+    """Model type → what is before its unembedding, for types whose running model shows it."""
+    types = {}
+    for row in _read_census():
+        if row["head"] == "known":
+            layers = tuple(row["head_layers"].split())
+            types[row["model_type"]] = Unembedding(row["last_norm"], float(row["gain_offset"] or 0), layers)
     return types
 
 

@@ -68,11 +68,11 @@ def build(model_type: str, seed: int = 0) -> Specimen:
                 return best
             for model_class in classes:
                 try:
-                    model = _construct(model_type, model_class, plan, own, seed)
+                    model = construct(model_type, model_class, plan, own, seed)
                 except ImportError as error:
-                    raise CannotBuild(_line(error)) from error
+                    raise CannotBuild(in_one_line(error)) from error
                 except Exception as error:
-                    problem = problem or f"{model_class.__name__}: {type(error).__name__}: {_line(error)}"
+                    problem = problem or f"{model_class.__name__}: {type(error).__name__}: {in_one_line(error)}"
                     continue
                 found = find_drives(model, arguments=own.inputs(model), submodules=own.parts)
                 whole = any(drive.path == "" for drive in found.drives)
@@ -95,10 +95,10 @@ def _classes(model_type: str, own: Exceptional) -> list[Any]:
     try:
         return own.classes() or model_classes(model_type)
     except ImportError as error:
-        raise CannotBuild(_line(error)) from error
+        raise CannotBuild(in_one_line(error)) from error
 
 
-def _construct(model_type: str, model_class: Any, plan: Plan, own: Exceptional, seed: int) -> torch.nn.Module:
+def construct(model_type: str, model_class: Any, plan: Plan, own: Exceptional, seed: int) -> torch.nn.Module:
     default = own.default() if own.default else config_class_of(model_type)()
     config = Shrinker(plan, own.fields).shrink(default)
     config._attn_implementation = own.attention
@@ -122,6 +122,6 @@ def _require_small(model_class: Any, config: Any) -> None:
         raise TooLargeError(f"{count:,} parameters after shrinking, {sizes[0][0]:,} of them in {sizes[0][1]}")
 
 
-def _line(error: Exception) -> str:
+def in_one_line(error: Exception) -> str:
     """Return the message in one line, without advice on how to install a package."""
     return re.split(r"\. (You can|Please|Check out)", " ".join(str(error).split()))[0][:300]

@@ -26,6 +26,7 @@ from attngeo.verification.drives import run_drives
 from attngeo.verification.recording import Product, record_products
 from attngeo.verification.written import OutputPrediction
 from census.build import CannotBuild, Specimen, build
+from census.norms import find_unembedding, find_wrong_gains
 from census.rotary import find_rotation
 
 Verdict = Literal["right", "rest listed", "wrong", "incomplete", "refused", "no attention", "not verified"]
@@ -47,6 +48,9 @@ class Row:
     "changed" if they are, and a note says what else stands between them; "unknown" if a site says why its values or
     outputs are not read; "wrong" if a site differs from the running model, or such a note is missing. output_reason:
     what the notes say, or what is wrong.
+
+    last_norm, gain_offset, head_layers: as `find_unembedding` gives them. head: "known", "none" for a
+    type that predicts no tokens, or why they are not known.
     """
 
     model_type: str
@@ -58,6 +62,10 @@ class Row:
     reason: str = ""
     outputs: Outputs = ""
     output_reason: str = ""
+    last_norm: str = ""
+    gain_offset: str = ""
+    head_layers: str = ""
+    head: str = ""
 
 
 def examine(model_type: str, kinds: Iterable[str] = ()) -> Row:
@@ -73,7 +81,16 @@ def examine(model_type: str, kinds: Iterable[str] = ()) -> Row:
     if row.verdict not in ("right", "rest listed"):
         return row
     rotary, scalings = find_rotation(specimen, kinds)
-    return replace(row, rotary=rotary, scalings=scalings)
+    before = find_unembedding(model_type)
+    return replace(
+        row,
+        rotary=rotary,
+        scalings=scalings,
+        last_norm=before.norm,
+        gain_offset=str(before.offset) if before.norm else "",
+        head_layers=" ".join(before.layers),
+        head=before.reason or "known",
+    )
 
 
 def is_causal(model: torch.nn.Module, product: Product) -> bool:
@@ -101,6 +118,8 @@ def _examine(specimen: Specimen, products: list[Product]) -> Row:
         return Row(model_type, "no attention")
     if difference := compare_sites(saved, loaded, complete=not skipped):
         return Row(model_type, "wrong", len(saved), reason=difference)
+    if wrong := find_wrong_gains(specimen.model):
+        return Row(model_type, "wrong", len(saved), reason=wrong)
     row = judge(model_type, findings)
     return judge_outputs(row, findings) if row.verdict in ("right", "rest listed") else row
 

@@ -25,7 +25,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 SECONDS = 120
 CSV = Path(__file__).parents[2] / "attngeo/layouts/census.csv"
-FIELDS = ("model_type", "verdict", "sites", "causal", "rotary", "scalings", "reason", "outputs", "output_reason")
+FIELDS = (
+    "model_type", "verdict", "sites", "causal", "rotary", "scalings", "reason", "outputs", "output_reason", "last_norm",
+    "gain_offset", "head_layers", "head",
+)  # fmt: skip
 
 
 def all_types() -> list[str]:

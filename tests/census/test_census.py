@@ -15,6 +15,8 @@ from census.run import CSV, all_types, take_census
 BAD = ("wrong", "incomplete")
 RANKS = (*BAD, "refused", "rest listed", "right")
 MOST_REFUSED = 40
+# What is before the unembedding.
+HEAD = ("last_norm", "gain_offset", "head_layers", "head")
 
 
 def read_census() -> dict[str, dict[str, Any]]:
@@ -56,6 +58,8 @@ def test_no_model_type_is_wrong_or_silently_incomplete() -> None:
 
 
 def _is_worse(row: dict[str, Any], known: dict[str, Any]) -> bool:
+    if known["head"] == "known" and any(row[name] != known[name] for name in HEAD):
+        return True
     if known["verdict"] not in RANKS or row["verdict"] == "not verified":
         return row["verdict"] in BAD
     return row["verdict"] == "no attention" or _rate(row) < _rate(known)

@@ -128,6 +128,17 @@ def test_changes_are_those_of_formed_matrices_over_all_offsets(tmp_path: Path) -
     assert rows[rows["head"].isna()][[*OVERLAPS["qk"]]].isna().all(axis=None)
 
 
+def test_overlaps_are_those_of_values_and_of_outputs(tmp_path: Path) -> None:
+    state = with_outputs(weights())
+    other = add_noise(state, 0.3)
+    rows = compare(tmp_path, state, other, circuit="ov", per_head=True)
+    for row in rows[rows["head"].notna()].itertuples():
+        v, o = cut(state, row.layer, "v")[GROUPS[row.head]], cut(state, row.layer, "o")[row.head]
+        other_v, other_o = cut(other, row.layer, "v")[GROUPS[row.head]], cut(other, row.layer, "o")[row.head]
+        assert_close(row.value_overlap, project(v, other_v))
+        assert_close(row.output_overlap, project(o, other_o))
+
+
 @pytest.mark.parametrize("offset", [0, 3, -2])
 def test_one_offset_is_the_form_at_it(tmp_path: Path, offset: int) -> None:
     state, other = weights(), add_noise(weights(), 0.3)

@@ -8,6 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from census.build import construct
+from census.exceptions import Exceptional
+from census.norms import find_offset, list_head_classes
+from census.shrink import Plan
 from conftest import Command
 from support.messages import assert_fails, refuses
 from support.tiny_models import TINY_MODELS, build
@@ -97,27 +101,63 @@ FINAL_NORMS = {
     "mpt": "transformer.norm_f", "phi": "model.final_layernorm", "gemma": "model.norm",
     "t5": "decoder.final_layer_norm", "whisper": "model.decoder.layer_norm",
 }  # fmt: skip
+# Types that are in no table of families.
+OTHER_NORMS = {
+    "ctrl": "transformer.layernorm", "lfm2": "model.embedding_norm", "nemotron": "model.norm",
+    "qwen3_next": "model.norm", "vaultgemma": "model.norm",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FINAL_NORMS)
+@pytest.mark.parametrize("name", [*FINAL_NORMS, *OTHER_NORMS])
 def test_the_gain_before_the_unembedding_is_found(name: str, tokeniser: Any) -> None:
-    """A gain that is doubled doubles what heads of the decoder write; Gemma stores gains less 1."""
-    model = build(TINY_MODELS[name])
+    """Weights that double what the running norm gives double what heads of the decoder write."""
+    if name in TINY_MODELS:
+        model = build(TINY_MODELS[name])
+    else:
+        model = construct(name, list_head_classes(name)[0], Plan(), Exceptional(fields={"vocab_size": 64}), 0)
+    norm = model.get_submodule((FINAL_NORMS | OTHER_NORMS)[name])
+    layer = next(site.site.layer for site in attngeo.attention_sites(model, stack="decoder"))
 
     def ask() -> pd.DataFrame:
-        return attngeo.words(model, stack="decoder", circuit="ov", top=3, tokeniser=tokeniser, device="cpu")
+        return attngeo.words(
+            model, stack="decoder", layer=layer, circuit="ov", top=3, tokeniser=tokeniser, device="cpu"
+        )
 
     before = ask()
-    gain = model.get_submodule(FINAL_NORMS[name]).weight
+    assert "gain of the last normalisation folded" in before.attrs["notes"]
+    offset = find_offset(norm, torch.randn(2, norm.weight.shape[0], generator=torch.Generator().manual_seed(0)))
     with torch.no_grad():
-        gain.copy_(2 * gain + 1 if name == "gemma" else 2 * gain)
+        norm.weight.copy_(2 * norm.weight + offset)
     assert ask()["value"].tolist() == pytest.approx([2 * value for value in before["value"]], rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["bert", "distilbert"])
-def test_a_layer_before_the_unembedding_is_said_to_be_left_out(name: str, tokeniser: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [("bert", "transform.dense"), ("distilbert", "vocab_transform"), ("modernbert", "head.dense")],
+)
+def test_a_layer_before_the_unembedding_is_said_to_be_left_out(name: str, layer: str, tokeniser: Any) -> None:
     found = attngeo.words(build(TINY_MODELS[name]), circuit="ov", top=3, tokeniser=tokeniser)
-    assert any("is left out" in note and "unembedding" in note for note in found.attrs["notes"])
+    assert any("left out" in note and "unembedding" in note and layer in note for note in found.attrs["notes"])
+
+
+def test_no_norm_of_an_unknown_model_type_is_folded(tokeniser: Any) -> None:
+    model = build(TINY_MODELS["llama"])
+    model.config.model_type = "llama_of_mine"
+    found = attngeo.words(model, circuit="ov", top=3, tokeniser=tokeniser)
+    assert any("llama_of_mine" in note and "not known" in note for note in found.attrs["notes"])
+
+
+@pytest.mark.parametrize("name", ["bart", "t5", "whisper"])
+def test_what_heads_write_is_read_where_the_stream_is_unembedded(name: str, tokeniser: Any) -> None:
+    model = build(TINY_MODELS[name])
+    assert set(attngeo.words(model, circuit="ov", top=1, tokeniser=tokeniser)["stack"]) == {"decoder"}
+    with refuses(UnsupportedModelError, "encoder", "stack"):
+        attngeo.words(model, circuit="ov", stack="encoder", tokeniser=tokeniser)
+
+
+def test_an_encoder_without_a_decoder_is_unembedded(tokeniser: Any) -> None:
+    found = attngeo.words(build(TINY_MODELS["bert"]), circuit="ov", top=1, tokeniser=tokeniser)
+    assert set(found["stack"]) == {"encoder"}
 
 
 def test_tokens_of_a_file_have_pairs_of_their_own(tokeniser: Any, tmp_path: Path) -> None:
