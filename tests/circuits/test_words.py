@@ -140,9 +140,9 @@ def test_a_layer_before_the_unembedding_is_said_to_be_left_out(name: str, layer:
     assert any("left out" in note and "unembedding" in note and layer in note for note in found.attrs["notes"])
 
 
-def test_no_norm_of_an_unknown_model_type_is_folded(tokeniser: Any) -> None:
+def test_no_norm_of_an_unknown_model_type_is_folded(tokeniser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(TINY_MODELS["llama"])
-    model.config.model_type = "llama_of_mine"
+    monkeypatch.setattr(type(model.config), "model_type", "llama_of_mine")
     found = attngeo.words(model, circuit="ov", top=3, tokeniser=tokeniser)
     assert any("llama_of_mine" in note and "not known" in note for note in found.attrs["notes"])
 
