@@ -1,7 +1,7 @@
 """Revisions of one repository whose files of weights are equal. They are found before any weights are read.
 
 Branches for the steps of a training may all serve the weights of its end: 86 of the 154 branches of
-EleutherAI/pythia-2.8b do. Their scores would be a trajectory that never moves.
+EleutherAI/pythia-2.8b do. Their scores would be a trajectory that never moves. Others mix shards of two steps.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class RevisionOptions(Options):
 def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions, session: Session = Session()) -> None:
     """Refuse revisions of one repository whose files of weights are equal, unless the options allow them.
 
+    Revisions that have some of their files in common, and not all, are named in a warning.
+
     Files are equal if the Hub states one SHA-256 for them, or one hash of git for small ones. Only those count that
     would be read: of several formats the preferred one, and all shards that an index names. The Hub is asked once for
     each revision; a config.json or an index is read once for all revisions that share it. Offline, hashes are those of
@@ -86,7 +88,9 @@ def refuse_repeated_revisions(models: Iterable[Model], options: RevisionOptions,
                 "allow_repeats",
             )
     for refs in groups_of_refs:
-        repeated = _find_repeated(refs, session)
+        weights = _list_weights(refs, session)
+        _warn_of_shared(refs[0].name, weights)
+        repeated = _find_repeated(weights)
         if not repeated:
             continue
         groups = [f"({list_names(group)})" for group in repeated[:MOST_GROUPS]]
@@ -113,10 +117,10 @@ def _group_by_repository(models: Iterable[Model]) -> list[list[ModelRef]]:
     return [[*refs.values()] for refs in repositories.values() if len(refs) > 1]
 
 
-def _find_repeated(refs: Sequence[ModelRef], session: Session) -> list[list[str]]:
-    """The groups of revisions with equal weights, each of two names at least, in their order."""
+def _list_weights(refs: Sequence[ModelRef], session: Session) -> dict[str, Hashes]:
+    """Revision → the hash of each of its files of weights, for revisions that can be listed."""
     repositories = [find_repository(ref, session.hub) for ref in refs]
-    groups: dict[frozenset[str], list[str]] = defaultdict(list)
+    listed: dict[str, Hashes] = {}
     paths: dict[str, Path] = {}
     for ref, repository, hashes in zip(refs, repositories, _list_hashes(repositories, session), strict=True):
         weights: list[str] = []
@@ -125,8 +129,34 @@ def _find_repeated(refs: Sequence[ModelRef], session: Session) -> list[list[str]
         except AttnGeoError as error:
             log.info("%s: not compared with other revisions (%s)", ref.text, first_line(error))
         if weights and all(file in hashes for file in weights):
-            groups[frozenset(hashes[file] for file in weights)].append(ref.revision or "main")
+            listed[ref.revision or "main"] = {file: hashes[file] for file in weights}
+    return listed
+
+
+def _find_repeated(weights: Mapping[str, Hashes]) -> list[list[str]]:
+    """The groups of revisions with equal weights, each of two names at least, in their order."""
+    groups: dict[frozenset[str], list[str]] = defaultdict(list)
+    for revision, hashes in weights.items():
+        groups[frozenset(hashes.values())].append(revision)
     return [revisions for revisions in groups.values() if len(revisions) > 1]
+
+
+def _warn_of_shared(name: str, weights: Mapping[str, Hashes]) -> None:
+    """Warn of revisions that have some files of weights of another one, and others of their own."""
+    first_of: dict[str, str] = {}
+    pairs: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for revision, hashes in weights.items():
+        for file, file_hash in hashes.items():
+            first = first_of.setdefault(file_hash, revision)
+            if {*weights[first].values()} != {*hashes.values()}:
+                pairs[first, revision].append(file)
+    for (first, revision), files in [*pairs.items()][:MOST_GROUPS]:
+        log.warning(
+            "%s: %d of the %d files of weights of %s are those of %s (%s); one of them may not be what its name says",
+            name, len(files), len(weights[revision]), revision, first, list_names(files),
+        )  # fmt: skip
+    if len(pairs) > MOST_GROUPS:
+        log.warning("%s: %d other pairs of revisions share files of weights", name, len(pairs) - MOST_GROUPS)
 
 
 def _list_hashes(repositories: Sequence[Repository], session: Session) -> list[Hashes]:

@@ -138,6 +138,22 @@ def test_shards_are_equal_only_if_all_of_them_are(hub: Hub, branch: Branch) -> N
     check("step1", "step3")
 
 
+@pytest.mark.parametrize("command", [("score",), ("compare",)])
+def test_revisions_that_share_some_shards_are_named(
+    command: tuple[str], hub: Hub, branch: Branch, inside: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step, seed in ((1, 0), (2, 1), (3, 2)):
+        write_sharded(branch(f"step{step}"), seed=seed)
+    first, mixed = (hub.repositories[f"{NAME}@step{step}"] for step in (3, 1))
+    shutil.copy(first / "model-00002-of-00003.safetensors", mixed)
+    connected = connect(inside, hub.url, tmp_path / "home", monkeypatch)
+    run = connected(*command, f"{NAME}@step*", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    (warning,) = [line for line in run.stderr.splitlines() if "files of weights" in line]
+    for fact in (NAME, "1 of the 3", "step1", "step3", "model-00002-of-00003.safetensors"):
+        assert fact in warning
+
+
 def test_an_index_written_anew_makes_no_other_weights(hub: Hub, branch: Branch) -> None:
     for step in (1, 2):
         write_sharded(branch(f"step{step}"))

@@ -64,7 +64,7 @@ def write_single(
     return folder
 
 
-def write_sharded(folder: Path, *, suffix: str = "safetensors", norms: bool = False) -> Path:
+def write_sharded(folder: Path, *, suffix: str = "safetensors", norms: bool = False, seed: int = 0) -> Path:
     """A folder with three shards and their index: the embedding (and, with `norms`, the input gains) and each layer."""
     write_config(folder)
     stem = {"safetensors": "model", "bin": "pytorch_model"}[suffix]
@@ -72,7 +72,7 @@ def write_sharded(folder: Path, *, suffix: str = "safetensors", norms: bool = Fa
     gains = (
         {f"model.layers.{layer}.input_layernorm.weight": torch.full((24,), 1.5) for layer in (0, 1)} if norms else {}
     )
-    for name, tensor in (weights() | gains).items():
+    for name, tensor in (weights(seed=seed) | gains).items():
         number = 1 if "embed" in name or "norm" in name else 2 if ".0." in name else 3
         shards.setdefault(f"{stem}-{number:05}-of-00003.{suffix}", {})[name] = tensor
     for file, tensors in shards.items():
