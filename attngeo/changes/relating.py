@@ -32,6 +32,8 @@ from attngeo.geometry.lineage import (
     have_equal_spectra,
     judge,
     layer_similarities,
+    least_distance,
+    spectral_distances,
 )
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import name_layers
@@ -61,7 +63,7 @@ TURNS = 19
 NULL = "null: initial weights drawn independently"
 RELATED = f"{NULL}, is rejected; which of the two came first cannot be told"
 NO_EVIDENCE = f"no evidence: this test does not see a rotated stream; {NULL}"
-ROTATED = "cannot say: may be a rotated copy, every head has the same singular values"
+ROTATED = "cannot say: equal spectra, a rotated copy cannot be excluded"
 NO_CHANGE = "the test does not apply: coordinates in another order, or with other signs, give the same similarity"
 Row = dict[str, Any]
 # Stack and layer → the attention site.
@@ -195,7 +197,7 @@ def _test(
     notes = list(comparison.notes)
     drawn: dict[int, Coordinates] = {}
     similarities = []
-    are_equal = True
+    shares = []
     heads = 0
     without_form = [0, 0]
     for sites, forms in zip(comparison.pairs, _read_layers(store, other, comparison, session), strict=True):
@@ -208,7 +210,7 @@ def _test(
             similarities.append(layer_similarities(*forms, layouts, drawn[width]))
         else:
             similarities.append(aligned_similarities(*forms, layouts, alignment.kept, alignment.bases))
-        are_equal = are_equal and have_equal_spectra(*forms)
+        shares.append(spectral_distances(*forms) / least_distance(forms[0]))
         heads += len(forms[0].left)
         for number, form in enumerate(forms):
             without_form[number] += _count_without_form(form)
@@ -225,7 +227,7 @@ def _test(
     of_signs = judge(torch.cat([observed, flipped]))
     smaller_z = torch.tensor([judgement.z, of_signs.z], dtype=torch.float64).min().item()  # NaN if one is
     judgement = judgement._replace(z=smaller_z)
-    related, reason = _decide(judgement, are_equal=are_equal)
+    related, reason = _decide(judgement, are_equal=have_equal_spectra(torch.cat(shares)))
     return {
         "related": related,
         **dict(zip(LINEAGE_NUMBERS, judgement, strict=True)),
@@ -292,7 +294,7 @@ def _count_without_form(form: Form) -> int:
 
 
 def _decide(judgement: Judgement, *, are_equal: bool) -> tuple[bool | None, str]:
-    """Whether the models are related, and in words; None if that cannot be said. are_equal: all spectra."""
+    """Whether the models are related, and in words; None if that cannot be said. are_equal: their spectra."""
     if judgement.z > LEAST_Z:
         return True, RELATED
     if are_equal:

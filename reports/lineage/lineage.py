@@ -35,7 +35,14 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Llam
 import attngeo
 from attngeo.changes.forms import find_rotary_pairs
 from attngeo.geometry.forms import Form
-from attngeo.geometry.lineage import draw_coordinates, judge, layer_similarities
+from attngeo.geometry.lineage import (
+    draw_coordinates,
+    have_equal_spectra,
+    judge,
+    layer_similarities,
+    least_distance,
+    spectral_distances,
+)
 from attngeo.geometry.offsets import PairLayout
 from attngeo.scores.projections import key_heads_of
 
@@ -44,7 +51,8 @@ FOLDER = HERE.parents[1] / "build/lineage"
 WIDTH, HEADS, KEY_HEADS, LENGTH, BATCH = 64, 4, 2, 64, 16
 # Updates of a whole training, and of a short one.
 STEPS, FEW = 400, 80
-LLAMAS, GPTS = 7, 4
+# Seeds of each family.
+FAMILIES = {"llama": 7, "gpt2": 4}
 NULLS = 50
 COLUMNS = ["related", "similarity", "p_value", "z", "note"]
 
@@ -187,7 +195,7 @@ def measure_nulls(folder: Path) -> pd.DataFrame:
         one, other = build("llama", 1000 + seed), build("llama", 5000 + seed)
         row = attngeo.lineage(one, other, permutations=99, seed=seed).iloc[0]
         rows.append({"null": "new weights", "p_value": row["p_value"], "z": row["z"]})
-    trained = [FOLDER / f"llama-{seed}" for seed in range(LLAMAS)]
+    trained = [FOLDER / f"llama-{seed}" for seed in range(FAMILIES["llama"])]
     pairs = [*itertools.combinations(trained, 2)]
     for number in range(NULLS):
         one, other = pairs[number % len(pairs)]
@@ -206,6 +214,98 @@ def read_forms(folder: Path) -> list[tuple[Form, PairLayout]]:
     ]
 
 
+def round_rows(x: Tensor, bits: int) -> Tensor:
+    """Heads as integers of so many bits with a scale for each row would give them."""
+    scale = x.abs().amax(-1, keepdim=True) / (2 ** (bits - 1) - 1)
+    return (x / scale).round() * scale
+
+
+def zero_smallest(x: Tensor, share: float) -> Tensor:
+    """Heads without this share of their entries, the smallest ones."""
+    least = x.abs().flatten().kthvalue(round(share * x.numel())).values
+    return x.where(x.abs() > least, 0)
+
+
+def add_deviations(x: Tensor, share: float) -> Tensor:
+    """Heads with noise of this share of their standard deviation."""
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
+    return x + share * x.std() * noise
+
+
+# What is done to a copy after its stream is rotated.
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "": lambda x: x,
+    "bfloat16": lambda x: x.bfloat16().double(),
+    "int8": partial(round_rows, bits=8),
+    "int4": partial(round_rows, bits=4),
+    "noise of 0.03 sd": partial(add_deviations, share=0.03),
+    "pruned 20%": partial(zero_smallest, share=0.2),
+    "pruned 50%": partial(zero_smallest, share=0.5),
+}
+# Sizes of heads of strangers that were not trained: heads, key heads, dimensions and width.
+UNTRAINED = ((4, 2, 16, 64), (12, 12, 32, 384), (12, 12, 64, 768), (32, 8, 64, 2048), (16, 4, 128, 4096))
+DRAWS = 12
+
+
+def read_turned(ref: str | Path, matrix: Tensor | None = None) -> list[Form]:
+    """The form of each layer of self-attention with gains folded, in turned coordinates of the stream."""
+    forms = []
+    for site, wq, wk in attngeo.attention_sites(str(ref), fold_norm=True, dtype=torch.float64):
+        q, k = wq.mT.contiguous(), wk.mT.contiguous()
+        if matrix is not None:
+            q, k = q @ matrix, k @ matrix
+        forms.append(Form(q, k, key_heads_of(site, "corrected")))
+    return forms
+
+
+def draw_form(sizes: tuple[int, int, int, int], seed: int) -> Form:
+    """Independent random heads."""
+    heads, key_heads, rank, width = sizes
+    generator = torch.Generator().manual_seed(10_000 + seed)
+    left = torch.randn(heads, rank, width, generator=generator)
+    right = torch.randn(key_heads, rank, width, generator=generator)
+    return Form(left, right, [head * key_heads // heads for head in range(heads)])
+
+
+def measure_spectra() -> pd.DataFrame:
+    """How near the spectra of rotated copies and of strangers are, as shares of that of the nearest random heads."""
+    rows = []
+
+    def add(kind: str, name: str, candidate: str, forms: list[Form], others: list[Form]) -> None:
+        pairs = zip(forms, others, strict=True)
+        shares = torch.cat([spectral_distances(one, other) / least_distance(one) for one, other in pairs])
+        rows.append(
+            {
+                "kind": kind,
+                "model": name,
+                "candidate": candidate,
+                "width": forms[0].left.shape[2],
+                "heads": len(shares),
+                "median_share": shares.median().item(),
+                "nearer": (shares < 1).double().mean().item(),
+                "equal": have_equal_spectra(shares),
+            }
+        )
+
+    trained = {family: [FOLDER / f"{family}-{seed}" for seed in range(count)] for family, count in FAMILIES.items()}
+    models = [*itertools.chain(*trained.values()), "demo:minilm", "demo:encoder", "demo:decoder"]
+    for seed, model in enumerate(models):
+        forms = read_turned(model)
+        turned = read_turned(model, rotation(forms[0].left.shape[2], seed).double())
+        name = model.name if isinstance(model, Path) else model
+        for kind, change_heads in CHANGES.items():
+            changed = [Form(change_heads(form.left), change_heads(form.right), form.key_heads) for form in turned]
+            add(f"rotated, {kind}".removesuffix(", "), name, name, forms, changed)
+    for one, other in itertools.chain.from_iterable(itertools.combinations(seeds, 2) for seeds in trained.values()):
+        add("trained strangers", one.name, other.name, read_turned(one), read_turned(other))
+    for sizes in UNTRAINED:
+        for draw in range(DRAWS):
+            numbers = (2 * draw, 2 * draw + 1)
+            one, other = ([draw_form(sizes, number)] for number in numbers)
+            add("untrained strangers", *map(str, numbers), one, other)
+    return pd.DataFrame(rows)
+
+
 def find_embeddings(tensors: Tensors) -> Tensor:
     """The token embeddings, [tokens, WIDTH], float64."""
     [name] = [name for name in tensors if name.endswith(("embed_tokens.weight", "wte.weight"))]
@@ -218,7 +318,7 @@ def measure_permuted(folder: Path) -> pd.DataFrame:
     coordinates = draw_coordinates(WIDTH, permutations=199, seed=0)
     kept = torch.eye(WIDTH)
     rows = []
-    for family, count in (("llama", LLAMAS), ("gpt2", GPTS)):
+    for family, count in FAMILIES.items():
         for one, other in itertools.combinations([FOLDER / f"{family}-{seed}" for seed in range(count)], 2):
             (tensors, config), (others, other_config) = read_model(one), read_model(other)
             columns = torch.nn.functional.normalize(find_embeddings(tensors), dim=0)
@@ -239,10 +339,10 @@ def measure_permuted(folder: Path) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Write lineage.csv, nulls.csv and permuted.csv."""
+    """Write lineage.csv, nulls.csv, permuted.csv and spectra.csv."""
     torch.set_num_threads(1)
     rows = []
-    for family, count in (("llama", LLAMAS), ("gpt2", GPTS)):
+    for family, count in FAMILIES.items():
         for pair in make_pairs(family, count):
             rows.append(test(pair))
             if len(rows) % 20 == 0:
@@ -252,6 +352,7 @@ def main() -> None:
     nulls.to_csv(HERE / "nulls.csv", index=False, float_format="%.4g")
     permuted = measure_permuted(FOLDER / "permuted")
     permuted.to_csv(HERE / "permuted.csv", index=False, float_format="%.4g")
+    measure_spectra().to_csv(HERE / "spectra.csv", index=False, float_format="%.4g")
 
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ def test_another_stream_is_never_called_unrelated(kind: str, align: bool, folder
         assert row["p_value"] == 1 / 20  # none of 19 other bases is as similar
     else:
         assert row.isna()["related"]
-        assert "cannot say: may be a rotated copy" in row["note"]
+        assert "cannot say: equal spectra, a rotated copy cannot be excluded" in row["note"]
         assert row["z"] < 10
 
 

@@ -18,6 +18,8 @@ from attngeo.geometry.lineage import (
     have_equal_spectra,
     judge,
     layer_similarities,
+    least_distance,
+    spectral_distances,
 )
 from attngeo.geometry.offsets import STILL, PairLayout, head_forms, inner_products
 
@@ -209,36 +211,43 @@ def test_permuted_similarities_that_differ_by_rounding_tell_nothing(deviation: f
     assert math.isnan(judgement.p_value) is not is_defined
 
 
-@pytest.mark.parametrize(("distance", "are_equal"), [(0.9e-3, True), (1.1e-3, False)])
-def test_spectra_are_equal_if_they_differ_by_less_than_a_thousandth_of_their_norm(
-    distance: float, are_equal: bool
-) -> None:
-    sizes = torch.tensor([1.0, 0.8, 0.5, 0.3], dtype=torch.float64)
-    sizes /= sizes.norm()
-    direction = torch.tensor([0.3, -1.0, 0.5, 0.2], dtype=torch.float64)
-    direction -= (direction @ sizes) * sizes
-    direction /= direction.norm()
-    angle = 2 * math.asin(distance / 2)
-    others = math.cos(angle) * sizes + math.sin(angle) * direction
-    assert (others - sizes).norm().item() == pytest.approx(distance)
-    keys = torch.eye(4, WIDTH, dtype=torch.float64)[None]
-    form = Form(sizes[:, None] * keys, keys, [0])
-    other = Form(7 * others[:, None] * keys.flip(1), keys.flip(1), [0])
-    assert have_equal_spectra(form, other) is are_equal
+def test_spectral_distances_are_those_of_singular_values() -> None:
+    form, other = draw(1), draw(2)
+
+    def find(one: Form) -> Tensor:
+        matrices = torch.einsum("hrd,hre->hde", one.left, one.right[one.key_heads])
+        values = torch.linalg.svdvals(matrices)
+        return values / values.norm(dim=1, keepdim=True)
+
+    distances = torch.cdist(find(form), find(other))
+    found = spectral_distances(form, other)
+    assert all(bool((distances[head] - found[head]).abs().min() < 1e-6) for head in range(len(found)))
+    assert float(spectral_distances(form, form).max()) < 1e-6
+
+
+@pytest.mark.parametrize(("near", "are_equal"), [(10, True), (9, True), (8, False)])
+def test_spectra_are_equal_if_nine_of_ten_heads_are_nearer_than_random_ones(near: int, are_equal: bool) -> None:
+    shares = torch.tensor([0.99] * near + [1.01] * (10 - near))
+    assert have_equal_spectra(shares) is are_equal
+    assert not have_equal_spectra(torch.full((10,), torch.nan))
+
+
+def share_of(form: Form, other: Form) -> Tensor:
+    return spectral_distances(form, other) / least_distance(form)
 
 
 def test_spectra_of_rotated_streams_are_equal_and_those_of_strangers_are_not() -> None:
     form = draw(1, width=64)
     rotation = torch.linalg.qr(torch.randn(64, 64, generator=torch.Generator().manual_seed(1)).double()).Q
     rotated = Form(form.left[[2, 3, 0, 1]] @ rotation, 5 * form.right[[1, 0]] @ rotation, GROUPS)
-    assert have_equal_spectra(form, rotated)
+    assert have_equal_spectra(share_of(form, rotated))
     rounded = Form(rotated.left.bfloat16(), rotated.right.bfloat16(), GROUPS)
-    assert have_equal_spectra(form, rounded)
-    for seed in range(2, 20):
-        assert not have_equal_spectra(form, draw(seed, width=64))
+    assert have_equal_spectra(share_of(form, rounded))
+    for seed in range(2, 40):
+        assert not have_equal_spectra(share_of(form, draw(seed, width=64)))
     one_other = Form(rotated.left.clone(), rotated.right, GROUPS)
     one_other.left[0] += 0.2 * draw(3, width=64).left[0]
-    assert not have_equal_spectra(form, one_other)
-    assert not have_equal_spectra(form, Form(0 * form.left, form.right, GROUPS))
+    assert not have_equal_spectra(share_of(form, one_other))
+    assert not have_equal_spectra(share_of(form, Form(0 * form.left, form.right, GROUPS)))
     first = Form(form.left[:, :1], form.right[:, :1], GROUPS)
-    assert not have_equal_spectra(first, first)
+    assert not have_equal_spectra(share_of(first, first))
