@@ -35,9 +35,10 @@ from attngeo.geometry.lineage import (
     least_distance,
     spectral_distances,
 )
+from attngeo.geometry.positions import are_sinusoids
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.names import name_layers
-from attngeo.layouts.positions import find_unlike_coordinates
+from attngeo.layouts.positions import find_table, find_unlike_coordinates
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.scores.computing import choose_record, describe_making
 from attngeo.scores.options import ScoreOptions
@@ -160,12 +161,25 @@ def _list_common(sites: Sites, others: Sites) -> list[tuple[AttentionSite, Atten
 
 def _find_unlike(model: _Model) -> dict[str, str]:
     """The stacks whose coordinates may differ from the start, and why."""
-    reasons: dict[str, list[str]] = {}
+    by_stack = group_sites(model.sites.values())
+    unlike = {}
     with about(model.store.ref):
-        for site in model.sites.values():
-            reasons.setdefault(site.stack, []).append(find_unlike_coordinates(site, model.store.names))
-    # Of some models, only some layers rotate: their stack has positions.
-    return {stack: of_stack[0] for stack, of_stack in reasons.items() if all(of_stack)}
+        for stack, sites in by_stack.items():
+            reasons = [find_unlike_coordinates(site, model.store.names) for site in sites]
+            if all(reasons):  # of some models, only some layers rotate: their stack has positions
+                unlike[stack] = reasons[0]
+            elif _has_sinusoids(model.store, sites[0]):
+                unlike[stack] = "its positions are sinusoids, though its configuration does not say so"
+    return unlike
+
+
+def _has_sinusoids(store: TensorStore, site: AttentionSite) -> bool:
+    """Whether the stream of a site begins with fixed sinusoids, which the type of the model does not tell."""
+    table = None if site.rotary is not None else find_table(site, store.names)
+    if table is None or store.info(table).shape[-1] != site.d_model:
+        return False
+    store.open([table])
+    return are_sinusoids(store.read(table))
 
 
 def _shape(site: AttentionSite) -> tuple[int, ...]:

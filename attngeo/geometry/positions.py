@@ -26,6 +26,10 @@ from attngeo.geometry.spectra import to_float64
 BACKGROUND = (0, 2, 3)
 # The share of the rotating pairs that counts as fast.
 FAST = 0.25
+# The rows at the beginning of a table that may be no positions: of a class token, and of padding.
+OTHER_ROWS = 2
+# Relative error of a sum of squares whose numbers were rounded to bfloat16.
+ROUNDING = 0.01
 
 
 class PairStatistics(NamedTuple):
@@ -137,6 +141,19 @@ def table_kernel(form: Form, table: Tensor, offsets: Sequence[int]) -> tuple[Ten
         mean = queries.mean(0) @ keys.mean(0)
         deviations.append((mean_square - mean**2).clamp(min=0).sqrt())
     return torch.stack(kernels), torch.stack(deviations)
+
+
+def are_sinusoids(table: Tensor) -> bool:
+    """Whether a table holds sines and cosines, in pairs of columns: the squares of each row sum to half the width.
+
+    Args:
+        table: a row for each position, [positions, d_model] or [1, positions, d_model].
+
+    Source: Vaswani et al. 2017 (arXiv 1706.03762); He et al. 2022 (2111.06377) for rows and columns of images.
+    """
+    rows = to_float64(table).flatten(0, -2)[OTHER_ROWS:]
+    half = table.shape[-1] / 2
+    return len(rows) > 0 and bool(((rows.square().sum(1) - half).abs() <= ROUNDING * half).all())
 
 
 def previous_token(kernel: Tensor, scale: Tensor | float) -> Tensor:

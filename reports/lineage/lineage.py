@@ -216,7 +216,8 @@ def read_forms(folder: Path) -> list[tuple[Form, PairLayout]]:
 
 def round_rows(x: Tensor, bits: int) -> Tensor:
     """Heads as integers of so many bits with a scale for each row would give them."""
-    scale = x.abs().amax(-1, keepdim=True) / (2 ** (bits - 1) - 1)
+    largest: int = 2 ** (bits - 1) - 1
+    scale = x.abs().amax(-1, keepdim=True) / largest
     return (x / scale).round() * scale
 
 
@@ -288,7 +289,7 @@ def measure_spectra() -> pd.DataFrame:
         )
 
     trained = {family: [FOLDER / f"{family}-{seed}" for seed in range(count)] for family, count in FAMILIES.items()}
-    models = [*itertools.chain(*trained.values()), "demo:minilm", "demo:encoder", "demo:decoder"]
+    models: list[str | Path] = [*itertools.chain(*trained.values()), "demo:minilm", "demo:encoder", "demo:decoder"]
     for seed, model in enumerate(models):
         forms = read_turned(model)
         turned = read_turned(model, rotation(forms[0].left.shape[2], seed).double())
@@ -298,11 +299,9 @@ def measure_spectra() -> pd.DataFrame:
             add(f"rotated, {kind}".removesuffix(", "), name, name, forms, changed)
     for one, other in itertools.chain.from_iterable(itertools.combinations(seeds, 2) for seeds in trained.values()):
         add("trained strangers", one.name, other.name, read_turned(one), read_turned(other))
-    for sizes in UNTRAINED:
-        for draw in range(DRAWS):
-            numbers = (2 * draw, 2 * draw + 1)
-            one, other = ([draw_form(sizes, number)] for number in numbers)
-            add("untrained strangers", *map(str, numbers), one, other)
+    for sizes, number in itertools.product(UNTRAINED, range(0, 2 * DRAWS, 2)):
+        drawn, others = ([draw_form(sizes, seed)] for seed in (number, number + 1))
+        add("untrained strangers", f"seed {number}", f"seed {number + 1}", drawn, others)
     return pd.DataFrame(rows)
 
 

@@ -40,6 +40,7 @@ from attngeo.checkpoints.opening import open_store
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError, UsageError
 from attngeo.geometry.lineage import draw_coordinates
 from attngeo.geometry.matching import match_heads
+from attngeo.geometry.positions import are_sinusoids
 from attngeo.layouts.positions import find_table, find_unlike_coordinates
 from attngeo.progress import Progress
 from attngeo.scores.weights import sites_of
@@ -364,12 +365,6 @@ def test_streams_whose_embeddings_are_joined_are_left_out(model_type: str) -> No
     assert "its embeddings are parts beside each other" in row["note"]
 
 
-def is_sinusoidal(table: torch.Tensor) -> bool:
-    """Whether pairs of columns are sine and cosine: the squares of each row sum to half the width."""
-    squares = table.float().square().sum(-1).flatten()[2:]
-    return bool(((squares - table.shape[-1] / 2).abs() < 0.02 * table.shape[-1]).all())
-
-
 SERIES = {name: value for name, value in SEQ2SEQ.items() if "layers" in name or "ffn" in name or name == "d_model"} | {
     "encoder_attention_heads": 4, "decoder_attention_heads": 4, "prediction_length": 4, "context_length": 8,
 }  # fmt: skip
@@ -395,7 +390,7 @@ def test_stored_sinusoids_are_known_by_the_type_of_the_model(model_type: str) ->
         found = [site for site in sites_of(store)[0] if not site.is_cross and find_table(site, store.names)]
         assert found
         for site in found:
-            assert is_sinusoidal(store.read(find_table(site, store.names) or ""))
+            assert are_sinusoids(store.read(find_table(site, store.names) or ""))
             assert "sinusoids" in find_unlike_coordinates(site, store.names)
 
 
@@ -410,7 +405,37 @@ def test_no_stored_sinusoids_are_taken_for_learned_positions(name: str, saved: S
                 continue
             positions = store.read(table)
             if positions.shape[-1] == site.d_model:  # else they are not added to the stream
-                assert not is_sinusoidal(positions), (site.module, table)
+                assert not are_sinusoids(positions), (site.module, table)
+
+
+def draw_sinusoids(width: int, side: int) -> torch.Tensor:
+    """Positions of a class token and of a square image, as in appendix A of MAE: sines and cosines of column and row."""
+    frequencies = 10_000 ** -torch.linspace(0, 1, width // 4 + 1)[:-1]
+    rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    angles = [place.flatten()[:, None] * frequencies for place in (columns, rows)]
+    positions = torch.cat([part for angle in angles for part in (angle.sin(), angle.cos())], 1)
+    return torch.cat([torch.zeros(1, width), positions])[None]
+
+
+def test_sinusoids_are_seen_whatever_the_model_type(tmp_path: Path) -> None:
+    """Vision transformers with positions of MAE that are saved as model type vit."""
+    sizes = {"hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 1, "intermediate_size": 8}
+    image = {"image_size": 32, "patch_size": 8}
+    folders = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        model = transformers.ViTModel(transformers.ViTConfig(**sizes, **image))
+        table = model.embeddings.position_embeddings
+        assert not are_sinusoids(torch.randn(table.shape))
+        with torch.no_grad():
+            table.copy_(draw_sinusoids(48, 4))
+        folder = tmp_path / str(seed)
+        model.save_pretrained(folder)
+        folders.append(folder)
+    row = attngeo.lineage(*folders, permutations=19).iloc[0]
+    assert row.isna()["related"]
+    assert "does not apply" in row["note"]
+    assert "sinusoids" in row["note"]
 
 
 def test_only_bytes_of_queries_and_keys_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
