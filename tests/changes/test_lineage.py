@@ -409,7 +409,7 @@ def test_no_stored_sinusoids_are_taken_for_learned_positions(name: str, saved: S
 
 
 def draw_sinusoids(width: int, side: int) -> torch.Tensor:
-    """Positions of a class token and of a square image, as in appendix A of MAE: sines and cosines of column and row."""
+    """Positions of a class token and of a square image, as those of MAE: sines and cosines of column and row."""
     frequencies = 10_000 ** -torch.linspace(0, 1, width // 4 + 1)[:-1]
     rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     angles = [place.flatten()[:, None] * frequencies for place in (columns, rows)]
