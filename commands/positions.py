@@ -112,7 +112,7 @@ def _show_type(frame: pd.DataFrame) -> str:
 
 
 def _print_layers(frame: pd.DataFrame, title: str) -> None:
-    """Print a line for each layer: the median and the largest fast share, and the head that looks back most."""
+    """Print a line for each layer: the median and the largest fast share, and the largest excess of κ(1)."""
     lines = []
     for (stack, layer), heads in frame.groupby(["stack", "layer"], sort=False):
         lines.append(
@@ -132,7 +132,7 @@ def _print_layers(frame: pd.DataFrame, title: str) -> None:
         "heads": "heads",
         "fast share": "median:.3f",
         "largest (head)": "largest",
-        "previous (head)": "previous",
+        "κ(1) excess (head)": "previous",
         "peak 1": "back",
     }
     print_table(lines, columns, title=title, section=["stack"], expendable=["stack", "heads"])
@@ -148,10 +148,10 @@ def _find_largest(heads: pd.DataFrame, column: str, form: str) -> str:
 
 
 def _print_heads(frame: pd.DataFrame) -> None:
-    """Print the heads that prefer the previous token most: by their fast share, without it by the kernel."""
+    """Print the heads that may look one token back: by their fast share, without it by the kernel."""
     by, name = "fast_share", "fast share"
     if frame[by].isna().all():
-        by, name = "previous_token", "preference for the previous token"
+        by, name = "previous_token", "κ(1) above κ(0), κ(2) and κ(3)"
     heads = frame.dropna(subset=by).sort_values(by, ascending=False, kind="stable").head(MOST_HEADS)
     if heads.empty:
         return
@@ -160,7 +160,7 @@ def _print_heads(frame: pd.DataFrame) -> None:
         ("layer", "layer"),
         ("head", "head"),
         ("fast share", "fast_share:.3f"),
-        ("previous", "previous_token:+.4f"),
+        ("κ(1) excess", "previous_token:+.4f"),
         ("peak", "peak"),
     ]
     columns += [(f"κ({offset})", f"kernel_{offset}:.4g") for offset in SHOWN]

@@ -5,6 +5,7 @@ python reports/circuits/positions.py    # after reports/pretrained/fetch.py; a m
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,15 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, WhisperForConditionalGeneration
 
+import attngeo
 from attngeo.checkpoints.demos import locate_demo
 from attngeo.figures.save import save_figure
 from attngeo.figures.style import finish_figure
+from attngeo.geometry.forms import Form
+from attngeo.geometry.positions import FAST, PairStatistics, pair_statistics, previous_token, rotary_kernel
+from attngeo.layouts.positions import SiteRotation, find_rotation
 from attngeo.positions import measure
+from attngeo.scores.projections import key_heads_of
 
 HERE = Path(__file__).parent
 PRETRAINED = HERE.parents[1] / "build/pretrained"
@@ -85,12 +91,40 @@ def run_minilm() -> pd.DataFrame:
     return tabulate_attention(model(draw_repeated(model.config.vocab_size, DRAWN), output_attentions=True).attentions)
 
 
+def measure_fast_pairs(model: Any, stack: str, *, folded: bool) -> pd.DataFrame:
+    """Of heads with rotary embeddings: κ(1) above the mean of κ(0), κ(2) and κ(3), of the fast pairs alone.
+
+    In units of the norms of the fast pairs (`fast_previous`), and of all (`fast_previous_of_all`).
+    """
+    rows: list[dict[str, Any]] = []
+    for site, wq, wk in attngeo.attention_sites(model, stack=stack, fold_norm=folded, with_bias=folded):
+        rotation = find_rotation(site)
+        if not isinstance(rotation, SiteRotation):
+            continue
+        form = Form(wq.mT.contiguous(), wk.mT.contiguous(), key_heads_of(site, "corrected"))
+        frequencies = rotation.frequencies
+        pairs = pair_statistics(form, len(frequencies), interleaved=rotation.interleaved, start=rotation.start)
+        count = math.ceil(FAST * int(frequencies.count_nonzero()))
+        fast = frequencies.argsort(descending=True)[:count]
+        chosen = PairStatistics(pairs.norms[:, fast], pairs.cosines[:, fast], pairs.sines[:, fast], 0 * pairs.still)
+        kernel = rotary_kernel(chosen, frequencies[fast], range(4))
+        of_fast = previous_token(kernel, chosen.norms.sum(1)).tolist()
+        of_all = previous_token(kernel, pairs.norms.sum(1)).tolist()
+        rows += [
+            {"layer": site.layer, "head": head, "fast_previous": own, "fast_previous_of_all": share}
+            for head, (own, share) in enumerate(zip(of_fast, of_all, strict=True))
+        ]
+    return pd.DataFrame(rows, columns=["layer", "head", "fast_previous", "fast_previous_of_all"])
+
+
 def join_measures(name: str, model: Any, attention: pd.DataFrame, stack: str = "decoder") -> pd.DataFrame:
     """A row for each head: what it attends to, and what its weights say without and with norms and biases."""
     place = ["layer", "head"]
     plain = measure(model, stack=stack, fresh=True)[[*place, *MEASURED]]
+    plain = plain.merge(measure_fast_pairs(model, stack, folded=False), "left", on=place)
     folded = measure(model, stack=stack, fold_norm=True, with_bias=True, fresh=True)[[*place, *MEASURED]]
-    folded = folded.rename(columns={column: f"folded_{column}" for column in MEASURED})
+    folded = folded.merge(measure_fast_pairs(model, stack, folded=True), "left", on=place)
+    folded = folded.rename(columns={column: f"folded_{column}" for column in folded if column not in place})
     rows = attention.merge(plain, on=place).merge(folded, on=place)
     rows.insert(0, "model", name)
     rows.insert(1, "stack", stack)
