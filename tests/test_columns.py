@@ -1,0 +1,224 @@
+"""Every column of numbers against formed matrices of NumPy: none is exchanged, scaled or of another head unnoticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.checkpoints import weights, with_outputs, write_single
+
+import attngeo
+from attngeo.positions import measure
+
+HEADS, GROUPS, HEAD_DIM, WIDTH, LAYERS = 4, [0, 0, 1, 1], 6, 24, 2
+# Columns that say which row it is, and what was read.
+PLACE = {
+    "layer", "head", "key_head", "d_model", "head_dim", "parameters", "from_layer", "from_head", "to_layer", "to_head",
+}  # fmt: skip
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
+Row = dict[str, float]
+
+
+class Model:
+    """The queries, keys, values and outputs of the heads of a small LLaMA, in float64."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.tensors = with_outputs(weights(seed=seed), seed=seed + 1)
+        self.path = str(write_single(folder, self.tensors))
+
+    def cut(self, layer: int, letter: str, head: int) -> Matrix:
+        """The weights of one query head, or of the key head that it reads: [6, 24]."""
+        weight = self.tensors[f"model.layers.{layer}.self_attn.{letter}_proj.weight"].double().numpy()
+        heads = (weight.T if letter == "o" else weight).reshape(-1, HEAD_DIM, WIDTH)
+        return heads[GROUPS[head] if letter in "kv" else head]
+
+    def form(self, layer: int, head: int, circuit: str = "qk", offset: int = 0) -> Matrix:
+        """Wq·R·Wkᵀ or Wv·Wo of a head, [24, 24]."""
+        left, right = (self.cut(layer, letter, head) for letter in ("qk" if circuit == "qk" else "vo"))
+        angles = offset * 10_000.0 ** -(np.arange(3) / 3)
+        turned = np.vstack(
+            [
+                np.cos(angles)[:, None] * right[:3] + np.sin(angles)[:, None] * right[3:],
+                np.cos(angles)[:, None] * right[3:] - np.sin(angles)[:, None] * right[:3],
+            ]
+        )
+        return left.T @ (turned if circuit == "qk" else right)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(tmp_path_factory.mktemp("first"), 0)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(tmp_path_factory.mktemp("other"), 5)
+
+
+def list_forms(model: Model, circuit: str) -> Iterator[Matrix]:
+    """The form of each layer, followed by those of its heads."""
+    for layer in range(LAYERS):
+        forms = [model.form(layer, head, circuit) for head in range(HEADS)]
+        yield np.sum(forms, axis=0)
+        yield from forms
+
+
+def share_above(norms: Matrix) -> float:
+    return float(norms[norms > norms.mean() + 2 * norms.std()].sum())
+
+
+def score_form(form: Matrix) -> Row:
+    """All scores of a matrix, from its entries, singular values and eigenvalues."""
+    norm = np.linalg.norm(form)
+    singular = np.linalg.svd(form, compute_uv=False)
+    eigenvalues = np.linalg.eigvals(form)
+    rows, columns = np.linalg.norm(form, axis=1), np.linalg.norm(form, axis=0)
+    of_rows, of_columns = share_above(rows), share_above(columns)
+    symmetry = np.trace(form @ form) / norm**2
+    return {
+        "symmetry": symmetry,
+        "directionality": (of_rows - of_columns) / (of_rows + of_columns) if of_rows + of_columns else 0.0,
+        "trace_z": np.sqrt(WIDTH) * np.trace(form) / norm,
+        "spectral_norm": singular[0],
+        "stable_rank": norm**2 / singular[0] ** 2,
+        "positive_eigenvalues": eigenvalues.real.sum() / np.abs(eigenvalues).sum(),
+        "frobenius_norm": norm,
+        "column_spread": columns.var() / (columns**2).mean(),
+        "row_spread": rows.var() / (rows**2).mean(),
+        "symmetry_z": (WIDTH * symmetry - 1) / np.sqrt(2),
+    }
+
+
+def form_scores(model: Model, circuit: str) -> list[Row]:
+    return [score_form(form) for form in list_forms(model, circuit)]
+
+
+def overlap(one: Matrix, other: Matrix) -> float:
+    """The projection kernel of the rows of two matrices [6, 24], by orthonormal bases."""
+    bases = [np.linalg.qr(x.T)[0] for x in (one, other)]
+    return float(((bases[0].T @ bases[1]) ** 2).sum()) / HEAD_DIM
+
+
+def form_changes(model: Model, other: Model, circuit: str) -> list[Row]:
+    letters = {"qk": {"query_overlap": "q", "key_overlap": "k"}, "ov": {"value_overlap": "v", "output_overlap": "o"}}
+    rows = []
+    for number, (mine, others) in enumerate(zip(list_forms(model, circuit), list_forms(other, circuit), strict=True)):
+        layer, place = divmod(number, 1 + HEADS)
+        norms = np.linalg.norm(mine), np.linalg.norm(others)
+        row = {
+            "change": np.linalg.norm(others - mine) / norms[0],
+            "cosine": (mine * others).sum() / (norms[0] * norms[1]),
+        }
+        for score in ("symmetry", "directionality"):
+            row |= {score: score_form(mine)[score], f"{score}_other": score_form(others)[score]}
+        for name, letter in letters[circuit].items():
+            cuts = [one.cut(layer, letter, place - 1) for one in (model, other)] if place else None
+            row[name] = overlap(*cuts) if cuts else np.nan
+        rows.append(row)
+    return rows
+
+
+def form_positions(model: Model) -> list[Row]:
+    rows = []
+    for layer in range(LAYERS):
+        for head in range(HEADS):
+            kernel = [float(np.trace(model.form(layer, head, offset=offset))) for offset in range(65)]
+            q, k = model.cut(layer, "q", head), model.cut(layer, "k", head)
+            norms = [np.linalg.norm(q[[pair, pair + 3]].T @ k[[pair, pair + 3]]) for pair in range(3)]
+            rows.append(
+                {f"kernel_{offset}": kernel[offset] for offset in range(9)}
+                | {
+                    "fast_share": norms[0] / sum(norms),
+                    "previous_token": (kernel[1] - np.mean([kernel[0], kernel[2], kernel[3]])) / sum(norms),
+                    "peak": int(np.argmax(kernel)),
+                }
+            )
+    return rows
+
+
+def form_compositions(model: Model) -> list[Row]:
+    """What heads of layer 0 write, read by the queries, keys and values of heads of layer 1."""
+    rows = []
+    for kind in "qkv":
+        for writer in range(HEADS):
+            for reader in range(HEADS):
+                written = model.form(0, writer, "ov")
+                read = model.form(1, reader, "ov" if kind == "v" else "qk")
+                product = read @ written.T if kind == "k" else written @ read
+                rows.append({"composition": np.linalg.norm(product) / np.linalg.norm(written) / np.linalg.norm(read)})
+    return rows
+
+
+Ask = Callable[[Model, Model], pd.DataFrame]
+Form = Callable[[Model, Model], list[Row]]
+EXACT: dict[str, Any] = {"per_head": True, "precision": "float64"}
+QUESTIONS: dict[str, tuple[Ask, Form]] = {
+    "score": (lambda one, _: attngeo.score(one.path, scores="all", **EXACT), lambda one, _: form_scores(one, "qk")),
+    "score --circuit ov": (
+        lambda one, _: attngeo.score(one.path, scores="all", circuit="ov", **EXACT),
+        lambda one, _: form_scores(one, "ov"),
+    ),
+    "compare": (
+        lambda one, two: attngeo.compare([one.path, two.path], rope_offset=0, **EXACT),
+        lambda one, two: form_changes(one, two, "qk"),
+    ),
+    "compare --circuit ov": (
+        lambda one, two: attngeo.compare([one.path, two.path], circuit="ov", **EXACT),
+        lambda one, two: form_changes(one, two, "ov"),
+    ),
+    "positions": (lambda one, _: measure(one.path), lambda one, _: form_positions(one)),
+    "compose": (
+        lambda one, _: attngeo.compose(one.path).sort_values(["from_head", "to_head"], kind="stable").sort_values(
+            "kind", key=lambda kinds: kinds.map("qkv".index), kind="stable"
+        ),
+        lambda one, _: form_compositions(one),
+    ),
+}  # fmt: skip
+# Columns whose right value is no function of one formed matrix → the test that fails if they are wrong.
+ELSEWHERE = {
+    "compose": {
+        "z": "tests/geometry/test_composition.py::test_z_of_random_heads_has_mean_0_and_deviation_1_for_any_spectrum",
+        "above_threshold": (
+            "tests/circuits/test_compose.py::test_the_threshold_is_the_quantile_of_pairs_whose_writer_comes_later"
+        ),
+    }
+}
+
+
+def list_numbers(frame: pd.DataFrame) -> set[str]:
+    """The columns of numbers and of truth values."""
+    return {name for name in frame if pd.api.types.is_numeric_dtype(frame[name].dtype)} - PLACE
+
+
+def find_wrong(frame: pd.DataFrame, expected: pd.DataFrame) -> set[str]:
+    """The columns that are not those of the formed matrices."""
+    return {
+        name
+        for name in expected
+        if not np.allclose(frame[name].astype(float), expected[name].astype(float), 1e-4, 1e-6, equal_nan=True)
+    }
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_column_is_that_of_formed_matrices(name: str, model: Model, other: Model) -> None:
+    ask, form = QUESTIONS[name]
+    frame = ask(model, other).reset_index(drop=True)
+    expected = pd.DataFrame(form(model, other))
+    assert list_numbers(frame) == {*expected.columns, *ELSEWHERE.get(name, {})}
+    assert find_wrong(frame, expected) == set()
+    for column in expected:
+        assert column in find_wrong(frame.assign(**{column: 1.02 * frame[column]}), expected)
+        assert column in find_wrong(frame.assign(**{column: np.roll(frame[column].astype(float), 1)}), expected)
+        for second in expected.columns.drop(column):
+            assert find_wrong(frame.assign(**{column: frame[second]}), expected) == {column}
+
+
+def test_the_tests_of_other_columns_are_there() -> None:
+    for tests in ELSEWHERE.values():
+        for test in tests.values():
+            path, _, function = test.partition("::")
+            assert f"def {function}(" in (Path(__file__).parents[1] / path).read_text(encoding="utf-8")
