@@ -161,6 +161,8 @@ def _choose_site(sites: list[AttentionSite], table: str, options: WordOptions, s
     def explain(stack: str) -> str:
         """Why the circuit connects no tokens in a stack; "" if it does."""
         of_other_stack = stack.startswith("encoder") and ".decoder." in f".{table}"
+        if stack.startswith("decoder") and ".encoder." in f".{table}":  # the decoder may have its own
+            of_other_stack = table.replace("encoder.", "decoder.") in store.names
         if of_other_stack or stack.startswith(WITHOUT_TOKENS):
             return f"stack {stack!r} does not read the token embeddings {table}"
         if options.circuit == "ov" and has_decoder and stack.startswith("encoder"):

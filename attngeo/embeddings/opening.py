@@ -44,15 +44,16 @@ TABLE_NAMES: Mapping[Table, tuple[str, ...]] = {
         "shared.weight", "word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "wte.weight",
         "tokens_embed.weight", "embed_in.weight", "token_embedding.weight", "token_embeddings.weight",
         "word_embedding.weight", "transformer.embeddings.weight", "backbone.embeddings.weight",
-        "rwkv.embeddings.weight", "transformer.w.weight",
+        "language_model.embeddings.weight", "rwkv.embeddings.weight", "transformer.w.weight", "input_embedding.weight",
     ),
     "output": (
-        "lm_head.weight", "embed_out.weight", "predictions.decoder.weight", "lm_head.decoder.weight",
+        "lm_head.weight", "lm_head.out_proj.weight", "embed_out.weight", "predictions.decoder.weight",
+        "lm_head.decoder.weight",
         "vocab_projector.weight", "lm_loss.weight", "pred_layer.proj.weight", "proj_out.weight", "output.weight",
         "decoder.weight", "head.weight",
     ),
 }  # fmt: skip
-NOT_TEXT = re.compile(r"(^|\.)(vision|visual|image|audio)[\w]*\.")
+NOT_TEXT = re.compile(r"(^|\.)(vision|visual|image|audio|protein)[\w]*\.")
 # Tables are padded to round sizes. If fewer rows than this share have a token, the tokeniser is of another model.
 LEAST_COVERED_SHARE = 0.8
 SHOWN = 6
@@ -181,7 +182,9 @@ def find_table(store: TensorStore, table: Table) -> tuple[str, list[str]]:
         if output is not None:
             return output, []
         if inputs is not None and are_tied is not False:
-            return inputs, ["no unembedding of its own: tied to the input embeddings"]
+            of_decoder = inputs.replace("encoder.", "decoder.")  # those of an encoder are other ones in T5Gemma
+            tied = of_decoder if of_decoder in store.names else inputs
+            return tied, ["no unembedding of its own: tied to the input embeddings"]
         raise UnsupportedModelError(
             f"no unembedding matrix, looked for {', '.join(TABLE_NAMES['output'])}; set $table to input",
             "table",

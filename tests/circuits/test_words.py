@@ -194,6 +194,22 @@ def test_a_head_that_compares_tokens_is_above_chance_and_a_random_one_is_not(tok
     assert found["token"].tolist() == found["other"].tolist()
 
 
+def test_chance_is_that_of_shuffled_dimensions(tokeniser: Any) -> None:
+    """The dimensions of both sides are shuffled, each in its own order, by a generator with the seed."""
+    model = build(TINY_MODELS["llama"])
+    found = attngeo.words(model, layer=1, head=2, top=12, seed=7, tokeniser=tokeniser, device="cpu")
+    generator = torch.Generator().manual_seed(7)
+    orders = [torch.randperm(32, generator=generator) for _ in range(2)]
+    block = model.model.layers[1]
+    embeddings = model.model.embed_tokens.weight.double()
+    gain = block.input_layernorm.weight.double()
+    queries = block.self_attn.q_proj.weight.double().unflatten(0, (4, 12))[2] * gain
+    keys = block.self_attn.k_proj.weight.double().unflatten(0, (2, 12))[1] * gain
+    formed = (embeddings @ queries[:, orders[0]].T) @ (embeddings @ keys[:, orders[1]].T).T
+    expected = formed.flatten().sort(descending=True).values[:12]
+    assert found["chance"].tolist() == pytest.approx(expected.tolist(), rel=1e-4)
+
+
 def test_the_same_seed_gives_the_same_chance() -> None:
     first, second, other = (attngeo.words("demo:encoder", layer=0, head=0, top=3, seed=seed) for seed in (1, 1, 2))
     pd.testing.assert_frame_equal(first, second)
