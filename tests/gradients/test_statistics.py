@@ -172,9 +172,12 @@ def test_a_shuffle_keeps_each_row_and_what_it_sees(causal: bool) -> None:
     gradients = draw_gradients(2, 6, 30, causal=causal)
     few = torch.eye(6, dtype=torch.bool).roll(1, -1).expand(gradients.beta.shape)
     fixed = gradients._replace(beta=gradients.beta.abs() * few, seen=few)
-    for row in tabulate(fixed):
-        assert row["symmetry_chance"] == pytest.approx(row["symmetry"], abs=1e-6)
-        assert row["change_symmetry_chance"] == pytest.approx(row["change_symmetry"], abs=1e-5)
+    rows = tabulate(fixed)
+    for row in rows:
+        for score in ("symmetry", "directionality", "change_symmetry", "change_directionality"):
+            assert row[f"{score}_chance"] == pytest.approx(row[score], abs=1e-5)
+    for score in ("directionality", "change_directionality"):
+        assert max(abs(row[score]) for row in rows) > 0.05
     two = torch.zeros_like(gradients.seen)
     two[..., :2] = True
     equal = gradients._replace(beta=two * torch.ones(6)[:, None], seen=two)
