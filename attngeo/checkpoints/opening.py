@@ -24,6 +24,7 @@ from attngeo.checkpoints.files import (
     stated_weights,
 )
 from attngeo.checkpoints.local_files import find_adapter, find_local_config, is_adapter, refuse_config
+from attngeo.checkpoints.quantised.quanto import recognise_method
 from attngeo.checkpoints.quantised.store import DecodingStore
 from attngeo.checkpoints.reference import Model, ModelRef, split_adapter_weight
 from attngeo.checkpoints.repositories import find_repository
@@ -143,8 +144,13 @@ class Opener:
                 return None
             else:
                 store = open_local(Path(ref.name), ref.text, fields)
-            if store is None or not stated_quantisation(store.config):
-                return store
+            if store is None:
+                return None
+            if not stated_quantisation(store.config):
+                method = recognise_method(store.names)
+                if not method:
+                    return store
+                store.config = {**store.config, "quantization_config": {"quant_method": method}}
             return DecodingStore(store)
 
     def _open_repository(self, ref: ModelRef, fields: dict[str, Any] | None) -> FileStore | None:
