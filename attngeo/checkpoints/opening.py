@@ -21,6 +21,7 @@ from attngeo.checkpoints.files import (
     check_name,
     read_config,
     read_object,
+    refuse_first_part,
     stated_weights,
 )
 from attngeo.checkpoints.local_files import find_adapter, find_local_config, is_adapter, refuse_config
@@ -171,6 +172,8 @@ class Opener:
                 return None  # also beside a model: transformers adds the adapter to its base, not to that model
             is_gguf = ref.file is not None and ref.file.endswith(GGUF)
             fields = {} if is_gguf else read_config(path)
+        if ref.file is not None:
+            refuse_first_part(ref.file, repository.has)
         stated = stated_weights(fields) if ref.file is None else None
         main_file, index = repository.find_weights(() if stated is None else (stated,))
         return open_files(ref.text, repository, main_file, fields, index)

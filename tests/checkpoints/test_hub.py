@@ -18,6 +18,7 @@ from typing import Any
 
 import huggingface_hub
 import pytest
+import torch
 from conftest import Command
 from huggingface_hub.utils import httpx
 from huggingface_hub.utils._http import default_client_factory
@@ -577,3 +578,45 @@ def test_weights_in_a_folder_have_the_configuration_and_the_shards_beside_them(h
     (part / "config.json").unlink()
     here.repositories["org/other"] = folder
     assert library.score("org/other/part/model.safetensors.index.json")["model_type"].unique().tolist() == ["llama"]
+
+
+def test_the_first_part_of_a_model_by_meta_is_no_whole_one(here: Hub, tmp_path: Path) -> None:
+    """One more request tells; the second part says by its own name what it is."""
+    state = load_file(write_single(tmp_path / "whole") / "model.safetensors")
+    for name, count in (("org/whole", 1), ("org/split", 2)):
+        folder = here.repositories[name] = tmp_path / name
+        original = write_config(folder / "original")
+        for number in range(count):
+            torch.save(state, original / f"consolidated.0{number}.pth")
+    assert len(library.score("org/whole/original/consolidated.00.pth")) == 2
+    facts = ("consolidated.00.pth", "original/consolidated.01.pth", "parts", "convert_llama_weights_to_hf.py")
+    with refuses(UnsupportedModelError, *facts):
+        library.score("org/split/original/consolidated.00.pth")
+
+
+def test_a_repository_of_sentence_transformers_has_its_model_in_another_folder(here: Hub, tmp_path: Path) -> None:
+    folder = here.repositories["org/name"] = tmp_path / "remote"
+    write_single(folder / "0_Transformer")
+    modules = [
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with refuses(CorruptCheckpointError, "no config.json", "org/name/0_Transformer/model.safetensors"):
+        library.score("org/name")
+    assert Counter(request.file for request in here.requests)["modules.json"] <= 2  # its head, and its content
+    assert len(library.score("org/name/0_Transformer/model.safetensors")) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{}", "[1]", "[{}]", '[{"type": 1, "path": 2}]', '[{"type": "x.Transformer", "path": ""}]',
+     '[{"type": "x.Transformer", "path": "../other"}]', '[{"type": "x.Transformer", "path": ["0"]}]', "[" * 5000],
+)  # fmt: skip
+def test_modules_of_a_repository_that_say_nothing_change_no_message(content: str, here: Hub, tmp_path: Path) -> None:
+    folder = here.repositories["org/name"] = tmp_path / "remote"
+    folder.mkdir()
+    (folder / "modules.json").write_text(content)
+    with refuses(CorruptCheckpointError, "no config.json") as caught:
+        library.score("org/name")
+    assert "modules" not in str(caught.value)
