@@ -17,6 +17,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import huggingface_hub
+import pandas as pd
 import pytest
 import torch
 from conftest import Command
@@ -140,6 +141,9 @@ def test_a_token_opens_a_gated_model(hub: Hub, connected: Command, tmp_path: Pat
     hub.gated["org/gated"] = "hf_secret"
     refused = connected("score", "org/gated")
     assert_one_line(refused, AccessError, ["org/gated: ", "gated", f"{hub.url}/org/gated", "HF_TOKEN"])
+    stranger = connected("score", "org/gated", HF_TOKEN="hf_other")
+    assert_one_line(stranger, AccessError, ["org/gated: ", "gated", f"{hub.url}/org/gated", "HF_TOKEN"])
+    assert "hf_other" not in stranger.stderr
     assert connected("score", "org/gated", HF_TOKEN="hf_secret").returncode == 0
 
 
@@ -620,3 +624,33 @@ def test_modules_of_a_repository_that_say_nothing_change_no_message(content: str
     with refuses(CorruptCheckpointError, "no config.json") as caught:
         library.score("org/name")
     assert "modules" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [301, 307])
+def test_a_repository_that_was_renamed_is_read_by_its_old_name(status: int, here: Hub, tmp_path: Path) -> None:
+    """The Hub answers with the address under the new name."""
+    here.repositories["new/name"] = write_sharded(tmp_path / "remote")
+    here.renamed["old/name"] = ("new/name", status)
+    renamed = library.score("old/name")
+    pd.testing.assert_frame_equal(
+        renamed.drop(columns="model"), library.score("new/name", fresh=True).drop(columns="model")
+    )
+    assert set(renamed["model"]) == {"old/name"}
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_certificates_that_cannot_be_read_are_named(
+    content: str | None, hub: Hub, connected: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    path = tmp_path / "own.pem"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    run = connected("score", "org/name")
+    assert_one_line(run, NetworkError, ["org/name: ", "SSL_CERT_FILE", str(path), "correct it"])
+    assert "try again" not in run.stderr
+    assert not hub.requests
+    assert connected("score", "org/name", "--offline").stderr.count("SSL_CERT_FILE") == 0
+    monkeypatch.delenv("SSL_CERT_FILE")
+    assert connected("score", "org/name").returncode == 0
