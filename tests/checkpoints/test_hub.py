@@ -654,3 +654,14 @@ def test_certificates_that_cannot_be_read_are_named(
     assert connected("score", "org/name", "--offline").stderr.count("SSL_CERT_FILE") == 0
     monkeypatch.delenv("SSL_CERT_FILE")
     assert connected("score", "org/name").returncode == 0
+
+
+def test_a_note_says_which_files_were_compared_with_their_index(here: Hub, tmp_path: Path) -> None:
+    """Only those that hold queries and keys are opened; another one might hold them again."""
+    here.repositories["org/name"] = write_sharded(tmp_path / "remote")
+    notes = library.score("org/name")["note"]
+    assert notes.str.contains("2 of 3 files of weights compared with their index").all()
+    assert {request.file for request in here.stored} == {
+        f"model-0000{number}-of-00003.safetensors" for number in (2, 3)
+    }
+    assert not library.score(tmp_path / "remote")["note"].fillna("").str.contains("index").any()
