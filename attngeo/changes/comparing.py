@@ -14,7 +14,7 @@ from torch import Tensor
 from attngeo.bounds.machine import available_memory
 from attngeo.changes.compare_options import OTHER, OVERLAPS, SCORES, CompareOptions
 from attngeo.changes.forms import shared_layouts
-from attngeo.changes.stacks import group_sites, pair_stacks
+from attngeo.changes.stacks import choose_stacks, group_sites, split_stack
 from attngeo.checkpoints.opening import open_adapted
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
@@ -147,8 +147,7 @@ def pair_sites(
     """The sites of the first model in stacks that both have, each with the one of the other model at its place.
 
     Layers of the same number belong together if both stacks have the same layers, else those at the same share of the
-    depth. stack: the only one, or "text=decoder" for a stack of the first model and one of the other; if it is None,
-    see `pair_stacks`.
+    depth. stack: see `choose_stacks`.
 
     Raises:
         UsageError: a model lacks the stack that is asked for.
@@ -156,18 +155,7 @@ def pair_sites(
     """
     by_stack = group_sites(sites)
     others_by_stack = group_sites(others)
-    if stack is None:
-        partners = pair_stacks(by_stack, others_by_stack)
-    else:
-        name, stated = split_stack(stack)
-        other_name = name if stated is None else stated
-        partners = {name: other_name} if name in by_stack and other_name in others_by_stack else {}
-        if not partners:
-            raise UsageError(
-                f"{refs[1]} has no stack {other_name!r}, expected one of: {', '.join(others_by_stack)}; "
-                f"$stack {name}=OTHER compares two of different names",
-                "stack",
-            )
+    partners = choose_stacks(by_stack, others_by_stack, stack, refs)
     if not partners:
         raise UnsupportedModelError(
             f"no stack is in both models: {refs[0]} has {', '.join(by_stack)}, and {refs[1]} has "
@@ -190,12 +178,6 @@ def pair_sites(
                 note = "; ".join(filter(None, [renamed, f"{depths}: beside layer {partner.layer} of the other model"]))
             pairs.append(SitePair(site, partner, have_same_layers, note))
     return pairs
-
-
-def split_stack(stack: str) -> tuple[str, str | None]:
-    """The stack of the first model that an option names, and that of the other one; None if it has the same name."""
-    name, equals, other_name = stack.partition("=")
-    return name, other_name if equals else None
 
 
 def _list_unpaired(sites: Sequence[AttentionSite], paired: set[str]) -> dict[str, str]:

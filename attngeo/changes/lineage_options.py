@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attngeo.options import COMPUTATION, Options, option
+from attngeo.options import COMPUTATION, INPUT, Options, option
 
 # One row for each candidate.
 LINEAGE_COLUMNS = ("model", "candidate", "related", "similarity", "p_value", "z", "layers", "note")
@@ -14,6 +14,13 @@ LARGEST_SEED = 2**63 - 1
 class LineageOptions(Options):
     """How it is tested whether two models share an origin. Raises UsageError for a value outside its limits."""
 
+    stack: str | None = option(
+        None,
+        "Compare only this stack: encoder, decoder, text, vision … (see attngeo inspect); text=decoder if candidates "
+        "call it otherwise",
+        panel=INPUT,
+        metavar="NAME",
+    )
     permutations: int = option(
         199,
         "Number of random permutations, and of draws of signs; the smallest p is 1/(1 + N)",

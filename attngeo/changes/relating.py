@@ -17,7 +17,7 @@ from attngeo.bounds.machine import available_memory
 from attngeo.bounds.names import in_utf8
 from attngeo.changes.forms import shared_layouts
 from attngeo.changes.lineage_options import LINEAGE_NUMBERS, LineageOptions
-from attngeo.changes.stacks import group_sites, pair_stacks
+from attngeo.changes.stacks import choose_stacks, group_sites
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
 from attngeo.checkpoints.store import TensorStore
@@ -97,7 +97,7 @@ def relate_models(
     ):
         sites = _find_sites(store, session.progress)
         other_sites = _find_sites(other, session.progress)
-        comparison = _pair_sites(_Model(store, sites), _Model(other, other_sites))
+        comparison = _pair_sites(_Model(store, sites), _Model(other, other_sites), options.stack)
         row: Row = {"model": in_utf8(store.ref), "candidate": in_utf8(other.ref), "related": None}
         row |= dict.fromkeys(LINEAGE_NUMBERS) | {"layers": "", "note": "; ".join(comparison.notes)}
         if comparison.pairs:
@@ -120,9 +120,12 @@ def _find_sites(store: TensorStore, report: ProgressCallback) -> Sites:
     return by_place
 
 
-def _pair_sites(one: _Model, two: _Model) -> _Comparison:
-    """The layers that both models have, with heads of one size and coordinates that are alike before training."""
-    pairs = _list_common(one.sites, two.sites)
+def _pair_sites(one: _Model, two: _Model, stack: str | None) -> _Comparison:
+    """The layers that both models have, with heads of one size and coordinates that are alike before training.
+
+    stack: see `choose_stacks`.
+    """
+    pairs = _list_common(one, two, stack)
     if not pairs:
         names = f"{_name_layers(one.sites.values())} and {_name_layers(two.sites.values())}"
         return _Comparison([], [f"the test does not apply: no layer in common, {names}"])
@@ -148,12 +151,14 @@ def _pair_sites(one: _Model, two: _Model) -> _Comparison:
     return _Comparison(alike, notes)
 
 
-def _list_common(sites: Sites, others: Sites) -> list[tuple[AttentionSite, AttentionSite]]:
-    """The sites that are in both models by stack, see `pair_stacks`, and number."""
-    partners = pair_stacks(group_sites(sites.values()), group_sites(others.values()))
+def _list_common(one: _Model, two: _Model, stack: str | None) -> list[tuple[AttentionSite, AttentionSite]]:
+    """The sites that are in both models by stack, see `choose_stacks`, and number."""
+    stacks, others = (group_sites(model.sites.values()) for model in (one, two))
+    refs = (in_utf8(one.store.ref), in_utf8(two.store.ref))
+    partners = choose_stacks(stacks, others, stack, refs)
     pairs = []
-    for (stack, layer), site in sites.items():
-        other = others.get((partners.get(stack, ""), layer))
+    for (name, layer), site in one.sites.items():
+        other = two.sites.get((partners.get(name, ""), layer))
         if other is not None:
             pairs.append((site, other))
     return pairs

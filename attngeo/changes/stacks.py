@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from attngeo.errors import UsageError
 from attngeo.layouts.layout import AttentionSite
 
-# Names of the stack of a language model: alone, and as a part of another model.
-SAME_NAMES = frozenset({"decoder", "text"})
+# Names of one stack, alone and as a part of another model: of a language model, and of the encoder of a speech model.
+SAME_NAMES = (frozenset({"decoder", "text"}), frozenset({"encoder", "audio"}))
 
 
 def group_sites(sites: Iterable[AttentionSite]) -> dict[str, list[AttentionSite]]:
@@ -18,14 +19,53 @@ def group_sites(sites: Iterable[AttentionSite]) -> dict[str, list[AttentionSite]
     return stacks
 
 
+def split_stack(stack: str) -> tuple[str, str | None]:
+    """The stack of the first model that an option names, and that of the other one; None if it has the same name."""
+    name, equals, other_name = stack.partition("=")
+    return name, other_name if equals else None
+
+
+def choose_stacks(
+    stacks: Mapping[str, Sequence[AttentionSite]],
+    others: Mapping[str, Sequence[AttentionSite]],
+    stack: str | None,
+    refs: tuple[str, str],
+) -> dict[str, str]:
+    """The stacks of a model that are compared with one of another model → its name there.
+
+    Args:
+        stacks: of the first model.
+        others: of the other one.
+        stack: the only one, or "text=decoder" for a stack of the first model and one of the other; None for those of
+            `pair_stacks`.
+        refs: the names of both models.
+
+    Raises:
+        UsageError: a model lacks the stack that is asked for.
+    """
+    if stack is None:
+        return pair_stacks(stacks, others)
+    name, stated = split_stack(stack)
+    other_name = name if stated is None else stated
+    if name not in stacks:
+        raise UsageError(f"{refs[0]} has no stack {name!r:.60}, expected one of: {', '.join(stacks)}", "stack")
+    if other_name not in others:
+        raise UsageError(
+            f"{refs[1]} has no stack {other_name!r:.60}, expected one of: {', '.join(others)}; "
+            f"$stack {name}=OTHER compares two of different names",
+            "stack",
+        )
+    return {name: other_name}
+
+
 def pair_stacks(
     stacks: Mapping[str, Sequence[AttentionSite]], others: Mapping[str, Sequence[AttentionSite]]
 ) -> dict[str, str]:
     """The stacks of a model that belong to one of another model → its name there.
 
     Those of the same name; if there are none, the only stacks of both; or else the only two that can be the same part:
-    of one model type, or a decoder and the text part of a model, with heads of the same sizes. Empty if there are none,
-    or several.
+    of one model type, or under two names that one part has, such as decoder and text, with heads of the same sizes.
+    Empty if there are none, or several.
     """
     partners = {name: name for name in stacks if name in others}
     if partners:
@@ -44,7 +84,7 @@ def _may_be_same(site: AttentionSite, other: AttentionSite) -> bool:
         return False
     model_type = site.section.get("model_type")
     is_same_type = bool(model_type) and model_type == other.section.get("model_type")
-    return is_same_type or {site.stack, other.stack} == SAME_NAMES
+    return is_same_type or {site.stack, other.stack} in SAME_NAMES
 
 
 def _sizes(site: AttentionSite) -> tuple[int, ...]:

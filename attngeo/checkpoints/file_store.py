@@ -209,6 +209,11 @@ class FileStore(TensorStore):
                 self._lanes = max(self._lanes, source.lanes)
             return opened
 
+    @property
+    def _is_compared_here(self) -> bool:
+        """Whether all files are on this machine, so that the names in them are compared with their index."""
+        return self._index is None or isinstance(self._source_folder, Folder)
+
     @cached_property
     def _rounded(self) -> frozenset[str]:
         """The weights beside which a training keeps what it rounds them by, whenever a layer runs."""
@@ -216,11 +221,18 @@ class FileStore(TensorStore):
         return frozenset(match[1] for match in matches if match is not None)
 
     def list_notes(self, names: Iterable[str]) -> list[str]:
-        """A note if these weights are rounded whenever the model runs."""
+        """A note if these weights are rounded whenever the model runs, and if other files may hold them, too."""
+        notes = []
         rounded = [name for name in names if name in self._rounded]
-        if not rounded:
-            return []
-        return [f"{rounded[0]} is scored as it is stored, before rounding by the quantiser that is beside it"]
+        if rounded:
+            notes.append(f"{rounded[0]} is scored as it is stored, before rounding by the quantiser that is beside it")
+        count = len(self._file_names)
+        if not self._is_compared_here and len(self._open) < count:
+            notes.append(
+                f"{len(self._open)} of {count} files of weights compared with their index: transformers takes a "
+                "tensor from the last file that holds it"
+            )
+        return notes
 
     def _compare_with_index(self) -> None:
         """Read the names in all files on this machine, once. What they hold counts for transformers, not the index.
@@ -231,7 +243,7 @@ class FileStore(TensorStore):
             if self._is_compared:
                 return
             others = [file for file in self._file_names if file not in self._open]
-            if self._index is None or not isinstance(self._source_folder, Folder) or not others:
+            if self._index is None or not self._is_compared_here or not others:
                 self._is_compared = True
                 return
             with ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix=THREADS) as threads:

@@ -30,7 +30,7 @@ ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 WEIGHTS_FIELD = "transformers_weights"
 LONGEST_NAME = 200
 # Small files of a repository. What else is read of one, beside its weights, belongs to a tokeniser.
-SMALL = ("config.json", ADAPTER, "generation_config.json", ".gitattributes", "README.md")
+SMALL = ("config.json", ADAPTER, "generation_config.json", "modules.json", ".gitattributes", "README.md")
 # A thousand times the bytes of the largest models that are known.
 MOST_TOTAL = 10**15
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
@@ -349,7 +349,7 @@ def find_checkpoint(path: Path, config: Mapping[str, Any] | None = None) -> Foun
     if not path.is_dir():
         require_known_suffix(path)
         check_name(path.name)
-        refuse_first_part(path)
+        refuse_first_part(path.name, lambda name: path.with_name(name).is_file())
         if config is None and path.suffix != GGUF:
             refuse_adapter_file(path)
             config = read_config(path.with_name("config.json"))
@@ -445,13 +445,18 @@ def require_known_suffix(path: Path) -> None:
         raise UnsupportedModelError(f"an unknown suffix, and by its first bytes it is {mark.kind}; {mark.advice}")
 
 
-def refuse_first_part(path: Path) -> None:
-    """Raise UnsupportedModelError for the first of several files of Meta's that are beside one another."""
-    part = META_PART.search(path.name)
-    if part:
-        count = len([other for other in path.parent.glob("consolidated.*.pth") if META_PART.search(other.name)])
-        if count > 1:
-            raise UnsupportedModelError(f"{path.name} is one of {count} parts of a model, and {SPLIT_BY_META}")
+def refuse_first_part(file: str, has: Callable[[str], bool]) -> None:
+    """Raise UnsupportedModelError for the first of several files of Meta's that are beside one another.
+
+    has: whether there is a file of this name.
+    """
+    part = META_PART.search(file)
+    if part and not int(part[1]):
+        second = f"{file[: part.start(1)]}01{file[part.end(1) :]}"
+        if has(second):
+            raise UnsupportedModelError(
+                f"{file} is one of several parts of a model ({second} is beside it), and {SPLIT_BY_META}"
+            )
 
 
 def refuse_adapter_file(path: Path) -> None:

@@ -7,6 +7,7 @@ config.json came from, so that a branch that moves cannot mix two versions. Impo
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -33,7 +34,7 @@ from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from attngeo.bounds.small_files import MOST_BYTES, read_small_text
 from attngeo.checkpoints.access import HubAccess
-from attngeo.checkpoints.files import ADAPTER, GGUF, Index, is_index, read_index, usual_names
+from attngeo.checkpoints.files import ADAPTER, GGUF, Index, is_index, is_inside, read_index, usual_names
 from attngeo.checkpoints.patience import ServerRules, require_answers
 from attngeo.checkpoints.reference import ModelRef
 from attngeo.checkpoints.remote import CONNECTIONS, Address, RemoteFile
@@ -55,6 +56,8 @@ from attngeo.errors import (
 REFUSALS = (401, 403)
 # The errors of a system for a cache that is full, or that others own.
 NOT_WRITABLE = (ENOSPC, EDQUOT, EROFS, EACCES, EPERM)
+# The file of sentence-transformers that says in which folder each part of a model is.
+MODULES = "modules.json"
 # What huggingface_hub raises for an answer of another form than the Hub's, or a commit that leads out of the cache.
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
@@ -112,7 +115,26 @@ class Repository:
         with about(self.ref.text):
             if self.offline:
                 raise self._explain_offline(f"no {names[0]} of it")
-            raise CorruptCheckpointError(f"the repository has no {names[0]}")
+            inner = self._find_inner_model() if self.ref.file is None and "config.json" in names else ""
+            raise CorruptCheckpointError(f"the repository has no {names[0]}{inner}")
+
+    def _find_inner_model(self) -> str:
+        """What to give instead of a repository of sentence-transformers whose model is in a folder; "" for others."""
+        path = self.download(MODULES)
+        if path is None:
+            return ""
+        try:
+            modules = json.loads(read_small_text(path, MOST_BYTES))
+            folders = [module["path"] for module in modules if module["type"].endswith(".Transformer")]
+        except (OSError, *MALFORMED):
+            return ""
+        folder = folders[0] if folders else ""
+        if not isinstance(folder, str) or not is_inside(folder):
+            return ""
+        example = f"{self.ref.name}/{folder}/{usual_names()[0]}"
+        return (
+            f"; {MODULES} says that the model is in its folder {folder}: give the file of weights there, as {example}"
+        )
 
     def find_weights(self, names: Sequence[str] = ()) -> tuple[str, Index | None]:
         """The file of weights, or the index of several with what it says.

@@ -21,9 +21,11 @@ from attngeo.checkpoints.files import (
     check_name,
     read_config,
     read_object,
+    refuse_first_part,
     stated_weights,
 )
 from attngeo.checkpoints.local_files import find_adapter, find_local_config, is_adapter, refuse_config
+from attngeo.checkpoints.quantised.quanto import recognise_method
 from attngeo.checkpoints.quantised.store import DecodingStore
 from attngeo.checkpoints.reference import Model, ModelRef, split_adapter_weight
 from attngeo.checkpoints.repositories import find_repository
@@ -143,8 +145,13 @@ class Opener:
                 return None
             else:
                 store = open_local(Path(ref.name), ref.text, fields)
-            if store is None or not stated_quantisation(store.config):
-                return store
+            if store is None:
+                return None
+            if not stated_quantisation(store.config):
+                method = recognise_method(store.names)
+                if not method:
+                    return store
+                store.config = {**store.config, "quantization_config": {"quant_method": method}}
             return DecodingStore(store)
 
     def _open_repository(self, ref: ModelRef, fields: dict[str, Any] | None) -> FileStore | None:
@@ -165,6 +172,8 @@ class Opener:
                 return None  # also beside a model: transformers adds the adapter to its base, not to that model
             is_gguf = ref.file is not None and ref.file.endswith(GGUF)
             fields = {} if is_gguf else read_config(path)
+        if ref.file is not None:
+            refuse_first_part(ref.file, repository.has)
         stated = stated_weights(fields) if ref.file is None else None
         main_file, index = repository.find_weights(() if stated is None else (stated,))
         return open_files(ref.text, repository, main_file, fields, index)

@@ -7,14 +7,16 @@ give every request a time-out, every answer a pace and a limit of bytes, which a
 from __future__ import annotations
 
 import logging
+import os
 import re
+import ssl
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from huggingface_hub import constants, set_client_factory
@@ -48,6 +50,8 @@ MOST_PAGES = 100
 # How an answer may be packed although plain bytes are asked for, and the bytes of it that are unpacked at once.
 PACKINGS = ("gzip", "x-gzip", "deflate")
 UNPACKED_AT_ONCE = 1 << 16
+# The variable that names the certificates of servers whose own no usual authority has signed.
+CERTIFICATES = "SSL_CERT_FILE"
 COMMIT = re.compile("[0-9a-f]{40}")
 # The path of the address of a file of a model; data sets have files of any length.
 FILE = re.compile(r"(?!.*/datasets/)/.+/resolve/[^/]+/(?P<file>.+)")
@@ -68,12 +72,14 @@ def require_answers(subject: str) -> Iterator[ServerRules]:
     Raises:
         NetworkError: A server asks for more than LONGEST_WAIT seconds, does not answer, sends almost nothing or more
             than it has announced, a list of more than MOST_PAGES pages, or packed bytes that it was not asked for, or
-            names a commit or hash that is none.
+            names a commit or hash that is none; or SSL_CERT_FILE names no certificates.
         CorruptCheckpointError: A file is longer than `limit_of` allows.
     """
     watch_clients()
     rules = ServerRules(subject)
     with about(subject):
+        if not constants.is_offline_mode():
+            require_certificates(os.environ.get(CERTIFICATES))
         _active.append(rules)
         try:
             with apply_rules([*(getattr(_thread, "rules", None) or []), rules]):
@@ -84,6 +90,23 @@ def require_answers(subject: str) -> Iterator[ServerRules]:
             raise
         finally:
             _active.remove(rules)
+
+
+@cache
+def require_certificates(file: str | None) -> None:
+    """Raise NetworkError for a file of certificates that the HTTP client could not load, which names no file.
+
+    file: what the variable SSL_CERT_FILE says; None or "" if it is not set.
+    """
+    if not file:
+        return
+    try:
+        ssl.create_default_context(cafile=file)
+    except OSError as error:
+        raise NetworkError(
+            f"{CERTIFICATES} is {file!r:.200}, expected a file of certificates ({first_line(error)}); correct it, or "
+            "unset it"
+        ) from None
 
 
 def longest_timeout() -> float:

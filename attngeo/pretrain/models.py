@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -22,6 +23,7 @@ from transformers import (
 )
 
 from attngeo.bounds.small_files import read_small_text
+from attngeo.checkpoints.store import TEXT_SECTIONS
 from attngeo.choices import advise
 from attngeo.errors import UsageError, first_line
 from attngeo.pretrain.options import ImagePretrainOptions, TextPretrainOptions
@@ -34,6 +36,20 @@ HEADS: Mapping[str, tuple[Any, Any]] = {
     "clm": (AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING),
     "image": (AutoModelForImageClassification, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING),
 }
+# Of an error of another library.
+MOST_CHARACTERS = 200
+# What transformers and its libraries raise for fields that are impossible.
+IMPOSSIBLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, StrictDataclassError, TypeError, ValueError)
+# Of each objective: a type that has a head for it.
+USUAL_TYPES = {"mlm": "bert", "clm": "llama", "image": "vit"}
+
+
+def explain(error: BaseException) -> str:
+    """An error of transformers in one line: its first line, and the second one if the first only announces it."""
+    if isinstance(error, StrictDataclassError):
+        return " ".join(str(error).split())[:MOST_CHARACTERS]
+    reason = first_line(error)
+    return f"{type(error).__name__}: {reason}" if isinstance(error, LookupError | ArithmeticError) else reason
 
 
 def read_config(model: str, objective: str) -> PreTrainedConfig:
@@ -44,11 +60,24 @@ def read_config(model: str, objective: str) -> PreTrainedConfig:
     config = _load_config(model)
     if type(config) in HEADS[objective][1]:
         return config
-    other = {"mlm": "clm", "clm": "mlm"}.get(objective)
-    hint = f"; train it with $objective {other}" if other and type(config) in HEADS[other][1] else ""
     raise UsageError(
-        f"transformers has no head of model type {config.model_type!r} to train on {objective}{hint}", "objective"
+        f"transformers has no head of model type {config.model_type!r} to train on {objective}; "
+        f"{_advise_other(config, objective)}",
+        "objective",
     )
+
+
+def _advise_other(config: PreTrainedConfig, objective: str) -> str:
+    """What to train instead of a configuration whose type has no head for the objective."""
+    other = {"mlm": "clm", "clm": "mlm"}.get(objective)
+    if other and type(config) in HEADS[other][1]:
+        return f"train it with $objective {other}"
+    if objective != "image" and type(config) in HEADS["image"][1]:
+        return "it is trained on images, with $task image"
+    for section in TEXT_SECTIONS:
+        if section in config.sub_configs or hasattr(config, section):
+            return f"give the fields of its {section} as a config.json of their own"
+    return f"expected a type that has one, such as {USUAL_TYPES[objective]}"
 
 
 def configure_text(options: TextPretrainOptions, tokeniser: PreTrainedTokenizerBase) -> PreTrainedConfig:
@@ -82,8 +111,8 @@ def build_model(config: PreTrainedConfig, objective: str) -> PreTrainedModel:
     config.architectures = config.architectures or []  # transformers iterates over it if a type has several heads
     try:
         model: PreTrainedModel = HEADS[objective][0].from_config(config)
-    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"the configuration builds no model ({first_line(error)})") from error
+    except IMPOSSIBLE as error:
+        raise UsageError(f"the configuration builds no model ({explain(error)}); correct it") from error
     return model
 
 
@@ -98,12 +127,14 @@ def check_length(model: PreTrainedModel, length: int) -> None:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             model.train(mode=False)
             model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except IMPOSSIBLE as error:
         most = getattr(model.config, "max_position_embeddings", None)
         if isinstance(most, int) and most < length:
-            reason, advice = f"its weights are for {most} positions", f"lower it to {most} or less"
+            reason = f"its weights are for {most} positions"
+            advice = f"lower it to {most} or less"
         else:
-            reason, advice = first_line(error), "lower it, or train with a larger max_position_embeddings"
+            reason = explain(error)
+            advice = "correct the configuration, lower $seq_len, or train with a larger max_position_embeddings"
         raise UsageError(
             f"a {model.config.model_type} model as configured cannot take $seq_len {length} ({reason}); {advice}",
             "seq_len",
@@ -119,15 +150,17 @@ def _load_config(model: str) -> PreTrainedConfig:
         return AutoConfig.for_model(preset.model_type, **preset.config)
     try:
         fields = json.loads(read_small_text(path), object_hook=_leave_kernels)
+        if not isinstance(fields, dict):
+            raise UsageError(
+                f"{path} is a {type(fields).__name__}, expected an object with the fields of a configuration"
+            )
         model_type = str(fields.pop("model_type", ""))
         if model_type not in CONFIG_MAPPING:
             hint = advise(model_type, CONFIG_MAPPING, "expected one such as bert")
             raise UsageError(f"{path}: transformers has no model_type {model_type!r}; {hint}")
         return AutoConfig.for_model(model_type, **fields)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(
-            f"{path} is not a configuration of transformers ({type(error).__name__}: {first_line(error)})"
-        ) from error
+    except (OSError, *IMPOSSIBLE) as error:
+        raise UsageError(f"{path} is not a configuration of transformers ({explain(error)}); correct it") from error
 
 
 def _leave_kernels(fields: dict[str, Any]) -> dict[str, Any]:

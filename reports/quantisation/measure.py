@@ -19,7 +19,23 @@ import torch
 from k_quants import PACKERS
 from plotly.subplots import make_subplots
 from support.checkpoints import write_single
-from support.packing import Packing, awq, bitsandbytes, compressed, fp8, gptq, mlx, nvfp4, plain_int8
+from support.packing import (
+    Packing,
+    autoround,
+    awq,
+    bitnet,
+    bitsandbytes,
+    compressed,
+    fp8,
+    gptq,
+    hqq,
+    mlx,
+    nvfp4,
+    plain_int8,
+    quanto,
+    quark,
+    torchao,
+)
 from torch import Tensor
 
 import attngeo
@@ -41,6 +57,11 @@ PACKINGS: Mapping[str, Packing] = {
     "GPTQ-2, groups of 32": gptq(2), "GPTQ-3, groups of 32": gptq(3),
     **{f"MLX-{bits}": mlx(bits, 64) for bits in (8, 6, 4, 3, 2)},
     **{f"compressed-tensors int{bits}": compressed(bits, group=128) for bits in (4, 3, 2)},
+    **{f"AutoRound-{bits}": autoround(bits, "auto_round:auto_gptq", size=128) for bits in (4, 2)},
+    "AutoRound, packed as AWQ": autoround(4, "auto_round:auto_awq", size=128),
+    "torchao int8": torchao("int8"), "torchao fp8": torchao("float8"), "torchao int4": torchao("int4", 128),
+    **{f"HQQ-{bits}": hqq(bits, 1) for bits in (8, 4, 3, 2)}, "BitNet": bitnet("autobitlinear"),
+    "quanto int8": quanto("int8"), "quanto fp8": quanto("float8"), "Quark fp8": quark("per_channel"),
 }  # fmt: skip
 # A change of directionality of this size is that of one outlier more or less.
 MOVED = 0.05

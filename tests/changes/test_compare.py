@@ -493,8 +493,47 @@ def test_a_part_of_a_model_beside_that_part_alone(tmp_path: Path) -> None:
         assert row["layers"] == f"{mine} layers 0-1"
         assert f"the stack {mine} compared with the stack {other} of the candidate" in row["note"]
         assert row["similarity"] > 0.99
-    same = attngeo.compare([composite, write_composite(tmp_path / "second", weights())])
+        chosen = attngeo.lineage(*models, permutations=19, stack=f"{mine}={other}").iloc[0]
+        assert chosen.equals(row)
+    second = write_composite(tmp_path / "second", weights())
+    same = attngeo.compare([composite, second])
     assert same["stack"].unique().tolist() == ["text", "vision"]
+    layers = {
+        stack: attngeo.lineage(composite, second, permutations=19, stack=stack)["layers"].item()
+        for stack in (None, "text", "vision")
+    }
+    assert layers == {None: "text layers 0-1", "text": "text layers 0-1", "vision": ""}  # nothing is known of the tower
+
+
+def test_the_encoder_of_a_speech_model_beside_that_of_another_one(tmp_path: Path) -> None:
+    """Whisper's, and Qwen2-Audio's, which is made from it, under another type and name."""
+    from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration, WhisperConfig, WhisperModel
+
+    encoder = {
+        "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 32, "num_mel_bins": 16,
+        "max_source_positions": 20,
+    }  # fmt: skip
+    text = {
+        "model_type": "qwen2", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 20,
+    }  # fmt: skip
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    decoder = {"decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 32, "vocab_size": 20}
+    whisper = WhisperModel(WhisperConfig(**encoder, **decoder, **ids))
+    config = Qwen2AudioConfig(
+        audio_config={"model_type": "qwen2_audio_encoder"} | encoder, text_config=text, audio_token_index=5
+    )
+    audio = Qwen2AudioForConditionalGeneration(config)
+    audio.model.audio_tower.load_state_dict(whisper.encoder.state_dict(), strict=False)
+    whisper.save_pretrained(tmp_path / "whisper")
+    audio.save_pretrained(tmp_path / "audio")
+    models = [str(tmp_path / "whisper"), str(tmp_path / "audio")]
+    for stack in (None, "encoder=audio"):
+        rows = attngeo.compare(models, stack=stack)
+        assert rows["stack"].tolist() == ["encoder", "encoder"]
+        assert rows.change.tolist() == [0, 0]
+        row = attngeo.lineage(*models, stack=stack, permutations=19).iloc[0]
+        assert "sinusoid" in row["note"]  # its positions are fixed: the test does not apply, whoever is asked
 
 
 def test_stacks_that_are_named_for_both_models(tmp_path: Path) -> None:
@@ -507,8 +546,12 @@ def test_stacks_that_are_named_for_both_models(tmp_path: Path) -> None:
     ):  # fmt: skip
         with refuses(UsageError, *facts):
             attngeo.compare([alone, composite], stack=stack)
+        with refuses(UsageError, *facts):
+            attngeo.lineage(alone, composite, stack=stack)
     with refuses(UsageError, "'vision'", "decoder", "vision=OTHER"):
         attngeo.compare([composite, alone], stack="vision")
+    with refuses(UsageError, "'vision'", "decoder", "vision=OTHER"):
+        attngeo.lineage(composite, alone, stack="vision")
     wider = {name: torch.cat([tensor, tensor]) if "q_proj" in name else tensor for name, tensor in weights().items()}
     other = str(write_single(tmp_path / "wider", wider, CONFIG | {"num_attention_heads": 8}))
     with refuses(UnsupportedModelError, "decoder", "text, vision", "decoder=text"):

@@ -17,7 +17,9 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import huggingface_hub
+import pandas as pd
 import pytest
+import torch
 from conftest import Command
 from huggingface_hub.utils import httpx
 from huggingface_hub.utils._http import default_client_factory
@@ -139,6 +141,9 @@ def test_a_token_opens_a_gated_model(hub: Hub, connected: Command, tmp_path: Pat
     hub.gated["org/gated"] = "hf_secret"
     refused = connected("score", "org/gated")
     assert_one_line(refused, AccessError, ["org/gated: ", "gated", f"{hub.url}/org/gated", "HF_TOKEN"])
+    stranger = connected("score", "org/gated", HF_TOKEN="hf_other")
+    assert_one_line(stranger, AccessError, ["org/gated: ", "gated", f"{hub.url}/org/gated", "HF_TOKEN"])
+    assert "hf_other" not in stranger.stderr
     assert connected("score", "org/gated", HF_TOKEN="hf_secret").returncode == 0
 
 
@@ -577,3 +582,86 @@ def test_weights_in_a_folder_have_the_configuration_and_the_shards_beside_them(h
     (part / "config.json").unlink()
     here.repositories["org/other"] = folder
     assert library.score("org/other/part/model.safetensors.index.json")["model_type"].unique().tolist() == ["llama"]
+
+
+def test_the_first_part_of_a_model_by_meta_is_no_whole_one(here: Hub, tmp_path: Path) -> None:
+    """One more request tells; the second part says by its own name what it is."""
+    state = load_file(write_single(tmp_path / "whole") / "model.safetensors")
+    for name, count in (("org/whole", 1), ("org/split", 2)):
+        folder = here.repositories[name] = tmp_path / name
+        original = write_config(folder / "original")
+        for number in range(count):
+            torch.save(state, original / f"consolidated.0{number}.pth")
+    assert len(library.score("org/whole/original/consolidated.00.pth")) == 2
+    facts = ("consolidated.00.pth", "original/consolidated.01.pth", "parts", "convert_llama_weights_to_hf.py")
+    with refuses(UnsupportedModelError, *facts):
+        library.score("org/split/original/consolidated.00.pth")
+
+
+def test_a_repository_of_sentence_transformers_has_its_model_in_another_folder(here: Hub, tmp_path: Path) -> None:
+    folder = here.repositories["org/name"] = tmp_path / "remote"
+    write_single(folder / "0_Transformer")
+    modules = [
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with refuses(CorruptCheckpointError, "no config.json", "org/name/0_Transformer/model.safetensors"):
+        library.score("org/name")
+    assert Counter(request.file for request in here.requests)["modules.json"] <= 2  # its head, and its content
+    assert len(library.score("org/name/0_Transformer/model.safetensors")) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{}", "[1]", "[{}]", '[{"type": 1, "path": 2}]', '[{"type": "x.Transformer", "path": ""}]',
+     '[{"type": "x.Transformer", "path": "../other"}]', '[{"type": "x.Transformer", "path": ["0"]}]', "[" * 5000],
+)  # fmt: skip
+def test_modules_of_a_repository_that_say_nothing_change_no_message(content: str, here: Hub, tmp_path: Path) -> None:
+    folder = here.repositories["org/name"] = tmp_path / "remote"
+    folder.mkdir()
+    (folder / "modules.json").write_text(content)
+    with refuses(CorruptCheckpointError, "no config.json") as caught:
+        library.score("org/name")
+    assert "modules" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [301, 307])
+def test_a_repository_that_was_renamed_is_read_by_its_old_name(status: int, here: Hub, tmp_path: Path) -> None:
+    """The Hub answers with the address under the new name."""
+    here.repositories["new/name"] = write_sharded(tmp_path / "remote")
+    here.renamed["old/name"] = ("new/name", status)
+    renamed = library.score("old/name")
+    pd.testing.assert_frame_equal(
+        renamed.drop(columns="model"), library.score("new/name", fresh=True).drop(columns="model")
+    )
+    assert set(renamed["model"]) == {"old/name"}
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_certificates_that_cannot_be_read_are_named(
+    content: str | None, hub: Hub, connected: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories["org/name"] = write_single(tmp_path / "remote")
+    path = tmp_path / "own.pem"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    run = connected("score", "org/name")
+    assert_one_line(run, NetworkError, ["org/name: ", "SSL_CERT_FILE", str(path), "correct it"])
+    assert "try again" not in run.stderr
+    assert not hub.requests
+    assert connected("score", "org/name", "--offline").stderr.count("SSL_CERT_FILE") == 0
+    monkeypatch.delenv("SSL_CERT_FILE")
+    assert connected("score", "org/name").returncode == 0
+
+
+def test_a_note_says_which_files_were_compared_with_their_index(here: Hub, tmp_path: Path) -> None:
+    """Only those that hold queries and keys are opened; another one might hold them again."""
+    here.repositories["org/name"] = write_sharded(tmp_path / "remote")
+    notes = library.score("org/name")["note"]
+    assert notes.str.contains("2 of 3 files of weights compared with their index").all()
+    assert {request.file for request in here.stored} == {
+        f"model-0000{number}-of-00003.safetensors" for number in (2, 3)
+    }
+    assert not library.score(tmp_path / "remote")["note"].fillna("").str.contains("index").any()

@@ -332,7 +332,8 @@ def test_parts_of_one_model_by_meta(tmp_path: Path) -> None:
     first.write_bytes(save_torch())
     assert len(attngeo.score(first)) == 2
     second.write_bytes(save_torch())
-    with refuses_checkpoint(tmp_path, UnsupportedModelError, ("one of 2 parts", "convert_llama_weights_to_hf.py")):
+    facts = ("consolidated.00.pth", "consolidated.01.pth", "parts", "convert_llama_weights_to_hf.py")
+    with refuses_checkpoint(tmp_path, UnsupportedModelError, facts):
         attngeo.score(first)
     with refuses_checkpoint(tmp_path, UnsupportedModelError, ("part 2", "convert_llama_weights_to_hf.py")):
         attngeo.score(second)

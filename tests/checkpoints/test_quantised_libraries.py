@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,15 @@ from checkpoints.test_quantised import (
     CONFIG,
     Q0,
     SCORES,
+    assert_same,
     draw_state,
     is_projection,
     pack_case,
     read_packed,
     settings,
 )
-from support.checkpoints import refuses_checkpoint, write_single
+from safetensors.torch import save_file
+from support.checkpoints import refuses_checkpoint, write_config, write_index, write_single
 from support.packing import PACKINGS, autoround, pack_state
 from torch import Tensor
 
@@ -354,6 +358,119 @@ def test_numbers_of_autobitlinear_are_multiplied_by_their_scale() -> None:
     numbers = torch.randn(128, 128, generator=torch.Generator().manual_seed(5)).bfloat16()
     stored = {f"{Q0}.weight": numbers, f"{Q0}.weight_scale": torch.tensor([0.25])}
     torch.testing.assert_close(read_packed(stored, settings("bitnet-multiplied")), numbers.float() * 0.25)
+
+
+@pytest.mark.parametrize("case", ["quanto-int8", "quanto-fp8"])
+def test_folders_that_quanto_itself_writes_state_no_method(case: str, tmp_path: Path) -> None:
+    """Their config.json has no quantization_config; the names of tensors tell, in one file and in several."""
+    stored, decoded = pack_state(draw_state(), PACKINGS[case], is_projection)
+    expected = attngeo.score(write_single(tmp_path / "plain", decoded, CONFIG))
+    single = write_single(tmp_path / "single", stored, CONFIG)
+    shards = write_config(tmp_path / "shards", CONFIG)
+    files = {name: f"model-0000{1 + ('scale' in name)}-of-00002.safetensors" for name in stored}
+    for file in set(files.values()):
+        save_file({name: tensor for name, tensor in stored.items() if files[name] == file}, shards / file)
+    write_index(shards, files)
+    for folder in (single, shards):
+        scores = attngeo.score(folder)
+        assert_same(scores, expected)
+        assert set(scores["format"]) == {PACKINGS[case].format}
+
+
+def test_few_bits_of_folders_that_quanto_itself_writes_are_refused_by_name(tmp_path: Path) -> None:
+    stored = {name: tensor for name, tensor in draw_state().items() if not is_projection(name, tensor)}
+    for name in draw_state().keys() - stored.keys():
+        stored[f"{name}._data._data"] = torch.zeros(32, 128, dtype=torch.uint8)
+        stored[f"{name}._scale"] = stored[f"{name}._shift"] = torch.ones(64, 1)
+    folder = write_single(tmp_path, {name: tensor.clone() for name, tensor in stored.items()}, CONFIG)
+    with refuses_checkpoint(folder, UnsupportedModelError, (Q0, "quanto", "4 or 2 bits")):
+        attngeo.score(folder)
+
+
+@pytest.mark.parametrize("case", ["torchao-fp8", "torchao-fp8-tensor", "torchao-int4", "torchao-intx"])
+def test_the_first_names_of_torchao_have_a_colon(case: str, tmp_path: Path) -> None:
+    """As version 0.14 flattens tensors: `weight:qdata` of a subclass, and `weight:_data` of plain numbers."""
+    stored, decoded = pack_state(draw_state(), PACKINGS[case], is_projection)
+    renamed = {}
+    for name, tensor in stored.items():
+        is_part = "._weight_" in name
+        renamed[name.replace("._weight_", ".weight:") if is_part else f"{name}:_data"] = tensor
+    packed = write_single(tmp_path / "packed", renamed, CONFIG | dict(PACKINGS[case].config))
+    plain = write_single(tmp_path / "plain", decoded, CONFIG)
+    for options in ({}, {"fold_norm": True}):
+        scores = attngeo.score(packed, **options)
+        expected = attngeo.score(plain, **options)
+        assert_same(scores, expected)
+        assert set(scores["format"]) == {PACKINGS[case].format}
+        assert scores["parameters"].tolist() == expected["parameters"].tolist()
+
+
+ONLINE = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is:DeprecationWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_that_bitnet_rounds_when_it_runs_are_read_as_it_rounds_them(dtype: torch.dtype, tmp_path: Path) -> None:
+    from transformers.integrations.bitnet import WeightQuant
+
+    state = {name: tensor.to(dtype) for name, tensor in draw_state().items()}
+    rounded = dict(state)
+    round_weight = inspect.unwrap(WeightQuant.forward)  # without compilation
+    for name, tensor in state.items():
+        if is_projection(name, tensor):
+            rounded[name] = round_weight(None, tensor)
+    folder = write_single(tmp_path / "online", state, CONFIG | {"quantization_config": ONLINE})
+    plain = write_single(tmp_path / "plain", rounded, CONFIG)
+    scores = attngeo.score(folder)
+    expected = attngeo.score(plain)
+    assert_same(scores, expected)
+    assert set(scores["format"]) == {"bitnet"}
+    assert scores["parameters"].tolist() == expected["parameters"].tolist()
+    with closing(open_store(folder)) as store, closing(open_store(plain)) as other:
+        for name in state:
+            store.open([name])
+            assert torch.equal(store.read(name).float(), other.read(name).float())
+        assert torch.equal(store.read(f"{Q0}.weight", slice(3, 9)), store.read(f"{Q0}.weight")[3:9])
+        assert not store.list_notes([f"{Q0}.weight"])
+
+
+@pytest.mark.parametrize(
+    "skipped",
+    [
+        [],
+        ["model.layers.1", "k_proj"],
+        ["layers.1"],
+        [r"model\.layers\.[0-9]"],
+        ["model.layers.1.self_attn.q"],
+        [".*q|v"],
+    ],
+)
+def test_layers_that_bitnet_does_not_round_are_read_as_they_are(skipped: list[str], tmp_path: Path) -> None:
+    """As transformers finds them: by their beginning up to a point, or by their end."""
+    from transformers.quantizers.quantizers_utils import should_convert_module
+
+    stated = ONLINE | {"modules_to_not_convert": skipped}
+    folder = write_single(tmp_path, draw_state(), CONFIG | {"quantization_config": stated})
+    with closing(open_store(folder)) as store:
+        names = [name for name in draw_state() if is_projection(name, draw_state()[name])]
+        store.open(names)
+        for name in names:
+            is_rounded = should_convert_module(name.removesuffix(".weight"), skipped)
+            assert torch.equal(store.read(name), draw_state()[name]) != is_rounded
+
+
+def test_a_pattern_of_layers_that_is_none_is_refused(tmp_path: Path) -> None:
+    stated = ONLINE | {"modules_to_not_convert": ["("]}
+    folder = write_single(tmp_path, draw_state(), CONFIG | {"quantization_config": stated})
+    with refuses_checkpoint(folder, UnsupportedModelError, ("'('", "no regular expression")):
+        attngeo.score(folder)
+
+
+def test_weights_that_are_no_numbers_are_not_rounded(tmp_path: Path) -> None:
+    state = draw_state() | {f"{Q0}.weight": torch.full((128, 128), torch.nan)}
+    folder = write_single(tmp_path, state, CONFIG | {"quantization_config": ONLINE})
+    with refuses_checkpoint(folder, CorruptCheckpointError, (Q0, "finite")):
+        attngeo.score(folder)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from support.runs import small_options, write_config, write_text
+from support.runs import CONFIG, small_options, write_config, write_text
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 import attngeo
@@ -413,6 +413,60 @@ def test_typos_are_reported_before_the_data_are_read(tmp_path: Path, monkeypatch
         write_config(tmp_path, **fields)
         with pytest.raises(UsageError, match=facts):
             run(options, tmp_path / "run")
+
+
+# What is wrong with a configuration → its fields, the objective, and facts of the one line that says what to do.
+ODD: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no vocabulary": ({"model_type": "llama", "vocab_size": None}, "clm", "'vocab_size'.*int.*correct"),
+    "heads that do not divide the width": ({"num_attention_heads": 5}, "mlm", r"32.*\(5\).*correct"),
+    "heads of LLaMA that do not divide the width": (
+        {"model_type": "llama", "num_attention_heads": 3}, "clm", r"config\.json.*32.*\(3\).*correct",
+    ),
+    "no heads": ({"model_type": "llama", "num_attention_heads": 0}, "clm", r"config\.json.*ZeroDivisionError.*correct"),
+    "no width": ({"model_type": "llama", "hidden_size": 0}, "clm", "ZeroDivisionError.*correct"),
+    "key heads that do not divide the heads": (
+        {"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 3}, "clm",
+        "llama.*correct the configuration",
+    ),
+    "heads that no pair fills": ({"model_type": "llama", "head_dim": 7}, "clm", "`head_dim`=7.*correct"),
+    "an activation that is unknown": ({"hidden_act": "bogus"}, "mlm", "KeyError.*'bogus'.*correct"),
+    "encoder and decoder": (
+        {"model_type": "encoder-decoder", "encoder": CONFIG, "decoder": CONFIG}, "clm", "its decoder",
+    ),
+    "an encoder-decoder by type": ({"model_type": "t5"}, "mlm", "'t5'.*such as bert"),
+    "images": ({"model_type": "vit"}, "clm", "'vit'.*task image"),
+    "images and text": ({"model_type": "llava"}, "clm", "'llava'.*text_config"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_configurations_are_refused_in_one_line_that_says_what_to_do(case: str, tmp_path: Path) -> None:
+    fields, objective, facts = ODD[case]
+    options = small_options(tmp_path, objective=objective)
+    write_config(tmp_path, **fields)
+    with pytest.raises(UsageError, match=facts) as caught:
+        run(options, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_that_is_a_list_is_refused(tmp_path: Path) -> None:
+    options = small_options(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"list.*object"):
+        run(options, tmp_path / "run")
+
+
+def test_token_ids_of_a_configuration_are_those_of_the_tokeniser(tmp_path: Path) -> None:
+    """Whatever it states: no id for padding, or one outside of the vocabulary."""
+    for stated in (None, 99_999):
+        folder = tmp_path / str(stated)
+        folder.mkdir()
+        options = small_options(folder, steps=1, log_every=1, save_every=1, warmup=0)
+        write_config(folder, pad_token_id=stated, embedding_size=16)
+        run(options, folder / "run")
+        model = AutoModelForMaskedLM.from_pretrained(folder / "run/model")
+        tokeniser = AutoTokenizer.from_pretrained(folder / "run/model")
+        assert model.config.pad_token_id == tokeniser.pad_token_id
 
 
 @pytest.mark.parametrize("prefix", ["", "_"])

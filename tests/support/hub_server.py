@@ -129,6 +129,8 @@ class Hub:
     asked: Counter[str] = field(default_factory=Counter)
     # The packings that requests accept.
     accepted: set[str | None] = field(default_factory=set)
+    # Repository → the name that it has now, and the status by which the Hub says so.
+    renamed: dict[str, tuple[str, int]] = field(default_factory=dict)
     # Repository → branch → its commit, beside main.
     branches: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -236,6 +238,9 @@ class HubHandler(Handler):
         self.hub.asked[address] += 1
         if address in self.hub.answers:
             return self.reply(200, *self.hub.answers[address])
+        for old, (name, status) in self.hub.renamed.items():
+            if f"/{old}/" in address:
+                return self.reply(status, {"Location": self.path.replace(old, name, 1)})
         return self.answer_for(address)
 
     def answer_for(self, address: str) -> None:

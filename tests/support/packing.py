@@ -305,29 +305,35 @@ def bitnet(kind: str) -> Packing:
     return Packing(pack, {"quantization_config": stated}, "bitnet")
 
 
-def hqq(bits: int, axis: int, *, size: int = 64, as_float: bool = False) -> Packing:
-    """HQQ with groups along an axis: zeros are no integers. as_float: words are stored as numbers of 16 bits."""
+def hqq(bits: float, axis: int, *, size: int = 64, as_float: bool = False) -> Packing:
+    """HQQ with groups along an axis: zeros are no integers. as_float: words are stored as numbers of 16 bits.
+
+    Numbers of 5 and 6 bits take the place of 8, and those of three values (1.58 bits) that of 2.
+    """
+    taken = {5: 8, 6: 8, 1.58: 2}.get(bits, int(bits))
     packing, in_word = {8: ("8bit_u8", 1), 4: ("4bit_u8", 2), 3: ("3bit_32", 10), 2: ("2bit_u8", 4), 1: ("1bit_u8", 8)}[
-        bits
+        taken
     ]
+    most = round(2**bits - 1)
 
     def pack(weight: Tensor) -> Stored:
         w = weight.double().numpy()
         reshaped = w.reshape(-1, size) if axis == 1 else w.reshape(size, -1)
         low, high = reshaped.min(axis, keepdims=True), reshaped.max(axis, keepdims=True)
-        scales = ((high - low) / (2**bits - 1)).astype(np.float16).astype(np.float64)
+        scales = ((high - low) / most).astype(np.float16).astype(np.float64)
         zeros = (-low / scales).astype(np.float16).astype(np.float64)
-        codes = np.clip(np.round(reshaped / scales + zeros), 0, 2**bits - 1).astype(int)
+        codes = np.clip(np.round(reshaped / scales + zeros), 0, most).astype(int)
         rows = math.ceil(len(codes) / in_word)
         words = np.zeros((rows, codes.shape[1]), np.int64)
         for row, numbers in enumerate(codes):
-            words[row % rows] += numbers << (bits * (in_word - 1 - row // rows))
+            words[row % rows] += numbers << (taken * (in_word - 1 - row // rows))
         stored = torch.from_numpy(words.astype(np.int32 if bits == 3 else np.uint8))
         if as_float:
             stored = stored.view(torch.float16)
         tensors = {
             ".W_q": stored, ".scale": torch.from_numpy(scales).half(), ".zero": torch.from_numpy(zeros).half(),
-            ".nbits": torch.tensor(bits, dtype=torch.int32), ".group_size": torch.tensor(size, dtype=torch.int32),
+            ".nbits": torch.tensor(bits, dtype=torch.int32 if isinstance(bits, int) else torch.float32),
+            ".group_size": torch.tensor(size, dtype=torch.int32),
             ".axis": torch.tensor(axis, dtype=torch.int32), ".shape": torch.tensor(weight.shape),
             ".packing": torch.tensor([*packing.encode()], dtype=torch.uint8),
             ".view_as_float": torch.tensor(int(as_float), dtype=torch.uint8),
@@ -339,7 +345,7 @@ def hqq(bits: int, axis: int, *, size: int = 64, as_float: bool = False) -> Pack
 
     weights = {"nbits": bits, "group_size": size, "axis": axis, "view_as_float": as_float}
     stated = {"quant_method": "hqq", "quant_config": {"weight_quant_params": weights}, "skip_modules": ["lm_head"]}
-    return Packing(pack, {"quantization_config": stated}, f"hqq-{bits}bit")
+    return Packing(pack, {"quantization_config": stated}, f"hqq-{taken}bit")
 
 
 def torchao(kind: str, size: int = 32) -> Packing:
@@ -463,6 +469,7 @@ PACKINGS = {
     "auto-round-awq": autoround(4, "auto_round:auto_awq"),
     "bitnet-divided": bitnet("bitlinear"), "bitnet-multiplied": bitnet("autobitlinear"),
     **{f"hqq-{bits}": hqq(bits, 1) for bits in (1, 2, 4, 8)}, "hqq-4-columns": hqq(4, 0),
+    "hqq-5": hqq(5, 1), "hqq-6-columns": hqq(6, 0), "hqq-three-values": hqq(1.58, 1),
     "hqq-3-padded": hqq(3, 1), "hqq-3-columns-padded": hqq(3, 0), "hqq-4-as-float": hqq(4, 1, as_float=True),
     "torchao-int4": torchao("int4"), "torchao-intx": torchao("intx"), "torchao-int8": torchao("int8"),
     "torchao-fp8": torchao("float8"), "torchao-fp8-tensor": torchao("float8-tensor"),

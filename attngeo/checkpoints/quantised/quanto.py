@@ -7,7 +7,7 @@ Source: https://github.com/huggingface/optimum-quanto/tree/main/optimum/quanto/t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from torch import Tensor
@@ -21,6 +21,15 @@ WEIGHTS: Mapping[str, tuple[str, ...]] = {
     "int8": ("I8",), "qint8": ("I8",), "float8": ("F8_E4M3",), "qfloat8": ("F8_E4M3",), "qfloat8_e4m3fn": ("F8_E4M3",),
     "qfloat8_e4m3fnuz": ("F8_E4M3FNUZ",), "qfloat8_e5m2": ("F8_E5M2",),
 }  # fmt: skip
+
+
+def recognise_method(names: Iterable[str]) -> str:
+    """The method of tensors by their names: "quanto", or "" if it is not recognised.
+
+    Folders that optimum-quanto has written state the method in no config.json, but in quanto_qmap.json.
+    """
+    codes = (*QuantoBytes.parts["codes"], *QuantoBits.parts["codes"])
+    return "quanto" if any(name.endswith(codes) for name in names) else ""
 
 
 class QuantoBytes(Packed):

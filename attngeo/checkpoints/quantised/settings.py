@@ -31,6 +31,8 @@ from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedM
 
 # A name of a module, or a part of one.
 LITERAL = re.compile(r"[\w.-]+", re.ASCII)
+# Where a pattern of transformers may end: at a point, or at the end.
+BOUNDARY = r"(?:(?<=\.)|(?=\.|$))"
 # The classes of modules that a target of compressed-tensors may name.
 LINEAR = ("Linear", "Module")
 # Mode of MLX → the inputs of a group and the bits, if an entry does not state them.
@@ -107,6 +109,29 @@ def is_listed(module: str, skipped: Any) -> bool:
         return False
     names = [name for name in skipped if isinstance(name, str) and LITERAL.fullmatch(name)]
     return any(module == name or module.startswith(f"{name}.") or module.endswith(name) for name in names)
+
+
+def is_skipped(module: str, skipped: Any) -> bool:
+    """Whether transformers leaves a module as it is: a pattern matches its beginning, up to a point, or is its end.
+
+    Raises UnsupportedModelError for what is no pattern.
+    """
+    if not isinstance(skipped, Sequence) or isinstance(skipped, str):
+        return False
+    for pattern in skipped:
+        if not isinstance(pattern, str):
+            continue
+        if module.endswith(pattern):
+            return True
+        try:
+            if matches_start(rf"(?:{pattern}){BOUNDARY}", module):
+                return True
+        except PatternError as error:
+            raise UnsupportedModelError(
+                f"the pattern {pattern!r:.60} of modules that are not quantised {error}; give the model without "
+                "quantisation"
+            ) from None
+    return False
 
 
 def _refuse_skipped(module: str, field: str) -> CorruptCheckpointError:

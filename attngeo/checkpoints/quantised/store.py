@@ -47,7 +47,7 @@ from attngeo.checkpoints.quantised.settings import (
     is_listed,
     resolve_settings,
 )
-from attngeo.checkpoints.quantised.ternary import Ternary
+from attngeo.checkpoints.quantised.ternary import RoundedTernary, Ternary
 from attngeo.checkpoints.store import FLOATS, OuterStore, TensorInfo, quantisation_settings, stated_quantisation
 from attngeo.errors import CheckpointError, CorruptCheckpointError, UnsupportedModelError, about
 
@@ -67,7 +67,7 @@ AUTO_ROUND = Quantisation(EVERY | SKIPPED | AUTOROUND, (AutoRoundWords, AutoRoun
 METHODS: Mapping[str, Quantisation] = {
     "auto-round": AUTO_ROUND,
     "awq": Quantisation(EVERY | SKIPPED | AWQ, (Awq,)),
-    "bitnet": Quantisation(EVERY | SKIPPED | BITNET, (Ternary,)),
+    "bitnet": Quantisation(EVERY | SKIPPED | BITNET, (Ternary, RoundedTernary)),
     "bitsandbytes": Quantisation(EVERY | BITSANDBYTES, (Blocks, Int8Rows)),
     "compressed-tensors": Quantisation(EVERY | COMPRESSED, (PackedFp4, CompressedIntegers, Scaled)),
     "fbgemm_fp8": Quantisation(EVERY | SKIPPED | FLOAT8, (Scaled,)),
@@ -117,7 +117,10 @@ class DecodingStore(OuterStore):
 
     @cached_property
     def _pieces(self) -> Mapping[str, dict[str, str]]:
-        """Weight → end of the name → the stored tensor, for each weight that may be packed."""
+        """Weight → end of the name → the stored tensor, for each weight that may be packed.
+
+        So, too, for a tensor of plain numbers that is stored under another name.
+        """
         code_ends = {WEIGHT, *(CODES if self.method in METHODS else UNKNOWN_CODES)}
         ends = set(code_ends)
         for form in self._forms:
@@ -125,6 +128,9 @@ class DecodingStore(OuterStore):
                 ends.update(names)
         by_weight: dict[str, dict[str, str]] = {}
         for stored in self._inner.names:
+            if stored.endswith(torchao.PLAIN):
+                by_weight.setdefault(stored.removesuffix(torchao.PLAIN), {})[WEIGHT] = stored
+                continue
             end = max((end for end in ends if stored.endswith(end)), key=len, default=None)
             if end is not None:
                 by_weight.setdefault(stored.removesuffix(end) + WEIGHT, {})[end] = stored

@@ -1,19 +1,27 @@
 """Weights of BitNet: -1, 0 and 1 in codes of 2 bits, packed along the outputs, and one scale for all.
 
+Or plain numbers, which the running layer rounds to three values.
+
 Source: https://github.com/huggingface/transformers/blob/main/src/transformers/integrations/bitnet.py: `BitLinear`
-divides its outputs by the scale, `AutoBitLinear` multiplies them.
+divides its outputs by the scale, `AutoBitLinear` multiplies them, and `WeightQuant` rounds.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from attngeo.checkpoints.quantised.scheme import FLOAT_SCALES, Packed, Stated, find_packed_rows, unpack_rows
+from attngeo.checkpoints.quantised.settings import is_skipped
 from attngeo.checkpoints.store import FLOATS, TensorInfo
 
+# The weight of a module in a numbered layer. Tables of embeddings and the head are outside of layers, and not rounded.
+IN_LAYER = re.compile(r"(?:.*\.)?\d+\..+\.weight")
+# The least mean magnitude by which weights are divided.
+LEAST_MEAN = 1e-5
 # Outputs in a byte.
 IN_BYTE = 4
 
@@ -77,3 +85,41 @@ class Ternary(Packed):
         if info.dtype == "U8":
             return super().count(info, settings)
         return info.nbytes // {"F64": 8, "F32": 4}.get(info.dtype, 2)
+
+
+class RoundedTernary(Packed):
+    """Plain numbers, which AutoBitLinear rounds in its mode `online` when it runs, by their mean magnitude."""
+
+    parts: ClassVar = {"codes": (".weight",)}
+    dtypes = FLOATS
+    numbers: ClassVar = {}
+
+    @classmethod
+    def suits(cls, settings: Mapping[str, Any], infos: Mapping[str, TensorInfo]) -> bool:
+        """Whether the running model rounds this weight."""
+        name = infos["codes"].name
+        module = name.removesuffix(".weight")
+        return (
+            settings.get("linear_class") == "autobitlinear"
+            and settings.get("quantization_mode") == "online"
+            and IN_LAYER.fullmatch(name) is not None
+            and len(infos["codes"].shape) == 2
+            and not is_skipped(module, settings.get("modules_to_not_convert"))
+        )
+
+    def _state(self) -> Stated:
+        return Stated(FLOATS)
+
+    def _measure(self) -> None:
+        self.shape = self.matrix("codes")
+        self.format = "bitnet"
+
+    def decode(self, tensors: Mapping[str, Tensor], rows: slice) -> Tensor:
+        """Rows of the weight; see `Packed`. All rows are needed for the mean."""
+        stored = tensors["codes"]
+        weight = stored.float()
+        if not bool(weight.isfinite().all()):
+            raise self.broken("a weight is no finite number")
+        scale = 1 / weight.abs().mean().clamp(min=LEAST_MEAN)
+        rounded = (weight[rows] * scale).round().clamp(-1, 1) / scale
+        return rounded.to(stored.dtype).float()

@@ -35,14 +35,17 @@ CONFIGS: Mapping[str, str | None] = {
     "IntxWeightOnlyConfig": "int8",
     "ModuleFqnToConfig": None,
 }
+# How torchao 0.14 names the parts of a weight, which has a colon before each, and later versions.
 PARTS: dict[str, tuple[str, ...]] = {
-    "codes": ("._weight_qdata",),
-    "scale": ("._weight_scale",),
-    "zeros": ("._weight_zero_point",),
-    "inputs": ("._weight_act_pre_scale",),
+    "codes": ("._weight_qdata", ".weight:qdata"),
+    "scale": ("._weight_scale", ".weight:scale"),
+    "zeros": ("._weight_zero_point", ".weight:zero_point"),
+    "inputs": ("._weight_act_pre_scale", ".weight:act_pre_scale"),
     "input_scale": ("._weight_act_quant_scale",),
     "input_zeros": ("._weight_act_quant_zero_point",),
 }
+# How torchao 0.14 ends the names of tensors of plain numbers.
+PLAIN = ":_data"
 
 
 def find_config(settings: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
@@ -178,7 +181,7 @@ class Others(Undecoded):
 
     parts: ClassVar = {
         **PARTS,
-        "scale_and_zero": ("._weight_scale_and_zero",),
+        "scale_and_zero": ("._weight_scale_and_zero", ".weight:scale_and_zero"),
         "per_tensor_scale": ("._weight_per_tensor_scale",),
     }
     optional = frozenset(parts) - {"codes"}
