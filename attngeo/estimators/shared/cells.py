@@ -25,7 +25,7 @@ def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: boo
 
     A text cell is the number or the boolean that pandas reads of it, if the text itself is unknown; the number of a
     cell is the text of it, if the number is unknown. So a column has the same codes, whatever kind its other cells
-    gave it.
+    gave it. An unknown fraction is the known one that it equals in single precision, if there is one such.
 
     Args:
         column: cells, [rows].
@@ -44,8 +44,11 @@ def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: boo
     codes = [code_of.get(cell, UNKNOWN) for cell in cells]
     unknown = [index for index, code in enumerate(codes) if code == UNKNOWN]
     texts = [index for index in unknown if isinstance(cells[index], str)]
+    numbers = {index: cells[index] for index in unknown if isinstance(cells[index], float | np.floating)}
     parsed = _parse([cells[index] for index in texts], are_codes=are_codes)
     for index, value in zip(texts, parsed, strict=True):
+        if isinstance(value, float):
+            numbers[index] = value
         code = code_of.get(value, UNKNOWN)
         if code == UNKNOWN:
             continue
@@ -54,8 +57,38 @@ def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: boo
     for index in unknown:
         if not isinstance(cells[index], str):
             codes[index] = code_of.get(_write(cells[index]), UNKNOWN)
+    rounded = [index for index in numbers if codes[index] == UNKNOWN]
+    nearest = _find_fractions([float(numbers[index]) for index in rounded], values)
+    for index, code in zip(rounded, nearest, strict=True):
+        codes[index] = code
     # A missing cell has the index -1.
     return np.array([*codes, UNKNOWN], dtype=np.int64)[indices]
+
+
+def _find_fractions(numbers: list[float], values: Sequence[Any]) -> list[int]:
+    """The code of the only known fraction from which single precision does not tell a number; UNKNOWN for none or two.
+
+    Whole numbers are exact in files, so that a known one is found only if it is equal.
+    """
+    codes = [code for code, value in enumerate(values) if isinstance(value, float) and not value.is_integer()]
+    if not codes or not numbers:
+        return [UNKNOWN] * len(numbers)
+    codes.sort(key=lambda code: values[code])
+    fractions = np.array([values[code] for code in codes])
+    with np.errstate(over="ignore", invalid="ignore"):
+        # No rounding to single precision is farther.
+        reach = np.spacing(np.abs(fractions).astype(np.float32)).astype(float) / 2
+    first_above = np.searchsorted(fractions, numbers, side="right")
+    found = np.full(len(numbers), UNKNOWN)
+    count = np.zeros(len(numbers), dtype=int)
+    # The nearest two on each side: if more than one is in reach, two of these are.
+    for place in (first_above - 2, first_above - 1, first_above, first_above + 1):
+        is_there = (place >= 0) & (place < len(fractions))
+        at = np.clip(place, 0, len(fractions) - 1)
+        is_near = is_there & (np.abs(fractions[at] - numbers) <= reach[at])
+        found[is_near] = np.array(codes)[at][is_near]
+        count += is_near
+    return [int(code) for code in np.where(count == 1, found, UNKNOWN)]
 
 
 def read_numbers(column: pd.Series[Any]) -> np.ndarray:

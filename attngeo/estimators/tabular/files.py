@@ -38,7 +38,7 @@ from attngeo.estimators.tabular.kinds import (
     set_kinds,
     split_dates,
 )
-from attngeo.estimators.tabular.measuring import SplitTable, fit_columns, fit_table
+from attngeo.estimators.tabular.measuring import SplitTable, fit_columns, fit_table, report_cells
 from attngeo.estimators.tabular.options import FitOptions, PredictOptions, RowsOptions
 from attngeo.estimators.tabular.views import tabulate_attention
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -68,8 +68,10 @@ def fit_own_table(
     return rows
 
 
-def predict_own_table(folder: str | Path, path: str, options: PredictOptions) -> pd.DataFrame:
-    """`predict_rows` of a saved model and a file.
+def predict_own_table(
+    folder: str | Path, path: str, options: PredictOptions, progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
+    """`predict_rows` of a saved model and a file. progress: gets notes of cells that are read otherwise than expected.
 
     Raises as `read_own_table` and `AttentionClassifier.load`, and TableError if a column is absent.
     """
@@ -83,6 +85,7 @@ def predict_own_table(folder: str | Path, path: str, options: PredictOptions) ->
         missing = list_sources(absent, model.dates)[0]
         expected = list_names(list_sources(names, model.dates))
         raise TableError(f"no column {missing!r:.60}; expected those of the training rows: {expected}", table=str(path))
+    report_cells(model, frame, path, progress)
     with naming({"": path}):
         predicted = predict_rows(model, frame[names])
     if options.attention_output is not None:
@@ -90,8 +93,10 @@ def predict_own_table(folder: str | Path, path: str, options: PredictOptions) ->
     return predicted
 
 
-def impute_own_table(folder: str | Path, path: str, options: RowsOptions) -> pd.DataFrame:
-    """`impute_rows` of a saved model and a file.
+def impute_own_table(
+    folder: str | Path, path: str, options: RowsOptions, progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
+    """`impute_rows` of a saved model and a file. progress: as of `predict_own_table`.
 
     Raises as they and their readers do, and TableError if the file has no column of the training rows.
     """
@@ -101,6 +106,7 @@ def impute_own_table(folder: str | Path, path: str, options: RowsOptions) -> pd.
     if not {*names, *model.dates} & set(frame.columns):
         expected = list_names(list_sources(names, model.dates))
         raise TableError(f"no column of the training rows, expected some of: {expected}", table=str(path))
+    report_cells(model, frame, path, progress)
     with naming({"": path}):
         return impute_rows(model, frame, read_written(path))
 

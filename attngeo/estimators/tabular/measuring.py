@@ -67,6 +67,8 @@ def fit_table(
     model = _prepare(AttentionClassifier, tables, options)
     for note in _describe_bins(model, tables.train_x):
         progress(Progress("note", note))
+    if options.test is not None:
+        report_cells(model, tables.test_x, options.test, progress)
     numbers = _number_classes(model.classes_, tables.train_y.dtype)
     has_label = tables.test_y.notna()
     test_x = tables.test_x[has_label]
@@ -114,6 +116,8 @@ def fit_columns(
     model = _prepare(AttentionImputer, tables, options)
     for note in _describe_bins(model, tables.train_x):
         progress(Progress("note", note))
+    if options.test is not None:
+        report_cells(model, tables.test_x, options.test, progress)
     unseen: Unseen = "mask" if options.test is None and options.unseen == "error" else options.unseen
     train_codes = model.coding_.encode(tables.train_x, None, "mask")
     with naming({"": options.test or "the test rows"}, tables.test_x.index):
@@ -167,6 +171,12 @@ def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions) -> Mode
     if options.save is not None:
         describe_columns(model.coding_)
     return model
+
+
+def report_cells(model: TableModel, rows: pd.DataFrame, path: str, progress: ProgressCallback) -> None:
+    """Note which cells of a file are read otherwise than those of the training rows. rows: with the model's columns."""
+    for note in model.coding_.describe_cells(rows):
+        progress(Progress("note", f"{path}: {note}"))
 
 
 def _describe_bins(model: TableModel, train: pd.DataFrame) -> list[str]:
