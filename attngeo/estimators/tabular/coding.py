@@ -19,7 +19,14 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, first_line
-from attngeo.estimators.shared.cells import UNKNOWN, find_values, read_numbers, show_value
+from attngeo.estimators.shared.cells import (
+    UNKNOWN,
+    find_values,
+    read_like_numbers,
+    read_numbers,
+    refuse_unread,
+    show_value,
+)
 from attngeo.estimators.shared.files import sort_values
 from attngeo.estimators.tabular.cell_layout import MISSING, UNSEEN
 from attngeo.estimators.tabular.options import Unseen
@@ -170,14 +177,17 @@ class ColumnCoding:
 
         Each cell is read by itself, as the training read its column. Any number has a bin. Of a value without a
         category, `unseen` makes UNSEEN ("category"; MISSING in a column of numbers), MISSING ("mask"), or a TableError
-        with its row and the advice.
+        with its row and the advice. Raises TableError, too, if fewer than nine tenths of the cells of a column of
+        numbers are numbers.
         """
         missing = column.isna().to_numpy()
         if self.edges is not None:
-            numbers = read_numbers(column)
+            numbers = read_like_numbers(column)
             is_number = np.isfinite(numbers)
             codes = np.where(is_number, np.searchsorted(self.edges, np.where(is_number, numbers, 0)), UNKNOWN)
-            expected = "a finite number as in training"
+            expected = f"a finite number as in training, such as {show_value(self.values[0])}"
+            if unseen != "error":
+                self._refuse_unread(column, numbers)
         else:
             try:
                 codes = find_values(column, self.values)
@@ -194,6 +204,11 @@ class ColumnCoding:
         has_category = unseen == "category" and self.edges is None
         codes = np.where(codes == UNKNOWN, UNSEEN if has_category else MISSING, codes)
         return np.where(missing, MISSING, codes)
+
+    def _refuse_unread(self, column: pd.Series[Any], numbers: np.ndarray) -> str:
+        """A note about the cells that are no numbers; "" for none. Raises TableError for more than a tenth of them."""
+        is_wrong = np.isnan(numbers) & column.notna().to_numpy()
+        return refuse_unread(column, is_wrong, "number", self.values[0])
 
     def count_uncertain(self, column: pd.Series[Any]) -> int:
         """The cells of a column of single precision whose bins it does not tell: it rounds them and an edge to one."""
@@ -320,12 +335,16 @@ class TableCoding:
         """The number of categories of each column."""
         return tuple(column.size for column in self.columns)
 
-    def describe_cells(self, frame: pd.DataFrame) -> Iterator[str]:
-        """Notes about the cells of rows that are read otherwise than in training."""
+    def describe_cells(self, frame: pd.DataFrame, unseen: Unseen) -> Iterator[str]:
+        """Notes about the cells of rows that are read otherwise than in training. Raises TableError as `encode`."""
         for coding in self.features:
             if coding.name not in frame:
                 continue
             column = frame[coding.name]
+            if coding.edges is not None and unseen != "error":
+                unread = coding._refuse_unread(column, read_like_numbers(column))
+                if unread:
+                    yield f"column {coding.name!r:.60}: {unread}"
             uncertain = coding.count_uncertain(column)
             if uncertain:
                 yield (

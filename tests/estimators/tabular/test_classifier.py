@@ -302,8 +302,8 @@ def test_edges_of_bins_are_in_the_middle_of_numbers() -> None:
 def test_seconds_that_single_precision_does_not_tell_apart_are_noted() -> None:
     seconds = pd.DataFrame({"at": 1.7e9 + np.arange(40.0), "near": np.arange(40.0)})
     coding = small().fit(seconds, [0, 1] * 20).coding_
-    assert [*coding.describe_cells(seconds)] == []
-    (note,) = coding.describe_cells(seconds.astype("float32"))
+    assert [*coding.describe_cells(seconds, "error")] == []
+    (note,) = coding.describe_cells(seconds.astype("float32"), "error")
     assert_states(note, "'at'", "40 of 40", "single precision")
 
 
