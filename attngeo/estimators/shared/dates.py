@@ -224,6 +224,32 @@ def to_zone(utc: pd.Series[Any], zone: str) -> pd.Series[Any]:
     return times
 
 
+def from_zone(wall: pd.Series[Any], zone: str) -> pd.Series[Any]:
+    """Times on the wall clock of a zone in UTC, datetime64[us].
+
+    Of a time that is there twice, when clocks are set back, it is the later one; one that is skipped when they are set
+    forward is the end of the gap.
+    """
+    inside = pd.Series(np.clip(wall.to_numpy(), FIRST, LAST), wall.index)
+    is_summer = np.zeros(len(inside), bool)
+    zoned = inside.dt.tz_localize(find_zone(zone), ambiguous=is_summer, nonexistent="shift_forward")
+    times: pd.Series[Any] = wall + (zoned.dt.tz_convert(UTC).dt.tz_localize(None) - inside)
+    return times
+
+
+def read_any_moments(column: pd.Series[Any]) -> Moments:
+    """The times of a column of dates, as `read_moments` of ISO dates; and of other forms of ISO, which are in UTC."""
+    values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
+    moments = read_moments(values, DAY_FORMATS[0])
+    is_unread = moments.wall.isna() & column.notna()
+    if not is_unread.any() or column.dtype.kind == "M":
+        return moments
+    others = pd.to_datetime(values[is_unread], errors="coerce", utc=True, format="ISO8601")
+    wall = moments.wall.copy()
+    wall[is_unread] = others.dt.tz_localize(None).astype("datetime64[us]")
+    return moments._replace(wall=wall)
+
+
 def name_zone(zone: dt.tzinfo | None) -> str:
     """The name of a zone, such as Europe/Berlin, UTC or +02:00."""
     name = getattr(zone, "key", None) or getattr(zone, "zone", None)
