@@ -74,11 +74,11 @@ def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: boo
 
 
 def _find_fractions(numbers: list[float], values: Sequence[Any]) -> list[int]:
-    """The code of the only known fraction from which single precision does not tell a number; UNKNOWN for none or two.
+    """The code of the only known float from which single precision does not tell a number; UNKNOWN for none or two.
 
-    Whole numbers are exact in files, so that a known one is found only if it is equal.
+    Two whole numbers are one only if they are equal, as files have them exactly.
     """
-    codes = [code for code, value in enumerate(values) if isinstance(value, float) and not value.is_integer()]
+    codes = [code for code, value in enumerate(values) if isinstance(value, float)]
     if not codes or not numbers:
         return [UNKNOWN] * len(numbers)
     codes.sort(key=lambda code: values[code])
@@ -94,6 +94,7 @@ def _find_fractions(numbers: list[float], values: Sequence[Any]) -> list[int]:
         is_there = (place >= 0) & (place < len(fractions))
         at = np.clip(place, 0, len(fractions) - 1)
         is_near = is_there & (np.abs(fractions[at] - numbers) <= reach[at])
+        is_near &= (np.floor(fractions[at]) != fractions[at]) | (np.floor(numbers) != numbers)
         found[is_near] = np.array(codes)[at][is_near]
         count += is_near
     return [int(code) for code in np.where(count == 1, found, UNKNOWN)]
