@@ -42,11 +42,13 @@ class DateColumn:
 
     written: the format of its cells; "" for a dtype of dates. zone: the zone of its times, such as Europe/Berlin, UTC
     or +02:00; "" if they have none; None if it is unknown, in models of older versions. example: one of its cells.
+    has_several_zones: whether its cells have; the zone is UTC then.
     """
 
     written: str
     zone: str | None = ""
     example: str = ""
+    has_several_zones: bool = False
 
     @property
     def has_times(self) -> bool:
@@ -102,7 +104,7 @@ def find_dates(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: boo
     moments = read_moments(values, written)
     refuse_mixed_zones(column, moments, "--column-type NAME:category keeps the texts")
     example = _write_cell(values.iloc[0]) if len(values) else ""
-    return DateColumn(written, moments.zone, example)
+    return DateColumn(written, moments.zone, example, len(moments.zones) > 1)
 
 
 def list_day_formats(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: bool = False) -> list[str]:
@@ -176,8 +178,9 @@ def read_wall_times(column: pd.Series[Any], training: DateColumn, moments: Momen
     count = int(moments.others.sum())
     if count:
         first = show_value(_show(column.iloc[int(moments.others.argmax())]))
-        form = f", as {show_value(training.example)}" if training.example else ""
-        notes.append(f"{count:,} cells such as {first} are dates that are written otherwise than in training{form}")
+        form = f" {show_value(training.example)}" if training.example else ""
+        present = int(moments.wall.notna().sum())
+        notes.append(f"{count:,} of {present:,} dates are written otherwise than in training{form}, such as {first}")
     if training.zone is None:
         if moments.zones:
             notes.append("zones are ignored, because the model is of an older version and knows none; fit it again")

@@ -170,7 +170,7 @@ def _arrange(
     for name, found in dates.items():
         how = f", written as {found.written}" if found.written else ""
         if found.zone:
-            how += f", as times of {found.zone}"
+            how += f", as times of {found.zone}{', as it has several zones' if found.has_several_zones else ''}"
         progress(Progress("note", f"{path}: column {name!r:.60} has dates{how}; {PARTS_NOTE}"))
     if options.columns is None:
         left_out = []

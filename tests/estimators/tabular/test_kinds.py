@@ -201,6 +201,7 @@ def test_the_zone_of_a_column_is_the_one_that_its_cells_have(cells: Any, zone: s
     found = find_dates(pd.Series(cells))
     assert found is not None
     assert found.zone == zone
+    assert found.has_several_zones == (len({str(pd.Timestamp(cell).tzinfo) for cell in cells}) > 1)
 
 
 def test_the_zone_of_dates_is_kept_in_a_saved_model(tmp_path: Path) -> None:
