@@ -305,7 +305,9 @@ def _is_of_dates(column: pd.Series[Any]) -> bool:
 
 
 def _unfold(column: pd.Series[Any]) -> pd.Series[Any]:
-    """A column of categories as one of their values."""
+    """A column of categories as one of their values, and one of Arrow's times as one of pandas' own."""
+    if isinstance(column.dtype, pd.ArrowDtype) and column.dtype.kind == "M":
+        return pd.Series(pd.DatetimeIndex(column.tolist()), column.index, name=column.name)
     return column.astype(column.cat.categories.dtype) if isinstance(column.dtype, pd.CategoricalDtype) else column
 
 

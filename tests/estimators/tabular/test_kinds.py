@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from support.messages import assert_states, refuses
 
@@ -145,6 +146,7 @@ def test_times_are_those_of_the_zone_of_the_training_column() -> None:
         instants,
         instants.tz_convert("Asia/Tokyo"),
         instants.tz_convert("Asia/Tokyo").strftime("%Y-%m-%dT%H:%M:%S%z"),
+        pd.Series(instants, dtype=pd.ArrowDtype(pa.timestamp("us", "Asia/Tokyo"))),
         ["2023-01-15T23:30Z", "2023-07-16 01:30:00+02"],
         [instants[0].tz_convert("America/New_York"), instants[1]],
     ]
