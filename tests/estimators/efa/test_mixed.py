@@ -29,6 +29,7 @@ from attngeo.errors import (
 from attngeo.estimators import ExponentialFamilyAttention
 from attngeo.estimators.efa.columns import TEST, TRAINING, rank_positions
 from attngeo.estimators.efa.covariates import Covariate, describe_times, learn_covariates, read_covariates
+from attngeo.estimators.efa.files import predict_file
 from attngeo.estimators.efa.vectors import rank_similar
 from attngeo.estimators.shared.paths import CONFIG
 from attngeo.progress import Progress
@@ -430,6 +431,24 @@ def test_times_of_any_zone_are_those_of_the_training_column(zone: str) -> None:
     (note,) = describe_times(naive, times, TRAINING)
     assert_states(note, "'when'", zone)
     assert [*describe_times(train, times, TRAINING)] == []
+
+
+def test_the_zone_of_times_is_kept_in_a_saved_model(tmp_path: Path) -> None:
+    rows = ROWS.assign(when=ROWS["when"].dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"))
+    fit(rows, value="rating:poisson", covariates="when:time").save(tmp_path / "m")
+    notes: list[Progress] = []
+    zoned, naive = str(tmp_path / "zoned.parquet"), str(tmp_path / "naive.parquet")
+    rows.to_parquet(zoned)
+    rows.assign(when=rows["when"].dt.tz_localize(None)).to_parquet(naive)
+    expected, predicted = (predict_file(tmp_path / "m", path, progress=notes.append) for path in (zoned, naive))
+    pd.testing.assert_frame_equal(predicted.drop(columns="when"), expected.drop(columns="when"))
+    assert len(notes) == 1
+    assert_states(notes[0].what, naive, "'when'", "Asia/Tokyo")
+    config = json.loads((tmp_path / "m" / CONFIG).read_text())
+    config["shape"]["covariates"][0]["zone"] = "Nowhere/None"
+    (tmp_path / "m" / CONFIG).write_text(json.dumps(config))
+    with refuses(CorruptCheckpointError, CONFIG, "'Nowhere/None'"):
+        predict_file(tmp_path / "m", zoned)
 
 
 def test_zones_that_contradict_one_another_are_refused() -> None:
