@@ -102,7 +102,7 @@ def find_dates(column: pd.Series[Any], days: Sequence[str] = (), *, is_date: boo
             return None
         written = found[0] + _find_time_format(values)
     moments = read_moments(values, written)
-    refuse_mixed_zones(column, moments, "--column-type NAME:category keeps the texts")
+    refuse_mixed_zones(column, moments, f"--column-type {column.name!s:.60}:category keeps the texts")
     example = _write_cell(values.iloc[0]) if len(values) else ""
     return DateColumn(written, moments.zone, example, len(moments.zones) > 1)
 
@@ -114,21 +114,23 @@ def list_day_formats(column: pd.Series[Any], days: Sequence[str] = (), *, is_dat
         return []
     formats = list(days) or [day for day in DAY_FORMATS if is_date or day not in WITHOUT_SEPARATOR]
     for cells in (values[:FIRST_CELLS], values):
+        if not formats:
+            break
         parts = _split_cells(pd.Series(cells.unique()))
-        formats = [day for day in formats if (_read_days(parts["day"], day) + _read_times(parts)).notna().all()]
+        times = _read_times(parts)
+        formats = [day for day in formats if (_read_days(parts["day"], day) + times).notna().all()]
     return formats
 
 
 def _find_time_format(values: pd.Series[Any]) -> str:
     """How the times of the day are written in cells that are dates, with all that any of them has."""
-    parts = _split_cells(values)
-    if parts["gap"].isna().all():
+    texts = values.map(_write_cell).astype("str")
+    if not texts.str.contains(":").any():
         return ""
-    gap = "T" if (parts["gap"] == "T").any() else " "
-    seconds = ":%S" if parts["second"].notna().any() else ""
-    fraction = ".%f" if parts["fraction"].notna().any() else ""
-    zone = "%z" if parts["zone"].notna().any() else ""
-    return f"{gap}%H:%M{seconds}{fraction}{zone}"
+    gap = "T" if texts.str.contains(r"\dT\d").any() else " "
+    parts = {"%S": r":\d{2}:\d{2}", "%f": r":\d{2}\.\d", "%z": r":.*[-+A-Za-z]"}
+    seconds, fraction, zone = (name if texts.str.contains(pattern).any() else "" for name, pattern in parts.items())
+    return f"{gap}%H:%M{seconds and ':'}{seconds}{fraction and '.'}{fraction}{zone}"
 
 
 def read_moments(column: pd.Series[Any], written: str) -> Moments:
