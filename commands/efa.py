@@ -153,8 +153,8 @@ def predict(
     """
     outputs.check(model, data)
     _require(model, data)
-    with Bar("predict", verbosity):
-        predicted = models.predict_file(model, data, options)
+    with Bar("predict", verbosity) as bar:
+        predicted = models.predict_file(model, data, options, bar)
     outputs.deliver(predicted, print_frame)
 
 
@@ -177,8 +177,8 @@ def sample(
     """
     outputs.check(model, options.data)
     _require(model, *([options.data] if options.data else []))
-    with Bar("sample", verbosity):
-        drawn = models.sample_file(model, options)
+    with Bar("sample", verbosity) as bar:
+        drawn = models.sample_file(model, options, bar)
     outputs.deliver(drawn, print_frame)
 
 
@@ -232,8 +232,8 @@ def compare(
     outputs.check(model, other, data)
     _require(model)
     _require(other, data)
-    with Bar("compare", verbosity):
-        relations = models.compare_files(model, other, data)
+    with Bar("compare", verbosity) as bar:
+        relations = models.compare_files(model, other, data, bar)
     outputs.deliver(relations, _print_relations)
 
 
@@ -293,9 +293,9 @@ def attention(
     outputs.check(model, basket, more=[places_output])
     _require(model, *([basket] if basket.lower().endswith(SUFFIXES) else []))
     weights: pd.DataFrame | None = None
-    with Bar("attention", verbosity):
+    with Bar("attention", verbosity) as bar:
         loaded = estimators.ExponentialFamilyAttention.load(model)
-        rows = models.read_basket(loaded, basket)
+        rows = models.read_basket(loaded, basket, bar)
         if places_output:
             write_table(models.tabulate_places(loaded, rows), places_output)
         if outputs.output or not places_output:

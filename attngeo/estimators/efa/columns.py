@@ -13,7 +13,8 @@ from attngeo.choices import advise, as_python
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.families import LARGEST
 from attngeo.estimators.shared.cells import UNKNOWN, find_values, parse_numbers, read_numbers, show_value
-from attngeo.estimators.shared.files import sort_values
+from attngeo.estimators.shared.dates import read_any_moments, refuse_mixed_zones
+from attngeo.estimators.shared.files import naming, sort_values
 from attngeo.estimators.shared.saving import PLAIN
 
 # The names in messages of the tables of a fit, and of one that a fitted model reads.
@@ -89,9 +90,11 @@ def rank_positions(column: pd.Series[Any], codes: np.ndarray, source: str, missi
     if not (pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "mM"):  # texts, or days of Parquet
         values = parse_numbers(column)
         if values.isna().any():
-            dates = pd.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
-            if dates.isna().sum() < values.isna().sum():
-                values = dates
+            moments = read_any_moments(column)
+            if moments.wall.isna().sum() < values.isna().sum():
+                with naming({"": source}):
+                    refuse_mixed_zones(column, moments, "write all of them alike")
+                values = moments.utc if moments.zones else moments.wall
     wrong = values.isna().to_numpy()
     if values.dtype.kind == "f":
         wrong = wrong | np.isinf(values.to_numpy(np.float64, na_value=np.nan))

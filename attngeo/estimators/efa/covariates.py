@@ -6,12 +6,12 @@ time is seven numbers: how late it is, and where it is in a day, a week and a ye
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from attngeo.errors import TableError
 from attngeo.estimators.efa.columns import (
@@ -28,6 +28,8 @@ from attngeo.estimators.efa.columns import (
 from attngeo.estimators.efa.families import LARGEST
 from attngeo.estimators.efa.options import Kind
 from attngeo.estimators.shared.cells import parse_numbers, show_value
+from attngeo.estimators.shared.dates import Moments, find_zone, from_zone, read_any_moments, refuse_mixed_zones
+from attngeo.estimators.shared.files import naming
 from attngeo.estimators.shared.saving import Plain
 from attngeo.schemas import Table
 
@@ -47,12 +49,20 @@ class Covariate(Table):
     """A column of covariates as a model knows it.
 
     categories: in the order of their numbers, if its kind is category or categories. scale: mean and deviation of its
-    numbers; of a time, of its days since 1970.
+    numbers; of a time, of its days since 1970. zone: of times, such as Europe/Berlin; "" if the training column has
+    none; None for seconds since 1970, and in a model of an older version.
     """
 
     kind: Kind
     categories: tuple[Plain, ...] = ()
     scale: MeanAndDeviation = (0.0, 1.0)
+    zone: str | None = None
+
+    @model_validator(mode="after")
+    def _check_zone(self) -> Covariate:
+        if self.zone:
+            find_zone(self.zone)
+        return self
 
     @property
     def numbers(self) -> int:
@@ -86,8 +96,9 @@ def learn_covariates(tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Kin
                 found.update(*_split_cells(table[name], source))
             covariates.append(Covariate(kind=kind, categories=tuple(sorted(found))))
         else:
-            mean, deviation = measure_scale(_read_column(train[name], kind, TRAINING))
-            covariates.append(Covariate(kind=kind, scale=(mean, deviation or 1.0)))
+            zone = _find_zone(train[name], TRAINING) if kind == "time" else None
+            mean, deviation = measure_scale(_read_column(train[name], kind, TRAINING, zone))
+            covariates.append(Covariate(kind=kind, scale=(mean, deviation or 1.0), zone=zone))
     return tuple(covariates)
 
 
@@ -111,7 +122,7 @@ def read_covariates(
         if covariate.kind == "categories":
             numbers.append(_mark_categories(frame[name], covariate.categories, source))
             continue
-        column = _read_column(frame[name], covariate.kind, source)
+        column = _read_column(frame[name], covariate.kind, source, covariate.zone)
         mean, deviation = covariate.scale
         numbers.append((column - mean) / deviation)
         if covariate.kind == "time":
@@ -159,20 +170,55 @@ def _guess_kind(column: pd.Series[Any]) -> Kind:
     return "number" if is_number else "category"
 
 
-def _read_column(column: pd.Series[Any], kind: Kind, source: str) -> np.ndarray:
-    """Numbers, or the days since 1970 of dates and of numbers, which are seconds then, [rows]. Raises TableError."""
+def _read_moments(column: pd.Series[Any], source: str) -> Moments | None:
+    """The times of a column; None for numbers. Raises TableError if some have a zone, and others none."""
+    is_number = pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.infer_dtype(column) == "integer"
+    if is_number or column.dtype.kind == "m":
+        return None
+    moments = read_any_moments(column)
+    # Numbers of a file are texts if there is a text among them.
+    if moments.wall.isna().any() and parse_numbers(column).notna().sum() > moments.wall.notna().sum():
+        return None
+    with naming({"": source}):
+        refuse_mixed_zones(column, moments, "write all of them alike")
+    return moments
+
+
+def _find_zone(column: pd.Series[Any], source: str) -> str | None:
+    """The zone of a column of times; "" without, None for numbers."""
+    moments = _read_moments(column, source)
+    return None if moments is None else moments.zone
+
+
+def describe_times(frame: pd.DataFrame, covariates: Mapping[str, Covariate], source: str) -> Iterator[str]:
+    """Notes of times whose zones are unlike those of the training columns. covariates: by column."""
+    for name, covariate in covariates.items():
+        if covariate.kind != "time" or covariate.zone == "" or name not in frame:
+            continue
+        moments = _read_moments(frame[name], source)
+        if moments is None:
+            continue
+        if covariate.zone and moments.is_naive().any():
+            yield f"column {name!r:.60}: times without a zone are read as those of {covariate.zone}"
+        if covariate.zone is None and moments.zones:
+            yield (
+                f"column {name!r:.60}: times are read in UTC, because the model knows no zone: it is of an older "
+                "version, or was fitted to seconds"
+            )
+
+
+def _read_column(column: pd.Series[Any], kind: Kind, source: str, zone: str | None = None) -> np.ndarray:
+    """Numbers, or the days since 1970 of dates and of numbers, which are seconds then, [rows]. Raises TableError.
+
+    zone: of the training column. Times without one are those of this zone, and otherwise of UTC.
+    """
     if kind == "number":
         return require_numbers(column, source)
     require_values(column, source)
     if column.dtype.kind == "m":
         raise refuse_kind(column.name, column.iloc[0], source)
-    is_number = pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.infer_dtype(column) == "integer"
-    if not is_number:
-        values = column.dt.start_time if isinstance(column.dtype, pd.PeriodDtype) else column
-        times = pd.to_datetime(values, errors="coerce", utc=True, format="ISO8601")
-        # Numbers of a file are texts if there is a text among them.
-        is_number = bool(times.isna().any()) and parse_numbers(column).notna().sum() > times.notna().sum()
-    if is_number:
+    moments = _read_moments(column, source)
+    if moments is None:
         seconds = require_numbers(column, source)
         problem = (
             ", expected seconds since 1970 of a time from 1677 to 2262; divide milliseconds by 1,000, or give dates "
@@ -181,6 +227,13 @@ def _read_column(column: pd.Series[Any], kind: Kind, source: str) -> np.ndarray:
         refuse_first(np.abs(seconds) > MOST_SECONDS, column, source, problem)
         return seconds / DAY
     problem = ", expected a date (2020-01-31) or seconds since 1970; leave the row out"
-    refuse_first(times.isna().to_numpy(), column, source, problem)
-    days: np.ndarray = ((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)
+    refuse_first(moments.wall.isna().to_numpy(), column, source, problem)
+    times = moments.wall
+    if moments.zones:
+        problem = " has a zone, but the training column has none; convert it to the times there, and leave out the zone"
+        refuse_first(np.full(len(column), zone == ""), column, source, problem)
+        times = moments.utc
+    elif zone:
+        times = from_zone(moments.wall, zone)
+    days: np.ndarray = times.to_numpy().astype("datetime64[us]").astype(np.int64) / (DAY * 10**6)
     return days

@@ -15,6 +15,7 @@ from attngeo.choices import advise
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING
 from attngeo.estimators.efa.comparison import compare_fits
+from attngeo.estimators.efa.covariates import describe_times
 from attngeo.estimators.efa.estimator import ExponentialFamilyAttention
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions, EfaOptions, EfaPredictOptions
 from attngeo.estimators.efa.sequences import POSITION
@@ -71,6 +72,8 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
             folder=options.resume,
             progress=progress,
         )
+        for source, frame in frames.items():
+            _report_times(model, frame, source, paths[source] or "", progress)
     if options.save is not None:
         model.save(options.save)
         note = f"{options.save}: saved; attngeo efa predict {options.save} DATA uses it"
@@ -119,12 +122,26 @@ def _list_codes(options: EfaOptions) -> list[str]:
     return [options.sequence, *(name for name, kind in options.kinds.items() if kind in (None, "category"))]
 
 
-def predict_file(folder: str | Path, path: str, options: EfaPredictOptions = AS_FITTED) -> pd.DataFrame:
+def _report_times(
+    model: ExponentialFamilyAttention, frame: pd.DataFrame, source: str, path: str, progress: ProgressCallback
+) -> None:
+    """Note which times of a file have zones unlike those of the training rows. source: what messages call the table."""
+    covariates = dict(zip(model.options_.kinds, model.model_.parts[0].shape.covariates, strict=True))
+    for note in describe_times(frame, covariates, source):
+        progress(Progress("note", f"{path}: {note}"))
+
+
+def predict_file(
+    folder: str | Path,
+    path: str,
+    options: EfaPredictOptions = AS_FITTED,
+    progress: ProgressCallback = ignore_progress,
+) -> pd.DataFrame:
     """`predict_own_rows` of a saved model and a file. Raises as they and their readers do."""
     model = ExponentialFamilyAttention.load(folder)
     model.options_ = model.options_.replace(device=options.device, short=options.short or model.options_.short)
     with naming({TABLE: path}):
-        frame = read_like(model, path, options.missing)
+        frame = read_like(model, path, options.missing, progress)
         return predict_own_rows(model, frame, read_written(path))
 
 
@@ -152,7 +169,9 @@ def predict_own_rows(
     return rows.set_axis(frame.index)
 
 
-def sample_file(folder: str | Path, options: EfaDrawOptions) -> pd.DataFrame:
+def sample_file(
+    folder: str | Path, options: EfaDrawOptions, progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
     """The items and values that a saved model draws, for the rows of a file if the options name one.
 
     Columns that are not drawn stay as they are written. Raises as `ExponentialFamilyAttention.load`, `sample` and their
@@ -162,7 +181,7 @@ def sample_file(folder: str | Path, options: EfaDrawOptions) -> pd.DataFrame:
     if options.data is None:
         return model.sample(options=options)
     with naming({TABLE: options.data}):
-        drawn = model.sample(options=options, data=read_like(model, options.data))
+        drawn = model.sample(options=options, data=read_like(model, options.data, progress=progress))
     written = read_written(options.data)
     if written is None:
         return drawn
@@ -176,12 +195,14 @@ def sample_file(folder: str | Path, options: EfaDrawOptions) -> pd.DataFrame:
     return rows
 
 
-def compare_files(first: str | Path, second: str | Path, path: str) -> pd.DataFrame:
+def compare_files(
+    first: str | Path, second: str | Path, path: str, progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
     """`compare_fits` of two saved models and the rows of a file. Raises as they and their readers do."""
     model = ExponentialFamilyAttention.load(first)
     other = ExponentialFamilyAttention.load(second)
     with naming({TABLE: path}):
-        return compare_fits(model, other, read_like(model, path))
+        return compare_fits(model, other, read_like(model, path, progress=progress))
 
 
 def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
@@ -195,7 +216,9 @@ def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
     return items[text]
 
 
-def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
+def read_basket(
+    model: ExponentialFamilyAttention, text: str, progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
     """The rows of a file; or items with commas between them, as one sequence. Raises UsageError, TableError.
 
     An item that has a comma is in quotation marks.
@@ -204,7 +227,7 @@ def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
     with suppress(OSError, RuntimeError, ValueError):  # too long for a name, or it begins with ~ of nobody
         is_file = is_file or Path(text).expanduser().is_file()
     if is_file:
-        return read_like(model, text)
+        return read_like(model, text, progress=progress)
     if model.part_ != "items" or model.options_.covariates:
         lacks = "covariates" if model.part_ == "items" else "values"
         problem = f"{text!r:.60} has no {lacks}, expected a file ({' '.join(SUFFIXES)}) for a model of {lacks}"
@@ -220,11 +243,16 @@ def read_basket(model: ExponentialFamilyAttention, text: str) -> pd.DataFrame:
     return pd.DataFrame({options.sequence: "basket", position: range(len(items)), options.item: items})
 
 
-def read_like(model: ExponentialFamilyAttention, path: str, missing: Sequence[str] | None = None) -> pd.DataFrame:
+def read_like(
+    model: ExponentialFamilyAttention,
+    path: str,
+    missing: Sequence[str] | None = None,
+    progress: ProgressCallback = ignore_progress,
+) -> pd.DataFrame:
     """The rows of a file for a fitted model, whose items tell whether those of the file are texts.
 
-    missing, and what it raises: as `read_own_table`. Without it, a text such as NA that the model knows as an item or a
-    category is no missing cell.
+    progress: gets notes of what is read otherwise than in training. missing, and what it raises: as `read_own_table`.
+    Without it, a text such as NA that the model knows as an item or a category is no missing cell.
     """
     options = model.options_
     items = [options.item] if all(isinstance(item, str) for item in model.items_) else []
@@ -233,4 +261,7 @@ def read_like(model: ExponentialFamilyAttention, path: str, missing: Sequence[st
         for covariate in model.model_.parts[0].shape.covariates:
             values.update(covariate.categories)
         missing = [text for text in MISSING_TEXTS if text not in values]
-    return read_own_table(path, missing, texts=items, codes=_list_codes(options))
+    frame = read_own_table(path, missing, texts=items, codes=_list_codes(options))
+    with naming({TABLE: path}):
+        _report_times(model, frame, TABLE, path, progress)
+    return frame

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from attngeo.choices import as_python
+from attngeo.errors import TableError
 
 # The code of a cell that is missing, or that no known value equals.
 UNKNOWN = -1
@@ -18,6 +19,13 @@ WHOLE = re.compile(r"[-+]?\d+")
 CODE = re.compile(r"[-+]?0\d+")
 # Texts that pandas reads as booleans, in lower case.
 BOOLEANS = {"true": True, "false": False}
+# A number with a decimal comma, and perhaps points between thousands; and one whose comma may be between thousands.
+COMMA = re.compile(r"\s*[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+)?,\d+(?:[eE][-+]?\d+)?\s*")
+THOUSANDS = re.compile(r"\s*[-+]?[1-9]\d{0,2},\d{3}\s*")
+# A number with points between thousands, where commas are decimal marks.
+POINTS = re.compile(r"\s*[-+]?[1-9]\d{0,2}(?:\.\d{3})+\s*")
+# The largest share of the cells of a column that cannot be read as in training without an error.
+MOST_UNREAD = 0.1
 
 
 def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: bool = False) -> np.ndarray:
@@ -25,7 +33,7 @@ def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: boo
 
     A text cell is the number or the boolean that pandas reads of it, if the text itself is unknown; the number of a
     cell is the text of it, if the number is unknown. So a column has the same codes, whatever kind its other cells
-    gave it.
+    gave it. An unknown fraction is the known one that it equals in single precision, if there is one such.
 
     Args:
         column: cells, [rows].
@@ -44,8 +52,11 @@ def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: boo
     codes = [code_of.get(cell, UNKNOWN) for cell in cells]
     unknown = [index for index, code in enumerate(codes) if code == UNKNOWN]
     texts = [index for index in unknown if isinstance(cells[index], str)]
+    numbers = {index: cells[index] for index in unknown if isinstance(cells[index], float | np.floating)}
     parsed = _parse([cells[index] for index in texts], are_codes=are_codes)
     for index, value in zip(texts, parsed, strict=True):
+        if isinstance(value, float):
+            numbers[index] = value
         code = code_of.get(value, UNKNOWN)
         if code == UNKNOWN:
             continue
@@ -54,8 +65,39 @@ def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: boo
     for index in unknown:
         if not isinstance(cells[index], str):
             codes[index] = code_of.get(_write(cells[index]), UNKNOWN)
+    rounded = [index for index in numbers if codes[index] == UNKNOWN]
+    nearest = _find_fractions([float(numbers[index]) for index in rounded], values)
+    for index, code in zip(rounded, nearest, strict=True):
+        codes[index] = code
     # A missing cell has the index -1.
     return np.array([*codes, UNKNOWN], dtype=np.int64)[indices]
+
+
+def _find_fractions(numbers: list[float], values: Sequence[Any]) -> list[int]:
+    """The code of the only known float from which single precision does not tell a number; UNKNOWN for none or two.
+
+    Two whole numbers are one only if they are equal, as files have them exactly.
+    """
+    codes = [code for code, value in enumerate(values) if isinstance(value, float)]
+    if not codes or not numbers:
+        return [UNKNOWN] * len(numbers)
+    codes.sort(key=lambda code: values[code])
+    fractions = np.array([values[code] for code in codes])
+    with np.errstate(over="ignore", invalid="ignore"):
+        # No rounding to single precision is farther.
+        reach = np.spacing(np.abs(fractions).astype(np.float32)).astype(float) / 2
+    first_above = np.searchsorted(fractions, numbers, side="right")
+    found = np.full(len(numbers), UNKNOWN)
+    count = np.zeros(len(numbers), dtype=int)
+    # The nearest two on each side: if more than one is in reach, two of these are.
+    for place in (first_above - 2, first_above - 1, first_above, first_above + 1):
+        is_there = (place >= 0) & (place < len(fractions))
+        at = np.clip(place, 0, len(fractions) - 1)
+        is_near = is_there & (np.abs(fractions[at] - numbers) <= reach[at])
+        is_near &= (np.floor(fractions[at]) != fractions[at]) | (np.floor(numbers) != numbers)
+        found[is_near] = np.array(codes)[at][is_near]
+        count += is_near
+    return [int(code) for code in np.where(count == 1, found, UNKNOWN)]
 
 
 def read_numbers(column: pd.Series[Any]) -> np.ndarray:
@@ -68,6 +110,24 @@ def read_numbers(column: pd.Series[Any]) -> np.ndarray:
     return np.asarray(parse_numbers(column).to_numpy(np.float64, na_value=np.nan))
 
 
+def read_like_numbers(column: pd.Series[Any]) -> np.ndarray:
+    """The cells of a column as those of a column of numbers: as `read_numbers`, and 7,5 if a comma is a decimal mark.
+
+    It is one in a cell where it cannot be between thousands, and then in all cells: points are between thousands.
+    """
+    numbers = read_numbers(column)
+    if column.dtype.kind in "mMc" or not (np.isnan(numbers) & column.notna().to_numpy()).any():
+        return numbers
+    texts = column.where(column.map(lambda value: isinstance(value, str))).astype("str").fillna("")
+    has_comma = texts.str.fullmatch(COMMA)
+    if (has_comma & ~texts.str.fullmatch(THOUSANDS)).any():
+        is_other = (has_comma | texts.str.fullmatch(POINTS)).to_numpy(bool)
+        points = texts[is_other].str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+        numbers = numbers.copy()
+        numbers[is_other] = points.str.strip().astype(float)
+    return numbers
+
+
 def parse_numbers(column: pd.Series[Any]) -> pd.Series[Any]:
     """The cells of a column as numbers of one kind, with all digits if int64 has them; missing if they are none."""
     try:
@@ -77,6 +137,37 @@ def parse_numbers(column: pd.Series[Any]) -> pd.Series[Any]:
     if numbers.dtype != object:
         return numbers
     return pd.to_numeric(column.astype(str), errors="coerce")  # the text of a number that is too large is infinite
+
+
+def refuse_unread(
+    column: pd.Series[Any], is_wrong: np.ndarray, noun: str, example: Any, *, is_strict: bool = False
+) -> str:
+    """A note about the cells of a column that cannot be read as those of the training column; "" for none.
+
+    Args:
+        column: cells.
+        is_wrong: whether each is there and cannot be read, [rows].
+        noun: what the training column has, such as "number".
+        example: a training value.
+        is_strict: whether one is an error.
+
+    Raises:
+        TableError: fewer than nine tenths of the cells that are there can be read.
+    """
+    count = int(is_wrong.sum())
+    if not count:
+        return ""
+    present = int(column.notna().sum())
+    row = int(is_wrong.argmax())
+    shown = show_value(column.iloc[row])
+    expected = (
+        f"no {noun} as in training" if example in (None, "") else f"no {noun} as {show_value(example)} in training"
+    )
+    if is_strict or count > MOST_UNREAD * present:
+        more = f" (nor are {count - 1:,} further of {present:,} cells)" if count > 1 else ""
+        advice = "write the column as in training, or leave the row out"
+        raise TableError(f"{shown} is {expected}{more}; {advice}", row=row + 1, column=column.name)
+    return f"{count:,} of {present:,} cells are {expected}, and are missing, such as {shown} in row {row + 1}"
 
 
 def _parse(texts: list[str], *, are_codes: bool) -> list[Any]:

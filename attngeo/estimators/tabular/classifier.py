@@ -27,6 +27,7 @@ from attngeo.bounds.names import list_names
 from attngeo.devices import pick_device, usable_device
 from attngeo.errors import UnsupportedModelError, UsageError
 from attngeo.estimators.shared import takes_keywords
+from attngeo.estimators.shared.dates import DateColumn
 from attngeo.estimators.tabular.cell_layout import MISSING, CellLayout
 from attngeo.estimators.tabular.coding import (
     TableCoding,
@@ -41,7 +42,7 @@ from attngeo.estimators.tabular.fitting import FittedTable, FittingPlan, fit_pla
 from attngeo.estimators.tabular.network import TableAttention
 from attngeo.estimators.tabular.options import ClassifierOptions, Unseen
 from attngeo.estimators.tabular.reading import read_attention, read_cells
-from attngeo.estimators.tabular.saving import read_classifier, write_classifier
+from attngeo.estimators.tabular.saving import describe_dates, read_classifier, write_classifier
 from attngeo.progress import ProgressCallback, ignore_progress
 from attngeo.training import TrainingOptions
 
@@ -62,8 +63,8 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
     _has_response = True
     # Texts that are missing cells in the file that it was fitted to; None for those of `read_own_table`.
     missing_texts: tuple[str, ...] | None = None
-    # The columns of dates in that file, and how each is written; the model has their parts.
-    dates: Mapping[str, str] = MappingProxyType({})
+    # The columns of dates in that file; the model has their parts.
+    dates: Mapping[str, DateColumn] = MappingProxyType({})
     random_state: int | np.random.RandomState | None
     device: str
     coding_: TableCoding
@@ -351,7 +352,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
             data_sets=self._data_sets,
             epochs=self.n_iter_,
             missing=self.missing_texts,
-            dates=dict(self.dates),
+            **describe_dates(self.dates),
         )
 
     @classmethod
@@ -381,7 +382,7 @@ class TableModel(BaseEstimator):  # type: ignore[misc]
         model.network_ = network
         model.n_iter_ = saved.epochs
         model.missing_texts = saved.missing
-        model.dates = saved.dates
+        model.dates = saved.list_dates()
         model._seed = saved.seed
         model._data_sets = saved.data_sets
         model.train_loss_ = np.empty(0)

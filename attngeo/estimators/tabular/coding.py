@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median_low
@@ -19,7 +19,14 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, first_line
-from attngeo.estimators.shared.cells import UNKNOWN, find_values, read_numbers, show_value
+from attngeo.estimators.shared.cells import (
+    UNKNOWN,
+    find_values,
+    read_like_numbers,
+    read_numbers,
+    refuse_unread,
+    show_value,
+)
 from attngeo.estimators.shared.files import sort_values
 from attngeo.estimators.tabular.cell_layout import MISSING, UNSEEN
 from attngeo.estimators.tabular.options import Unseen
@@ -147,7 +154,8 @@ class ColumnCoding:
 
     name: of the column. values: its categories, in order; of a column of numbers, the median of the training values in
     each bin, of whole numbers the lower one of two. edges: the upper ends of all bins but the last one, which are
-    inclusive; None for a column that is not of numbers.
+    inclusive; None for a column that is not of numbers. They are between training values, so that rounding leaves a
+    number in its bin; models of older versions have training values as edges.
     """
 
     name: Hashable
@@ -169,14 +177,17 @@ class ColumnCoding:
 
         Each cell is read by itself, as the training read its column. Any number has a bin. Of a value without a
         category, `unseen` makes UNSEEN ("category"; MISSING in a column of numbers), MISSING ("mask"), or a TableError
-        with its row and the advice.
+        with its row and the advice. Raises TableError, too, if fewer than nine tenths of the cells of a column of
+        numbers are numbers.
         """
         missing = column.isna().to_numpy()
         if self.edges is not None:
-            numbers = read_numbers(column)
+            numbers = read_like_numbers(column)
             is_number = np.isfinite(numbers)
             codes = np.where(is_number, np.searchsorted(self.edges, np.where(is_number, numbers, 0)), UNKNOWN)
-            expected = "a finite number as in training"
+            expected = f"a finite number as in training, such as {show_value(self.values[0])}"
+            if unseen != "error":
+                self._refuse_unread(column, numbers)
         else:
             try:
                 codes = find_values(column, self.values)
@@ -193,6 +204,20 @@ class ColumnCoding:
         has_category = unseen == "category" and self.edges is None
         codes = np.where(codes == UNKNOWN, UNSEEN if has_category else MISSING, codes)
         return np.where(missing, MISSING, codes)
+
+    def _refuse_unread(self, column: pd.Series[Any], numbers: np.ndarray) -> str:
+        """A note about the cells that are no numbers; "" for none. Raises TableError for more than a tenth of them."""
+        is_wrong = np.isnan(numbers) & column.notna().to_numpy()
+        return refuse_unread(column, is_wrong, "number", self.values[0])
+
+    def count_uncertain(self, column: pd.Series[Any]) -> int:
+        """The cells of a column of single precision whose bins it does not tell: it rounds them and an edge to one."""
+        kind = column.dtype
+        if self.edges is None or not isinstance(kind, np.dtype) or kind.kind != "f" or kind.itemsize >= 8:
+            return 0
+        with np.errstate(over="ignore"):
+            edges = np.array(self.edges).astype(kind)
+        return int(column.isin(edges[np.isfinite(edges)]).sum())
 
     def decode_all(self) -> list[Any]:
         """The values of all categories."""
@@ -249,20 +274,38 @@ def _learn_numbers(name: Hashable, column: pd.Series[Any], weights: np.ndarray, 
     is_whole = bool((distinct == np.floor(distinct)).all())
     if is_whole and len(distinct) <= bins:
         whole = tuple(int(value) for value in distinct)
-        middles = tuple((low + high) / 2 for low, high in pairwise(whole))
-        are_apart = all(
-            middle < float(high) for middle, high in zip(middles, whole[1:], strict=True)
-        )  # not above 2**53
+        as_floats = [float(value) for value in whole]
+        are_apart = all(low < high for low, high in pairwise(as_floats))  # not above 2**53
+        middles = tuple(part_numbers(low, high) for low, high in pairwise(as_floats))
         return ColumnCoding(name, whole, middles if whole and are_apart else None)
     shares = np.arange(1, bins) / bins
-    edges = np.unique(np.quantile(numbers, shares, weights=weights[is_known], method="inverted_cdf"))
-    edges = edges[edges < numbers.max()]  # the last bin has values; equal ones are in one bin, so there may be fewer
+    ends = np.unique(np.quantile(numbers, shares, weights=weights[is_known], method="inverted_cdf"))
+    ends = ends[ends < numbers.max()]  # the last bin has values; equal ones are in one bin, so there may be fewer
+    in_order = np.unique(numbers)
+    following = in_order[np.searchsorted(in_order, ends, side="right")]
+    edges = [part_numbers(low, high) for low, high in zip(ends.tolist(), following.tolist(), strict=True)]
     codes = np.searchsorted(edges, numbers, side="left")
     in_bins = [values[codes == code] for code in range(len(edges) + 1)]
     medians: list[float] = [float(np.median(some)) for some in in_bins]
     if is_whole:
         medians = [int(median_low(some.astype(object))) for some in in_bins]  # with all digits
-    return ColumnCoding(name, tuple(medians), tuple(edges.tolist()))
+    return ColumnCoding(name, tuple(medians), tuple(edges))
+
+
+def part_numbers(low: float, high: float) -> float:
+    """An edge in the middle of two numbers, low < high: low ≤ edge < high.
+
+    If single precision keeps both apart, it is on the right side of their roundings, too: rounding keeps their order,
+    so that low and its rounding are both less than high and its rounding. The middle of the numbers themselves may not
+    be: near a power of two, the roundings of smaller numbers are nearer to one another than those of larger ones.
+    """
+    with np.errstate(over="ignore"):
+        rounded_low, rounded_high = np.array([low, high]).astype(np.float32).tolist()
+    if rounded_low < rounded_high:
+        low = max(low, rounded_low)
+        high = min(high, rounded_high)
+    middle = low / 2 + high / 2
+    return middle if low <= middle < high else low
 
 
 @dataclass(frozen=True)
@@ -291,6 +334,24 @@ class TableCoding:
     def sizes(self) -> tuple[int, ...]:
         """The number of categories of each column."""
         return tuple(column.size for column in self.columns)
+
+    def describe_cells(self, frame: pd.DataFrame, unseen: Unseen) -> Iterator[str]:
+        """Notes about the cells of rows that are read otherwise than in training. Raises TableError as `encode`."""
+        for coding in self.features:
+            if coding.name not in frame:
+                continue
+            column = frame[coding.name]
+            if coding.edges is not None and unseen != "error":
+                unread = coding._refuse_unread(column, read_like_numbers(column))
+                if unread:
+                    yield f"column {coding.name!r:.60}: {unread}"
+            uncertain = coding.count_uncertain(column)
+            if uncertain:
+                yield (
+                    f"column {coding.name!r:.60}: {uncertain:,} of {len(column):,} cells are in single precision and "
+                    "too near to the edge of a bin to be told from its other side; they are used as they are; write "
+                    "the column in double precision"
+                )
 
     def encode(self, frame: pd.DataFrame, labels: pd.Series[Any] | None, unseen: Unseen) -> np.ndarray:
         """Categories of cells and labels, [rows, K], of a table with these columns. Raises TableError."""

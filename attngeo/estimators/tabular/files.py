@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pandas as pd
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, UsageError
+from attngeo.estimators.shared.dates import DateColumn
 from attngeo.estimators.shared.files import (
     TAKEN,
     find_few_texts,
@@ -32,13 +34,14 @@ from attngeo.estimators.tabular.kinds import (
     as_numbers,
     find_free_texts,
     find_row_names,
+    ignore_note,
     list_parts,
     list_sources,
     select_columns,
     set_kinds,
     split_dates,
 )
-from attngeo.estimators.tabular.measuring import SplitTable, fit_columns, fit_table
+from attngeo.estimators.tabular.measuring import SplitTable, fit_columns, fit_table, report_cells
 from attngeo.estimators.tabular.options import FitOptions, PredictOptions, RowsOptions
 from attngeo.estimators.tabular.views import tabulate_attention
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -68,21 +71,24 @@ def fit_own_table(
     return rows
 
 
-def predict_own_table(folder: str | Path, path: str, options: PredictOptions) -> pd.DataFrame:
-    """`predict_rows` of a saved model and a file.
+def predict_own_table(
+    folder: str | Path, path: str, options: PredictOptions, progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
+    """`predict_rows` of a saved model and a file. progress: gets notes of cells that are read otherwise than expected.
 
     Raises as `read_own_table` and `AttentionClassifier.load`, and TableError if a column is absent.
     """
     model = AttentionClassifier.load(folder)
     frame = _read_like(model, path, options)
     with naming({"": path}):
-        frame = split_dates(frame, model.dates, model.unseen)
+        frame = split_dates(frame, model.dates, model.unseen, partial(_report, path, progress))
     names = [str(name) for name in model.coding_.names]
     absent = [name for name in names if name not in frame.columns]
     if absent:
         missing = list_sources(absent, model.dates)[0]
         expected = list_names(list_sources(names, model.dates))
         raise TableError(f"no column {missing!r:.60}; expected those of the training rows: {expected}", table=str(path))
+    report_cells(model, frame, path, progress)
     with naming({"": path}):
         predicted = predict_rows(model, frame[names])
     if options.attention_output is not None:
@@ -90,8 +96,10 @@ def predict_own_table(folder: str | Path, path: str, options: PredictOptions) ->
     return predicted
 
 
-def impute_own_table(folder: str | Path, path: str, options: RowsOptions) -> pd.DataFrame:
-    """`impute_rows` of a saved model and a file.
+def impute_own_table(
+    folder: str | Path, path: str, options: RowsOptions, progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
+    """`impute_rows` of a saved model and a file. progress: as of `predict_own_table`.
 
     Raises as they and their readers do, and TableError if the file has no column of the training rows.
     """
@@ -101,8 +109,9 @@ def impute_own_table(folder: str | Path, path: str, options: RowsOptions) -> pd.
     if not {*names, *model.dates} & set(frame.columns):
         expected = list_names(list_sources(names, model.dates))
         raise TableError(f"no column of the training rows, expected some of: {expected}", table=str(path))
+    report_cells(model, frame, path, progress)
     with naming({"": path}):
-        return impute_rows(model, frame, read_written(path))
+        return impute_rows(model, frame, read_written(path), partial(_report, path, progress))
 
 
 def read_tables(
@@ -128,7 +137,7 @@ def read_tables(
             raise TableError(problem, table=options.test)
         test_x, test_y = take_target(test_x, options.target, options.test)
     with naming({"": options.test}):
-        test_x = split_dates(test_x, dates, options.unseen)
+        test_x = split_dates(test_x, dates, options.unseen, partial(_report, options.test, progress))
     absent = [name for name in x.columns if name not in test_x.columns]
     if absent and len(paths) == 1:
         missing = list_sources(absent, dates)[0]
@@ -136,9 +145,14 @@ def read_tables(
     return SplitTable(x, y, test_x.reindex(columns=list(x.columns)), test_y, dates)
 
 
+def _report(path: str, progress: ProgressCallback, note: str) -> None:
+    """Note something about a file."""
+    progress(Progress("note", f"{path}: {note}"))
+
+
 def _arrange(
     frame: pd.DataFrame, options: FitOptions, path: str, progress: ProgressCallback
-) -> tuple[pd.DataFrame, dict[str, str]]:
+) -> tuple[pd.DataFrame, dict[str, DateColumn]]:
     """The features that are used, in their kinds, with the parts of dates; and the columns of dates. Raises TableError.
 
     A column that names rows is left out, unless the user chose it or its kind.
@@ -152,9 +166,11 @@ def _arrange(
             frame = frame.assign(**{name: as_numbers(frame[name])})
             what = f"cells of column {name!r:.60} that are no numbers are missing: {texts}"
             progress(Progress("note", f"{path}: {what}; --column-type {name}:category makes categories of all"))
-    frame, dates = set_kinds(frame, options.column_types, path)
-    for name, written in dates.items():
-        how = f", written as {written}" if written else ""
+    frame, dates = set_kinds(frame, options.column_types, path, partial(_report, path, progress))
+    for name, found in dates.items():
+        how = f", written as {found.written}" if found.written else ""
+        if found.zone:
+            how += f", as times of {found.zone}{', as it has several zones' if found.has_several_zones else ''}"
         progress(Progress("note", f"{path}: column {name!r:.60} has dates{how}; {PARTS_NOTE}"))
     if options.columns is None:
         left_out = []
@@ -284,7 +300,12 @@ def predict_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFram
     return pd.DataFrame(columns)
 
 
-def impute_rows(model: TableModel, frame: pd.DataFrame, written: pd.DataFrame | None = None) -> pd.DataFrame:
+def impute_rows(
+    model: TableModel,
+    frame: pd.DataFrame,
+    written: pd.DataFrame | None = None,
+    report: Callable[[str], None] = ignore_note,
+) -> pd.DataFrame:
     """The rows, with each missing cell of a column of the training rows filled as `TableModel.impute` does.
 
     Further columns, p(COLUMN), have the probability of each value that is filled in, and NaN for observed cells; such a
@@ -292,7 +313,7 @@ def impute_rows(model: TableModel, frame: pd.DataFrame, written: pd.DataFrame | 
     features that the frame lacks is filled, too; one of labels only if the frame has it. Dates are not filled.
 
     written: the rows as their file has them; all cells that are not filled stay as they are there, or else as they are
-    in the frame.
+    in the frame. report: as of `split_dates`.
     """
     names = [str(name) for name in model.columns_]
     features = names[: len(model.coding_.names)]
@@ -300,7 +321,7 @@ def impute_rows(model: TableModel, frame: pd.DataFrame, written: pd.DataFrame | 
     filled = frame.copy() if written is None else written  # whose columns have the same numbers
     chances: dict[str, np.ndarray] = {}
     parts = list_parts(model.dates)
-    known = split_dates(frame, model.dates, model.unseen).reindex(columns=features)
+    known = split_dates(frame, model.dates, model.unseen, report).reindex(columns=features)
     for column, cells in model.find_cells(known, labels).groupby("column", sort=False):
         name = str(column)
         if name in parts:

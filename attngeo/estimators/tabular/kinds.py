@@ -2,98 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import product
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError
-from attngeo.estimators.shared.cells import read_numbers, show_value
-from attngeo.estimators.shared.files import keep_whole, list_texts
+from attngeo.estimators.shared.cells import read_numbers, refuse_unread, show_value
+from attngeo.estimators.shared.dates import (
+    DateColumn,
+    find_dates,
+    list_day_formats,
+    read_moments,
+    read_wall_times,
+)
+from attngeo.estimators.shared.files import keep_whole, list_texts, naming
 from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.options import Kind, Unseen
 
-# How dates are written. One that reads all cells of a column is found; if two do, day and month are uncertain.
-DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
-TIME_FORMATS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", "T%H:%M", "T%H:%M:%S", "T%H:%M:%S.%f")
-# Formats without a separator: whole numbers, which are dates only if the user says so.
-WITHOUT_SEPARATOR = ("%Y%m%d",)
-# Cells that are tried before a whole column is read.
-FIRST_CELLS = 20
 # Rows from which on a column with another value in each is left out.
 MANY_ROWS = 20
 # The parts of a date. Days count from 1970, with a fraction for the time of the day.
 DAYS, MONTH, WEEKDAY, HOUR = PARTS = ("days", "month", "weekday", "hour")
 SECONDS_OF_DAY = 86_400
+# The formats of days of the kinds that say which of day and month is first.
+ORDERS = {
+    "day-month": ("%d/%m/%Y", "%d-%m-%Y", "%d.%m.%Y"),
+    "month-day": ("%m/%d/%Y", "%m-%d-%Y"),
+}
 
 
-def find_date_format(column: pd.Series[Any], *, is_date: bool = False) -> str | None:
-    """How the dates of a column are written; "" for a dtype of dates; None for a column of something else.
-
-    is_date: whether the user says that it has dates. If two formats read all cells, the first one is taken then, and
-    none otherwise.
-    """
-    if column.dtype.kind == "M" or isinstance(column.dtype, pd.DatetimeTZDtype):
-        return ""
-    texts = column.dropna().map(str).str.strip()
-    if not len(texts):
-        return None
-    days = DATE_FORMATS if is_date else [day for day in DATE_FORMATS if day not in WITHOUT_SEPARATOR]
-    found = [written for written in map("".join, product(days, TIME_FORMATS)) if _are_dates(texts, written)]
-    has_one = len({text.replace(".%f", "") for text in found}) == 1
-    return found[0] if has_one or (found and is_date) else None
+def ignore_note(note: str) -> None:
+    """Ignore a note."""
 
 
-def _are_dates(texts: pd.Series[Any], written: str) -> bool:
-    """Whether all texts are dates of this format. Only the first ones are read if one of them is none."""
-    return all(bool(_read_dates(some, written).notna().all()) for some in (texts[:FIRST_CELLS], texts))
-
-
-def _read_dates(texts: pd.Series[Any], written: str) -> pd.Series[Any]:
-    """Texts as dates, NaT for what is none."""
-    return pd.to_datetime(texts, format=written, errors="coerce")
-
-
-def split_dates(frame: pd.DataFrame, dates: Mapping[str, str], unseen: Unseen = "mask") -> pd.DataFrame:
+def split_dates(
+    frame: pd.DataFrame,
+    dates: Mapping[str, DateColumn],
+    unseen: Unseen = "mask",
+    report: Callable[[str], None] = ignore_note,
+) -> pd.DataFrame:
     """The frame with the parts of dates in place of the columns of dates.
 
     Args:
         frame: the rows.
-        dates: the columns of dates, those that the frame lacks among them, and how each is written.
+        dates: the columns of dates in the training rows, those that the frame lacks among them.
         unseen: with "error", a cell that is no date is refused; otherwise it is missing.
+        report: gets notes of cells that are no dates, and of zones.
 
     Raises:
-        TableError: a cell is no date.
+        TableError: a cell is no date, more than a tenth of a column are none, or some cells have another zone than can
+            be converted.
     """
-    for name, written in dates.items():
+    for name, training in dates.items():
         if name not in frame:
             continue
         column = frame[name]
-        if column.dtype.kind == "M" or isinstance(column.dtype, pd.DatetimeTZDtype):
-            moments = column
-        elif written:
-            moments = _read_dates(column.astype("str").str.strip(), written)
-        else:
-            moments = pd.to_datetime(column, errors="coerce")
-        is_wrong = moments.isna() & column.notna()
-        if unseen == "error" and is_wrong.any():
-            row = int(is_wrong.to_numpy().argmax())
-            problem = f"{show_value(column.iloc[row])} is no date as in training ({written or 'a date of Parquet'})"
-            raise TableError(f"{problem}; correct it, or leave the row out", row=row + 1, column=name)
+        moments = read_moments(column, training.written)
+        is_wrong = (moments.wall.isna() & column.notna()).to_numpy()
+        unread = refuse_unread(column, is_wrong, "date", training.example, is_strict=unseen == "error")
+        walls, notes = read_wall_times(column, training, moments)
+        for note in filter(None, (unread, *notes)):
+            report(f"column {name!r:.60}: {note}")
         place = int(frame.columns.get_loc(name))  # type: ignore[arg-type]
         frame = frame.drop(columns=name)
-        for number, (part, values) in enumerate(_list_parts(moments)):
+        for number, (part, values) in enumerate(_list_parts(walls)):
             frame.insert(place + number, name_part(name, part), values)
     return frame
 
 
 def _list_parts(moments: pd.Series[Any]) -> Iterator[tuple[str, pd.Series[Any]]]:
-    """The parts of dates. All but the days are categories."""
-    if isinstance(moments.dtype, pd.DatetimeTZDtype):
-        moments = moments.dt.tz_localize(None)
-    seconds = (moments - pd.Timestamp(0)).dt.total_seconds()
+    """The parts of times, datetime64[us]. All but the days are categories."""
+    seconds = (moments - pd.Timestamp(0).as_unit("us")).dt.total_seconds()
     yield DAYS, seconds / SECONDS_OF_DAY
     for part, values in ((MONTH, moments.dt.month), (WEEKDAY, moments.dt.day_of_week), (HOUR, moments.dt.hour)):
         yield part, values.astype("Int64").astype("category")
@@ -130,16 +111,19 @@ def select_columns(
     return frame[names]
 
 
-def set_kinds(frame: pd.DataFrame, kinds: Mapping[str, Kind], path: str) -> tuple[pd.DataFrame, dict[str, str]]:
-    """The frame with columns of these kinds, and the columns of dates, each with how it is written.
+def set_kinds(
+    frame: pd.DataFrame, kinds: Mapping[str, Kind], path: str, report: Callable[[str], None] = ignore_note
+) -> tuple[pd.DataFrame, dict[str, DateColumn]]:
+    """The frame with columns of these kinds, and the columns of dates.
 
     Columns without a kind stay as they are: numbers are numbers, other cells are categories, but dates are found.
-    Raises TableError for a column that the table lacks, or whose cells are of another kind.
+    report: gets a note of each column whose cells do not tell days from months. Raises TableError for a column that the
+    table lacks, or whose cells are of another kind.
     """
     for name in kinds:
         if name not in frame:
             raise refuse_column(name, frame.columns, path)
-    dates: dict[str, str] = {}
+    dates: dict[str, DateColumn] = {}
     may_be_dates = {*list_texts(frame)} | {name for name in frame.columns if frame[name].dtype.kind in "MO"}
     for name in frame.columns:
         column = frame[name]
@@ -151,18 +135,38 @@ def set_kinds(frame: pd.DataFrame, kinds: Mapping[str, Kind], path: str) -> tupl
             if not numbers.notna().any():
                 raise TableError("has no numbers, expected some; choose another kind", table=path, column=name)
             frame = frame.assign(**{name: numbers})
-        elif kind == "date" or name in may_be_dates:
-            written = find_date_format(column, is_date=kind == "date")
-            if written is not None:
-                dates[str(name)] = written
-            elif kind == "date":
-                raise TableError(
-                    "has cells that are no dates of one format, expected such as 2023-12-31 or 31.12.2023 23:59:59; "
-                    "write all dates alike",
-                    table=path,
-                    column=name,
-                )
+        elif kind is not None or name in may_be_dates:
+            with naming({"": path}):
+                found = _read_kind(column, kind, report)
+            if found is not None:
+                dates[str(name)] = found
     return frame, dates
+
+
+def _read_kind(column: pd.Series[Any], kind: Kind | None, report: Callable[[str], None]) -> DateColumn | None:
+    """The dates of a column that may have some, or has some if the user chose a kind. Raises TableError."""
+    found = find_dates(column, ORDERS.get(str(kind), ()), is_date=kind is not None)
+    if found is None and kind is not None:
+        raise TableError(
+            "has cells that are no dates of one format, expected such as 2023-12-31 or 31.12.2023 23:59:59; write all "
+            "dates alike",
+            column=column.name,
+        )
+    uncertain = "" if kind in ORDERS else _describe_order(column, found)
+    if uncertain:
+        report(f"column {column.name!r:.60}: {uncertain}")
+    return found
+
+
+def _describe_order(column: pd.Series[Any], found: DateColumn | None) -> str:
+    """A note about dates whose cells do not tell the day from the month, "" for others. found: how they are read."""
+    formats = list_day_formats(column)
+    if len(formats) < 2:
+        return ""
+    example = show_value(str(column.dropna().iloc[0]))
+    problem = f"no cell tells the day from the month, such as {example}"
+    outcome = f"they are read as {found.written}" if found is not None else "they stay categories"
+    return f"{problem}; {outcome}; --column-type {column.name!s:.60}:day-month or :month-day says which is first"
 
 
 def as_numbers(column: pd.Series[Any]) -> pd.Series[Any]:

@@ -12,6 +12,7 @@ import pandas as pd
 from sklearn.metrics import log_loss
 
 from attngeo.errors import TableError
+from attngeo.estimators.shared.dates import DateColumn
 from attngeo.estimators.shared.files import list_missing, naming
 from attngeo.estimators.tabular.baselines import fit_baseline
 from attngeo.estimators.tabular.classifier import AttentionClassifier, AttentionImputer, TableModel, fit_together
@@ -31,14 +32,14 @@ FREQUENCIES = "frequencies"
 class SplitTable(NamedTuple):
     """Features and responses of the training rows and of the test rows; None without a target.
 
-    dates: the columns of the file whose parts are features, and how each is written.
+    dates: the columns of the file whose parts are features.
     """
 
     train_x: pd.DataFrame
     train_y: pd.Series[Any] | None
     test_x: pd.DataFrame
     test_y: pd.Series[Any] | None
-    dates: Mapping[str, str] = MappingProxyType({})
+    dates: Mapping[str, DateColumn] = MappingProxyType({})
 
 
 def fit_table(
@@ -67,6 +68,8 @@ def fit_table(
     model = _prepare(AttentionClassifier, tables, options)
     for note in _describe_bins(model, tables.train_x):
         progress(Progress("note", note))
+    if options.test is not None:
+        report_cells(model, tables.test_x, options.test, progress)
     numbers = _number_classes(model.classes_, tables.train_y.dtype)
     has_label = tables.test_y.notna()
     test_x = tables.test_x[has_label]
@@ -114,6 +117,8 @@ def fit_columns(
     model = _prepare(AttentionImputer, tables, options)
     for note in _describe_bins(model, tables.train_x):
         progress(Progress("note", note))
+    if options.test is not None:
+        report_cells(model, tables.test_x, options.test, progress)
     unseen: Unseen = "mask" if options.test is None and options.unseen == "error" else options.unseen
     train_codes = model.coding_.encode(tables.train_x, None, "mask")
     with naming({"": options.test or "the test rows"}, tables.test_x.index):
@@ -167,6 +172,13 @@ def _prepare(kind: type[Model], tables: SplitTable, options: FitOptions) -> Mode
     if options.save is not None:
         describe_columns(model.coding_)
     return model
+
+
+def report_cells(model: TableModel, rows: pd.DataFrame, path: str, progress: ProgressCallback) -> None:
+    """Note which cells of a file are read otherwise than those of the training rows. rows: with the model's columns."""
+    with naming({"": path}):
+        for note in model.coding_.describe_cells(rows, model.unseen):
+            progress(Progress("note", f"{path}: {note}"))
 
 
 def _describe_bins(model: TableModel, train: pd.DataFrame) -> list[str]:

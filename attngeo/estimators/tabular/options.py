@@ -26,7 +26,7 @@ OURS = "atn"
 # The command that saves a model.
 MADE_BY = "attngeo tabular fit --save"
 Vocabulary = Literal["column", "shared"]
-Kind = Literal["number", "category", "date"]
+Kind = Literal["number", "category", "date", "day-month", "month-day"]
 Unseen = Literal["category", "error", "mask"]
 UNSEEN = "A text that no training row has: a category of its own, an error, or masked as a missing one"
 
@@ -229,7 +229,7 @@ class FitOptions(ClassifierOptions):
     drop: Sequence[str] = option((), "Columns that are left out", panel=INPUT, metavar="LIST", parse=_split_names)
     column_types: dict[str, Kind] = option(
         {},
-        "Kind of a column: number, category or date; may be repeated",
+        "Kind of a column: number, category, date, day-month or month-day (dates such as 01/02/2023); may be repeated",
         panel=INPUT,
         flags=("--column-type",),
         metavar="COLUMN:KIND",

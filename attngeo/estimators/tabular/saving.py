@@ -6,6 +6,7 @@ The tensors are named and laid out as those of a transformer's layer, so that `a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from attngeo.estimators.shared.dates import DateColumn, find_zone
 from attngeo.estimators.shared.saving import (
     Count,
     Finite,
@@ -97,7 +99,10 @@ class SavedClassifier(SavedModel):
     data_sets: Annotated[Count, Field(ge=1)]
     columns: Annotated[tuple[SavedColumn, ...], Field(min_length=2)]
     missing: tuple[str, ...] | None
+    # How the columns of dates are written, their zones ("" for none; older versions know none) and a cell of each.
     dates: dict[str, str] = Field(default_factory=dict)
+    zones: dict[str, str] | None = None
+    date_examples: dict[str, str] = Field(default_factory=dict)
     has_unseen: bool = False
     target: bool = True
     num_hidden_layers: Literal[1]
@@ -111,11 +116,31 @@ class SavedClassifier(SavedModel):
         response = self.columns[-1]
         if len({column.name for column in features}) < len(features):
             raise ValueError("columns has a name twice, expected each once")
+        for zone in filter(None, (self.zones or {}).values()):
+            find_zone(zone)
         if not self.target:
             return self
         if response.edges is not None or len(response.values) < 2:
             raise ValueError("columns: the last one, the response, has bins or fewer than 2 values, expected 2 or more")
         return self
+
+    def list_dates(self) -> dict[str, DateColumn]:
+        """The columns of dates; without zones in a model of an older version."""
+        dates = {}
+        for name, written in self.dates.items():
+            zone = None if self.zones is None else self.zones.get(name, "")
+            dates[name] = DateColumn(written, zone, self.date_examples.get(name, ""))
+        return dates
+
+
+def describe_dates(dates: Mapping[str, DateColumn]) -> dict[str, Any]:
+    """The keys of the configuration for columns of dates."""
+    described: dict[str, Any] = {"dates": {name: date.written for name, date in dates.items()}}
+    zones = {name: date.zone for name, date in dates.items() if date.zone is not None}
+    if zones:  # older versions read a model without these keys
+        described["zones"] = zones
+        described["date_examples"] = {name: date.example for name, date in dates.items()}
+    return described
 
 
 def write_classifier(
@@ -123,7 +148,8 @@ def write_classifier(
 ) -> None:
     """Write the files of a fitted classifier.
 
-    state: seed, data_sets, epochs, missing and dates. Raises OutputError, and TableError for values that JSON lacks.
+    state: seed, data_sets, epochs, missing, and the keys of `describe_dates`. Raises OutputError, and TableError for
+    values that JSON lacks.
     """
     config: dict[str, Any] = {
         **_describe_layers(options),

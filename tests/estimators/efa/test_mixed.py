@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from scipy import stats
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, GroupKFold
-from support.messages import refuses
+from support.messages import assert_states, refuses
 from support.sequences import make_efa, measure_fit
 
 from attngeo.errors import (
@@ -26,8 +27,9 @@ from attngeo.errors import (
     UsageError,
 )
 from attngeo.estimators import ExponentialFamilyAttention
-from attngeo.estimators.efa.columns import TRAINING
-from attngeo.estimators.efa.covariates import Covariate, learn_covariates, read_covariates
+from attngeo.estimators.efa.columns import TEST, TRAINING, rank_positions
+from attngeo.estimators.efa.covariates import Covariate, describe_times, learn_covariates, read_covariates
+from attngeo.estimators.efa.files import predict_file
 from attngeo.estimators.efa.vectors import rank_similar
 from attngeo.estimators.shared.paths import CONFIG
 from attngeo.progress import Progress
@@ -220,7 +222,8 @@ def test_categories_and_times_are_read_as_they_are_written() -> None:
     for changed in others:
         pd.testing.assert_frame_equal(model.predict(ROWS.assign(**changed)), expected, rtol=1e-5)
     zoned = ROWS["when"].dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")
-    pd.testing.assert_frame_equal(model.predict(ROWS.assign(when=zoned)), expected, rtol=1e-5)
+    with refuses(TableError, "row 1", "'when'", "zone"):
+        model.predict(ROWS.assign(when=zoned))
     dates = ROWS.assign(when=days.dt.date)
     shapes = fit(dates, value="rating:poisson", covariates=("genre", "age", "when")).model_.parts[0].shape.covariates
     assert [shape.kind for shape in shapes] == ["category", "number", "time"]
@@ -408,6 +411,84 @@ def test_a_text_among_times_does_not_change_how_the_others_are_read() -> None:
     for changed in (texts, WHEN.astype(str)):
         with refuses(TableError, "row 2", "'when'", "'n/a'"):
             read_covariates(pd.DataFrame({"when": [changed[0], "n/a", changed[2]]}), times, TRAINING)
+
+
+ZONED = pd.Series(pd.to_datetime(["2023-01-15 23:30", "2023-07-15 23:30"]).tz_localize("UTC"))
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "+02:00"])
+def test_times_of_any_zone_are_those_of_the_training_column(zone: str) -> None:
+    """Times without a zone are those of the training column's zone."""
+    train = pd.DataFrame({"when": ZONED.dt.tz_convert(zone)})
+    times = {"when": learn_covariates({TRAINING: train}, {"when": None})[0]}
+    assert times["when"].zone == zone
+    _, expected = read_covariates(train, times, TRAINING)
+    tokyo = ZONED.dt.tz_convert("Asia/Tokyo")
+    texts = tokyo.dt.strftime("%Y-%m-%dT%H:%M:%S%z")
+    for when in (ZONED, tokyo, tokyo.astype(str), texts, train["when"].dt.tz_localize(None)):
+        np.testing.assert_allclose(read_covariates(pd.DataFrame({"when": when}), times, TRAINING)[1], expected)
+    naive = pd.DataFrame({"when": ZONED.dt.tz_localize(None)})
+    (note,) = describe_times(naive, times, TRAINING)
+    assert_states(note, "'when'", zone)
+    assert [*describe_times(train, times, TRAINING)] == []
+
+
+def test_the_zone_of_times_is_kept_in_a_saved_model(tmp_path: Path) -> None:
+    rows = ROWS.assign(when=ROWS["when"].dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"))
+    fit(rows, value="rating:poisson", covariates="when:time").save(tmp_path / "m")
+    notes: list[Progress] = []
+    zoned, naive = str(tmp_path / "zoned.parquet"), str(tmp_path / "naive.parquet")
+    rows.to_parquet(zoned)
+    rows.assign(when=rows["when"].dt.tz_localize(None)).to_parquet(naive)
+    expected, predicted = (predict_file(tmp_path / "m", path, progress=notes.append) for path in (zoned, naive))
+    pd.testing.assert_frame_equal(predicted.drop(columns="when"), expected.drop(columns="when"))
+    assert len(notes) == 1
+    assert_states(notes[0].what, naive, "'when'", "Asia/Tokyo")
+    config = json.loads((tmp_path / "m" / CONFIG).read_text())
+    config["shape"]["covariates"][0]["zone"] = "Nowhere/None"
+    (tmp_path / "m" / CONFIG).write_text(json.dumps(config))
+    with refuses(CorruptCheckpointError, CONFIG, "'Nowhere/None'"):
+        predict_file(tmp_path / "m", zoned)
+
+
+def test_zones_that_contradict_one_another_are_refused() -> None:
+    naive = pd.DataFrame({"when": ZONED.dt.tz_localize(None).astype(str)})
+    mixed = pd.DataFrame({"when": ["2023-01-15 23:30", "2023-07-15 23:30Z"]})
+    learned = learn_covariates({TRAINING: naive}, {"when": "time"})[0]
+    assert learned.zone == ""
+    with refuses(TableError, TEST, "row 1", "'when'", "2023-01-15 23:30:00+00:00", "zone"):
+        read_covariates(pd.DataFrame({"when": ZONED.astype(str)}), {"when": learned}, TEST)
+    with refuses(TableError, TEST, "'when'", "'2023-01-15 23:30'", "'2023-07-15 23:30Z'"):
+        read_covariates(mixed, {"when": learned}, TEST)
+    with refuses(TableError, TEST, "'when'", "'2023-01-15 23:30'", "'2023-07-15 23:30Z'"):
+        rank_positions(mixed["when"], np.zeros(2, int), TEST, np.zeros(2, bool))
+    older = {"when": Covariate(kind="time")}
+    zoned = pd.DataFrame({"when": ZONED.dt.tz_convert("Asia/Tokyo")})
+    np.testing.assert_allclose(read_covariates(zoned, older, TEST)[1], read_covariates(naive, older, TEST)[1])
+    (note,) = describe_times(zoned, older, TEST)
+    assert_states(note, "'when'", "older version")
+
+
+def test_clocks_that_are_set_leave_no_time_out() -> None:
+    """Berlin has 2023-03-26 02:30 never, and 2023-10-29 02:30 twice."""
+    berlin = {"when": Covariate(kind="time", zone="Europe/Berlin", scale=(0.0, 1.0))}
+    frame = pd.DataFrame({"when": ["2023-03-26 02:30", "2023-10-29 02:30", "2023-07-01 02:00"]})
+    _, numbers = read_covariates(frame, berlin, TEST)
+    expected = pd.to_datetime(["2023-03-26 01:00", "2023-10-29 01:30", "2023-07-01 00:00"])
+    np.testing.assert_allclose(numbers[:, 0], (expected - pd.Timestamp(0)) / pd.Timedelta(days=1))
+
+
+@pytest.mark.parametrize("text", ["9999-12-31", "2999-01-01", "1600-01-01", "0001-01-01"])
+def test_times_of_any_year_are_days_since_1970(text: str) -> None:
+    day = (dt.date.fromisoformat(text) - dt.date(1970, 1, 1)).days
+    for cells in ([text], pd.to_datetime([text], format="ISO8601"), pd.to_datetime([text], format="ISO8601", utc=True)):
+        frame = pd.DataFrame({"when": cells})
+        _, numbers = read_covariates(frame, {"when": Covariate(kind="time")}, TEST)
+        assert numbers[0, 0] == day
+        assert learn_covariates({TRAINING: frame}, {"when": "time"})[0].scale[0] == day
+        both = pd.Series([*frame["when"], pd.Timestamp("2020-01-01", tz=getattr(frame["when"].dtype, "tz", None))])
+        ranks = rank_positions(both, np.zeros(2, int), TEST, np.zeros(2, bool))
+        assert (ranks[0] < ranks[1]) == (day < 0)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[AttnGeoError], list[object]]] = {

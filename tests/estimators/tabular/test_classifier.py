@@ -21,13 +21,14 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from support.messages import refuses
+from support.messages import assert_states, refuses
 from support.plain_recipe import BATCH, DROPOUT, HEADS, HIDDEN, RATE, WIDTH, PlainAttention, fit_plain
 
 from attngeo.errors import TableError, TrainingError, UsageError
 from attngeo.estimators import AttentionClassifier, AttentionImputer, fit_together
 from attngeo.estimators.tabular.cell_layout import MISSING
 from attngeo.estimators.tabular.classifier import TableModel
+from attngeo.estimators.tabular.coding import part_numbers
 from attngeo.estimators.tabular.masking import MaskedRows
 
 COLORS, WEIGHTS, LABELS = ["blue", "red"], ["heavy", "light", "medium"], ["no", "yes"]
@@ -276,6 +277,34 @@ def test_edges_of_bins_are_quantiles_of_the_training_rows_only() -> None:
     np.testing.assert_array_equal(model.predict_proba(frame), before)
     last = small(n_bins=4).fit(frame[:60].assign(mass=sorted(frame["mass"][:60])), labels[:60])
     assert last.coding_.columns[2].encode(pd.Series([-1e9, 1e9]), "error").tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-42, 1e-8, 2.0**24, 1e30])
+def test_single_precision_keeps_the_bins_of_training_values(scale: float) -> None:
+    """Wherever it keeps two values apart, also near a power of two, where the values below it are nearer together."""
+    random = np.random.default_rng(0)
+    for _ in range(2000):
+        low, high = np.sort((1 + random.integers(-6, 7, 2) * 2.0**-26) * scale * 2.0 ** random.integers(-3, 4))
+        if low == high:
+            continue
+        edge = part_numbers(low, high)
+        assert low <= edge < high
+        rounded_low, rounded_high = np.float32(low), np.float32(high)
+        assert rounded_low == rounded_high or float(rounded_low) <= edge < float(rounded_high)
+
+
+def test_edges_of_bins_are_in_the_middle_of_numbers() -> None:
+    assert part_numbers(1.0, 4.0) == 2.5
+    for low, high in ((0.0, 5e-324), (1.0, 1 + 2.0**-52), (-1.7e308, 1.7e308), (1e308, 1.7e308)):
+        assert low <= part_numbers(low, high) < high
+
+
+def test_seconds_that_single_precision_does_not_tell_apart_are_noted() -> None:
+    seconds = pd.DataFrame({"at": 1.7e9 + np.arange(40.0), "near": np.arange(40.0)})
+    coding = small().fit(seconds, [0, 1] * 20).coding_
+    assert [*coding.describe_cells(seconds, "error")] == []
+    (note,) = coding.describe_cells(seconds.astype("float32"), "error")
+    assert_states(note, "'at'", "40 of 40", "single precision")
 
 
 def test_each_of_few_whole_numbers_has_a_bin() -> None:

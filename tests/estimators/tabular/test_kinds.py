@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
-from support.messages import refuses
+from support.messages import assert_states, refuses
 
-from attngeo.errors import TableError, UsageError
+from attngeo.errors import CorruptCheckpointError, TableError, UsageError
 from attngeo.estimators import AttentionClassifier
+from attngeo.estimators.shared.dates import DateColumn, find_dates
 from attngeo.estimators.tabular.files import fit_own_table, impute_own_table, predict_own_table, read_tables
-from attngeo.estimators.tabular.kinds import find_date_format, find_free_texts, find_row_names, split_dates
+from attngeo.estimators.tabular.kinds import find_free_texts, find_row_names, split_dates
 from attngeo.estimators.tabular.options import FitOptions, PredictOptions, RowsOptions
+from attngeo.progress import Progress
 
 FAST: dict[str, Any] = {"target": "y", "methods": "atn", "max_epochs": 2, "device": "cpu"}
 
@@ -56,25 +61,173 @@ def columns_of(path: str, **options: Any) -> list[str]:
     ],
 )
 def test_dates_are_found_if_one_format_reads_all_of_them(texts: list[str], written: str | None) -> None:
-    assert find_date_format(pd.Series([*texts, None], dtype=object)) == written
+    found = find_dates(pd.Series([*texts, None], dtype=object))
+    assert (found and found.written) == written
 
 
 def test_the_user_decides_what_two_formats_read() -> None:
-    assert find_date_format(pd.Series(["01/02/2023", "12/01/2022"]), is_date=True) == "%d/%m/%Y"
-    assert find_date_format(pd.Series([20230131, 20221201]), is_date=True) == "%Y%m%d"
+    for cells, written in ((["01/02/2023", "12/01/2022"], "%d/%m/%Y"), ([20230131, 20221201], "%Y%m%d")):
+        found = find_dates(pd.Series(cells), is_date=True)
+        assert found is not None
+        assert found.written == written
 
 
 def test_the_parts_of_dates_are_those_of_the_calendar() -> None:
     frame = pd.DataFrame({"a": [1, 2, 3], "when": ["1970-01-02 06:00", None, "2023-07-30 23:59"], "b": [4, 5, 6]})
-    parts = split_dates(frame, {"when": "%Y-%m-%d %H:%M", "absent": ""})
+    parts = split_dates(frame, {"when": DateColumn("%Y-%m-%d %H:%M"), "absent": DateColumn("")})
     assert parts.columns.tolist() == ["a", "when.days", "when.month", "when.weekday", "when.hour", "b"]
     assert parts.iloc[0].tolist() == [1, 1.25, 1, 4, 6, 4]  # a Friday; weekdays count from Monday, 0
     assert parts.iloc[1, 1:5].isna().all()
     assert parts.iloc[2, 2:5].tolist() == [7, 6, 23]
     zoned = frame.assign(when=pd.to_datetime(frame["when"]).dt.tz_localize("Europe/Berlin"))
-    assert split_dates(zoned, {"when": ""})["when.hour"].tolist()[2] == 23
-    with refuses(TableError, "row 3", "'when'", "2023-07-30 23:59"):
-        split_dates(frame.assign(when=["01.02.2023", None, "2023-07-30 23:59"]), {"when": "%d.%m.%Y"}, "error")
+    assert split_dates(zoned, {"when": DateColumn("", "Europe/Berlin")})["when.hour"].tolist()[2] == 23
+    with refuses(TableError, "row 3", "'when'", "2023-07-30 23:59 h"):
+        split_dates(
+            frame.assign(when=["01.02.2023", None, "2023-07-30 23:59 h"]), {"when": DateColumn("%d.%m.%Y")}, "error"
+        )
+
+
+def read_column(cells: Any, written: str, zone: str | None = "", **options: Any) -> tuple[list[Any], list[str]]:
+    """The times of a column, from its days, and the notes about it, for a model with such a training column."""
+    notes: list[str] = []
+    dates = {"when": DateColumn(written, zone, "EXAMPLE")}
+    frame = split_dates(pd.DataFrame({"when": cells}), dates, report=notes.append, **options)
+    times = pd.Timestamp(0) + pd.to_timedelta(frame["when.days"], "D")
+    return times.dt.round("s").dt.strftime("%Y-%m-%d %H:%M").tolist(), notes
+
+
+OTHER_FORMS = {
+    "a midnight": ["2023-01-31 00:00:00"],
+    "a midnight of UTC": ["2023-01-31T00:00:00Z"],
+    "a fraction": ["2023-01-31T00:00:00.000"],
+    "points": ["31.01.2023"],
+    "days first": ["31/01/2023"],
+    "months first": ["01-31-2023"],
+    "no separator": [20230131],
+    "no separator, and a missing cell": [20230131.0, None],
+    "a dtype": pd.to_datetime(["2023-01-31"]),
+    "a dtype of categories": pd.Series(["2023-01-31"], dtype="category"),
+    "days of Parquet": [pd.Timestamp("2023-01-31").date()],
+}
+
+
+@pytest.mark.parametrize("form", OTHER_FORMS)
+def test_a_date_is_read_in_any_form_that_tells_it(form: str) -> None:
+    found, _ = read_column(OTHER_FORMS[form], "%Y-%m-%d")
+    assert found[0] == "2023-01-31 00:00"
+
+
+def test_cells_tell_the_day_of_others_in_their_column_only() -> None:
+    dates = ["31/12/2023", "01/02/2023"]
+    found, notes = read_column(dates, "%Y-%m-%d")
+    assert found == ["2023-12-31 00:00", "2023-02-01 00:00"]
+    assert_states(notes[0], "'when'", 2, "'31/12/2023'", "'EXAMPLE'")
+    assert read_column(["12/31/2023", "01/02/2023"], "%Y-%m-%d")[0] == ["2023-12-31 00:00", "2023-01-02 00:00"]
+    assert read_column(dates[1:], "%m/%d/%Y") == (["2023-01-02 00:00"], [])
+    for cells, written in ((dates[1:], "%Y-%m-%d"), (dates, "%m/%d/%Y"), ([*dates, "12/31/2023"], "%Y-%m-%d")):
+        with refuses(TableError, "'when'", "'EXAMPLE'", f"'{cells[0]}'"):
+            read_column(cells, written)
+
+
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_a_tenth_of_the_cells_may_be_no_dates(wrong: int) -> None:
+    cells = ["2023-01-31"] * (10 - wrong) + ["soon"] * wrong + [None]
+    if wrong == 1:
+        _, notes = read_column(cells, "%Y-%m-%d")
+        assert_states(notes[0], "'when'", "1 of 10", "'soon' in row 10", "'EXAMPLE'")
+        return
+    with refuses(TableError, "row 9", "'when'", "'soon'", "'EXAMPLE'", "10 cells"):
+        read_column(cells, "%Y-%m-%d")
+
+
+def test_times_are_those_of_the_zone_of_the_training_column() -> None:
+    instants = pd.to_datetime(["2023-01-15 23:30", "2023-07-15 23:30"]).tz_localize("UTC")
+    forms: list[Any] = [
+        instants,
+        instants.tz_convert("Asia/Tokyo"),
+        instants.tz_convert("Asia/Tokyo").strftime("%Y-%m-%dT%H:%M:%S%z"),
+        pd.Series(instants, dtype=pd.ArrowDtype(pa.timestamp("us", "Asia/Tokyo"))),
+        ["2023-01-15T23:30Z", "2023-07-16 01:30:00+02"],
+        [instants[0].tz_convert("America/New_York"), instants[1]],
+    ]
+    for form in forms:
+        assert read_column(form, "", "Europe/Berlin") == (["2023-01-16 00:30", "2023-07-16 01:30"], [])
+    assert read_column(forms[1], "", "-03:30")[0] == ["2023-01-15 20:00", "2023-07-15 20:00"]
+    naive = ["2023-03-26 02:30", "2023-10-29 02:30"]  # which Berlin has never, and twice
+    found, (note,) = read_column(naive, "", "Europe/Berlin")
+    assert found == naive
+    assert_states(note, "'when'", "Europe/Berlin")
+    found, (note,) = read_column(forms[1], "", None)  # of a model of an older version
+    assert found == ["2023-01-16 08:30", "2023-07-16 08:30"]
+    assert_states(note, "'when'", "zones")
+
+
+def test_zones_that_contradict_one_another_are_refused() -> None:
+    for cells, zone in ((["2023-01-15 23:30Z"], ""), (["2023-01-15 23:30Z", "2023-01-15 23:30"], "UTC")):
+        with refuses(TableError, "'when'", "'2023-01-15 23:30Z'", "zone"):
+            read_column(cells, "%Y-%m-%d %H:%M", zone)
+    with refuses(TableError, "'when'", "'2023-01-15T01:00Z'", "zone", "'EXAMPLE'"):
+        read_column(["2023-01-15T00:00Z", "2023-01-15T01:00Z"], "%Y-%m-%d")
+
+
+FAR_DATES = ["9999-12-31", "2999-01-01", "1600-01-01", "0001-01-01"]
+
+
+@pytest.mark.parametrize("zone", ["", "UTC", "Europe/Berlin", "America/New_York"])
+def test_dates_of_any_year_have_the_parts_of_the_calendar(zone: str) -> None:
+    """Those of Python's datetime."""
+    for text in FAR_DATES:
+        for cells in ([text], pd.to_datetime([text], format="ISO8601").astype("datetime64[s]")):
+            frame = split_dates(pd.DataFrame({"when": cells}), {"when": DateColumn("", zone)})
+            day = dt.date.fromisoformat(text)
+            expected = [(day - dt.date(1970, 1, 1)).days, day.month, day.weekday(), 0]
+            assert frame.iloc[0].tolist() == expected
+    if zone:
+        zoned = pd.to_datetime(FAR_DATES, format="ISO8601").tz_localize("UTC")
+        assert split_dates(pd.DataFrame({"when": zoned}), {"when": DateColumn("", zone)}).notna().all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("cells", "zone"),
+    [
+        (["2023-06-01 10:00:00+00:00", "2023-06-01 10:00:00.5Z"], "UTC"),
+        (["2023-06-01 10:00+0200"] * 2, "+02:00"),
+        (["2023-06-01 10:00+02:00", "2023-12-01 10:00+01:00"], "UTC"),
+        (["2023-06-01 10:00", "2023-06-01"], ""),
+        (pd.date_range("2023", periods=2, tz="Asia/Tokyo"), "Asia/Tokyo"),
+        (pd.date_range("2023", periods=2, tz="+02:00"), "+02:00"),
+        ([pd.Timestamp("2023", tz="Asia/Tokyo"), pd.Timestamp("2023", tz="UTC")], "UTC"),
+    ],
+)
+def test_the_zone_of_a_column_is_the_one_that_its_cells_have(cells: Any, zone: str) -> None:
+    found = find_dates(pd.Series(cells))
+    assert found is not None
+    assert found.zone == zone
+    assert found.has_several_zones == (len({str(pd.Timestamp(cell).tzinfo) for cell in cells}) > 1)
+
+
+def test_the_zone_of_dates_is_kept_in_a_saved_model(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    when = pd.date_range("2023-06-01", periods=80, freq="61min", tz="UTC")[random.permutation(80)]
+    table = pd.DataFrame({"when": when, "z": random.choice(["u", "v"], 80), "y": np.where(when.hour < 12, "am", "pm")})
+    path = str(tmp_path / "rows.parquet")
+    table.to_parquet(path)
+    folder = tmp_path / "m"
+    fit_own_table(path, FitOptions(**FAST, save=str(folder)))
+    predicted = predict_own_table(folder, path, PredictOptions())
+    notes: list[Progress] = []
+    table.assign(when=when.tz_convert("Asia/Tokyo")).to_csv(tmp_path / "tokyo.csv", index=False)
+    pd.testing.assert_frame_equal(predict_own_table(folder, str(tmp_path / "tokyo.csv"), PredictOptions()), predicted)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["zones"] == {"when": "UTC"}
+    del config["zones"]  # as of an older version
+    (folder / "config.json").write_text(json.dumps(config))
+    pd.testing.assert_frame_equal(predict_own_table(folder, path, PredictOptions(), notes.append), predicted)
+    assert_states(notes[0].what, path, "'when'", "older version")
+    config["zones"] = {"when": "Nowhere/None"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with refuses(CorruptCheckpointError, "config.json", "'Nowhere/None'"):
+        predict_own_table(folder, path, PredictOptions())
 
 
 def test_names_of_rows_are_left_out_unless_the_user_wants_them(tmp_path: Path) -> None:
@@ -111,7 +264,7 @@ def test_any_row_of_the_kinds_of_the_training_is_predicted(tmp_path: Path) -> No
     rows = pd.DataFrame(
         {"when": ["01.01.2031 23:00", "soon"], "count": [99, -1], "year": [1999.5, 2030], "town": "Rom"}
     )
-    rows.to_csv(tmp_path / "rows.csv", index=False)
+    pd.concat([rows, *[rows[:1]] * 8]).to_csv(tmp_path / "rows.csv", index=False)
     predicted = predict_own_table(tmp_path / "m", str(tmp_path / "rows.csv"), PredictOptions())
     assert predicted["prediction"].isin(["early", "late"]).all()
     with refuses(TableError, "rows.csv: row 2", "'when'", "'soon'"):
@@ -121,7 +274,7 @@ def test_any_row_of_the_kinds_of_the_training_is_predicted(tmp_path: Path) -> No
         predict_own_table(tmp_path / "m", str(tmp_path / "dateless.csv"), PredictOptions())
     with refuses(TableError, "dateless.csv", "no column 'when'"):
         read_tables(path, FitOptions(target=None, test=str(tmp_path / "dateless.csv")))
-    rows.assign(town=[None, "Ulm"]).to_csv(tmp_path / "gaps.csv", index=False)
+    rows.assign(when="01.01.2031 23:00", town=[None, "Ulm"]).to_csv(tmp_path / "gaps.csv", index=False)
     filled = impute_own_table(tmp_path / "m", str(tmp_path / "gaps.csv"), RowsOptions())
     assert filled.columns.tolist() == ["when", "count", "year", "town", "p(town)"]
     assert filled["town"].tolist()[0] in ("Ulm", "Bonn")
@@ -153,6 +306,56 @@ def test_whole_numbers_that_no_float_parts_stay_categories() -> None:
     model = AttentionClassifier(max_epochs=1, random_state=0, device="cpu").fit(table, [0, 1] * 10)
     assert model.coding_.columns[0].edges is None
     assert model.coding_.columns[0].values == (2**60, 2**60 + 1)
+
+
+def test_dates_that_do_not_tell_day_and_month_are_noted(tmp_path: Path) -> None:
+    path = str(tmp_path / "rows.csv")
+    pd.DataFrame({"d": ["01/02/2023", "03/04/2023"] * 20, "y": ["p", "q"] * 20}).to_csv(path, index=False)
+    for kinds, days, facts in (
+        ([], [], ["'d'", "'01/02/2023'", "categories", "--column-type d:day-month"]),
+        (["d:date"], ["2023-02-01", "2023-04-03"], ["'d'", "%d/%m/%Y", "month-day"]),
+        (["d:day-month"], ["2023-02-01", "2023-04-03"], []),
+        (["d:month-day"], ["2023-01-02", "2023-03-04"], []),
+    ):
+        notes: list[Progress] = []
+        tables = read_tables(path, FitOptions(target="y", column_types=kinds), notes.append)
+        first = notes[0].what
+        if facts:
+            assert_states(first, path, *facts)
+        assert ("month-day" in first) == bool(facts)
+        if days:
+            found = pd.Timestamp(0) + pd.to_timedelta(tables.train_x["d.days"].sort_values().unique(), "D")
+            assert found.strftime("%Y-%m-%d").tolist() == days
+    with refuses(TableError, path, "'d'", "no dates"):
+        pd.DataFrame({"d": ["31/02/2023", "03/14/2023"] * 20, "y": ["p", "q"] * 20}).to_csv(path, index=False)
+        read_tables(path, FitOptions(target="y", column_types=["d:day-month"]))
+
+
+def test_most_cells_of_a_column_of_numbers_are_numbers(tmp_path: Path) -> None:
+    train = pd.DataFrame({"size": np.arange(40) % 8 / 4, "z": ["u", "v"] * 20, "y": ["p", "q"] * 20})
+    path = str(tmp_path / "train.csv")
+    train.to_csv(path, index=False)
+    fit_own_table(path, FitOptions(**FAST, save=str(tmp_path / "m")))
+    rows = str(tmp_path / "rows.parquet")
+    train.to_parquet(rows)
+    expected = predict_own_table(tmp_path / "m", rows, PredictOptions())
+    train.assign(size=train["size"].map("{:.2f}".format).str.replace(".", ",")).to_parquet(rows)
+    pd.testing.assert_frame_equal(predict_own_table(tmp_path / "m", rows, PredictOptions()), expected)
+    for count in (4, 5, 40):
+        sizes = train["size"].astype(str)
+        sizes[:count] = "1,000 kg"
+        train.assign(size=sizes).to_parquet(rows)
+        notes: list[Progress] = []
+        if count == 4:
+            predict_own_table(tmp_path / "m", rows, PredictOptions(), notes.append)
+            assert_states(notes[0].what, rows, "'size'", "4 of 40", "'1,000 kg' in row 1")
+            continue
+        with refuses(TableError, rows, "row 1", "'size'", "'1,000 kg'", "0.0", f"{count - 1} further of 40"):
+            predict_own_table(tmp_path / "m", rows, PredictOptions())
+        with refuses(TableError, rows, "row 1", "'size'"):
+            fit_own_table(path, FitOptions(**FAST, test=rows))
+        with refuses(TableError, rows, "row 1", "'size'"):
+            impute_own_table(tmp_path / "m", rows, RowsOptions())
 
 
 def test_bad_columns_and_kinds_are_refused(tmp_path: Path) -> None:
