@@ -202,6 +202,34 @@ def test_what_is_measured_is_reported_if_a_signal_ends_the_other_methods(
         assert inside("tabular", "predict", "m", table, cwd=folder).returncode == 0
 
 
+@pytest.mark.parametrize("rare", [29, 30, 31])
+def test_unbalanced_labels_have_auc_and_recall(inside: Command, tmp_path: Path, rare: int) -> None:
+    test = pd.DataFrame({"a": [*"xy"] * 50, "y": ["no"] * (100 - rare) + ["yes"] * rare})
+    test.to_csv(tmp_path / "t.csv", index=False)
+    command = ["tabular", "fit", "t.csv", "--target", "y", "--test", "t.csv", "--methods", "lr", "-o", "s.csv"]
+    run = inside(*command, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    scores = pd.read_csv(tmp_path / "s.csv")
+    assert (scores["majority"] == 1 - rare / 100).all()
+    assert (scores["recall"] == 0.5).all()
+    is_shown = rare <= 30
+    facts = ["AUC", "recall", f"{100 - rare}.0% of the test rows"]
+    assert [fact in " ".join(run.stdout.split()) for fact in facts] == [is_shown] * 3
+    assert max(map(len, run.stdout.splitlines())) <= 80
+
+
+@pytest.mark.usefixtures("model")
+def test_predictions_that_a_file_has_are_summed_up(inside: Command, table: Path, tmp_path: Path) -> None:
+    run = inside("tabular", "predict", "model", table, "-o", "p.csv", cwd=tmp_path)
+    predicted = pd.read_csv(tmp_path / "p.csv")
+    lines = run.stdout.splitlines()
+    assert len(lines) == 5
+    for line, (label, count) in zip(lines[2:4], predicted["prediction"].value_counts().items(), strict=True):
+        mean = predicted.loc[predicted["prediction"] == label, "probability"].mean()
+        assert_states(line, label, count, f"{mean:.3f}")
+    assert_states(lines[4], "120 rows")
+
+
 def test_a_signal_before_a_method_is_measured_reports_nothing(
     inside: Command, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, roc_auc_score
 
 from attngeo.errors import TableError
 from attngeo.estimators.shared.files import list_missing, naming
@@ -70,7 +70,8 @@ def fit_table(
     Returns:
         A row for the frequencies of the classes and for each method: method, seed, train_rows, test_rows, accuracy,
         mse (of labels that are numbers or ordered), log_loss, and calibration_error, the mean difference of confidence
-        and accuracy in ten bins of confidence. The accuracy of the frequencies is that of the most frequent class.
+        and accuracy in ten bins of confidence; auc, recall and majority, which tell more if classes are unbalanced (see
+        `measure_chances`). The accuracy of the frequencies is that of the most frequent class.
         Beside the rows, the attention model, which is fitted if it is among the methods.
 
     Raises:
@@ -168,8 +169,8 @@ def fit_columns(
 
     Returns:
         Two rows for each column: column, method (atn, or frequencies: those of the training rows, one added to each
-        count), seed, train_rows, test_rows (with a value in the column), and accuracy to calibration_error as of
-        `fit_table`. Columns with one value, or none in the test rows, are left out. Beside the rows, the model.
+        count), seed, train_rows, test_rows (with a value in the column), and accuracy to majority as of `fit_table`.
+        Columns with one value, or none in the test rows, are left out. Beside the rows, the model.
 
     Raises:
         TableError: as `fit_table` raises, or no test row has a value of a column that varies.
@@ -274,7 +275,7 @@ def _number_classes(classes: np.ndarray, dtype: Any = None) -> np.ndarray:
 
 
 def measure_chances(numbers: np.ndarray, truth: np.ndarray, chances: np.ndarray) -> dict[str, float]:
-    """Accuracy, mse, log_loss and calibration_error of the chances of classes.
+    """Accuracy, mse, log_loss, calibration_error, auc, recall and majority of the chances of classes.
 
     Args:
         numbers: of the classes, [classes], whose squared error mse is; NaN if they have none.
@@ -283,7 +284,10 @@ def measure_chances(numbers: np.ndarray, truth: np.ndarray, chances: np.ndarray)
 
     Returns:
         The measures by name. calibration_error is the mean over rows of |accuracy − mean confidence| in bins of the
-        confidence, of equal width (Guo et al. 2017, https://arxiv.org/abs/1706.04599, equation 3).
+        confidence, of equal width (Guo et al. 2017, https://arxiv.org/abs/1706.04599, equation 3). auc is the area
+        under the ROC curve of each class against the others, and recall the share of the rows of each class that are
+        predicted as it; both are means over the classes that rows have, so that a rare class counts as any other. auc
+        is NaN for rows of one class. majority is the share of the rows of the most frequent class.
     """
     best = chances.argmax(1)
     is_right = best == truth
@@ -295,4 +299,20 @@ def measure_chances(numbers: np.ndarray, truth: np.ndarray, chances: np.ndarray)
         "mse": float(np.mean((numbers[best] - numbers[truth]) ** 2)),
         "log_loss": float(log_loss(truth, chances, labels=np.arange(len(numbers)))),
         "calibration_error": float(np.abs(gaps).sum() / len(best)),
+        **_measure_each_class(truth, chances),
+    }
+
+
+def _measure_each_class(truth: np.ndarray, chances: np.ndarray) -> dict[str, float]:
+    """auc, recall and majority as of `measure_chances`."""
+    best = chances.argmax(1)
+    classes, counts = np.unique(truth, return_counts=True)
+    recalls = [np.mean(best[truth == label] == label) for label in classes]
+    areas = [np.nan]
+    if len(classes) > 1:
+        areas = [roc_auc_score(truth == label, chances[:, label]) for label in classes]
+    return {
+        "auc": float(np.mean(areas)),
+        "recall": float(np.mean(recalls)),
+        "majority": float(counts.max() / len(truth)),
     }
