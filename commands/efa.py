@@ -10,9 +10,15 @@ import typer
 
 from attngeo import estimators
 from attngeo.estimators import efa as models
-from attngeo.estimators.efa.options import MADE_BY, PARTS, EfaDrawOptions, EfaFitOptions, EfaPredictOptions
+from attngeo.estimators.efa.options import (
+    MADE_BY,
+    PARTS,
+    EfaDrawOptions,
+    EfaFitOptions,
+    EfaPredictOptions,
+    EfaSimilarOptions,
+)
 from attngeo.estimators.shared.paths import SUFFIXES, require_saved, require_table
-from attngeo.options import COMPUTATION
 from attngeo.papers.wibisono2025.options import RunOptions, list_settings, require_data
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.tables.write import write_table
@@ -185,28 +191,31 @@ def sample(
 @with_options
 def similar(
     *,
+    options: EfaSimilarOptions,
     model: SavedModel,
     item: Annotated[str, typer.Argument(metavar="ITEM", help="Item of the training data")],
-    top: Annotated[
-        int, typer.Option("--top", metavar="N", min=1, help="Number of items", rich_help_panel=COMPUTATION)
-    ] = 10,
     outputs: Outputs,
     verbosity: Verbosity,
 ) -> None:
     """List the items that go with an item, such as products bought together.
 
-    The score of two items is δ·β of one and the other, in both orders, for their center and context vectors. Section
-    6.3 of the paper prints one order twice; its code has both. The item itself is left out.
+    By probability, the score is p(item | ITEM) / p(item) of the model: how much more probable an item is as the next
+    row of a sequence that has ITEM alone than beside the other items on average. If order has no effect, p(ITEM | item)
+    / p(ITEM) is the same number; the score is the geometric mean of both. probability is p(item | ITEM). sequences are
+    those of the fitted table with both items, and lift is their share, divided by the product of the shares of each
+    item. By vectors, the score is δ·β of one item and the other, in both orders, for their center and context vectors,
+    as in table 3 of the paper. The item itself is left out.
 
     Examples:
         attngeo efa similar model Limes
         attngeo efa similar model 21903 --top 3 --format json
+        attngeo efa similar model Limes --by vectors
     """
     outputs.check(model)
     _require(model)
-    with Bar("similar", verbosity):
+    with Bar("similar", verbosity) as progress:
         loaded = estimators.ExponentialFamilyAttention.load(model)
-        frame = models.rank_similar(loaded.model_, loaded.items_, models.find_item(loaded, item), top)
+        frame = loaded.similar(models.find_item(loaded, item), options=options, progress=progress)
     outputs.deliver(frame, print_frame)
 
 

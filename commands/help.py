@@ -32,6 +32,8 @@ from .threads import prepare_threads
 # Typer's names of types → short ones.
 TYPES = {"<int>": "N", "<int range>": "N", "<float>": "X", "<str>": "TEXT", "<list[Path]>": "FILE", "<path>": "PATH"}
 CLOSED_PIPE = 128 + 13
+# What --help says where Python has removed the docstrings, which have descriptions and examples.
+NO_DOCSTRINGS = "Python's -OO (or PYTHONOPTIMIZE=2) removes descriptions and examples; run without it to see them."
 # Names and texts are side by side from this width on; the second number is the most that names take.
 SIDE_BY_SIDE, WIDEST_NAME = 60, 32
 WIDEST = 100
@@ -134,6 +136,9 @@ def _list_parts(command: Any, ctx: Any) -> Iterator[RenderableType]:
     usage = command.get_usage(ctx).removeprefix("Usage: ").strip()
     yield Text.assemble(("Usage: ", "bold"), re.sub(r"\{([A-Z]+)\}", r"\1", usage))
     yield from _list_paragraphs(command.help or "")
+    members = getattr(command, "commands", {}).values()
+    if sys.flags.optimize > 1 and not all(part.help for part in (command, *members)):
+        yield from _list_paragraphs(NO_DOCSTRINGS)
     for title, records in _group_records(command, ctx).items():
         yield from _list_records(title, records)
     yield from _list_paragraphs(command.epilog or "")
@@ -174,7 +179,7 @@ def _group_records(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
             groups[getattr(param, "rich_help_panel", None) or RUNNING].append((name, about))
     if isinstance(command, Group):
         for name, member in command.commands.items():
-            purpose = " ".join(str(member.help).partition("\n\n")[0].split())
+            purpose = " ".join((member.help or "").partition("\n\n")[0].split())
             groups.setdefault(str(getattr(member, "rich_help_panel", "")), []).append((name, purpose))
         groups["Options"] = groups.pop(RUNNING)
     return {title: records for title, records in groups.items() if records}

@@ -35,6 +35,11 @@ HELP = """Classify tables of categories with attention, and compare it with othe
 The paper is Wibisono and Wang 2023 (arXiv 2307.04057), section 3.
 """
 
+# The share of the most frequent class from which on the accuracy says little.
+UNBALANCED = 0.7
+# Labels of a summary of predictions.
+MOST_LABELS = 10
+
 SavedModel = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo tabular fit --save wrote")]
 
 
@@ -56,8 +61,10 @@ def fit(
 
     Each method is fitted to the training rows and measured on the test rows, beside the frequencies of the classes.
     Numbers are cut into bins, dates into parts, and columns that name rows are left out. A row without a label trains
-    attention, too. The error of calibration is 0 if a confidence of 0.8 is right 8 times
-    in 10. Without --target, attention predicts each column from the others, beside the frequencies of its values.
+    attention, too. The error of calibration is 0 if a confidence of 0.8 is right 8 times in 10. If one class has most
+    test rows, AUC and recall are shown, too: means over the classes, so that a rare one counts as any other. Attention
+    is fitted and saved first; Ctrl-C after that ends the other methods, and reports those that are measured. Without
+    --target, attention predicts each column from the others, beside the frequencies of its values.
 
     Examples:
         attngeo tabular fit cars.csv --target mpg_class
@@ -72,20 +79,32 @@ def fit(
         require_table(path)
     if options.target is not None:
         require_column(train, options.target)
-    with hold_folders(Path(options.save) if options.save else None), Bar("fit", verbosity) as bar:
-        rows = models.fit_own_table(train, options, bar)
+    try:
+        with hold_folders(Path(options.save) if options.save else None), Bar("fit", verbosity) as bar:
+            rows = models.fit_own_table(train, options, bar)
+    except models.InterruptedFit as interrupt:
+        outputs.deliver(interrupt.rows, _print_scores)
+        raise
     outputs.deliver(rows, _print_scores)
 
 
 def _print_scores(rows: pd.DataFrame) -> None:
-    names, first = ("accuracy", "mse", "log_loss", "calibration_error"), rows.iloc[0]
-    numbers = {name.replace("_", " "): f"{name}:.3f" for name in names if rows[name].notna().any()}
+    names: tuple[str, ...] = ("accuracy", "mse", "log_loss", "calibration_error")
+    first = rows.iloc[0]
+    is_unbalanced = "column" not in rows and first["majority"] >= UNBALANCED
+    if is_unbalanced:
+        names = ("accuracy", "auc", "recall", *names[1:])
+    titles = {"auc": "AUC"}
+    numbers = {titles.get(name, name.replace("_", " ")): f"{name}:.3f" for name in names if rows[name].notna().any()}
     texts: dict[str, Cell] = {"method": _show_method}
     tested = f"{rows['test_rows'].max():,} test"
     if "column" in rows:
         texts, tested = {"column": "column", **texts}, f"up to {tested} a column"
     print_table(rows, texts | numbers, texts=texts, style=_style, rule="tight", expendable=["calibration error", "mse"])
-    Terminal().print(f"{first['train_rows']:,} rows train, {tested}.")
+    said = f"{first['train_rows']:,} rows train, {tested}."
+    if is_unbalanced:
+        said += f" The most frequent class has {first['majority']:.1%} of the test rows."
+    Terminal().print(said)
 
 
 @with_options
@@ -99,8 +118,8 @@ def predict(
 ) -> None:
     """Predict the labels of the rows of a table by a saved model.
 
-    A line for each row: its label, the probability of that label, and the probability of each label. A column of the
-    labels in ROWS is ignored.
+    A line for each row: its label, the probability of that label, and the probability of each label. With -o, the
+    terminal has how often each label is predicted instead. A column of the labels in ROWS is ignored.
 
     Examples:
         attngeo tabular predict model rows.csv
@@ -112,7 +131,23 @@ def predict(
     require_table(rows)
     with Bar("predict", verbosity) as bar:
         predicted = models.predict_own_table(model, rows, options, bar)
-    outputs.deliver(predicted, lambda frame: print_frame(frame[["row", "prediction", "probability"]]))
+    outputs.deliver(predicted, _print_summary if outputs.output else _print_predictions)
+
+
+def _print_predictions(predicted: pd.DataFrame) -> None:
+    print_frame(predicted[["row", "prediction", "probability"]])
+
+
+def _print_summary(predicted: pd.DataFrame) -> None:
+    """Print how often each label is predicted, the most frequent ones first, for rows that a file has."""
+    labels = predicted.groupby("prediction", sort=False)["probability"].agg(["size", "mean"])
+    labels = labels.sort_values("size", ascending=False, kind="stable").reset_index()
+    columns = {"prediction": "prediction", "rows": "size:,d", "mean probability": "mean:.3f"}
+    print_table(labels.head(MOST_LABELS), columns, texts=["prediction"], rule="tight")
+    said = f"{len(predicted):,} rows."
+    if (left := len(labels) - MOST_LABELS) > 0:
+        said = f"And {left:,} more label{'s' if left > 1 else ''}; {said}"
+    Terminal().print(said)
 
 
 @with_options

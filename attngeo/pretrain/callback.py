@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakSet
 
 import pandas as pd
 import torch
@@ -39,6 +41,24 @@ KEYS = ("step", "stack", "layer", "head", "loss")
 ONE_RUN = ("TrackioCallback", "WandbCallback")
 
 
+@dataclass(eq=False)
+class _Table:
+    """The rows of one file, which several callbacks of one training may write together.
+
+    state: that the Trainer gives all callbacks of a training; None before it begins. writers: in the order in which
+    they are called.
+    """
+
+    path: Path = Path()
+    state: TrainerState | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    writers: list[AttentionGeometryCallback] = field(default_factory=list)
+
+
+# The tables of callbacks that are in use: a Trainer does not tell a callback about the others.
+_TABLES: WeakSet[_Table] = WeakSet()
+
+
 class AttentionGeometryCallback(TrainerCallback):
     """Scores the attention of the model that a Trainer trains, before the first update and at every log.
 
@@ -52,6 +72,9 @@ class AttentionGeometryCallback(TrainerCallback):
     the training: the scores of a step that cannot be scored are missing, the table is written at the next log if it
     cannot be written now, and the reason is a warning in the log.
 
+    Several callbacks of a training, such as one for each stack, write their rows to one file if it is the same; medians
+    are over the rows of all. `frame` has them, too. Two that score the same stack need a file each.
+
     Under DDP and FSDP all processes gather the weights, and the first one computes and writes.
 
     Args:
@@ -59,7 +82,8 @@ class AttentionGeometryCallback(TrainerCallback):
         stack: score only this one (see `attngeo inspect`).
 
     Raises:
-        UsageError: `file` has another ending.
+        UsageError: `file` has another ending. When training begins: another callback writes rows of the same stack, or
+            other columns, to the file.
     """
 
     TITLE: ClassVar[str] = "Attention scores during training"
@@ -73,7 +97,7 @@ class AttentionGeometryCallback(TrainerCallback):
         self._stack = stack
         self._sites: list[AttentionSite] = []
         self._reason = ""
-        self._rows: list[dict[str, Any]] = []
+        self._table = _Table()
         self._trackers: list[Any] = []
         # Of every score over whole layers, then over heads, at the last step that was scored.
         self.medians: dict[str, float] = {}
@@ -86,7 +110,7 @@ class AttentionGeometryCallback(TrainerCallback):
     @property
     def frame(self) -> pd.DataFrame:
         """The rows so far."""
-        frame = pd.DataFrame(self._rows, columns=list(self._list_columns()))
+        frame = pd.DataFrame(self._table.rows, columns=list(self._list_columns()))
         frame = frame.astype({name: "Int64" for name in ("step", *INTEGERS) if name in frame})
         frame.attrs = {"title": self.TITLE}
         return frame
@@ -103,11 +127,7 @@ class AttentionGeometryCallback(TrainerCallback):
                 "checkpoints that it saves"
             )
         self._sites = self._find_sites(store)
-        path = self._path(args)
-        if self._rows and state.global_step == 0 and state.is_world_process_zero and path.is_file():
-            names = (path.with_stem(f"{path.stem}-{number}") for number in count(1))
-            path.rename(next(name for name in names if not name.exists()))
-        self._rows = _read_rows(path, state.global_step)
+        self._table = self._join_table(args, state)
         self._trackers = []
         if state.is_world_process_zero:
             self._join_trackers(args, state, control, model)
@@ -140,6 +160,38 @@ class AttentionGeometryCallback(TrainerCallback):
                 tracker.on_train_end(args, state, control, model=kwargs["model"])
         self._trackers = []
 
+    def _join_table(self, args: TrainingArguments, state: TrainerState) -> _Table:
+        """The table of another callback of this training, or one with the rows of an earlier session.
+
+        Raises UsageError if the rows of two callbacks could not be told apart.
+        """
+        path = self._path(args)
+        resolved = path.resolve()
+        for table in _TABLES:
+            if table.state is state and table.path == resolved:
+                for other in table.writers:
+                    self._refuse_same_rows(other, path)
+                table.writers.append(self)
+                return table
+        if self._table.rows and state.global_step == 0 and state.is_world_process_zero and path.is_file():
+            names = (path.with_stem(f"{path.stem}-{number}") for number in count(1))
+            path.rename(next(name for name in names if not name.exists()))
+        table = _Table(resolved, state, _read_rows(path, state.global_step), [self])
+        _TABLES.add(table)
+        return table
+
+    def _refuse_same_rows(self, other: AttentionGeometryCallback, path: Path) -> None:
+        """Raise UsageError if another callback writes rows of the same stack, or other columns, to the same file."""
+        stacks = {site.stack for site in self._sites}
+        same = stacks & {site.stack for site in other._sites}
+        if self._list_columns() != other._list_columns():
+            problem = f"{type(other).__name__} and {type(self).__name__}, whose columns differ"
+        elif same:
+            problem = f"two callbacks that score the stack {min(same)}"
+        else:
+            return
+        raise UsageError(f"{path} is the file of {problem}; give one of them another $file, or leave it out", "file")
+
     def _path(self, args: TrainingArguments) -> Path:
         return Path(args.output_dir or ".") / self._file
 
@@ -169,18 +221,26 @@ class AttentionGeometryCallback(TrainerCallback):
         columns = self._list_columns()
         for row in scores:
             values = {"step": state.global_step, "loss": loss} | row
-            self._rows.append({name: values[name] for name in columns if name in values})
-        spread = spread_of(pd.DataFrame(scores, columns=list(columns)))
+            self._table.rows.append({name: values[name] for name in columns if name in values})
+        rows = [row for row in self._table.rows if row["step"] == state.global_step]
+        spread = spread_of(pd.DataFrame(rows, columns=list(columns)))
         self.medians = {f"{self.PREFIX}{name}": spread[name] for name in statistics(["median"])}
+        if self is self._table.writers[-1]:  # the rows of the step are complete
+            self._tell(args, state, control, model)
+        path = self._path(args)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tables.write_table(self.frame, path)
+
+    def _tell(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel
+    ) -> None:
+        """Tell the trackers, and the history of the Trainer, the medians of this step."""
         for tracker in self._trackers:
             tracker.on_log(args, state, control, model=model, logs=dict(self.medians))
         newest = state.log_history[-1] if state.log_history else {}
         if newest.get("step") == state.global_step:
             # A Trainer saves its history as JSON, which has no NaN.
             newest |= {name: median for name, median in self.medians.items() if not math.isnan(median)}
-        path = self._path(args)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tables.write_table(self.frame, path)
 
     def _list_columns(self) -> tuple[str, ...]:
         return geometry_columns()

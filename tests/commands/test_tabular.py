@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from attngeo.errors import (
     UnsupportedModelError,
 )
 from attngeo.estimators import AttentionClassifier
+from attngeo.estimators.tabular import measuring
 from attngeo.estimators.tabular.baselines import BASELINES
 from attngeo.estimators.tabular.views import tabulate_encodings
 from attngeo.papers.wibisono2023 import data as data_sets
@@ -171,6 +173,71 @@ def test_fit_save_predict(inside: Command, table: Path, tmp_path: Path) -> None:
     assert len(predicted.stdout.splitlines()) == 121
     shown = inside("tabular", "predict", "model", table, cwd=tmp_path).stdout
     assert_states(shown.splitlines()[3], "1", rows["prediction"][0], f"{rows['probability'][0]:.3f}")
+
+
+def test_what_is_measured_is_reported_if_a_signal_ends_the_other_methods(
+    inside: Command, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attention model is saved before them, and a note says how long they take."""
+    options = [*FAST, "--methods", "gb,lr,atn,rf", "--save", "m", "-o", "s.csv"]
+    monkeypatch.setattr(measuring, "forecast_seconds", lambda name, *_, **__: {"gb": 200.0, "rf": 30.0}.get(name, 0))
+    for number, code, said in ((signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "SIGTERM")):
+        folder = tmp_path / str(code)
+        folder.mkdir()
+
+        def end(_: int, number: int = number) -> None:
+            assert (folder / "m/config.json").exists()  # noqa: B023 - it is called in this turn
+            signal.raise_signal(number)
+
+        monkeypatch.setitem(BASELINES, "gb", dataclasses.replace(BASELINES["gb"], make=end))
+        run = inside("tabular", "fit", table, *options, cwd=folder)
+        assert run.returncode == code, run.stderr
+        *_, forecast, line = run.stderr.splitlines()
+        assert_states(forecast, "4 min", "GB 3 min", "RF 30 s", "Ctrl-C")
+        assert_states(line, said)
+        rows = pd.read_csv(folder / "s.csv")
+        assert rows["method"].tolist() == ["frequencies", "lr", "atn"]
+        assert rows["accuracy"].notna().all()
+        assert [text in run.stdout for text in ("LR", "ATN", "GB")] == [True, True, False]
+        assert inside("tabular", "predict", "m", table, cwd=folder).returncode == 0
+
+
+@pytest.mark.parametrize("rare", [29, 30, 31])
+def test_unbalanced_labels_have_auc_and_recall(inside: Command, tmp_path: Path, rare: int) -> None:
+    test = pd.DataFrame({"a": [*"xy"] * 50, "y": ["no"] * (100 - rare) + ["yes"] * rare})
+    test.to_csv(tmp_path / "t.csv", index=False)
+    command = ["tabular", "fit", "t.csv", "--target", "y", "--test", "t.csv", "--methods", "lr", "-o", "s.csv"]
+    run = inside(*command, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    scores = pd.read_csv(tmp_path / "s.csv")
+    assert (scores["majority"] == 1 - rare / 100).all()
+    assert (scores["recall"] == 0.5).all()
+    is_shown = rare <= 30
+    facts = ["AUC", "recall", f"{100 - rare}.0% of the test rows"]
+    assert [fact in " ".join(run.stdout.split()) for fact in facts] == [is_shown] * 3
+    assert max(map(len, run.stdout.splitlines())) <= 80
+
+
+@pytest.mark.usefixtures("model")
+def test_predictions_that_a_file_has_are_summed_up(inside: Command, table: Path, tmp_path: Path) -> None:
+    run = inside("tabular", "predict", "model", table, "-o", "p.csv", cwd=tmp_path)
+    predicted = pd.read_csv(tmp_path / "p.csv")
+    lines = run.stdout.splitlines()
+    assert len(lines) == 5
+    for line, (label, count) in zip(lines[2:4], predicted["prediction"].value_counts().items(), strict=True):
+        mean = predicted.loc[predicted["prediction"] == label, "probability"].mean()
+        assert_states(line, label, count, f"{mean:.3f}")
+    assert_states(lines[4], "120 rows")
+
+
+def test_a_signal_before_a_method_is_measured_reports_nothing(
+    inside: Command, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        BASELINES, "lr", dataclasses.replace(BASELINES["lr"], make=lambda _: signal.raise_signal(signal.SIGINT))
+    )
+    run = inside("tabular", "fit", table, *FAST, "--methods", "lr")
+    assert_fails(run, 130, "interrupted")
 
 
 @pytest.mark.usefixtures("model")

@@ -524,3 +524,21 @@ def test_help_shows_at_most_25_options_and_help_all_every_one(name: str, inside:
     if "--help-all" in chosen:
         every = list_options("--help-all")
         assert set(chosen) < set(every)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lacks"),
+    [("efa fit --help-all", True), ("efa --help", True), ("plot --help", True), ("--help", False)],
+)
+def test_without_docstrings_help_says_what_is_missing(arguments: str, lacks: bool) -> None:
+    """Python removes them with -OO; the texts of options are none."""
+    executable = str(Path(sys.executable).with_name("attngeo"))
+    shown = []
+    for flags in ([], ["-OO"]):
+        command = [sys.executable, *flags, executable, *arguments.split()]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "80"})
+        assert done.stderr == ""
+        shown.append(" ".join(done.stdout.split()))
+    assert ["run without it" in text for text in shown] == [False, lacks]
+    assert (len(shown[1]) < len(shown[0])) == lacks
+    assert "None" not in shown[1]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.messages import assert_states
+from support.messages import assert_states, refuses
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from attngeo.errors import UnsupportedModelError, UsageError
@@ -90,3 +90,15 @@ def test_what_it_cannot_measure_is_refused_when_training_begins(built: Callable[
         train(built("bloom"), tmp_path, GradientCallback(BATCHES, "clm"))
     with pytest.raises(UsageError, match=r"run\.csv"):
         GradientCallback(BATCHES, "clm", file="run.csv")
+
+
+def test_two_tables_in_one_file_are_refused_when_training_begins(built: Callable[[str], Any], tmp_path: Path) -> None:
+    first, second = GradientCallback(BATCHES, "clm"), GradientCallback(BATCHES[:1], "clm")
+    with refuses(UsageError, "gradients.parquet", "stack decoder", "another file"):
+        train(built("bert-decoder"), tmp_path, first, second)
+    with refuses(UsageError, "gradients.parquet", "columns", "another file"):
+        train(built("bert-decoder"), tmp_path, first, AttentionGeometryCallback(file="gradients.parquet"))
+    train(built("bert-decoder"), tmp_path, first, GradientCallback(BATCHES, "clm", file="more.parquet"))
+    written = pd.read_parquet(tmp_path / "gradients.parquet")
+    assert written["step"].unique().tolist() == [0, 2, 4]
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "more.parquet"), written)

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from support.messages import assert_states
+from support.messages import assert_states, refuses
 from support.toy_score import add_toy_score
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.integrations import integration_utils
@@ -137,6 +137,50 @@ def test_only_one_stack_and_another_file(built: Build, tmp_path: Path) -> None:
         AttentionGeometryCallback(file="run.csv")
     with pytest.raises(UsageError, match="'vision'"):
         train(built("bert"), tmp_path, AttentionGeometryCallback(stack="vision"))
+
+
+def test_callbacks_of_two_stacks_write_one_table(built: Build, tmp_path: Path) -> None:
+    """Also in a further training, and after a checkpoint; medians are those of the rows of both."""
+    kept = {"save_strategy": "steps", "save_steps": 2}
+    whole = AttentionGeometryCallback()
+    alone = train(built("t5"), tmp_path / "alone", whole)
+    both = [AttentionGeometryCallback(stack=name) for name in ("encoder", "decoder")]
+    trainer = train(built("t5"), tmp_path, *both, **kept)
+    keys = ["step", "stack", "layer", "head"]
+    expected = whole.frame[whole.frame["stack"].isin(["encoder", "decoder"])].sort_values(keys, ignore_index=True)
+
+    def assert_whole() -> None:
+        written = pd.read_parquet(tmp_path / "geometry.parquet")
+        assert written["step"].is_monotonic_increasing
+        pd.testing.assert_frame_equal(written.sort_values(keys, ignore_index=True), expected, atol=1e-6)
+        for callback in both:
+            pd.testing.assert_frame_equal(callback.frame, written)
+
+    assert_whole()
+    medians = expected[(expected["step"] == 4) & expected["head"].isna()][[*score_names()]].median()
+    newest = next(entry for entry in trainer.state.log_history if entry["step"] == 4 and "loss" in entry)
+    for name, median in medians.items():
+        assert newest[f"{name}_median"] == pytest.approx(median, abs=1e-6)
+    assert alone.state.log_history[1].keys() == trainer.state.log_history[1].keys()
+    both = [AttentionGeometryCallback(stack=name) for name in ("encoder", "decoder")]
+    train(built("t5"), tmp_path, *both, resume=tmp_path / "checkpoint-2", **kept)
+    assert_whole()
+    train(built("t5"), tmp_path, *both)
+    assert_whole()
+    first = pd.read_parquet(tmp_path / "geometry-1.parquet")
+    pd.testing.assert_frame_equal(first.sort_values(keys, ignore_index=True), expected, atol=1e-6)
+    assert not (tmp_path / "geometry-2.parquet").exists()
+
+
+def test_callbacks_whose_rows_are_the_same_need_a_file_each(built: Build, tmp_path: Path) -> None:
+    callback = AttentionGeometryCallback()
+    for others in ([callback, callback], [callback, AttentionGeometryCallback(stack="encoder")]):
+        with refuses(UsageError, "geometry.parquet", "stack encoder", "another file"):
+            train(built("bert"), tmp_path, *others)
+    other = AttentionGeometryCallback(file="other.parquet")
+    train(built("bert"), tmp_path, callback, other)
+    pd.testing.assert_frame_equal(callback.frame, other.frame)
+    assert pd.read_parquet(tmp_path / "other.parquet")["step"].unique().tolist() == [0, 2, 4]
 
 
 def test_a_model_without_attention_is_refused_when_training_begins(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from attngeo.devices import usable_device
 from attngeo.errors import UsageError
 from attngeo.estimators.efa.batches import hold_out
 from attngeo.estimators.efa.columns import HELD_OUT, TABLE, TEST, TRAINING, check_columns, learn_items
+from attngeo.estimators.efa.counts import ItemCounts, count_items
 from attngeo.estimators.efa.covariates import learn_covariates
 from attngeo.estimators.efa.describing import describe_data
 from attngeo.estimators.efa.families import ExponentialFamily
@@ -27,18 +28,19 @@ from attngeo.estimators.efa.making import make_families, make_model
 from attngeo.estimators.efa.measuring import Measured, add_up, measure_rows
 from attngeo.estimators.efa.model import JointModel, PartModel
 from attngeo.estimators.efa.networks import Batch
-from attngeo.estimators.efa.options import Architecture, EfaOptions, EfaSampleOptions
+from attngeo.estimators.efa.options import Architecture, EfaOptions, EfaSampleOptions, EfaSimilarOptions
 from attngeo.estimators.efa.parts import choose_parts, refuse_architecture
 from attngeo.estimators.efa.prediction import draw_sequences, read_all, tabulate_attention
 from attngeo.estimators.efa.reading import TableReader
 from attngeo.estimators.efa.saving import read_efa, write_efa
 from attngeo.estimators.efa.sequences import POSITION, DataShape, Sequences
+from attngeo.estimators.efa.similar import explain_no_probability, rank_beside
 from attngeo.estimators.efa.training import remove_states, train_parts
-from attngeo.estimators.efa.vectors import tabulate_embeddings
+from attngeo.estimators.efa.vectors import rank_similar, tabulate_embeddings
 from attngeo.estimators.shared import takes_keywords
 from attngeo.estimators.shared.files import keep_whole
-from attngeo.keywords import takes
-from attngeo.progress import ProgressCallback, ignore_progress
+from attngeo.keywords import takes, takes_after_two
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.training.loop import History, draw_generator, seeded
 
 
@@ -48,6 +50,14 @@ class SampleKeywords(EfaSampleOptions):
     model_config = ConfigDict(arbitrary_types_allowed=True)
     options: EfaSampleOptions | None = None
     data: pd.DataFrame | None = None
+
+
+class SimilarKeywords(EfaSimilarOptions):
+    """The keywords of `ExponentialFamilyAttention.similar`."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    options: EfaSimilarOptions | None = None
+    progress: ProgressCallback | None = None
 
 
 class EfaKeywords(EfaOptions):
@@ -81,6 +91,8 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         model_: the torch model.
         part_: "items", "values" or "both".
         items_: the items in the order of their numbers.
+        counts_: how many sequences of the training table have an item, and two items: an `ItemCounts`; None for a model
+            of values, or one that an older version saved.
         history_: losses of each epoch; of both parts, [epochs, parts], NaN after a part has stopped.
         options_: the parameters as `EfaOptions`.
 
@@ -103,6 +115,7 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
     architecture_: Architecture
     model_: PartModel | JointModel
     items_: list[Any]
+    counts_: ItemCounts | None
     history_: History
     # The tables of the fit by the names of `measure_columns`: the sequences of each part.
     _tables: dict[str, list[Sequences]]
@@ -160,6 +173,9 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         for source, table in learned.items():
             readers = [TableReader(options, draft.items_, shape, families) for shape in shapes]
             tables.append([reader.read(table, source=source) for reader in readers])
+        draft.counts_ = None
+        if shapes[0].part == "items":
+            draft.counts_ = count_items(tables[0][0], len(draft.items_))
         names = ["train", "validation"]
         if validation is None and options.validation_fraction:
             halves = [hold_out(part, options) for part in tables[0]]
@@ -458,6 +474,51 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
         """
         return tabulate_embeddings(self._parts[0], self.items_)
 
+    @takes_after_two(SimilarKeywords)
+    def similar(
+        self, item: Any, options: EfaSimilarOptions, *, progress: ProgressCallback | None = None
+    ) -> pd.DataFrame:
+        """The items that go with an item, such as products bought together, best first; the item itself is left out.
+
+        By "probability", the score is p(other | item) / p(other): how much more probable an item is as the next row of
+        a sequence that has this item alone than beside the other items on average. By "vectors", it is the sum of the
+        products δ·β of both items, in both orders: with attention, it is large for items that are alike to the model,
+        which may never be together. Options are keywords, or fields of an `EfaSimilarOptions`:
+
+        {options}
+
+        Args:
+            item: one of `items_`.
+            options: the options as one object.
+            progress: called with notes.
+
+        Returns:
+            rank, item and score; by probability, also probability, p(other | item); and, of the table that the model
+            was fitted to, sequences, the number of those with both items, and lift, their share divided by the product
+            of the shares of each item. The last two are missing if the model has no such counts.
+
+        Raises:
+            UsageError: the item is unknown, or the model has no such probabilities or vectors.
+        """
+        report = progress or ignore_progress
+        part = self._parts[0]
+        problem = explain_no_probability(part)
+        if options.by == "vectors" or (options.by is None and problem):
+            ranked = rank_similar(part, self.items_, item, options.top)
+            if options.by is None:
+                report(Progress("note", f"ranked by vectors: {problem}"))
+            return ranked
+        if problem:
+            raise UsageError(f"{problem}; or set $by to vectors", "by")
+        counts = self.counts_
+        if counts is None:
+            note = "the model was saved by an older version, without counts: sequences and lift are empty"
+            report(Progress("note", f"{note}; fit it again to have them"))
+        elif counts.least > 1:
+            note = f"of many pairs of items, only those in {counts.least:,} sequences or more are counted"
+            report(Progress("note", f"{note}: sequences and lift are empty for others"))
+        return rank_beside(part, self.items_, item, counts, self.options_, options.top)
+
     def save(self, folder: str | Path) -> None:
         """Write the model to a folder; `load` and `attngeo score` read it.
 
@@ -470,7 +531,15 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             UsageError: the model is not fitted.
         """
         parts = self._parts
-        write_efa(Path(folder), self.options_, self.architecture_, parts, self.items_, epochs=len(self.history_.train))
+        write_efa(
+            Path(folder),
+            self.options_,
+            self.architecture_,
+            parts,
+            self.items_,
+            self.counts_,
+            epochs=len(self.history_.train),
+        )
 
     @classmethod
     def load(cls, folder: str | Path, family: ExponentialFamily | None = None) -> Self:
@@ -486,12 +555,13 @@ class ExponentialFamilyAttention(BaseEstimator):  # type: ignore[misc]
             CorruptCheckpointError: its files are broken or contradict each other.
             NotEnoughMemoryError: it does not fit.
         """
-        saved, models = read_efa(Path(folder), family)
+        saved, models, counts = read_efa(Path(folder), family)
         options = saved.options.replace(device=usable_device(saved.options.device))
         loaded = cls(**dict(options) | {"architecture": saved.architecture, "family": family or options.family})
         loaded.options_ = options
         loaded.architecture_ = saved.architecture
         loaded.items_ = list(saved.items)
+        loaded.counts_ = counts
         loaded.model_ = (models[0] if len(models) == 1 else JointModel(models)).eval()
         loaded.history_ = History(np.full(saved.epochs, np.nan), np.empty(0), np.empty(0))
         return loaded

@@ -36,6 +36,7 @@ Pooling = Literal["mean", "sum", "seen"]
 Init = Literal["torch", "keras"]
 Short = Literal["error", "keep"]
 Distance = Literal["haversine", "euclidean"]
+SimilarBy = Literal["probability", "vectors"]
 
 # The command that saves a model.
 MADE_BY = "attngeo efa fit --save"
@@ -430,3 +431,16 @@ class EfaDrawOptions(EfaSampleOptions):
         panel=INPUT,
         metavar="DATA",
     )
+
+
+class EfaSimilarOptions(Options):
+    """How items that go with another one are ranked. Raises UsageError."""
+
+    by: SimilarBy | None = option(
+        None,
+        "Rank by p(item | ITEM) / p(item) of the model, for items that are together (probability); or by products δ·β, "
+        "for items that are alike to the model and may never be together (vectors)",
+        panel=COMPUTATION,
+        shown_default="probability, for a model of items without covariates",
+    )
+    top: int = option(10, "Number of items", panel=COMPUTATION, metavar="N", least=1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,9 @@ from attngeo.estimators.efa.sequences import Sequences
 MEMORY_ADVICE = "give shorter sequences, or fit with layers 1 or direction uni"
 # The largest mean of a value that is drawn: larger counts are not exact in single precision.
 LARGEST_DRAWN = 2.0**24
+# Probabilities of items beside another one that a mean is over, unless that is of fewer items than these.
+MOST_BESIDE = 2**27
+FEWEST_ITEMS = 256
 
 
 @torch.no_grad()
@@ -44,6 +48,61 @@ def read_all(
         results[sequences.find_entries(numbers)] = result
     assert results is not None
     return results
+
+
+class Beside(NamedTuple):
+    """Probabilities of items beside an item: as the next position of a sequence that has one item alone, [D] each.
+
+    chances: p(other | item). usual: p(other), the mean of p(other | one item) over all items but the other. reverse:
+    p(item | other), NaN for others that the mean is not over.
+    """
+
+    chances: np.ndarray
+    usual: np.ndarray
+    reverse: np.ndarray
+
+
+@torch.no_grad()
+@explain_memory(MEMORY_ADVICE)
+def predict_beside(model: PartModel, item: int, weights: np.ndarray, options: EfaOptions) -> Beside:
+    """The probabilities of all items beside one. The means of more than 11,585 items are over those with most weight.
+
+    Args:
+        model: of items, without covariates.
+        item: its number.
+        weights: of items in the means, [D].
+        options: of the model.
+    """
+    device = pick_device(options.device)
+    model.to(device).eval()
+    total = model.shape.items
+    most = min(total, max(FEWEST_ITEMS, MOST_BESIDE // total))
+    averaged = np.argsort(-weights, kind="stable")[:most]
+    sums = np.zeros(total)
+    reverse = np.full(total, np.nan)
+    step = max(1, MOST_NUMBERS // total)
+    for start in range(0, most, step):
+        some = averaged[start : start + step]
+        chances = _predict_next(model, some, device)
+        reverse[some] = chances[:, item]
+        chances[np.arange(len(some)), some] = 0
+        sums += weights[some] @ chances
+    divisor = np.full(total, weights[averaged].sum())
+    divisor[averaged] -= weights[averaged]
+    chances = _predict_next(model, np.array([item]), device)[0]
+    return Beside(chances, sums / divisor, reverse)
+
+
+def _predict_next(model: PartModel, items: np.ndarray, device: torch.device) -> np.ndarray:
+    """The probabilities of all items at the second position of sequences whose first one is known, [N, D].
+
+    items: at the first position of each, [N].
+    """
+    known = torch.tensor([True, False]).expand(len(items), 2)
+    numbers = torch.stack([torch.as_tensor(items), torch.zeros(len(items), dtype=torch.long)], 1)
+    batch = Batch(known=known, items=numbers, present=torch.ones_like(known))
+    natural = model.natural_at(1, batch.to(device)).cpu().double()  # some devices have no double
+    return model.change(natural, "mean").numpy()
 
 
 @torch.no_grad()

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import model_validator
+import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from attngeo.errors import CorruptCheckpointError, OutputError, UnsupportedModelError
+from attngeo.estimators.efa.counts import ItemCounts
 from attngeo.estimators.efa.families import FAMILIES, ExponentialFamily
 from attngeo.estimators.efa.making import make_families, make_model
 from attngeo.estimators.efa.model import PartModel
@@ -22,6 +24,7 @@ from attngeo.estimators.efa.sequences import DataShape
 from attngeo.estimators.shared.paths import CONFIG
 from attngeo.estimators.shared.saving import (
     ADVICE,
+    WEIGHTS,
     Count,
     Plain,
     SavedModel,
@@ -32,22 +35,39 @@ from attngeo.estimators.shared.saving import (
     read_tensors,
     write_model,
 )
+from attngeo.schemas import Table
 
 # The names of layers begin in the file as those of a bare encoder; the other tensors of a model are beside them.
 LAYERS = "network.attention.layers."
 LAYERS_IN_FILE = "encoder.layer."
+# The names of the tensors of counts.
+ITEM_COUNTS = "counts.items"
+PAIR_COUNTS = "counts.pairs"
+
+
+class SavedCounts(Table):
+    """The sizes of `ItemCounts`: its numbers are tensors. pairs: that are kept."""
+
+    sequences: Count
+    pairs: Count
+    least: Annotated[Count, Field(ge=1)]
 
 
 class SavedEfa(SavedModel):
-    """The configuration of a model. The last five keys are those of a transformer's layers; a factor model has none."""
+    """The configuration of a model. The last five keys are those of a transformer's layers; a factor model has none.
+
+    counts: None for a model of values, or of format 4.
+    """
 
     TYPE = "attngeo_efa"
-    FORMAT = 4
+    FORMAT = 5
+    OLDER = (4,)
     MADE_BY = MADE_BY
     options: EfaOptions
     architecture: Architecture
     shape: DataShape
     items: tuple[Plain, ...]
+    counts: SavedCounts | None = None
     num_hidden_layers: Count | None = None
     num_attention_heads: Count | None = None
     hidden_size: Count | None = None
@@ -114,10 +134,14 @@ def write_efa(
     architecture: Architecture,
     parts: Sequence[PartModel],
     items: Sequence[Any],
+    counts: ItemCounts | None,
     *,
     epochs: int,
 ) -> None:
-    """Write a fitted model to a folder, which is created. Raises OutputError; TableError for items JSON lacks."""
+    """Write a fitted model to a folder, which is created. Raises OutputError; TableError for items JSON lacks.
+
+    counts: of the items of training sequences, which are saved with the part of items.
+    """
     if len(parts) > 1 and (folder / CONFIG).exists():
         raise OutputError(f"{folder} has a model of one part, which would be read instead; choose another folder")
     for model in parts:
@@ -130,6 +154,11 @@ def write_efa(
             **_describe_layers(model, options),
         }
         tensors = {_name_in_file(name): tensor for name, tensor in model.state_dict().items()}
+        if counts is not None and model.is_of_items:
+            sizes = SavedCounts(sequences=counts.sequences, pairs=len(counts.pairs), least=counts.least)
+            config["counts"] = sizes.model_dump()
+            tensors[ITEM_COUNTS] = torch.as_tensor(counts.items)
+            tensors[PAIR_COUNTS] = torch.as_tensor(counts.pairs)
         part_folder = folder / model.shape.part if len(parts) > 1 else folder
         write_model(part_folder, SavedEfa, config, tensors)
 
@@ -148,13 +177,13 @@ def _describe_layers(model: PartModel, options: EfaOptions) -> dict[str, Any]:
     }
 
 
-def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, list[PartModel]]:
-    """The configuration and the models of a folder; parameters and errors are those of `load`."""
+def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, list[PartModel], ItemCounts | None]:
+    """The configuration, the models and the counts of a folder; parameters and errors are those of `load`."""
     if (folder / CONFIG).exists() or not (folder / PARTS[0] / CONFIG).exists():
-        about, model = _read_part(folder, family)
-        return about, [model]
+        about, model, counts = _read_part(folder, family)
+        return about, [model], counts
     parts = [_read_part(folder / part, family) for part in PARTS]
-    (of_items, _), (of_values, _) = parts
+    (of_items, _, counts), (of_values, _, _) = parts
     is_same = (
         (of_items.shape.part, of_values.shape.part) == PARTS
         and of_items.options == of_values.options
@@ -167,10 +196,10 @@ def read_efa(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, 
             f"{folder}: items and values are of two models, expected models of items and of values with the same "
             f"options, items and covariates; {ADVICE}"
         )
-    return of_items, [model for _, model in parts]
+    return of_items, [model for _, model, _ in parts], counts
 
 
-def _read_part(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, PartModel]:
+def _read_part(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa, PartModel, ItemCounts | None]:
     """A model of one part."""
     saved = read_config(folder, SavedEfa)
     options = saved.options
@@ -186,13 +215,33 @@ def _read_part(folder: Path, family: ExponentialFamily | None) -> tuple[SavedEfa
         return make_model(options, saved.architecture, make_families(options, family), saved.shape)
 
     def plan() -> dict[str, Tensor]:
-        return {_name_in_file(name): weight for name, weight in make().state_dict().items()}
+        planned = {_name_in_file(name): weight for name, weight in make().state_dict().items()}
+        if saved.counts is not None:
+            planned[ITEM_COUNTS] = torch.empty(len(saved.items), dtype=torch.int32)
+            planned[PAIR_COUNTS] = torch.empty(saved.counts.pairs, 3, dtype=torch.int32)
+        return planned
 
     check_tensors(folder, tensors, plan)
     model = make()
     check_layers(folder, saved, _describe_layers(model, options))
     model.load_state_dict({name: tensors[_name_in_file(name)] for name in model.state_dict()})
-    return saved, model
+    return saved, model, _read_counts(folder, saved, tensors)
+
+
+def _read_counts(folder: Path, saved: SavedEfa, tensors: dict[str, Tensor]) -> ItemCounts | None:
+    """The counts of items, if the model has them. Raises CorruptCheckpointError if sequences have no such counts."""
+    sizes = saved.counts
+    if sizes is None:
+        return None
+    counts = ItemCounts(sizes.sequences, tensors[ITEM_COUNTS].numpy(), tensors[PAIR_COUNTS].numpy(), sizes.least)
+    first, second, both = counts.pairs.T
+    is_pair = (first >= 0) & (first < second) & (second < len(counts.items))
+    is_count = (counts.items >= 0) & (counts.items <= counts.sequences)
+    if not (is_pair.all() and is_count.all() and ((both >= 1) & (both <= counts.sequences)).all()):
+        raise CorruptCheckpointError(
+            f"{folder / WEIGHTS}: counts of items are not those of {counts.sequences:,} sequences; {ADVICE}"
+        )
+    return counts
 
 
 def _name_in_file(name: str) -> str:

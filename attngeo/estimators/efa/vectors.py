@@ -59,10 +59,8 @@ def rank_similar(
             "the model is of values by attention, which has no products of items; fit a model of items "
             "(attngeo efa fit --part items), or a factor model (--model fm)"
         )
-    if item not in items:
-        raise UsageError(f"$item is {item!r:.60}, expected one of the {len(items):,} of the training rows", "item")
     tables = _find_tables(part)
-    number = list(items).index(item)
+    number = find_number(items, item)
     context = tables["context"].cpu().double()
     center = tables["center"].cpu().double()
     scores = (context @ center[number] + center @ context[number]).numpy()
@@ -75,6 +73,13 @@ def rank_similar(
             "score": scores[others],
         }
     )
+
+
+def find_number(items: Sequence[Any], item: Any) -> int:
+    """The number of an item. Raises UsageError if it is unknown."""
+    if item not in items:
+        raise UsageError(f"$item is {item!r:.60}, expected one of the {len(items):,} of the training rows", "item")
+    return list(items).index(item)
 
 
 def _find_tables(model: PartModel) -> dict[str, Tensor]:

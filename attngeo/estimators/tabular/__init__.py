@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         impute_own_table as impute_own_table,
         predict_own_table as predict_own_table,
     )
+    from attngeo.estimators.tabular.measuring import InterruptedFit as InterruptedFit
     from attngeo.estimators.tabular.views import (
         tabulate_attention as tabulate_attention,
         tabulate_encodings as tabulate_encodings,

@@ -12,9 +12,11 @@ leaves open: folds are shuffled and stratified, the MLP's initial learning rate 
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +35,8 @@ FOLDS = 5
 STAGES = "n_estimators"
 # The warnings of scikit-learn if classes have few rows.
 RARE_CLASSES = "The (least populated class|number of unique classes)"
+# That of its MLP at Ctrl-C, after which it goes on.
+STOPPED = "Training interrupted by user"
 Grid = Mapping[str, tuple[Any, ...]]
 # Called with the fits that are finished and their total.
 ReportFits = Callable[[int, int], None]
@@ -117,7 +121,8 @@ def fit_baseline(
     """The method that `BASELINES` has under a name, fitted to a table with the parameters that score best.
 
     x: categories, [rows, columns]. y: classes, [rows]. seed: of folds and of classifiers. Raises DataError if there is
-    one class only, or if each has fewer rows than folds.
+    one class only, or if each has fewer rows than folds; and KeyboardInterrupt at Ctrl-C, as scikit-learn does not
+    always.
     """
     baseline = BASELINES[name]
     rows = np.unique(y, return_counts=True)[1]
@@ -127,23 +132,59 @@ def fit_baseline(
             f"and {FOLDS} rows of one of them for cross-validation; give a larger table"
         )
     encoder = OneHotEncoder(drop="first", handle_unknown="ignore", sparse_output=baseline.sparse).fit(x)
-    # Both checks would be made for each of some hundred thousand trees.
-    with config_context(skip_parameter_validation=True, assume_finite=True), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", RARE_CLASSES, UserWarning)
+    with _fitting():
         encoded = encoder.transform(x)
         chosen = _search(baseline, encoded, y, seed, report) if baseline.grid else {}
         classifier = baseline.make(seed).set_params(**chosen).fit(encoded, y)
     return FittedBaseline(encoder, classifier, chosen)
 
 
+def forecast_seconds(name: str, x: np.ndarray, y: np.ndarray, *, seed: int) -> float:
+    """About how long `fit_baseline` takes: the mean time of the first and the last candidate, times the fits.
+
+    Parameters are those of `fit_baseline`. 0 for a method without candidates.
+    """
+    baseline = BASELINES[name]
+    if not baseline.grid:
+        return 0.0
+    encoder = OneHotEncoder(drop="first", handle_unknown="ignore", sparse_output=baseline.sparse).fit(x)
+    models = _list_models(baseline)
+    start = time.monotonic()
+    with _fitting():
+        encoded = encoder.transform(x)
+        for parameters in (models[0], models[-1]):
+            baseline.make(seed).set_params(**parameters).fit(encoded, y)
+    return (time.monotonic() - start) / 2 * (len(models) * FOLDS + 1)
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """Fit without checks and warnings that do not help here, and end at Ctrl-C, as scikit-learn does not always."""
+    # Both checks would be made for each of some hundred thousand trees.
+    with config_context(skip_parameter_validation=True, assume_finite=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", RARE_CLASSES, UserWarning)
+        warnings.filterwarnings("error", STOPPED, UserWarning)
+        try:
+            yield
+        except UserWarning as warning:
+            if STOPPED not in str(warning):
+                raise
+            raise KeyboardInterrupt from None
+
+
+def _list_models(baseline: Baseline) -> list[dict[str, Any]]:
+    """The candidates that are fitted: of those that differ in stages only, the one with the most."""
+    fitted = dict(baseline.grid)
+    if STAGES in fitted:
+        fitted[STAGES] = (max(fitted[STAGES]),)
+    return list(ParameterGrid(fitted))
+
+
 def _search(baseline: Baseline, x: Any, y: np.ndarray, seed: int, report: ReportFits | None) -> dict[str, Any]:
     """The first of the candidates with the highest mean accuracy over the folds, in the order of `ParameterGrid`."""
     folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(x, y))
     counts = baseline.grid.get(STAGES, ())
-    fitted = dict(baseline.grid)
-    if counts:  # the other stages are the first ones of the most
-        fitted[STAGES] = (max(counts),)
-    models = list(ParameterGrid(fitted))
+    models = _list_models(baseline)
     accuracies: dict[frozenset[Any], list[float]] = defaultdict(list)
     for number, parameters in enumerate(models, 1):
         for train, test in folds:

@@ -59,15 +59,23 @@ def fit_own_table(
     """The scores of `fit_table` for the rows of a file; without a target, those of `fit_columns`.
 
     paths: of a file, or of several with some columns in common. The options say whether the attention model is kept.
-    Raises as `read_tables`, `fit_table`, `fit_columns` and `TableModel.save`.
+    The model is saved when it is fitted, before the other methods are. Raises as `read_tables`, `fit_table`,
+    `fit_columns` and `TableModel.save`.
     """
     tables = read_tables(paths, options, progress)
-    fit = fit_columns if tables.train_y is None else fit_table
-    rows, model = fit(tables, options, progress)
-    if options.save is not None:
+
+    def keep(model: TableModel) -> None:
+        if options.save is None:
+            return
         model.save(options.save)
         command = "impute" if tables.train_y is None else "predict"
         progress(Progress("note", f"{options.save}: saved; attngeo tabular {command} {options.save} ROWS.csv uses it"))
+
+    if tables.train_y is not None:
+        rows, _ = fit_table(tables, options, progress, keep)
+        return rows
+    rows, model = fit_columns(tables, options, progress)
+    keep(model)
     return rows
 
 

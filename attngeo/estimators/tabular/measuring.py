@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, roc_auc_score
 
 from attngeo.errors import TableError
 from attngeo.estimators.shared.dates import DateColumn
 from attngeo.estimators.shared.files import list_missing, naming
-from attngeo.estimators.tabular.baselines import fit_baseline
+from attngeo.estimators.tabular.baselines import BASELINES, fit_baseline, forecast_seconds
 from attngeo.estimators.tabular.classifier import AttentionClassifier, AttentionImputer, TableModel, fit_together
 from attngeo.estimators.tabular.options import METHOD_LABELS, OURS, ClassifierOptions, FitOptions, Unseen
 from attngeo.estimators.tabular.saving import describe_columns
@@ -27,6 +27,8 @@ CALIBRATION_BINS = 10
 OFTEN = 5
 # The baseline of each column and of the response: its values as often as in the training rows.
 FREQUENCIES = "frequencies"
+# Seconds of the remaining methods from which on a note forecasts them.
+LONG = 20.0
 
 
 class SplitTable(NamedTuple):
@@ -42,8 +44,19 @@ class SplitTable(NamedTuple):
     dates: Mapping[str, DateColumn] = MappingProxyType({})
 
 
+class InterruptedFit(KeyboardInterrupt):
+    """Ctrl-C while the baselines were fitted. rows: those of `fit_table` of the methods that were measured before."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        super().__init__()
+        self.rows = rows
+
+
 def fit_table(
-    tables: SplitTable, options: FitOptions, progress: ProgressCallback = ignore_progress
+    tables: SplitTable,
+    options: FitOptions,
+    progress: ProgressCallback = ignore_progress,
+    keep: Callable[[AttentionClassifier], None] = lambda _: None,
 ) -> tuple[pd.DataFrame, AttentionClassifier]:
     """Fit each method to the training rows, and measure it on the test rows that have a label.
 
@@ -53,15 +66,18 @@ def fit_table(
         tables: the rows, with labels.
         options: the methods and how they are fitted.
         progress: called with notes and epochs.
+        keep: called with the attention model when it is fitted, which is before the baselines.
 
     Returns:
         A row for the frequencies of the classes and for each method: method, seed, train_rows, test_rows, accuracy,
         mse (of labels that are numbers or ordered), log_loss, and calibration_error, the mean difference of confidence
-        and accuracy in ten bins of confidence. The accuracy of the frequencies is that of the most frequent class.
+        and accuracy in ten bins of confidence; auc, recall and majority, which tell more if classes are unbalanced (see
+        `measure_chances`). The accuracy of the frequencies is that of the most frequent class.
         Beside the rows, the attention model, which is fitted if it is among the methods.
 
     Raises:
         TableError: a table cannot be used, or has what a saved model cannot keep if it is to be saved.
+        InterruptedFit: at Ctrl-C, if a method is measured.
     """
     assert tables.train_y is not None
     assert tables.test_y is not None
@@ -80,20 +96,68 @@ def fit_table(
     train_codes = model.coding_.encode(tables.train_x, tables.train_y, known)
     with naming({"": options.test or "the test rows"}, test_x.index):
         test_codes = model.coding_.encode(test_x, test_y, options.unseen)
-    rows = []
-    for name in (FREQUENCIES, *(options.methods or ())):
+
+    def measure(name: str) -> dict[str, Any]:
         if name == FREQUENCIES:
             chances = _repeat_frequencies(train_codes[:, -1], len(model.classes_), len(test_y))
         elif name == OURS:
             fit_together([model], [(tables.train_x, tables.train_y)], progress)
             for note in _describe_epoch(model):
                 progress(Progress("note", note))
+            keep(model)
             chances = model.predict_proba(test_x)
         else:
             chances = _predict_baseline(name, train_codes, test_codes, model, options.random_state, progress)
-        sizes = {"seed": options.random_state, "train_rows": len(tables.train_y), "test_rows": len(test_y)}
-        rows.append({"method": name, **sizes, **measure_chances(numbers, test_codes[:, -1], chances)})
-    return pd.DataFrame(rows), model
+        sizes = {"seed": options.random_state, "train_rows": len(train_codes), "test_rows": len(test_y)}
+        return {"method": name, **sizes, **measure_chances(numbers, test_codes[:, -1], chances)}
+
+    def forecast(names: list[str]) -> None:
+        for note in _forecast(names, train_codes, options.random_state):
+            progress(Progress("note", note))
+
+    return _measure_each([FREQUENCIES, *(options.methods or ())], measure, forecast), model
+
+
+def _measure_each(
+    methods: list[str], measure: Callable[[str], dict[str, Any]], forecast: Callable[[list[str]], None]
+) -> pd.DataFrame:
+    """The rows of all methods, in their order; baselines are fitted last, those with a grid after others.
+
+    forecast: called with the baselines before they are fitted. Raises InterruptedFit.
+    """
+    baselines = [name for name in methods if name in BASELINES]
+    baselines.sort(key=lambda name: len(BASELINES[name].grid) > 0)
+    rows: dict[str, dict[str, Any]] = {}
+    try:
+        for name in methods:
+            if name not in baselines:
+                rows[name] = measure(name)
+        forecast(baselines)
+        for name in baselines:
+            rows[name] = measure(name)
+    except KeyboardInterrupt:
+        if rows.keys() <= {FREQUENCIES}:
+            raise
+        raise InterruptedFit(pd.DataFrame([rows[name] for name in methods if name in rows])) from None
+    return pd.DataFrame([rows[name] for name in methods])
+
+
+def _forecast(baselines: list[str], train: np.ndarray, seed: int) -> list[str]:
+    """A note of the time that baselines take, if it is long. train: codes of the training rows."""
+    labelled = train[train[:, -1] >= 0]
+    seconds = {}
+    for name in baselines:
+        seconds[name] = forecast_seconds(name, labelled[:, :-1], labelled[:, -1], seed=seed)
+    if sum(seconds.values()) < LONG:
+        return []
+    listed = ", ".join(f"{METHOD_LABELS[name]} {_show_time(time)}" for name, time in seconds.items() if time)
+    advice = "Ctrl-C ends it and reports what is measured; --methods names fewer"
+    return [f"the rest takes about {_show_time(sum(seconds.values()))} ({listed}); {advice}"]
+
+
+def _show_time(seconds: float) -> str:
+    """Seconds as a text such as 20 s or 3 min."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def fit_columns(
@@ -108,8 +172,8 @@ def fit_columns(
 
     Returns:
         Two rows for each column: column, method (atn, or frequencies: those of the training rows, one added to each
-        count), seed, train_rows, test_rows (with a value in the column), and accuracy to calibration_error as of
-        `fit_table`. Columns with one value, or none in the test rows, are left out. Beside the rows, the model.
+        count), seed, train_rows, test_rows (with a value in the column), and accuracy to majority as of `fit_table`.
+        Columns with one value, or none in the test rows, are left out. Beside the rows, the model.
 
     Raises:
         TableError: as `fit_table` raises, or no test row has a value of a column that varies.
@@ -223,7 +287,7 @@ def _number_classes(classes: np.ndarray, dtype: Any = None) -> np.ndarray:
 
 
 def measure_chances(numbers: np.ndarray, truth: np.ndarray, chances: np.ndarray) -> dict[str, float]:
-    """Accuracy, mse, log_loss and calibration_error of the chances of classes.
+    """Accuracy, mse, log_loss, calibration_error, auc, recall and majority of the chances of classes.
 
     Args:
         numbers: of the classes, [classes], whose squared error mse is; NaN if they have none.
@@ -232,7 +296,10 @@ def measure_chances(numbers: np.ndarray, truth: np.ndarray, chances: np.ndarray)
 
     Returns:
         The measures by name. calibration_error is the mean over rows of |accuracy − mean confidence| in bins of the
-        confidence, of equal width (Guo et al. 2017, https://arxiv.org/abs/1706.04599, equation 3).
+        confidence, of equal width (Guo et al. 2017, https://arxiv.org/abs/1706.04599, equation 3). auc is the area
+        under the ROC curve of each class against the others, and recall the share of the rows of each class that are
+        predicted as it; both are means over the classes that rows have, so that a rare class counts as any other. auc
+        is NaN for rows of one class. majority is the share of the rows of the most frequent class.
     """
     best = chances.argmax(1)
     is_right = best == truth
@@ -244,4 +311,20 @@ def measure_chances(numbers: np.ndarray, truth: np.ndarray, chances: np.ndarray)
         "mse": float(np.mean((numbers[best] - numbers[truth]) ** 2)),
         "log_loss": float(log_loss(truth, chances, labels=np.arange(len(numbers)))),
         "calibration_error": float(np.abs(gaps).sum() / len(best)),
+        **_measure_each_class(truth, chances),
+    }
+
+
+def _measure_each_class(truth: np.ndarray, chances: np.ndarray) -> dict[str, float]:
+    """auc, recall and majority as of `measure_chances`."""
+    best = chances.argmax(1)
+    classes, counts = np.unique(truth, return_counts=True)
+    recalls = [np.mean(best[truth == label] == label) for label in classes]
+    areas = [np.nan]
+    if len(classes) > 1:
+        areas = [roc_auc_score(truth == label, chances[:, label]) for label in classes]
+    return {
+        "auc": float(np.mean(areas)),
+        "recall": float(np.mean(recalls)),
+        "majority": float(counts.max() / len(truth)),
     }

@@ -11,6 +11,7 @@ from sklearn.decomposition import PCA
 from attngeo.estimators.tabular.cell_layout import MISSING
 from attngeo.estimators.tabular.classifier import TableModel
 from attngeo.estimators.tabular.coding import read_table
+from attngeo.estimators.tabular.kinds import DAYS, SECONDS_OF_DAY, name_part
 
 MASK = "[MASK]"
 
@@ -24,7 +25,7 @@ def tabulate_attention(model: TableModel, table: Any) -> pd.DataFrame:
 
     Returns:
         Columns: row (from 1), cell (that attends), on (the cell that it attends to), value (of that cell, as text;
-        [MASK] for one that is masked), head, attention.
+        [MASK] for one that is masked; days as dates), head, attention.
 
     Raises:
         TableError: as `model.predict` raises.
@@ -34,9 +35,11 @@ def tabulate_attention(model: TableModel, table: Any) -> pd.DataFrame:
     names = np.array([str(name) for name in model.columns_], dtype=object)
     codes = model.coding_.encode(frame, None, "mask")
     values = np.full(codes.shape, MASK, dtype=object)
+    days = _list_days(model)
     for number in range(frame.shape[1]):
         is_known = codes[:, number] != MISSING
-        values[is_known, number] = frame.iloc[:, number][is_known].astype(str)
+        cells = frame.iloc[:, number][is_known]
+        values[is_known, number] = cells.map(_write_day) if names[number] in days else cells.astype(str)
     row, head, cell, on = np.indices(weights.shape).reshape(4, -1)
     return pd.DataFrame(
         {
@@ -59,19 +62,33 @@ def tabulate_encodings(model: TableModel) -> pd.DataFrame:
         model: fitted.
 
     Returns:
-        Columns: column, value (of a bin, the median of its training values), x, y.
+        Columns: column, value (of a bin, the median of its training values; days as dates), x, y.
     """
     columns = []
     values = []
+    days = _list_days(model)
     for coding in model.coding_.columns:
         columns += [str(coding.name)] * coding.size
-        values += [_write_category(value) for value in coding.decode_all()]
+        write = _write_day if str(coding.name) in days else _write_category
+        values += [write(value) for value in coding.decode_all()]
     sizes = [coding.size for coding in model.coding_.columns]
     points = model.category_encodings_.to_numpy() + np.repeat(model.feature_encodings_, sizes, axis=0)
     if points.shape[1] == 1:  # one head of size 1: all lie on a line
         points = np.pad(points, ((0, 0), (0, 1)))
     x, y = PCA(2, svd_solver="full").fit_transform(points).T  # with the largest number of each axis positive
     return pd.DataFrame({"column": columns, "value": values, "x": x, "y": y})
+
+
+def _list_days(model: TableModel) -> set[str]:
+    """The columns of the days of dates."""
+    return {name_part(name, DAYS) for name in model.dates}
+
+
+def _write_day(days: Any) -> str:
+    """Days since 1970 as a date, such as 2023-01-31; with the time, as in 2023-01-31T12:30:00, if it has one."""
+    seconds = round(float(days) * SECONDS_OF_DAY)
+    moment = np.datetime64(seconds, "s")
+    return str(moment if seconds % SECONDS_OF_DAY else moment.astype("datetime64[D]"))
 
 
 def _write_category(value: Any) -> str:

@@ -116,7 +116,7 @@ def test_a_factor_model_has_no_attention_to_score(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "facts"),
     [
-        ({"format": 3}, UnsupportedModelError, [3, 4]),
+        ({"format": 3}, UnsupportedModelError, [3, 5]),
         ({"model_type": "attngeo_tabular"}, UnsupportedModelError, ["attngeo_tabular", "attngeo_efa"]),
         ({"items": [1]}, CorruptCheckpointError, [CONFIG, "items is 3, expected 1"]),
         ({"options": {"width": "many"}}, CorruptCheckpointError, ["width"]),

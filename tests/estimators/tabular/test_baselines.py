@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import OneHotEncoder
 
 from attngeo.errors import DataError
-from attngeo.estimators.tabular.baselines import BASELINES, fit_baseline
+from attngeo.estimators.tabular.baselines import BASELINES, fit_baseline, forecast_seconds
 from attngeo.papers.wibisono2023.data import ShiftedTable, simulate
 from attngeo.papers.wibisono2023.options import ShiftSetting
 
@@ -110,6 +111,38 @@ def test_fits_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BASELINES, "gb", replace(BASELINES["gb"], grid=SMALL["gb"] | {"n_estimators": (1, 2)}))
     fit_baseline("gb", table.train.x, table.train.y, seed=0, report=lambda *step: seen.append(step))
     assert seen == [(done, 4) for done in range(1, 5)]
+
+
+def test_a_forecast_is_the_time_of_two_candidates_for_all_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make_table(60)
+    grid = {"n_estimators": (1, 2), "max_depth": (1, 2, 3)}
+    fitted = []
+
+    def make(seed: int) -> Any:
+        fitted.append(seed)
+        return BASELINES["gb"].make(seed)
+
+    clock = iter([10.0, 16.0])
+    monkeypatch.setattr("attngeo.estimators.tabular.baselines.time.monotonic", lambda: next(clock))
+    monkeypatch.setitem(BASELINES, "rf", replace(BASELINES["gb"], grid=grid, make=make))
+    assert forecast_seconds("rf", table.train.x, table.train.y, seed=0) == 3 * (3 * 5 + 1)  # a fit takes 3 s
+    assert len(fitted) == 2
+    fit_baseline("rf", table.train.x, table.train.y, seed=0)
+    assert len(fitted) == 2 + 3 * 5 + 1
+    assert forecast_seconds("lr", table.train.x, table.train.y, seed=0) == 0
+
+
+def test_ctrl_c_ends_a_method_that_would_only_warn_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the MLP of scikit-learn, which goes on with the weights so far."""
+    table = make_table(60)
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MLPClassifier, "_backprop", interrupt)
+    for fit in (fit_baseline, forecast_seconds):
+        with pytest.raises(KeyboardInterrupt):
+            fit("mlp", table.train.x, table.train.y, seed=0)
 
 
 @pytest.mark.parametrize("y", [np.zeros(20, int), np.arange(20)])

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.calibration import calibration_curve
-from sklearn.metrics import log_loss, mean_squared_error
+from sklearn.metrics import log_loss, mean_squared_error, recall_score, roc_auc_score
 from support.messages import assert_states, refuses
 
 from attngeo.errors import DataUnavailableError, TableError, UsageError
@@ -47,6 +47,24 @@ def test_scores_are_those_of_scikit_learn() -> None:
     assert found["calibration_error"] < 0.1
     assert np.isnan(measure_chances(np.array([np.nan, np.nan]), truth, chances)["mse"])
     assert measure_chances(np.array([0, 1]), truth, np.eye(2)[1 - truth] * 0.98 + 0.01)["calibration_error"] > 0.9
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_each_class_counts_as_any_other_in_auc_and_recall(classes: int) -> None:
+    random = np.random.default_rng(1)
+    chances = random.dirichlet([9, *[1] * (classes - 1)], 400)
+    truth = (chances.cumsum(1) > random.random((400, 1))).argmax(1)
+    found = measure_chances(np.arange(classes), truth, chances)
+    chosen = chances[:, 1] if classes == 2 else chances
+    assert found["auc"] == pytest.approx(roc_auc_score(truth, chosen, multi_class="ovr"))
+    assert found["recall"] == pytest.approx(recall_score(truth, chances.argmax(1), average="macro"))
+    assert found["majority"] == np.mean(truth == 0)
+    constant = measure_chances(np.arange(classes), truth, np.tile(chances[truth == 0].mean(0), (400, 1)))
+    assert (constant["auc"], constant["recall"]) == (0.5, 1 / classes)
+    assert constant["accuracy"] == constant["majority"]
+    alone = measure_chances(np.arange(classes), np.zeros(5, int), chances[:5])
+    assert np.isnan(alone["auc"])
+    assert alone["majority"] == 1
 
 
 def test_cells_of_a_file_keep_their_kind(tmp_path: Path) -> None:

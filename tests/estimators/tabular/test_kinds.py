@@ -19,6 +19,7 @@ from attngeo.estimators.shared.dates import DateColumn, find_dates
 from attngeo.estimators.tabular.files import fit_own_table, impute_own_table, predict_own_table, read_tables
 from attngeo.estimators.tabular.kinds import find_free_texts, find_row_names, split_dates
 from attngeo.estimators.tabular.options import FitOptions, PredictOptions, RowsOptions
+from attngeo.estimators.tabular.views import tabulate_encodings
 from attngeo.progress import Progress
 
 FAST: dict[str, Any] = {"target": "y", "methods": "atn", "max_epochs": 2, "device": "cpu"}
@@ -256,6 +257,27 @@ def test_a_kind_that_is_chosen_is_that_of_the_saved_model(tmp_path: Path) -> Non
     assert not kinds["count"]
     assert kinds["when.hour"]
     assert not kinds["when.days"]
+
+
+def test_explanations_show_days_as_dates(tmp_path: Path) -> None:
+    path = write_visits(tmp_path)
+    fit_own_table(path, FitOptions(**FAST, save=str(tmp_path / "m")))
+    when = ["01.01.2031 23:00", "31.12.1969 00:00", None]
+    rows = pd.DataFrame({"when": when, "count": 9, "year": 2020, "town": "Rom"})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    cells = tmp_path / "cells.csv"
+    predict_own_table(tmp_path / "m", str(tmp_path / "rows.csv"), PredictOptions(attention_output=str(cells)))
+    shown = pd.read_csv(cells, dtype=str)
+    days = shown[(shown["on"] == "when.days") & (shown["cell"] == "count")].drop_duplicates("row")["value"]
+    assert days.tolist() == ["2031-01-01T23:00:00", "1969-12-31", "[MASK]"]
+    hours = shown[(shown["on"] == "when.hour") & (shown["cell"] == "count")].drop_duplicates("row")["value"]
+    assert hours.tolist() == ["23", "0", "[MASK]"]
+    encodings = tabulate_encodings(AttentionClassifier.load(tmp_path / "m")).set_index("column")["value"]
+    written = pd.read_csv(path)["when"]
+    moments = pd.to_datetime(encodings["when.days"])
+    first, last = (pd.to_datetime(written, dayfirst=True).agg(end) for end in ("min", "max"))
+    assert moments.between(first, last).all()
+    assert moments.is_monotonic_increasing
 
 
 def test_any_row_of_the_kinds_of_the_training_is_predicted(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""How many sequences of a table have an item, or two items."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from attngeo.estimators.efa.sequences import Sequences
+
+# Pairs that are kept: 12 MB of a saved model.
+MOST_PAIRS = 2**20
+# Pairs of items in sequences that are counted, all sequences together: some seconds.
+MOST_COUNTED = 2**29
+# Items whose pairs are counted at once.
+BLOCK = 256
+
+
+@dataclass(frozen=True)
+class ItemCounts:
+    """The sequences of a table that have an item, and those that have two items.
+
+    sequences: how many the table has. items: those with each item, [D]. pairs: a row for each pair that is kept, [n,
+    3]: the numbers of its items, the lower one first, and the sequences with both. least: pairs that are not kept are
+    in fewer sequences.
+    """
+
+    sequences: int
+    items: np.ndarray
+    pairs: np.ndarray
+    least: int = 1
+
+    def count_with(self, item: int) -> np.ndarray:
+        """The sequences that have an item and each other one, [D]; NaN for a pair that is not kept.
+
+        If all pairs are kept, those without a sequence have 0.
+        """
+        counts = np.full(len(self.items), 0.0 if self.least == 1 else np.nan)
+        first, second, both = self.pairs.T
+        counts[second[first == item]] = both[first == item]
+        counts[first[second == item]] = both[second == item]
+        return counts
+
+
+def count_items(sequences: Sequences, items: int) -> ItemCounts:
+    """The counts of a table. An item that its sequence has twice counts once.
+
+    Of too many pairs, those in the fewest sequences are not kept; if there are too many to be counted, none is.
+
+    Args:
+        sequences: of the table.
+        items: D.
+    """
+    assert sequences.items is not None
+    sequence, _ = sequences.index
+    known = sequences.known.numpy()
+    places = np.unique(np.stack([sequence.numpy()[known], sequences.items.numpy()[known]]), axis=1)
+    marks = sparse.csr_array(
+        (np.ones(places.shape[1], np.int32), (places[0], places[1])), shape=(len(sequences), items)
+    )
+    counts = np.bincount(places[1], minlength=items).astype(np.int32)
+    sizes = np.bincount(places[0])
+    if (sizes.astype(float) ** 2).sum() > MOST_COUNTED:
+        return ItemCounts(len(sequences), counts, np.empty((0, 3), np.int32), least=len(sequences) + 1)
+    least = 1
+    pairs = np.empty((0, 3), np.int32)
+    columns = marks.tocsc()
+    for start in range(0, items, BLOCK):
+        both = (columns[:, start : start + BLOCK].T @ marks).tocoo()
+        first = both.row + start
+        is_kept = (first < both.col) & (both.data >= least)
+        added = np.stack([first[is_kept], both.col[is_kept], both.data[is_kept]], 1).astype(np.int32)
+        pairs = np.concatenate([pairs, added])
+        least = max(least, _find_least(pairs[:, 2]))
+        pairs = pairs[pairs[:, 2] >= least]
+    return ItemCounts(len(sequences), counts, pairs, least)
+
+
+def _find_least(counts: np.ndarray) -> int:
+    """The least count of pairs that are few enough to be kept. counts: of all pairs."""
+    at_least = np.bincount(counts, minlength=2)[::-1].cumsum()[::-1]  # of pairs, by their count
+    return 1 + int((at_least[1:] > MOST_PAIRS).sum())

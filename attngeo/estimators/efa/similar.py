@@ -1,0 +1,97 @@
+"""The items that go with an item, by their probabilities beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from attngeo.estimators.efa.counts import ItemCounts
+from attngeo.estimators.efa.model import PartModel
+from attngeo.estimators.efa.options import EfaOptions
+from attngeo.estimators.efa.prediction import predict_beside
+from attngeo.estimators.efa.vectors import find_number
+
+
+def explain_no_probability(model: PartModel) -> str | None:
+    """Why a model gives no probability of an item beside another one, and what to do; None if it does.
+
+    model: the first part.
+    """
+    if not model.is_of_items:
+        return (
+            "the model is of values and gives no probability of an item; fit a model of items (attngeo efa fit --part "
+            "items or both)"
+        )
+    if model.shape.covariates:
+        return (
+            "the model predicts an item from the covariates of the others, which an item alone lacks; give rows with "
+            "an empty item to attngeo efa predict"
+        )
+    if model.shape.longest < 2:
+        return "the model has sequences of one row; fit to sequences that have two or more"
+    return None
+
+
+def rank_beside(
+    model: PartModel,
+    items: Sequence[Any],
+    item: Any,
+    counts: ItemCounts | None,
+    options: EfaOptions,
+    top: int | None = None,
+) -> pd.DataFrame:
+    """The items that go with an item by their probabilities, best first; the item itself is left out.
+
+    Args:
+        model: the part of items, without covariates.
+        items: all items in the order of their numbers.
+        item: one of them.
+        counts: of sequences; None if the model has none.
+        options: of the model.
+        top: the number of rows; None for all.
+
+    Returns:
+        Columns: rank, item, score, probability, sequences, lift. probability: p(other | item), of the next position of
+        a sequence that has the item alone. score: p(other | item) / p(other), for the mean p(other) of such
+        probabilities over all items but the other one, weighted by the sequences that have them (equally without
+        counts). If order has no effect, the ratio is p(item | other) / p(item), too; the score is then the geometric
+        mean of both, for which a model is right more often, unless there are more than 11,585 items. sequences: that
+        have both. lift: their share of all, divided by the product of the shares of each item. Both are missing without
+        counts.
+
+    Raises:
+        UsageError: the item is unknown.
+    """
+    number = find_number(items, item)
+    weights = np.ones(len(items)) if counts is None else counts.items + 1.0
+    beside = predict_beside(model, number, weights, options)
+    scores = _divide(beside.chances, beside.usual)
+    has_order = options.has_order(options.position or model.shape.position)
+    if not has_order and not np.isnan(beside.reverse).any():
+        scores = np.sqrt(scores * _divide(beside.reverse, beside.usual[number]))
+    order = np.argsort(-scores, kind="stable")
+    others = order[order != number][:top]
+    both = np.full(len(items), np.nan)
+    lift = both
+    if counts is not None:
+        both = counts.count_with(number)
+        expected = counts.items * (counts.items[number] / max(counts.sequences, 1))
+        lift = _divide(both, expected)
+    return pd.DataFrame(
+        {
+            "rank": range(1, len(others) + 1),
+            "item": [items[other] for other in others],
+            "score": scores[others],
+            "probability": beside.chances[others],
+            "sequences": pd.array(both[others], dtype="Int64"),
+            "lift": lift[others],
+        }
+    )
+
+
+def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """A quotient; 0 where both are 0."""
+    return numerator / np.where(denominator > 0, denominator, 1)
