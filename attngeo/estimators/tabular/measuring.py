@@ -26,6 +26,12 @@ CALIBRATION_BINS = 10
 OFTEN = 5
 # The baseline of each column and of the response: its values as often as in the training rows.
 FREQUENCIES = "frequencies"
+# The baseline that attention is compared with if it is the only method that is asked for.
+PLAIN = "lr"
+# The largest product of rows, one-hot columns and classes for which that one is fitted: some seconds.
+CHEAP_NUMBERS = 50_000_000
+# A difference of two log losses is clear from this number of its standard errors on.
+CLEAR_ERRORS = 2
 
 
 class SplitTable(NamedTuple):
@@ -46,7 +52,9 @@ def fit_table(
 ) -> tuple[pd.DataFrame, AttentionClassifier]:
     """Fit each method to the training rows, and measure it on the test rows that have a label.
 
-    Baselines see the same categories, one-hot; a missing cell is a category of its own there.
+    Baselines see the same categories, one-hot; a missing cell is a category of its own there. A note says if one has a
+    lower log loss than attention. If attention is the only method, logistic regression is fitted for that note alone,
+    unless the table is large.
 
     Args:
         tables: the rows, with labels.
@@ -78,6 +86,7 @@ def fit_table(
     with naming({"": options.test or "the test rows"}, test_x.index):
         test_codes = model.coding_.encode(test_x, test_y, options.unseen)
     rows = []
+    losses = {}
     for name in (FREQUENCIES, *(options.methods or ())):
         if name == FREQUENCIES:
             chances = _repeat_frequencies(train_codes[:, -1], len(model.classes_), len(test_y))
@@ -90,6 +99,12 @@ def fit_table(
             chances = _predict_baseline(name, train_codes, test_codes, model, options.random_state, progress)
         sizes = {"seed": options.random_state, "train_rows": len(tables.train_y), "test_rows": len(test_y)}
         rows.append({"method": name, **sizes, **measure_chances(numbers, test_codes[:, -1], chances)})
+        losses[name] = _list_losses(test_codes[:, -1], chances)
+    if list(losses) == [FREQUENCIES, OURS] and _is_cheap(model, len(train_codes)):
+        chances = _predict_baseline(PLAIN, train_codes, test_codes, model, options.random_state, progress)
+        losses[PLAIN] = _list_losses(test_codes[:, -1], chances)
+    for note in describe_better(losses):
+        progress(Progress("note", note))
     return pd.DataFrame(rows), model
 
 
@@ -140,6 +155,40 @@ def fit_columns(
     if not rows:
         raise TableError("no test row has a value of a column that varies, expected some; give other test rows")
     return pd.DataFrame(rows), model
+
+
+def _is_cheap(model: AttentionClassifier, rows: int) -> bool:
+    """Whether logistic regression of these rows takes little time beside attention."""
+    return rows * sum(model.coding_.sizes[:-1]) * len(model.classes_) <= CHEAP_NUMBERS
+
+
+def _list_losses(truth: np.ndarray, chances: np.ndarray) -> np.ndarray:
+    """The log loss of each row, [rows]; a chance of 0 counts as the least one that `log_loss` of scikit-learn knows."""
+    least = np.finfo(chances.dtype).eps
+    return np.asarray(-np.log(chances[np.arange(len(truth)), truth].clip(min=least)))
+
+
+def describe_better(losses: Mapping[str, np.ndarray]) -> list[str]:
+    """A note of the method with the lowest log loss on the test rows, if that is not attention.
+
+    Args:
+        losses: the log loss of each test row, by the names of the methods, [rows] each.
+
+    Returns:
+        One note or none. The method is "better" if the difference to attention is above two of its standard errors over
+        the rows, and "as good" otherwise.
+    """
+    best = min(losses, key=lambda name: float(losses[name].mean()))
+    if OURS not in losses or best == OURS:
+        return []
+    more = losses[OURS] - losses[best]
+    error = more.std(ddof=1) / np.sqrt(len(more)) if len(more) > 1 else np.inf
+    verdict = "better" if more.mean() > CLEAR_ERRORS * error else "as good"
+    label = METHOD_LABELS.get(best, f"the {best} of the classes")
+    return [
+        f"a plain model is {verdict}: log loss {losses[best].mean():.3f} of {label} on the test rows, "
+        f"{losses[OURS].mean():.3f} of {METHOD_LABELS[OURS]} ({more.mean():.3f} ± {error:.3f} more)"
+    ]
 
 
 def _repeat_frequencies(codes: np.ndarray, categories: int, rows: int) -> np.ndarray:
