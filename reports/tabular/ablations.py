@@ -2,10 +2,9 @@
 
     python reports/tabular/ablations.py ablations.csv
 
-The tables are those of `ordinary.py`, of which at most 3,000 rows are taken. A quarter of them tests, as of `attngeo
-tabular fit`. A third of the others, another one with each seed, is held out to measure each variant, which is fitted to
-the rest. Only the variants that held-out rows chose, and the default, are fitted to all but the test rows, and
-measured on these.
+The tables are those of `ordinary.py` with fewer columns, of which at most 3,000 rows are taken, and of two of them
+10,000, too. A quarter of these tests, as of `attngeo tabular fit`, and is not looked at here. A third of the others,
+another one with each seed, is held out to measure each variant, which is fitted to the rest.
 
 Rows that the file has already are kept, so that a stopped run resumes; without the file, all are measured.
 """
@@ -16,6 +15,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,33 +32,36 @@ from attngeo.estimators.tabular.classifier import AttentionClassifier
 from attngeo.estimators.tabular.coding import hold_out
 from attngeo.estimators.tabular.files import read_tables
 from attngeo.estimators.tabular.fitting import fit_plans
-from attngeo.estimators.tabular.measuring import measure_chances
+from attngeo.estimators.tabular.measuring import SplitTable, measure_chances
 from attngeo.estimators.tabular.network import TableAttention
 from attngeo.estimators.tabular.options import ClassifierOptions, FitOptions
 from attngeo.training.loop import draw_generator
 
 SEEDS = 2
-# The tables, those of few columns first.
-NAMES = ("tumours", "weather", "titanic", "diamonds", "bikes", "credit", "churn", "adult", "flights", "caravan")
-ROWS = 3000
 HELD_OUT = 1 / 3
 DEFAULT = "default"
 # The name of each variant, and the options that it changes.
 VARIANTS: dict[str, dict[str, Any]] = {
     DEFAULT: {},
+    "line, bins 10": {},
     "bins 20": {"n_bins": 20},
     "bins 40": {"n_bins": 40},
-    "line, bins 40": {"n_bins": 40},
-    "category of 1 row": {"min_frequency": 1},
-    "category of 20 rows": {"min_frequency": 20},
-    "patience 20": {"patience": 20},
-    "learning rate 0.002": {"learning_rate": 2e-3},
     "learning rate 0.01": {"learning_rate": 1e-2},
     "labels only": {},
+    "line, bins 40": {"n_bins": 40},
     "hidden units 40": {"feed_forward": 40},
+    "category of 1 row": {"min_frequency": 1},
+    "category of 20 rows": {"min_frequency": 20},
+    "learning rate 0.002": {"learning_rate": 2e-3},
+    "patience 20": {"patience": 20},
 }
-# Those that held-out rows chose.
-CHOSEN: tuple[str, ...] = ()
+# The tables of each number of rows, at most, and the variants that they have.
+SIZES: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    3_000: (("tumours", "weather", "titanic", "diamonds", "bikes", "credit", "churn", "adult"), tuple(VARIANTS)),
+    10_000: (("diamonds", "bikes"), (DEFAULT, "line, bins 10", "bins 20", "bins 40")),
+}
+KEYS = ("table", "table_rows", "seed", "variant")
+Rows = tuple[pd.DataFrame, "pd.Series[Any]"]
 
 
 class Line(nn.Module):
@@ -111,7 +114,10 @@ def fit_variant(variant: str, x: pd.DataFrame, y: pd.Series[Any], options: FitOp
 
 
 def measure(
-    variant: str, train: tuple[pd.DataFrame, pd.Series[Any]], rows: tuple[pd.DataFrame, pd.Series[Any]], options: Any
+    variant: str,
+    train: Rows,
+    rows: Rows,
+    options: FitOptions,
 ) -> dict[str, Any]:
     """The scores of a variant that is fitted to some rows and measured on others, and the seconds of the processor."""
     start = time.process_time()
@@ -123,39 +129,46 @@ def measure(
     return {"epochs": model.n_iter_, "seconds": seconds, **{name: scores[name] for name in MEASURES}}
 
 
+def read_rows(name: str, seed: int, most: int, folder: str) -> tuple[SplitTable, FitOptions, int]:
+    """The rows of a table as `attngeo tabular fit` reads them, the options, and the number of rows of the table."""
+    make, target = (TABLES | PACKAGED)[name]
+    draw = np.random.default_rng(seed)
+    table = make(draw)
+    if len(table) > most:
+        table = table.iloc[np.sort(draw.choice(len(table), most, replace=False))]
+    path = Path(folder) / f"{name}.csv"
+    table.to_csv(path, index=False)
+    options = FitOptions(target=target, random_state=seed, device="cpu")
+    return read_tables(str(path), options), options, len(table)
+
+
+def hold_some_out(tables: SplitTable, seed: int) -> tuple[Rows, Rows]:
+    """The rows that train, and those that measure."""
+    x, y = tables.train_x, tables.train_y
+    assert y is not None
+    kept, out = hold_out(np.arange(len(y)), HELD_OUT, seed, "held_out")
+    # A label that no row of the rest has could not be predicted.
+    out = out[y.iloc[out].isin(y.iloc[kept].unique()).to_numpy()]
+    return (x.iloc[kept], y.iloc[kept]), (x.iloc[out], y.iloc[out])
+
+
 def main(output: str) -> None:
     """Write a row for each seed, table and variant that the file lacks."""
     torch.set_num_threads(1)
-    rows = pd.read_csv(output).to_dict("records") if Path(output).exists() else []
-    measured = {(row["part"], row["table"], row["seed"], row["variant"]) for row in rows}
+    rows: list[Any] = pd.read_csv(output).to_dict("records") if Path(output).exists() else []
+    measured = {tuple(row[name] for name in KEYS) for row in rows}
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(SEEDS):
-            for name in NAMES:
-                make, target = (TABLES | PACKAGED)[name]
-                draw = np.random.default_rng(seed)
-                table = make(draw)
-                if len(table) > ROWS:
-                    table = table.iloc[np.sort(draw.choice(len(table), ROWS, replace=False))]
-                path = Path(folder) / f"{name}.csv"
-                table.to_csv(path, index=False)
-                options = FitOptions(target=target, random_state=seed, device="cpu")
-                tables = read_tables(str(path), options)
-                x, y = tables.train_x, tables.train_y
-                assert y is not None
-                kept, out = hold_out(np.arange(len(y)), HELD_OUT, seed, "held_out")
-                # A label that no row of the rest has could not be predicted.
-                out = out[y.iloc[out].isin(y.iloc[kept].unique()).to_numpy()]
-                parts = [("held-out", (x.iloc[kept], y.iloc[kept]), (x.iloc[out], y.iloc[out]), tuple(VARIANTS))]
-                if CHOSEN:
-                    parts.append(("test", (x, y), (tables.test_x, tables.test_y), (DEFAULT, *CHOSEN)))
-                for part, train, others, variants in parts:
-                    for variant in variants:
-                        if (part, name, seed, variant) in measured:
-                            continue
-                        sizes = {"part": part, "table": name, "seed": seed, "variant": variant}
-                        rows.append({**sizes, "rows": len(train[1]), **measure(variant, train, others, options)})
-                        print(rows[-1], flush=True)
-                        pd.DataFrame(rows).to_csv(output, index=False, float_format="%.6g")
+        for seed, (most, (names, variants)) in product(range(SEEDS), SIZES.items()):
+            read = {name: read_rows(name, seed, most, folder) for name in names}
+            for variant, name in product(variants, names):
+                tables, options, count = read[name]
+                key = {"table": name, "table_rows": count, "seed": seed, "variant": variant}
+                if tuple(key.values()) in measured:
+                    continue
+                train, others = hold_some_out(tables, seed)
+                rows.append({**key, "rows": len(train[1]), **measure(variant, train, others, options)})
+                print(rows[-1], flush=True)
+                pd.DataFrame(rows).to_csv(output, index=False, float_format="%.6g")
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def measure(method: str, tables: SplitTable, options: FitOptions) -> dict[str, A
 def main(output: str) -> None:
     """Write a row for each table, seed and method that the file lacks."""
     torch.set_num_threads(1)
-    rows = pd.read_csv(output).to_dict("records") if Path(output).exists() else []
+    rows: list[Any] = pd.read_csv(output).to_dict("records") if Path(output).exists() else []
     measured = {(row["table"], row["seed"], row["method"]) for row in rows}
     with tempfile.TemporaryDirectory() as folder:
         for name, (make, target) in (TABLES | PACKAGED).items():

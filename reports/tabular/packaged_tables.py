@@ -69,7 +69,8 @@ def load_diamonds(draw: np.random.Generator) -> pd.DataFrame:
 def load_tumours(_: np.random.Generator) -> pd.DataFrame:
     """Tumours in 30 columns of fractions."""
     data = load_breast_cancer(as_frame=True)
-    return data.data.assign(tumour=data.target.map(dict(enumerate(data.target_names))))
+    table: pd.DataFrame = data.data
+    return table.assign(tumour=data.target.map(dict(enumerate(data.target_names))))
 
 
 PACKAGED: dict[str, tuple[Callable[[np.random.Generator], pd.DataFrame], str]] = {
