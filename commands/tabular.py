@@ -60,6 +60,7 @@ def fit(
     """Classify the rows of a table by attention, beside the methods of the paper.
 
     Each method is fitted to the training rows and measured on the test rows, beside the frequencies of the classes.
+    A note says if a plain method has a lower log loss there than attention.
     Numbers are cut into bins, dates into parts, and columns that name rows are left out. A row without a label trains
     attention, too. The error of calibration is 0 if a confidence of 0.8 is right 8 times in 10. If one class has most
     test rows, AUC and recall are shown, too: means over the classes, so that a rare one counts as any other. Attention

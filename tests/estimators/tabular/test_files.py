@@ -17,8 +17,9 @@ from support.messages import assert_states, refuses
 from attngeo.errors import DataUnavailableError, TableError, UsageError
 from attngeo.estimators import AttentionClassifier, AttentionImputer
 from attngeo.estimators.shared.files import read_own_table
+from attngeo.estimators.tabular import measuring
 from attngeo.estimators.tabular.files import fit_own_table, impute_rows, read_tables
-from attngeo.estimators.tabular.measuring import fit_table, measure_chances
+from attngeo.estimators.tabular.measuring import describe_better, fit_table, measure_chances
 from attngeo.estimators.tabular.options import FitOptions
 from attngeo.estimators.tabular.views import MASK, tabulate_attention, tabulate_encodings
 from attngeo.progress import Progress, ProgressCallback
@@ -139,6 +140,47 @@ def notes_of(fit: Callable[[ProgressCallback], Any]) -> list[str]:
     reports: list[Progress] = []
     fit(reports.append)
     return [report.what for report in reports if report.phase == "note"]
+
+
+@pytest.mark.parametrize(
+    ("size", "verdict"),
+    [(-0.1, None), (0.1, "as good"), (1.99, "as good"), (2.01, "better")],
+)
+def test_a_plain_model_is_better_from_two_standard_errors_on(size: float, verdict: str | None) -> None:
+    spread = np.random.default_rng(0).normal(size=50)
+    spread -= spread.mean()
+    plain = np.full(50, 0.75)
+    error = spread.std(ddof=1) / np.sqrt(50)
+    notes = describe_better({"frequencies": plain + 9, "atn": plain + spread + size * error, "lr": plain})
+    if verdict is None:
+        assert notes == []
+    else:
+        (note,) = notes
+        assert_states(note, verdict, "LR", "ATN", "0.750", f"{0.75 + size * error:.3f}", f"{error:.3f}")
+
+
+def test_the_note_names_the_best_of_the_plain_models() -> None:
+    losses = {name: np.array([loss, loss + 0.1]) for name, loss in (("frequencies", 1), ("atn", 2), ("rf", 3))}
+    assert_states(describe_better(losses)[0], "better", "frequencies", "1.050", "2.050")
+    assert describe_better({"frequencies": np.ones(2), "lr": np.zeros(2)}) == []
+    assert_states(describe_better({name: loss[:1] for name, loss in losses.items()})[0], "as good")  # of one row
+
+
+def test_attention_alone_is_compared_with_a_model_that_costs_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One epoch at a low rate is worse than logistic regression, whose score is that of a fit with both."""
+    both = FitOptions(target="y", methods="atn,lr", max_epochs=1, learning_rate=1e-6, device="cpu")
+    tables = read_tables(write_rows(tmp_path), both)
+    rows = fit_table(tables, both)[0].set_index("method")
+    alone = both.replace(methods="atn")
+    (note,) = (note for note in notes_of(lambda bar: fit_table(tables, alone, bar)) if "plain model" in note)
+    assert_states(note, "better", "LR", *(f"{rows.loc[name, 'log_loss']:.3f}" for name in ("lr", "atn")))
+    numbers = 60 * (2 + 10) * 2  # rows, categories of both columns, classes
+    for cheap in (numbers, numbers - 1):
+        monkeypatch.setattr(measuring, "CHEAP_NUMBERS", cheap)
+        notes = notes_of(lambda bar: fit_table(tables, alone, bar))
+        assert any("of LR" in note for note in notes) == (cheap == numbers)
 
 
 # A column of a file, and the facts of the note about it.
