@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -27,17 +27,14 @@ CALIBRATION_BINS = 10
 OFTEN = 5
 # The baseline of each column and of the response: its values as often as in the training rows.
 FREQUENCIES = "frequencies"
-<<<<<<< HEAD
 # Seconds of the remaining methods from which on a note forecasts them.
 LONG = 20.0
-=======
 # The baseline that attention is compared with if it is the only method that is asked for.
 PLAIN = "lr"
 # The largest product of rows, one-hot columns and classes for which that one is fitted: some seconds.
 CHEAP_NUMBERS = 50_000_000
 # A difference of two log losses is clear from this number of its standard errors on.
 CLEAR_ERRORS = 2
->>>>>>> plain
 
 
 class SplitTable(NamedTuple):
@@ -93,8 +90,7 @@ def fit_table(
     assert tables.train_y is not None
     assert tables.test_y is not None
     model = _prepare(AttentionClassifier, tables, options)
-    for note in _describe_bins(model, tables.train_x):
-        progress(Progress("note", note))
+    _report_notes(_describe_bins(model, tables.train_x), progress)
     if options.test is not None:
         report_cells(model, tables.test_x, options.test, progress)
     numbers = _number_classes(model.classes_, tables.train_y.dtype)
@@ -107,6 +103,7 @@ def fit_table(
     train_codes = model.coding_.encode(tables.train_x, tables.train_y, known)
     with naming({"": options.test or "the test rows"}, test_x.index):
         test_codes = model.coding_.encode(test_x, test_y, options.unseen)
+
     losses: dict[str, np.ndarray] = {}
 
     def measure(name: str) -> dict[str, Any]:
@@ -114,8 +111,7 @@ def fit_table(
             chances = _repeat_frequencies(train_codes[:, -1], len(model.classes_), len(test_y))
         elif name == OURS:
             fit_together([model], [(tables.train_x, tables.train_y)], progress)
-            for note in _describe_epoch(model):
-                progress(Progress("note", note))
+            _report_notes(_describe_epoch(model), progress)
             keep(model)
             chances = model.predict_proba(test_x)
         else:
@@ -125,15 +121,13 @@ def fit_table(
         return {"method": name, **sizes, **measure_chances(numbers, test_codes[:, -1], chances)}
 
     def forecast(names: list[str]) -> None:
-        for note in _forecast(names, train_codes, options.random_state):
-            progress(Progress("note", note))
+        _report_notes(_forecast(names, train_codes, options.random_state), progress)
 
     rows = _measure_each([FREQUENCIES, *(options.methods or ())], measure, forecast)
     if losses.keys() == {FREQUENCIES, OURS} and _is_cheap(model, len(train_codes)):
         chances = _predict_baseline(PLAIN, train_codes, test_codes, model, options.random_state, progress)
         losses[PLAIN] = _list_losses(test_codes[:, -1], chances)
-    for note in describe_better(losses):
-        progress(Progress("note", note))
+    _report_notes(describe_better(losses), progress)
     return rows, model
 
 
@@ -177,156 +171,6 @@ def _forecast(baselines: list[str], train: np.ndarray, seed: int) -> list[str]:
 def _show_time(seconds: float) -> str:
     """Seconds as a text such as 20 s or 3 min."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
-class SplitTable(NamedTuple):
-    """Features and responses of the training rows and of the test rows; None without a target.
-
-    dates: the columns of the file whose parts are features.
-    """
-
-    train_x: pd.DataFrame
-    train_y: pd.Series[Any] | None
-    test_x: pd.DataFrame
-    test_y: pd.Series[Any] | None
-    dates: Mapping[str, DateColumn] = MappingProxyType({})
-
-
-class InterruptedFit(KeyboardInterrupt):
-    """Ctrl-C while the baselines were fitted. rows: those of `fit_table` of the methods that were measured before."""
-
-    def __init__(self, rows: pd.DataFrame) -> None:
-        super().__init__()
-        self.rows = rows
-
-
-def fit_table(
-    tables: SplitTable,
-    options: FitOptions,
-    progress: ProgressCallback = ignore_progress,
-    keep: Callable[[AttentionClassifier], None] = lambda _: None,
-) -> tuple[pd.DataFrame, AttentionClassifier]:
-    """Fit each method to the training rows, and measure it on the test rows that have a label.
-
-    Baselines see the same categories, one-hot; a missing cell is a category of its own there. A note says if one has a
-    lower log loss than attention. If attention is the only method, logistic regression is fitted for that note alone,
-    unless the table is large.
-
-    Args:
-        tables: the rows, with labels.
-        options: the methods and how they are fitted.
-        progress: called with notes and epochs.
-        keep: called with the attention model when it is fitted, which is before the baselines.
-
-    Returns:
-        A row for the frequencies of the classes and for each method: method, seed, train_rows, test_rows, accuracy,
-        mse (of labels that are numbers or ordered), log_loss, and calibration_error, the mean difference of confidence
-        and accuracy in ten bins of confidence; auc, recall and majority, which tell more if classes are unbalanced (see
-        `measure_chances`). The accuracy of the frequencies is that of the most frequent class.
-        Beside the rows, the attention model, which is fitted if it is among the methods.
-
-    Raises:
-        TableError: a table cannot be used, or has what a saved model cannot keep if it is to be saved.
-        InterruptedFit: at Ctrl-C, if a method is measured.
-    """
-    assert tables.train_y is not None
-    assert tables.test_y is not None
-    model = _prepare(AttentionClassifier, tables, options)
-    for note in _describe_bins(model, tables.train_x):
-        progress(Progress("note", note))
-    if options.test is not None:
-        report_cells(model, tables.test_x, options.test, progress)
-    numbers = _number_classes(model.classes_, tables.train_y.dtype)
-    has_label = tables.test_y.notna()
-    test_x = tables.test_x[has_label]
-    test_y = tables.test_y[has_label]
-    if not len(test_y):
-        raise TableError("no test row has a label, expected some that training rows have; give labelled test rows")
-    known = "mask" if options.unseen == "error" else options.unseen  # too rare values of training rows are no error
-    train_codes = model.coding_.encode(tables.train_x, tables.train_y, known)
-    with naming({"": options.test or "the test rows"}, test_x.index):
-        test_codes = model.coding_.encode(test_x, test_y, options.unseen)
-    losses: dict[str, np.ndarray] = {}
-
-    def measure(name: str) -> dict[str, Any]:
-        if name == FREQUENCIES:
-            chances = _repeat_frequencies(train_codes[:, -1], len(model.classes_), len(test_y))
-        elif name == OURS:
-            fit_together([model], [(tables.train_x, tables.train_y)], progress)
-            for note in _describe_epoch(model):
-                progress(Progress("note", note))
-            keep(model)
-            chances = model.predict_proba(test_x)
-        else:
-            chances = _predict_baseline(name, train_codes, test_codes, model, options.random_state, progress)
-        losses[name] = _list_losses(test_codes[:, -1], chances)
-        sizes = {"seed": options.random_state, "train_rows": len(train_codes), "test_rows": len(test_y)}
-        return {"method": name, **sizes, **measure_chances(numbers, test_codes[:, -1], chances)}
-
-    def forecast(names: list[str]) -> None:
-        for note in _forecast(names, train_codes, options.random_state):
-            progress(Progress("note", note))
-
-    rows = _measure_each([FREQUENCIES, *(options.methods or ())], measure, forecast)
-    if losses.keys() == {FREQUENCIES, OURS} and _is_cheap(model, len(train_codes)):
-        chances = _predict_baseline(PLAIN, train_codes, test_codes, model, options.random_state, progress)
-        losses[PLAIN] = _list_losses(test_codes[:, -1], chances)
-    for note in describe_better(losses):
-        progress(Progress("note", note))
-    return rows, model
-
-
-def _measure_each(
-    methods: list[str], measure: Callable[[str], dict[str, Any]], forecast: Callable[[list[str]], None]
-) -> pd.DataFrame:
-    """The rows of all methods, in their order; baselines are fitted last, those with a grid after others.
-
-    forecast: called with the baselines before they are fitted. Raises InterruptedFit.
-    """
-    baselines = [name for name in methods if name in BASELINES]
-    baselines.sort(key=lambda name: len(BASELINES[name].grid) > 0)
-    rows: dict[str, dict[str, Any]] = {}
-    try:
-        for name in methods:
-            if name not in baselines:
-                rows[name] = measure(name)
-        forecast(baselines)
-        for name in baselines:
-            rows[name] = measure(name)
-    except KeyboardInterrupt:
-        if rows.keys() <= {FREQUENCIES}:
-            raise
-        raise InterruptedFit(pd.DataFrame([rows[name] for name in methods if name in rows])) from None
-    return pd.DataFrame([rows[name] for name in methods])
-
-
-def _forecast(baselines: list[str], train: np.ndarray, seed: int) -> list[str]:
-    """A note of the time that baselines take, if it is long. train: codes of the training rows."""
-    labelled = train[train[:, -1] >= 0]
-    seconds = {}
-    for name in baselines:
-        seconds[name] = forecast_seconds(name, labelled[:, :-1], labelled[:, -1], seed=seed)
-    if sum(seconds.values()) < LONG:
-        return []
-    listed = ", ".join(f"{METHOD_LABELS[name]} {_show_time(time)}" for name, time in seconds.items() if time)
-    advice = "Ctrl-C ends it and reports what is measured; --methods names fewer"
-    return [f"the rest takes about {_show_time(sum(seconds.values()))} ({listed}); {advice}"]
-
-
-def _show_time(seconds: float) -> str:
-    """Seconds as a text such as 20 s or 3 min."""
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-=======
-        sizes = {"seed": options.random_state, "train_rows": len(tables.train_y), "test_rows": len(test_y)}
-        rows.append({"method": name, **sizes, **measure_chances(numbers, test_codes[:, -1], chances)})
-        losses[name] = _list_losses(test_codes[:, -1], chances)
-    if list(losses) == [FREQUENCIES, OURS] and _is_cheap(model, len(train_codes)):
-        chances = _predict_baseline(PLAIN, train_codes, test_codes, model, options.random_state, progress)
-        losses[PLAIN] = _list_losses(test_codes[:, -1], chances)
-    for note in describe_better(losses):
-        progress(Progress("note", note))
-    return pd.DataFrame(rows), model
->>>>>>> plain
 
 
 def fit_columns(
@@ -348,8 +192,7 @@ def fit_columns(
         TableError: as `fit_table` raises, or no test row has a value of a column that varies.
     """
     model = _prepare(AttentionImputer, tables, options)
-    for note in _describe_bins(model, tables.train_x):
-        progress(Progress("note", note))
+    _report_notes(_describe_bins(model, tables.train_x), progress)
     if options.test is not None:
         report_cells(model, tables.test_x, options.test, progress)
     unseen: Unseen = "mask" if options.test is None and options.unseen == "error" else options.unseen
@@ -357,8 +200,7 @@ def fit_columns(
     with naming({"": options.test or "the test rows"}, tables.test_x.index):
         test_codes = model.coding_.encode(tables.test_x, None, unseen)
     fit_together([model], [(tables.train_x, None)], progress)
-    for note in _describe_epoch(model):
-        progress(Progress("note", note))
+    _report_notes(_describe_epoch(model), progress)
     measured = copy(model).set_params(unseen=unseen)
     rows = []
     for number, coding in enumerate(model.coding_.columns):
@@ -378,6 +220,11 @@ def fit_columns(
     if not rows:
         raise TableError("no test row has a value of a column that varies, expected some; give other test rows")
     return pd.DataFrame(rows), model
+
+
+def _report_notes(notes: Iterable[str], progress: ProgressCallback) -> None:
+    for note in notes:
+        progress(Progress("note", note))
 
 
 def _is_cheap(model: AttentionClassifier, rows: int) -> bool:
