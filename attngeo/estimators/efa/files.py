@@ -53,12 +53,14 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
     values = [*options.families, *options.coordinates, *options.lags]
     if options.position is not None:
         values.append(options.position)
-    train = read_own_table(path, options.missing, codes=[*codes, options.item], named=values)
-    frames = {TRAINING: train}
-    texts = [options.item] if options.item in list_texts(train) else []
-    for source, file in ((HELD_OUT, options.validation), (TEST, options.test)):
-        if file:
-            frames[source] = read_own_table(file, options.missing, texts, codes)
+    files = {source: file for source, file in paths.items() if file}
+    codes.append(options.item)
+    frames = {source: read_own_table(file, options.missing, (), codes, values) for source, file in files.items()}
+    has_texts = [options.item in list_texts(frame) for frame in frames.values()]
+    if any(has_texts) and not all(has_texts):
+        texts = [options.item]
+        frames = {source: read_own_table(file, options.missing, texts, codes, values) for source, file in files.items()}
+    train = frames[TRAINING]
     guessed = [options.item, *(name for name, kind in options.kinds.items() if kind is None)]
     for note in describe_few_texts(path, train.filter(items=guessed)):
         progress(Progress("note", f"{path}: {note}"))

@@ -25,7 +25,7 @@ def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: boo
 
     A text cell is the number or the boolean that pandas reads of it, if the text itself is unknown; the number of a
     cell is the text of it, if the number is unknown. So a column has the same codes, whatever kind its other cells
-    gave it.
+    gave it. A boolean may be written as true, True or TRUE.
 
     Args:
         column: cells, [rows].
@@ -39,6 +39,10 @@ def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: boo
         TypeError: a cell is no single value, such as a list.
     """
     code_of = {value: code for code, value in reversed([*enumerate(values)])}
+    for value, code in [*code_of.items()]:
+        if isinstance(value, str) and value.lower() in BOOLEANS:
+            for spelling in (value.lower(), value.capitalize(), value.upper()):
+                code_of.setdefault(spelling, code)
     indices, distinct = pd.factorize(column)
     cells = list(distinct)
     codes = [code_of.get(cell, UNKNOWN) for cell in cells]

@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ import pandas as pd
 
 from attngeo.bounds.machine import UNCHECKED, available_memory, require_memory
 from attngeo.bounds.small_files import require_regular_file
+from attngeo.choices import as_python
 from attngeo.errors import AttnGeoError, TableError, first_line
-from attngeo.estimators.shared.cells import WHOLE, read_numbers, show_value
+from attngeo.estimators.shared.cells import BOOLEANS, WHOLE, parse_numbers, read_numbers, show_value
 from attngeo.estimators.shared.paths import SEPARATORS, read_header, require_table, require_text
 from attngeo.tables.parquet import COPIES, count_objects, count_unfolded, list_nested, make_frame, read_table
 from attngeo.tables.read import require_csv_memory
@@ -35,11 +36,15 @@ LARGEST_EXACT = 2**53
 # Whole numbers below this fit into int64.
 LARGEST_INT = 2**63
 # A whole number that begins with 0.
-CODE = r"-?0\d+"
+CODE = r"\s*[-+]?0\d+\s*"
+# Booleans as Python and pandas write them.
+PYTHON_BOOLEANS = ("True", "False")
 # Texts among numbers may be missing cells if there is one in this number of rows, or fewer.
 FEW = 10
 # The beginning of the name of a column that is added, while its name is taken.
 TAKEN = "predicted_"
+# A number that Python writes without an exponent.
+DECIMAL = re.compile(r"-?\d+(\.\d+)?")
 # The name that pandas gives a column without one.
 UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)?")
 
@@ -53,13 +58,15 @@ def read_own_table(
 ) -> pd.DataFrame:
     """The rows of a .csv, .tsv or .parquet file whose first line names the columns.
 
-    A column of a Parquet file that holds lists, records or maps is left out, with a warning in the log.
+    A column of a text file is of texts if a whole number in it begins with 0, or if its booleans are not written as
+    Python writes them. A column of a Parquet file that holds lists, records or maps is left out, with a warning in the
+    log.
 
     Args:
         path: the file.
         missing: texts that are missing cells, beside empty ones, in place of MISSING_TEXTS.
         texts: columns of a text file that are texts, even if all look like numbers.
-        codes: columns that are texts if a whole number in them begins with 0.
+        codes: columns of a text file that are texts if they look like booleans.
         named: further columns that are needed, which are no lists.
 
     Raises:
@@ -79,12 +86,9 @@ def read_own_table(
             with path.open("rb") as file:
                 require_csv_memory(file, path, SEPARATORS[path.suffix.lower()])
             _check_header(path)
-            as_texts = dict.fromkeys([*texts, *codes], str)
-            frame = _parse(path, na_values=list_missing(missing), keep_default_na=False, dtype=as_texts)
-            for name in set(codes) - set(texts):
-                if name in frame:
-                    frame[name] = _read_codes(frame[name])
-            frame = _keep_digits(path, frame)
+            absent = list_missing(missing)
+            frame = _parse(path, na_values=absent, keep_default_na=False, dtype=dict.fromkeys(texts, str))
+            frame = _keep_texts(path, frame, absent, {*codes})
     if not len(frame) or not frame.shape[1]:
         raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected some of each")
     frame.columns = frame.columns.map(str)
@@ -143,6 +147,74 @@ def _settle(column: pd.Series[str]) -> pd.Series[Any]:
         return values
     values[texts.index] = pd.Series(numbers, index=texts.index, dtype=object)
     return values if is_mixed else keep_whole(values)
+
+
+def settle_labels(texts: pd.Series[str]) -> pd.Series[Any]:
+    """The labels of a text file: numbers or booleans if they are written as Python writes them, otherwise the texts.
+
+    So each label that is predicted is written as it is there. Fractions are numbers however they are written, and so
+    are whole numbers of which one is written in two ways, such as 1 and 1.0.
+    """
+    known = texts.dropna().astype("str")
+    numbers = parse_numbers(known)
+    is_number = len(known) > 0 and bool(numbers.notna().all()) and not find_code(known)
+    is_whole = is_number and bool((numbers % 1 == 0).all())
+    if is_number and not is_whole:
+        return keep_whole(numbers.reindex(texts.index))
+    if is_whole and known.nunique() > numbers.nunique():
+        if (numbers.abs() < LARGEST_EXACT).all():
+            numbers = numbers.astype("int64")
+        return keep_whole(numbers.astype(object).reindex(texts.index))
+    settled = _settle(texts.astype("str").fillna(""))
+    if settled.dtype == object and not known.isin(PYTHON_BOOLEANS).all():
+        return texts
+    return settled
+
+
+def find_equal_texts(texts: pd.Series[str], values: pd.Series[Any]) -> list[str]:
+    """The texts of a column of numbers that are one number, of the first such number."""
+    if pd.api.types.is_string_dtype(values.dtype):
+        return []
+    known = pd.DataFrame({"text": texts, "value": values}).dropna().drop_duplicates()
+    repeated = known[known["value"].duplicated(keep=False)]
+    return repeated.loc[repeated["value"] == repeated["value"].iloc[0], "text"].tolist() if len(repeated) else []
+
+
+def write_like(values: Iterable[Any], texts: pd.Series[str]) -> list[str]:
+    """Values as the cells of a column are written: by the texts that it has of them.
+
+    A number that the column lacks has as many decimals as all its cells have.
+    """
+    distinct = texts[texts != ""].value_counts().index
+    numbers = parse_numbers(pd.Series(distinct, dtype="str")).tolist()
+    spelled: dict[float, str] = {}
+    booleans: dict[bool, str] = {}
+    places = set()
+    for text, number in zip(distinct, numbers, strict=True):
+        if number == number:
+            spelled.setdefault(number, text)
+            places.add(len(text.strip().partition(".")[2]))
+        elif text.lower() in BOOLEANS:
+            booleans.setdefault(BOOLEANS[text.lower()], text)
+    least_places = places.pop() if len(places) == 1 else 0
+    written = []
+    for value in map(as_python, values):
+        if isinstance(value, bool):
+            written.append(booleans.get(value, str(value)))
+        elif isinstance(value, int | float):
+            written.append(spelled.get(value) or _write_number(value, least_places))
+        else:
+            written.append(str(value))
+    return written
+
+
+def _write_number(number: float, places: int) -> str:
+    """A number with this number of decimals, or more if it has more."""
+    text = str(number)
+    whole, _, fraction = text.partition(".")
+    if places and DECIMAL.fullmatch(text):
+        return f"{whole}.{fraction.ljust(places, '0')}"
+    return text
 
 
 def name_new(name: str, columns: Iterable[Any]) -> str:
@@ -223,20 +295,37 @@ def _require_years(dates: pd.Series[Any], path: Path) -> None:
         )
 
 
-def _keep_digits(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with all digits of whole numbers that pandas rounds, because some cells of their column are missing."""
-    rounded = []
-    for name, column in frame.items():
-        if column.dtype.kind == "f" and column.isna().any() and (column.abs() >= LARGEST_EXACT).any():
-            rounded.append(str(name))
-    written = read_written(path, rounded) if rounded else None
+def _keep_texts(path: Path, frame: pd.DataFrame, missing: Sequence[str], codes: Collection[str]) -> pd.DataFrame:
+    """The frame with what pandas changes in columns that it reads as numbers or booleans, as the file has it.
+
+    These are codes such as 01, booleans such as true, and the digits of whole numbers among which cells are missing.
+    codes: columns that have no booleans.
+    """
+    texts = {*list_texts(frame)}
+    typed = [str(name) for name in frame.columns if name not in texts]
+    written = read_written(path, typed) if typed else None
     if written is None:
         return frame
-    for name in rounded:
-        numbers = pd.to_numeric(written.loc[frame[name].notna(), name])
-        if numbers.dtype.kind == "i":
-            frame = frame.assign(**{name: numbers.astype("Int64").reindex(frame.index)})
+    for name in typed:
+        column = frame[name]
+        cells = written[name].mask(written[name].isin(missing))
+        known = cells[column.notna()]
+        is_text = bool(find_code(known))
+        if pd.api.types.infer_dtype(column, skipna=True) == "boolean":
+            is_text = name in codes or not known.isin(PYTHON_BOOLEANS).all()
+        if is_text:
+            frame = frame.assign(**{name: cells})
+        elif column.dtype.kind == "f" and column.isna().any() and (column.abs() >= LARGEST_EXACT).any():
+            numbers = pd.to_numeric(known)
+            if numbers.dtype.kind == "i":
+                frame = frame.assign(**{name: numbers.astype("Int64").reindex(frame.index)})
     return frame
+
+
+def find_code(texts: pd.Series[str]) -> str:
+    """The first whole number among texts that begins with 0: 01 and 1 are two codes, though one number. "" for none."""
+    codes = texts[texts.str.fullmatch(CODE, na=False)]
+    return str(codes.iloc[0]).strip() if len(codes) else ""
 
 
 @contextmanager
@@ -309,7 +398,7 @@ def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
     for name in list_texts(frame):
         numbers = read_numbers(frame[name])
         is_text = frame[name].notna().to_numpy() & np.isnan(numbers)
-        has_few_texts = 0 < is_text.sum() <= len(frame) / FEW
+        has_few_texts = 0 < is_text.sum() <= len(frame) / FEW and not find_code(frame[name].astype("str"))
         if has_few_texts and np.isfinite(numbers).sum() > len(frame) / 2:
             row = int(is_text.argmax())
             yield (
@@ -336,14 +425,6 @@ def keep_whole(column: pd.Series[Any]) -> pd.Series[Any]:
         is_whole = column.dtype == object and all(type(value) is int and abs(value) < LARGEST_INT for value in values)
     has_missing = len(values) < len(column)
     return column.astype("Int64") if is_whole and has_missing else column.infer_objects()
-
-
-def _read_codes(texts: pd.Series[str]) -> pd.Series[Any]:
-    """Texts as numbers, if all are, and no whole one begins with 0: 01 and 1 would be one item."""
-    stripped = texts.str.strip()
-    numbers = pd.to_numeric(stripped, errors="coerce")
-    are_texts = stripped.str.fullmatch(CODE).any() or (numbers.isna() & stripped.notna()).any()
-    return texts if are_texts else numbers
 
 
 def _check_header(path: Path) -> None:
