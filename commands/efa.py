@@ -153,8 +153,8 @@ def predict(
     """
     outputs.check(model, data)
     _require(model, data)
-    with Bar("predict", verbosity):
-        predicted = models.predict_file(model, data, options)
+    with Bar("predict", verbosity) as progress:
+        predicted = models.predict_file(model, data, options, progress)
     outputs.deliver(predicted, print_frame)
 
 

@@ -71,7 +71,7 @@ def fit(
     for path in tables:
         require_table(path)
     if options.target is not None:
-        require_column(train, options.target)
+        require_column(train, options.target, options)
     with hold_folders(Path(options.save) if options.save else None), Bar("fit", verbosity) as bar:
         rows = models.fit_own_table(train, options, bar)
     outputs.deliver(rows, _print_scores)
@@ -110,8 +110,8 @@ def predict(
     outputs.check(model, rows, more=[options.attention_output])
     require_saved(model, MADE_BY)
     require_table(rows)
-    with Bar("predict", verbosity):
-        predicted = models.predict_own_table(model, rows, options)
+    with Bar("predict", verbosity) as bar:
+        predicted = models.predict_own_table(model, rows, options, bar)
     outputs.deliver(predicted, lambda frame: print_frame(frame[["row", "prediction", "probability"]]))
 
 
@@ -137,8 +137,8 @@ def impute(
     outputs.check(model, rows)
     require_saved(model, MADE_BY)
     require_table(rows)
-    with Bar("impute", verbosity):
-        filled = models.impute_own_table(model, rows, options)
+    with Bar("impute", verbosity) as bar:
+        filled = models.impute_own_table(model, rows, options, bar)
     outputs.deliver(filled, _print_cells)
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, UsageError
-from attngeo.estimators.shared.cells import read_numbers
+from attngeo.estimators.shared.cells import read_numbers, show_value
 from attngeo.estimators.shared.files import (
     TAKEN,
     find_code,
@@ -30,7 +30,8 @@ from attngeo.estimators.shared.files import (
     settle_table,
     write_like,
 )
-from attngeo.estimators.shared.paths import SEPARATORS, refuse_column
+from attngeo.estimators.shared.forms import SEPARATORS
+from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.classifier import AttentionClassifier, TableModel
 from attngeo.estimators.tabular.coding import hold_out
 from attngeo.estimators.tabular.kinds import (
@@ -75,13 +76,15 @@ def fit_own_table(
     return rows
 
 
-def predict_own_table(folder: str | Path, path: str, options: PredictOptions) -> pd.DataFrame:
-    """`predict_rows` of a saved model and a file.
+def predict_own_table(
+    folder: str | Path, path: str, options: PredictOptions, progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
+    """`predict_rows` of a saved model and a file. progress: gets notes of cells that are read otherwise than expected.
 
     Raises as `read_own_table` and `AttentionClassifier.load`, and TableError if a column is absent.
     """
     model = AttentionClassifier.load(folder)
-    frame = _read_like(model, path, options)
+    frame = _read_like(model, path, options, progress)
     with naming({"": path}):
         frame = split_dates(frame, model.dates, model.unseen)
     names = [str(name) for name in model.coding_.names]
@@ -97,19 +100,21 @@ def predict_own_table(folder: str | Path, path: str, options: PredictOptions) ->
     return predicted
 
 
-def impute_own_table(folder: str | Path, path: str, options: RowsOptions) -> pd.DataFrame:
-    """`impute_rows` of a saved model and a file.
+def impute_own_table(
+    folder: str | Path, path: str, options: RowsOptions, progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
+    """`impute_rows` of a saved model and a file. progress: as of `predict_own_table`.
 
     Raises as they and their readers do, and TableError if the file has no column of the training rows.
     """
     model = TableModel.load(folder)
-    frame = _read_like(model, path, options)
+    frame = _read_like(model, path, options, progress)
     names = [str(name) for name in model.columns_]
     if not {*names, *model.dates} & set(frame.columns):
         expected = list_names(list_sources(names, model.dates))
         raise TableError(f"no column of the training rows, expected some of: {expected}", table=str(path))
     with naming({"": path}):
-        return impute_rows(model, frame, read_written(path))
+        return impute_rows(model, frame, read_written(path, options=options))
 
 
 def read_tables(
@@ -119,7 +124,7 @@ def read_tables(
     paths = [paths] if isinstance(paths, str) else paths
     chosen = [*(options.columns or ()), *options.column_types]
     named = chosen if options.target is None else [*chosen, options.target]
-    frame = read_files(paths, options.missing, progress, named, options.target)
+    frame = read_files(paths, options, progress, named)
     x: pd.DataFrame = frame
     y: pd.Series[Any] | None = None
     if options.target is not None:
@@ -127,7 +132,7 @@ def read_tables(
     x, dates = _arrange(x, options, paths[0], progress)
     if options.test is None:
         return _split_rows(x, y, options, paths[0])._replace(dates=dates)
-    test_x = read_own_table(options.test, options.missing, list_texts(frame))
+    test_x = read_own_table(options.test, options.missing, list_texts(frame), options=options, progress=progress)
     test_y = None
     if options.target is not None:
         if options.target not in test_x:
@@ -169,6 +174,11 @@ def _arrange(
         for name, reason in find_row_names(frame):
             if name not in options.column_types and name not in dates:
                 left_out.append(name)
+                if len(left_out) == frame.shape[1]:
+                    cell = show_value(frame[name].iloc[0])
+                    problem = f"{reason}, such as {cell}, and no other column remains"
+                    advice = f"--column-type {name}:category keeps it; --decimal tells how numbers are written"
+                    raise TableError(f"{problem}; {advice}", table=path, column=name)
                 note = f"{path}: column {name!r:.60} {reason} and is left out; --column-type keeps it"
                 progress(Progress("note", note))
         frame = select_columns(frame, None, left_out, path)
@@ -194,31 +204,33 @@ def _split_rows(x: pd.DataFrame, y: pd.Series[Any] | None, options: FitOptions, 
 
 def read_files(
     paths: Sequence[str],
-    missing: Sequence[str] | None = None,
+    options: FitOptions,
     progress: ProgressCallback = ignore_progress,
     named: Sequence[str] = (),
-    target: str | None = None,
 ) -> pd.DataFrame:
     """The rows of files with the columns of all, but an index; cells of a column that a file lacks are missing.
 
     progress: gets a note of what may be read otherwise than the user expects. named: columns that options name, which
-    are no lists. target: the column of labels, which are written as in the files. A column that is of texts in one
-    file is of texts in all text files. Raises as `read_own_table`, UsageError for a file that is given twice, and
-    TableError for one without a column in common with the others, through which columns of both are in one space.
+    are no lists. Labels are written as in the files. A column that is of texts in one file is of texts in all text
+    files. Raises as `read_own_table`, UsageError for a file that is given twice, and TableError for one without a
+    column in common with the others, through which columns of both are in one space.
     """
     twice = [path for path in paths if paths.count(path) > 1]
     if twice:
         raise UsageError(f"{twice[0]} is given twice, expected each once")
+    target = options.target
     labels = [] if target is None else [target]
-    frames = [read_own_table(path, missing, labels, named=named) for path in paths]
-    for path, frame in zip(paths, frames, strict=True):
-        for note in _describe_reading(path, frame, missing, named):
+    frames = []
+    for path in paths:
+        frame = read_own_table(path, options.missing, labels, named=named, options=options, progress=progress)
+        frames.append(frame)
+        for note in _describe_reading(path, frame, options, named):
             progress(Progress("note", f"{path}: {note}"))
     if len(frames) > 1:
         texts = {*labels}
         for frame in frames:
             texts.update(list_texts(frame))
-        frames = [read_own_table(path, missing, texts) for path in paths]
+        frames = [read_own_table(path, options.missing, texts, options=options) for path in paths]
     frames = [frame.drop(columns=find_index(frame)) for frame in frames]
     if target is not None:
         frames = _settle_target(paths, frames, target, progress)
@@ -273,9 +285,7 @@ def _join_columns(paths: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[
     return columns
 
 
-def _describe_reading(
-    path: str, frame: pd.DataFrame, missing: Sequence[str] | None, named: Collection[str]
-) -> Iterator[str]:
+def _describe_reading(path: str, frame: pd.DataFrame, options: FitOptions, named: Collection[str]) -> Iterator[str]:
     """Notes of what may be read otherwise than the user expects: an index, codes, and missing cells.
 
     named: columns of which the user knows.
@@ -284,9 +294,9 @@ def _describe_reading(
         yield f"{name!r}, a column without a name that numbers the rows, is left out; name it to keep it"
     if Path(path).suffix.lower() in SEPARATORS:
         yield from _describe_codes(frame, {*named})
-        yield from _describe_equal(path, frame)
+        yield from _describe_equal(path, frame, options)
     names = [name for name in frame.columns if frame[name].isna().any()]
-    written = read_written(path, names) if names and missing is None else None
+    written = read_written(path, names, options) if names and options.missing is None else None
     if written is not None:
         texts = list_texts(frame)
         for name in names:
@@ -310,14 +320,14 @@ def _describe_codes(frame: pd.DataFrame, named: Collection[str]) -> Iterator[str
             )
 
 
-def _describe_equal(path: str, frame: pd.DataFrame) -> Iterator[str]:
+def _describe_equal(path: str, frame: pd.DataFrame, options: FitOptions) -> Iterator[str]:
     """Notes of columns of a few whole numbers, which are categories, of which some are written in two ways."""
     names = []
     for name in frame.columns.difference(list_texts(frame), sort=False):
         numbers = frame[name].dropna()
         if numbers.dtype.kind in "iuf" and numbers.nunique() <= FEW_VALUES and (numbers % 1 == 0).all():
             names.append(name)
-    written = read_written(path, names) if names else None
+    written = read_written(path, names, options) if names else None
     if written is not None:
         for name in names:
             equal = find_equal_texts(written[name].where(frame[name].notna()), frame[name])
@@ -334,14 +344,15 @@ def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.
     return frame.drop(columns=target), frame[target]
 
 
-def _read_like(model: TableModel, path: str, options: RowsOptions) -> pd.DataFrame:
+def _read_like(model: TableModel, path: str, options: RowsOptions, progress: ProgressCallback) -> pd.DataFrame:
     """The rows of a file, whose columns of texts are those of the training. Gives the model the option `unseen`."""
     if options.unseen is not None:
         model.set_params(unseen=options.unseen)
     texts = [str(coding.name) for coding in model.coding_.columns if coding.is_of_texts]
     # One that holds lists is no missing column.
     known = list_sources(map(str, model.coding_.names), model.dates)
-    return read_own_table(path, options.missing or model.missing_texts, texts, named=known)
+    missing = options.missing or model.missing_texts
+    return read_own_table(path, missing, texts, named=known, options=options, progress=progress)
 
 
 def predict_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFrame:
@@ -388,8 +399,12 @@ def impute_rows(model: TableModel, frame: pd.DataFrame, written: pd.DataFrame | 
         if written is None:
             values[cells["row"]] = cells["value"]
         else:
-            texts = filled.iloc[:, number] if name in frame else pd.Series(dtype="str")
-            values[cells["row"]] = write_like(cells["value"], texts)
+            observed: pd.Series[Any] = pd.Series(dtype="str")
+            texts = observed
+            if name in frame:
+                observed = frame[name]
+                texts = filled.iloc[:, number]
+            values[cells["row"]] = write_like(cells["value"], observed, texts)
         complete = pd.Series(values, filled.index).infer_objects()
         if name in frame:
             filled.isetitem(number, complete.array)

@@ -170,27 +170,6 @@ def test_one_cell_does_not_change_how_the_others_are_read(tmp_path: Path) -> Non
         )
 
 
-@pytest.mark.parametrize(
-    ("content", "facts"),
-    [
-        (b"a;b\n1;2\n", ["semicolons", "commas", "sep=';'"]),
-        (b"a;b\n1,5;2,5\n", ["semicolons"]),
-        (b"a\tb\n1\t2\n", ["tabs"]),
-        ("a,b\nx,1\ncafé,2\n".encode("latin-1"), ["line 3", "0xe9", "UTF-8", "LATIN1"]),
-        ("naïve,b\nx,1\n".encode("latin-1"), ["line 1", "0xef", "LATIN1"]),
-        ("a,b\n1,2\n".encode("utf-16"), ["UTF-16", "UTF-8"]),
-        ("a,b\n1,2\n".encode("utf-16-le"), ["UTF-16"]),
-    ],
-)  # fmt: skip
-def test_files_of_other_programs_are_refused_with_what_to_do(content: bytes, facts: list[str], tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_bytes(content)
-    for read in (read_own_table, read_written):
-        if read is read_written and b"\xe9" not in content:
-            continue
-        with refuses(TableError, tmp_path / "t.csv", *facts):
-            read(tmp_path / "t.csv")
-
-
 def test_columns_without_a_name_are_named_by_their_places(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("a,,y\n1,2,n\n")
