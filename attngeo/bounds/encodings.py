@@ -44,10 +44,11 @@ def find_utf16(head: bytes) -> str:
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return encoding
-    has_first, has_second = b"\0" in head[::2], b"\0" in head[1::2]
-    if has_second and not has_first:
+    first, second = head[::2].count(0), head[1::2].count(0)
+    least = len(head) // 4  # half of the characters are of Latin letters, digits and separators
+    if second > least and not first:
         return "utf-16-le"
-    if has_first and not has_second:
+    if first > least and not second:
         return "utf-16-be"
     return ""
 

@@ -21,6 +21,7 @@ from attngeo.errors import (
     DataUnavailableError,
     ModelNotFoundError,
     TableError,
+    UsageError,
     UnsupportedModelError,
 )
 from attngeo.estimators import AttentionClassifier

@@ -18,7 +18,7 @@ from attngeo.errors import TableError
 from attngeo.estimators import AttentionImputer, ExponentialFamilyAttention
 from attngeo.estimators.efa.files import fit_own_sequences, predict_file, sample_file
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions
-from attngeo.estimators.shared.files import find_few_texts, read_own_table, read_written, settle_table
+from attngeo.estimators.shared.files import find_few_texts, read_own_table, settle_table
 from attngeo.estimators.shared.paths import require_column
 from attngeo.estimators.tabular.files import impute_own_table
 from attngeo.estimators.tabular.options import RowsOptions
