@@ -21,8 +21,8 @@ from attngeo.errors import (
     DataUnavailableError,
     ModelNotFoundError,
     TableError,
-    UsageError,
     UnsupportedModelError,
+    UsageError,
 )
 from attngeo.estimators import AttentionClassifier
 from attngeo.estimators.tabular.baselines import BASELINES
