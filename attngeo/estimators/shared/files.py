@@ -114,8 +114,12 @@ def _read_text(
         require_csv_memory(file, path, form.separator)
     _check_header(path, form)
     frame = _parse(path, form, na_values=missing, keep_default_na=False, dtype=dict.fromkeys(texts, str))
-    frame = _keep_texts(path, frame, missing, codes, options)
-    frame, notes = _read_numerals(path, frame, texts, form)
+    typed = [str(name) for name in frame.columns.difference(_list_strings(frame), sort=False)]
+    written = pd.DataFrame(index=frame.index)
+    if typed:
+        written = _parse(path, form, dtype=str, na_filter=False, usecols=typed)
+    frame = _keep_texts(frame, written, missing, codes)
+    frame, notes = _read_numerals(frame, written, texts, form)
     for note in (*form.notes, *_describe_lines(frame, form), *notes):
         progress(Progress("note", f"{path}: {note}"))
     return frame
@@ -185,6 +189,9 @@ def settle_labels(texts: pd.Series[str]) -> pd.Series[Any]:
     """
     known = texts.dropna().astype("str")
     numbers = parse_numbers(known)
+    forms = find_numerals(known.unique().tolist()) if numbers.isna().any() else {}
+    if len(forms) == 1:
+        numbers = next(iter(forms.values())).read(known)
     is_number = len(known) > 0 and bool(numbers.notna().all()) and not find_code(known)
     is_whole = is_number and bool((numbers % 1 == 0).all())
     if is_number and not is_whole:
@@ -334,19 +341,14 @@ def _require_years(dates: pd.Series[Any], path: Path) -> None:
 
 
 def _keep_texts(
-    path: Path, frame: pd.DataFrame, missing: Sequence[str], codes: Collection[str], options: FormOptions
+    frame: pd.DataFrame, written: pd.DataFrame, missing: Sequence[str], codes: Collection[str]
 ) -> pd.DataFrame:
     """The frame with what pandas changes in columns that it reads as numbers or booleans, as the file has it.
 
     These are codes such as 01, booleans such as true, and the digits of whole numbers among which cells are missing.
-    codes: columns that have no booleans.
+    written: the cells of these columns. codes: columns that have no booleans.
     """
-    texts = {*_list_strings(frame)}
-    typed = [str(name) for name in frame.columns if name not in texts]
-    written = read_written(path, typed, options) if typed else None
-    if written is None:
-        return frame
-    for name in typed:
+    for name in written.columns:
         column = frame[name]
         cells = written[name].mask(written[name].isin(missing))
         known = cells[column.notna()]
@@ -363,18 +365,16 @@ def _keep_texts(
 
 
 def _read_numerals(
-    path: Path, frame: pd.DataFrame, texts: Collection[str], form: FileForm
+    frame: pd.DataFrame, written: pd.DataFrame, texts: Collection[str], form: FileForm
 ) -> tuple[pd.DataFrame, list[str]]:
     """The frame with numbers in the columns whose cells are numbers of one form, and notes of these forms.
 
     1,000 and 16.022 are numbers of two forms, of which another column or the separator tells the right one.
-    texts: columns that stay texts.
+    written: the cells of columns that pandas reads as numbers. texts: columns that stay texts.
     """
     columns = [find_forms(frame[name]) for name in _list_strings(frame) if name not in texts]
     fractions = [str(name) for name in frame.columns if frame[name].dtype.kind == "f"]
-    if fractions:
-        written = _parse(path, form, dtype=str, na_filter=False, usecols=fractions)
-        columns += [find_forms(written[name].where(frame[name].notna()), is_read=True) for name in fractions]
+    columns += [find_forms(written[name].where(frame[name].notna()), is_read=True) for name in fractions]
     columns = [column for column in columns if column.forms]
     mark = form.decimal or find_mark(columns, "," if form.separator == ";" else None)
     notes = []

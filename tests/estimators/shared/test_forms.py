@@ -220,3 +220,12 @@ def test_a_table_of_nothing_but_unclear_numbers_is_refused_with_their_form(tmp_p
         fit_own_table(str(tmp_path / "t.csv"), options)
     rows = fit_own_table(str(tmp_path / "t.csv"), options.replace(decimal=".", column_types=["a:number"]))
     assert rows["method"].tolist() == ["frequencies", "lr"]
+
+
+def test_a_target_of_fractions_is_refused_in_each_form(tmp_path: Path) -> None:
+    rows = make_rows().rename(columns={"y": "letter", "income": "y"})
+    rows.to_csv(tmp_path / "points.csv", index=False)
+    write_german(rows.rename(columns={"y": "income"}), tmp_path / "german.csv")
+    for name, target in (("points", "y"), ("german", "income")):
+        with refuses(TableError, target, "pandas.qcut"):
+            fit_own_table(str(tmp_path / f"{name}.csv"), FitOptions(target=target, methods="lr", device="cpu"))
