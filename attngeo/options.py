@@ -124,6 +124,30 @@ def missing_option(default: str = "NA, NaN, nan, ?") -> Any:
     )
 
 
+def parse_encoding(name: Any) -> Any:
+    """The name of an encoding of Python. Raises UsageError."""
+    try:
+        is_text = not isinstance(name, str) or bool("a".encode(name))
+    except (LookupError, ValueError, TypeError):
+        is_text = False
+    if not is_text:
+        raise UsageError(f"$encoding is {name!r:.60}, expected one such as utf-8, cp1252 or utf-16", "encoding")
+    return name
+
+
+def encoding_option() -> Any:
+    """The option `encoding` of what reads a user's text files."""
+    return option(
+        None,
+        "Encoding of text files, such as cp1252",
+        panel=INPUT,
+        metavar="NAME",
+        parse=parse_encoding,
+        shown_default="found in the file",
+        advanced=True,
+    )
+
+
 def parse_bytes(size: Any) -> Any:
     """The bytes of "2GB", "1.5 GiB" or "1000000", for the option `memory`: GB is 1000³ bytes, GiB is 1024³.
 

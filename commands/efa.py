@@ -159,8 +159,8 @@ def predict(
     """
     outputs.check(model, data)
     _require(model, data)
-    with Bar("predict", verbosity) as bar:
-        predicted = models.predict_file(model, data, options, bar)
+    with Bar("predict", verbosity) as progress:
+        predicted = models.predict_file(model, data, options, progress)
     outputs.deliver(predicted, print_frame)
 
 

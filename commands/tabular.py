@@ -79,7 +79,7 @@ def fit(
     for path in tables:
         require_table(path)
     if options.target is not None:
-        require_column(train, options.target)
+        require_column(train, options.target, options)
     try:
         with hold_folders(Path(options.save) if options.save else None), Bar("fit", verbosity) as bar:
             rows = models.fit_own_table(train, options, bar)

@@ -11,6 +11,7 @@ from itertools import permutations
 from pathlib import Path
 
 from attngeo.analogies.options import GOOGLE
+from attngeo.bounds.encodings import UTF8, find_encoding
 from attngeo.bounds.links import without_links
 from attngeo.bounds.names import list_first
 from attngeo.bounds.small_files import read_small_text
@@ -76,7 +77,9 @@ def load_questions(source: str | Path) -> QuestionSet:
             return _parse(google_text(), GOOGLE, GOOGLE)
         if path.is_dir():
             return _read_bats(path)
-        return _parse(_read_text(path), name, path.stem)
+        text, notes = _read_text(path)
+        questions = _parse(text, name, path.stem)
+        return replace(questions, notes=[*notes, *questions.notes])
 
 
 def require_questions(source: object) -> None:
@@ -155,7 +158,9 @@ def _read_bats(folder: Path) -> QuestionSet:
         pairs: list[tuple[str, str, tuple[str, ...], int]] = []
         left_out: list[int] = []
         with about(str(path)):
-            for number, line in enumerate(_read_text(path).splitlines(), 1):
+            text, read_otherwise = _read_text(path)
+            notes += read_otherwise
+            for number, line in enumerate(text.splitlines(), 1):
                 fields = line.split()
                 answers: tuple[str, ...] = ()
                 if len(fields) == 2:
@@ -177,13 +182,16 @@ def _read_bats(folder: Path) -> QuestionSet:
     return _make_set(str(folder), questions, notes, ".txt files with a word and its answers a line")
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path) -> tuple[str, list[str]]:
+    """The text of a file, and a note if it is not UTF-8. Raises QuestionError, ModelNotFoundError."""
     try:
-        return read_small_text(path, encoding="utf-8-sig")
+        encoding = find_encoding(path)
+        text = read_small_text(path, encoding=encoding)
     except ValueError as error:
         raise QuestionError(f"{error}; expected lines of words") from None
     except OSError as error:
         raise ModelNotFoundError(f"cannot be read ({error.strerror})") from None
+    return text, [] if encoding == UTF8 else [f"{path.name}: text is {encoding}, expected UTF-8"]
 
 
 def _check_number(count: int) -> None:

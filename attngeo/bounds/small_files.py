@@ -88,7 +88,7 @@ def read_small_text(path: Path, most_bytes: int = MOST_BYTES, encoding: str = "u
     Args:
         path: the file.
         most_bytes: the limit of its size.
-        encoding: "utf-8", or "utf-8-sig" for a file that may start with a byte order mark.
+        encoding: of Python; "utf-8-sig" for a file of UTF-8 that may start with a byte order mark.
 
     Raises:
         OSError: As `read_small_bytes`.
@@ -98,4 +98,5 @@ def read_small_text(path: Path, most_bytes: int = MOST_BYTES, encoding: str = "u
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 text: byte {error.object[error.start]:#04x} at {error.start:,}") from None
+        name = "UTF-8" if encoding.startswith("utf-8") else encoding
+        raise ValueError(f"not {name} text: byte {error.object[error.start]:#04x} at {error.start:,}") from None

@@ -6,6 +6,7 @@ A document is a line of a text file, or a row of a table. Only data sets of the 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from urllib.request import urlopen
 
 import huggingface_hub
 
+from attngeo.bounds.encodings import CP1252, find_encoding
 from attngeo.bounds.links import without_links
 from attngeo.bounds.names import list_names
 from attngeo.bounds.small_files import open_regular
@@ -29,8 +31,18 @@ from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.choices import advise
 from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError, first_line
 from attngeo.pretrain.presets import IMAGE_DATA, TEXT_DATA
-from attngeo.pretrain.text_formats import READERS, TABLE_ROWS, Row, choose_text_column, get_ending, read_rows
+from attngeo.pretrain.text_formats import (
+    DECOMPRESSORS,
+    READERS,
+    TABLE_ROWS,
+    Row,
+    choose_text_column,
+    get_ending,
+    read_rows,
+)
 from attngeo.pretrain.text_source import HUB_REFERENCE, LARGEST_IN_MEMORY, PAPER_TOKENISER, TextSource
+
+log = logging.getLogger(__name__)
 
 # Characters of a path that a message shows; of a longer one, the end tells most.
 LONGEST_PATH = 100
@@ -191,10 +203,29 @@ def _request_rows(location: Location, column: str = "") -> Iterator[Row]:
     with _explain_unreadable(location):
         if isinstance(location, str):
             yield from _download_rows(location, column)
+        elif isinstance(location, Path):
+            yield from _read_own_rows(location, column)
         else:
-            opened = open_regular(location) if isinstance(location, Path) else location.open("rb")
-            with opened as file:
+            with location.open("rb") as file:
                 yield from read_rows(file, location.name, column)
+
+
+def _read_own_rows(path: Path, column: str) -> Iterator[Row]:
+    """The rows of a file of the user: if no character of it is UTF-8, read as cp1252. Raises as `read_rows`."""
+    done = 0
+    try:
+        with open_regular(path) as file:
+            for row in read_rows(file, path.name, column):
+                yield row
+                done += 1
+    except UnicodeDecodeError:
+        is_packed = path.suffix.lower() in DECOMPRESSORS
+        if is_packed or find_encoding(path) != CP1252:
+            raise
+        log.warning("%s: text is %s; convert it to UTF-8 if that is wrong", path, CP1252)
+        with open_regular(path) as file:
+            # Those before it are of characters that both encodings share.
+            yield from islice(read_rows(file, path.name, column, CP1252), done, None)
 
 
 def _download_rows(address: str, column: str) -> Iterator[Row]:

@@ -10,6 +10,7 @@ fsspec does.
 from __future__ import annotations
 
 import bz2
+import codecs
 import csv
 import gzip
 import io
@@ -21,6 +22,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import IO, Any
 
+from attngeo.bounds.encodings import UTF8, find_utf16
 from attngeo.bounds.machine import require_memory
 from attngeo.bounds.names import list_names
 from attngeo.errors import DataError
@@ -28,8 +30,9 @@ from attngeo.tables.read import HEAD_BYTES, JSON_FACTOR, find_text_problem
 
 # One row of a table: column name → value.
 Row = Mapping[str, Any]
-# Reads the rows of an open file. The text is the name of the only column that is needed, or empty if all are.
-Reader = Callable[[IO[bytes], str], Iterator[Row]]
+# Reads the rows of an open file. The first text is the name of the only column that is needed, or empty if all are, and
+# the second one the encoding of text, or empty if the file shows it.
+Reader = Callable[[IO[bytes], str, str], Iterator[Row]]
 # Rows of a Parquet file that are decoded at once.
 PARQUET_ROWS = 100
 # Characters of one line, or of one document in a table: a thousand times a long one. Those of a list in one file. Bytes
@@ -42,18 +45,30 @@ TABLE_ROWS = 100
 NUMBER = re.compile(r"\s*[-+]?[\d.,]+(?:[eE][-+]?\d+)?\s*")
 
 
-def _read_lines(file: IO[bytes], _column: str) -> Iterator[Row]:
-    with io.TextIOWrapper(file, "utf-8-sig") as text:
+def _open_text(file: Any, encoding: str, newline: str | None = None) -> io.TextIOWrapper:
+    """The text of an open file: of this encoding, or UTF-16 if it begins as such, or else UTF-8."""
+    return io.TextIOWrapper(file, encoding or find_utf16(file.peek(HEAD_BYTES)) or UTF8, newline=newline)
+
+
+def _peek_text(file: Any, encoding: str) -> str:
+    """The beginning of the text of an open file."""
+    head = file.peek(HEAD_BYTES)
+    decoder = codecs.getincrementaldecoder(encoding or find_utf16(head) or UTF8)
+    return decoder("replace").decode(head)
+
+
+def _read_lines(file: IO[bytes], _column: str, encoding: str) -> Iterator[Row]:
+    with _open_text(file, encoding) as text:
         for number, line in enumerate(_limit_lines(text), 1):
             if "\0" in line:
                 raise ValueError(f"line {number} has a NUL character, expected text")
             yield {"text": line.rstrip("\n")}
 
 
-def _read_json(file: Any, _column: str) -> Iterator[Row]:
+def _read_json(file: Any, _column: str, encoding: str) -> Iterator[Row]:
     """One object or string on each line, or one list of them in the whole file."""
-    is_list = file.peek(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
-    with io.TextIOWrapper(file, "utf-8-sig") as text:
+    is_list = _peek_text(file, encoding).lstrip().startswith("[")
+    with _open_text(file, encoding) as text:
         values = _parse_list(text) if is_list else _parse_lines(_limit_lines(text))
         for number, value in enumerate(values, 1):
             if isinstance(value, str):
@@ -99,12 +114,12 @@ def _parse_lines(lines: Iterable[str]) -> Iterator[Any]:
             raise ValueError(f"line {number}: {problem}; expected an object on each line") from None
 
 
-def _read_csv(file: Any, _column: str, delimiter: str = ",") -> Iterator[Row]:
-    problem = find_text_problem(file.peek(HEAD_BYTES), delimiter)
+def _read_csv(file: Any, _column: str, encoding: str, delimiter: str = ",") -> Iterator[Row]:
+    problem = find_text_problem(_peek_text(file, encoding).encode("utf-8", "replace"), delimiter)
     if problem:
         raise ValueError(problem)
     csv.field_size_limit(MOST_CHARACTERS)  # a document may be longer than the default limit of 128 kB
-    with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+    with _open_text(file, encoding, newline="") as text:
         lines = csv.reader(_limit_lines(text), delimiter=delimiter, strict=True)
         try:
             header = next(lines, [])
@@ -116,7 +131,7 @@ def _read_csv(file: Any, _column: str, delimiter: str = ",") -> Iterator[Row]:
             raise ValueError(f"line {lines.line_num}: {error}") from None
 
 
-def _read_parquet(file: IO[bytes], column: str) -> Iterator[Row]:
+def _read_parquet(file: IO[bytes], column: str, _encoding: str) -> Iterator[Row]:
     from pyarrow import parquet  # type: ignore[import-untyped]
 
     from attngeo.tables.parquet import count_batch
@@ -159,15 +174,16 @@ def get_ending(name: str) -> str:
     return path.with_suffix("").suffix if path.suffix in DECOMPRESSORS else path.suffix
 
 
-def read_rows(file: IO[bytes], name: str, column: str = "") -> Iterator[Row]:
+def read_rows(file: IO[bytes], name: str, column: str = "", encoding: str = "") -> Iterator[Row]:
     """The rows of an open file, decompressed if its name says so.
 
-    column: the only column that is needed, which makes Parquet faster. Raises ValueError, OSError or another error of
+    column: the only column that is needed, which makes Parquet faster. encoding: of text; without it, UTF-16 if the
+    file begins as such, or else UTF-8. Raises ValueError, OSError or another error of
     the format's library, with the line if it is known; KeyError for a name of an unknown format.
     """
     decompress = DECOMPRESSORS.get(PurePath(name.lower()).suffix)
     with file if decompress is None else decompress(file) as content:
-        yield from READERS[get_ending(name)](content, column)
+        yield from READERS[get_ending(name)](content, column, encoding)
 
 
 def choose_text_column(reference: str, rows: Sequence[Row], column: str = "") -> str:

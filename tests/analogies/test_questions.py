@@ -71,13 +71,26 @@ def test_a_symbolic_link_is_no_second_file_of_bats(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "facts"),
-    [(b"", []), (b": category\n", []), (b"one two\nthree\n", ["line 1, 2"]), (b"\xff\xfe\x00", ["UTF-8"])],
+    [(b"", []), (b": category\n", []), (b"one two\nthree\n", ["line 1, 2"]), (b"\xff\xfe\x00", ["utf-16"])],
 )
 def test_a_file_without_a_question_is_refused(tmp_path: Path, content: bytes, facts: list[str]) -> None:
     path = tmp_path / "q.txt"
     path.write_bytes(content)
     with refuses(QuestionError, path, *facts):
         load_questions(path)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-16-le"])
+def test_questions_of_other_encodings_are_read_with_a_note(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "q.txt").write_text("Köln Rhein Wien Donau\n" * 3 + "gut besser süß süßer\n", encoding)
+    read = load_questions(tmp_path / "q.txt")
+    assert (read.questions[0].a, read.questions[3].answers) == ("Köln", ("süßer",))
+    (note,) = read.notes
+    assert_states(note, "q.txt", encoding)
+    folder = tmp_path / "bats"
+    folder.mkdir()
+    (folder / "q.txt").write_text("Köln Rhein\nWien Donau\n", encoding)
+    assert load_questions(folder).questions[0].a == "Köln"
 
 
 def test_a_missing_file_and_an_empty_folder_are_refused(tmp_path: Path) -> None:

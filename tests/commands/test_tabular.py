@@ -23,6 +23,7 @@ from attngeo.errors import (
     ModelNotFoundError,
     TableError,
     UnsupportedModelError,
+    UsageError,
 )
 from attngeo.estimators import AttentionClassifier
 from attngeo.estimators.tabular import measuring
@@ -440,12 +441,33 @@ def test_labels_are_held_out_only_if_others_train(inside: Command, table: Path, 
 def test_whole_numbers_stay_such_where_some_labels_are_missing(inside: Command, table: Path, tmp_path: Path) -> None:
     frame = pd.read_csv(table)
     frame.loc[::7, "y"] = None
-    frame.to_csv(tmp_path / "some.csv", index=False)
+    frame.astype({"y": "Int64"}).to_csv(tmp_path / "some.csv", index=False)
     run = inside("tabular", "fit", "some.csv", *FAST, "--methods", "atn", "--save", "m", "-q", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     shown = inside("tabular", "predict", "m", "some.csv", "--format", "csv", cwd=tmp_path).stdout.splitlines()
     assert shown[0].split(",") == ["row", "prediction", "probability", "p(1)", "p(2)"]
     assert shown[1].split(",")[1] in ("1", "2")
+    # As fractions in a file, they are such in what is predicted.
+    frame.to_csv(tmp_path / "some.csv", index=False)
+    run = inside("tabular", "fit", "some.csv", *FAST, "--methods", "atn", "--save", "n", "-q", cwd=tmp_path)
+    shown = inside("tabular", "predict", "n", "some.csv", "--format", "csv", cwd=tmp_path).stdout.splitlines()
+    assert shown[0].split(",")[3:] == ["p(1.0)", "p(2.0)"]
+
+
+def test_files_of_spreadsheets_are_read_and_the_options_set_their_form(
+    inside: Command, table: Path, tmp_path: Path
+) -> None:
+    frame = pd.read_csv(table)
+    (tmp_path / "excel.csv").write_text("sep=;\n" + frame.to_csv(index=False, sep=";", decimal=","), "cp1252")
+    shown = []
+    for rows, options in ((table, ()), ("excel.csv", ()), ("excel.csv", ("--separator", ";", "--decimal", ","))):
+        run = inside("tabular", "fit", rows, *FAST, "--methods", "lr", "--format", "csv", *options, cwd=tmp_path)
+        assert run.returncode == 0, run.stderr
+        shown.append(run.stdout)
+    assert shown[0] == shown[1] == shown[2]
+    assert_fails(
+        inside("tabular", "fit", "excel.csv", *FAST, "--separator", ";;", cwd=tmp_path), UsageError, "--separator", ";;"
+    )
 
 
 def test_ordered_labels_have_a_mean_squared_error(inside: Command, table: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from attngeo.estimators.shared.files import (
     read_written,
     settle_table,
 )
+from attngeo.estimators.shared.forms import AS_FOUND, FormOptions
 from attngeo.estimators.shared.paths import SUFFIXES
 from attngeo.options import options_of
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -50,16 +51,8 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
     `ExponentialFamilyAttention.fit` and `save`, and DataUnavailableError or TableError for files that cannot be read.
     """
     paths = {TRAINING: path, HELD_OUT: options.validation, TEST: options.test}
-    codes = _list_codes(options)
-    values = [*options.families, *options.coordinates, *options.lags]
-    if options.position is not None:
-        values.append(options.position)
-    train = read_own_table(path, options.missing, codes=[*codes, options.item], named=values)
-    frames = {TRAINING: train}
-    texts = [options.item] if options.item in list_texts(train) else []
-    for source, file in ((HELD_OUT, options.validation), (TEST, options.test)):
-        if file:
-            frames[source] = read_own_table(file, options.missing, texts, codes)
+    frames = _read_tables(paths, options, progress)
+    train = frames[TRAINING]
     guessed = [options.item, *(name for name, kind in options.kinds.items() if kind is None)]
     for note in describe_few_texts(path, train.filter(items=guessed)):
         progress(Progress("note", f"{path}: {note}"))
@@ -102,6 +95,29 @@ def fit_own_sequences(path: str, options: EfaFitOptions, progress: ProgressCallb
     return pd.DataFrame(rows).astype(kinds)
 
 
+def _read_tables(
+    paths: Mapping[str, str | None], options: EfaFitOptions, progress: ProgressCallback
+) -> dict[str, pd.DataFrame]:
+    """The tables of files, by what they are for; items that are texts in one file are texts in all text files."""
+    codes = _list_codes(options)
+    values = [*options.families, *options.coordinates, *options.lags]
+    if options.position is not None:
+        values.append(options.position)
+    codes.append(options.item)
+    frames = {}
+    for source, file in paths.items():
+        if file:
+            frames[source] = read_own_table(
+                file, options.missing, codes=codes, named=values, options=options, progress=progress
+            )
+    has_texts = [options.item in list_texts(frame) for frame in frames.values()]
+    if any(has_texts) and not all(has_texts):
+        for source in frames:
+            file = str(paths[source])
+            frames[source] = read_own_table(file, options.missing, [options.item], codes, values, options)
+    return frames
+
+
 def _describe_epochs(model: ExponentialFamilyAttention) -> dict[str, dict[str, Any]]:
     """How the training of each part ended, as columns of `fit_own_sequences`."""
     history = model.history_
@@ -137,12 +153,12 @@ def predict_file(
     options: EfaPredictOptions = AS_FITTED,
     progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
-    """`predict_own_rows` of a saved model and a file. Raises as they and their readers do."""
+    """`predict_own_rows` of a saved model and a file. progress: gets notes. Raises as they and their readers do."""
     model = ExponentialFamilyAttention.load(folder)
     model.options_ = model.options_.replace(device=options.device, short=options.short or model.options_.short)
     with naming({TABLE: path}):
-        frame = read_like(model, path, options.missing, progress)
-        return predict_own_rows(model, frame, read_written(path))
+        frame = read_like(model, path, options.missing, options, progress)
+        return predict_own_rows(model, frame, read_written(path, options=options))
 
 
 def predict_own_rows(
@@ -247,12 +263,14 @@ def read_like(
     model: ExponentialFamilyAttention,
     path: str,
     missing: Sequence[str] | None = None,
+    form: FormOptions = AS_FOUND,
     progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
     """The rows of a file for a fitted model, whose items tell whether those of the file are texts.
 
-    progress: gets notes of what is read otherwise than in training. missing, and what it raises: as `read_own_table`.
-    Without it, a text such as NA that the model knows as an item or a category is no missing cell.
+    missing, form (its options), progress, and what it raises: as `read_own_table`; progress also gets notes of times
+    that are read otherwise than in training. Without missing texts, one such as NA that the model knows as an item or a
+    category is no missing cell.
     """
     options = model.options_
     items = [options.item] if all(isinstance(item, str) for item in model.items_) else []
@@ -261,7 +279,7 @@ def read_like(
         for covariate in model.model_.parts[0].shape.covariates:
             values.update(covariate.categories)
         missing = [text for text in MISSING_TEXTS if text not in values]
-    frame = read_own_table(path, missing, texts=items, codes=_list_codes(options))
+    frame = read_own_table(path, missing, items, _list_codes(options), options=form, progress=progress)
     with naming({TABLE: path}):
         _report_times(model, frame, TABLE, path, progress)
     return frame

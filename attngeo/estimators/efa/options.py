@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from attngeo.choices import advise, whole
 from attngeo.errors import UsageError
 from attngeo.estimators.shared import EstimatorOptions
+from attngeo.estimators.shared.forms import FormOptions
 from attngeo.options import (
     COMPUTATION,
     INPUT,
@@ -377,7 +378,7 @@ def _split(pattern: re.Pattern[str], texts: Sequence[str]) -> dict[str, str | No
     return {match[1]: match[2] for match in matches if match}
 
 
-class EfaFitOptions(EfaOptions):
+class EfaFitOptions(FormOptions, EfaOptions):
     """Options of fitting a model to a file, and of measuring and keeping it. Raises UsageError."""
 
     validation: str | None = option(
@@ -403,7 +404,7 @@ class EfaFitOptions(EfaOptions):
             check_family(family, "family" if family == self.family else "value")
 
 
-class EfaPredictOptions(Options):
+class EfaPredictOptions(FormOptions):
     """How a file is read that a saved model predicts, and where. Raises UsageError."""
 
     missing: Sequence[str] | None = missing_option()

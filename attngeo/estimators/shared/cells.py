@@ -33,7 +33,8 @@ def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: boo
 
     A text cell is the number or the boolean that pandas reads of it, if the text itself is unknown; the number of a
     cell is the text of it, if the number is unknown. So a column has the same codes, whatever kind its other cells
-    gave it. An unknown fraction is the known one that it equals in single precision, if there is one such.
+    gave it. A boolean may be written as true, True or TRUE. An unknown fraction is the known one that it equals in
+    single precision, if there is one such.
 
     Args:
         column: cells, [rows].
@@ -46,7 +47,7 @@ def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: boo
     Raises:
         TypeError: a cell is no single value, such as a list.
     """
-    code_of = {value: code for code, value in reversed([*enumerate(values)])}
+    code_of = _number_values(values)
     indices, distinct = pd.factorize(column)
     cells = list(distinct)
     codes = [code_of.get(cell, UNKNOWN) for cell in cells]
@@ -71,6 +72,16 @@ def find_values(column: pd.Series[Any], values: Sequence[Any], *, are_codes: boo
         codes[index] = code
     # A missing cell has the index -1.
     return np.array([*codes, UNKNOWN], dtype=np.int64)[indices]
+
+
+def _number_values(values: Sequence[Any]) -> dict[Any, int]:
+    """Known value → its number, that of each other spelling of a text such as true, too."""
+    code_of = {value: code for code, value in reversed([*enumerate(values)])}
+    for value, code in [*code_of.items()]:
+        if isinstance(value, str) and value.lower() in BOOLEANS:
+            for spelling in (value.lower(), value.capitalize(), value.upper()):
+                code_of.setdefault(spelling, code)
+    return code_of
 
 
 def _find_fractions(numbers: list[float], values: Sequence[Any]) -> list[int]:

@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,28 +18,35 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from attngeo.bounds.encodings import UTF8
 from attngeo.bounds.machine import UNCHECKED, available_memory, require_memory
 from attngeo.bounds.small_files import require_regular_file
+from attngeo.choices import as_python
 from attngeo.errors import AttnGeoError, TableError, first_line
-from attngeo.estimators.shared.cells import WHOLE, read_numbers, show_value
-from attngeo.estimators.shared.paths import SEPARATORS, read_header, require_table, require_text
+from attngeo.estimators.shared.cells import BOOLEANS, WHOLE, parse_numbers, read_numbers, show_value
+from attngeo.estimators.shared.forms import AS_FOUND, FileForm, FormOptions, find_form
+from attngeo.estimators.shared.numerals import LARGEST_EXACT, Numerals, find_forms, find_mark, find_numerals
+from attngeo.estimators.shared.paths import read_header, require_table
+from attngeo.progress import Progress, ProgressCallback, ignore_progress
 from attngeo.tables.parquet import COPIES, count_objects, count_unfolded, list_nested, make_frame, read_table
-from attngeo.tables.read import require_csv_memory
+from attngeo.tables.read import HEAD_BYTES, require_csv_memory
 
 log = logging.getLogger(__name__)
 
 # Cells of a text file that are missing. Not "None" or "n/a", which may be categories.
 MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
-# Whole numbers below this are exact in float64.
-LARGEST_EXACT = 2**53
 # Whole numbers below this fit into int64.
 LARGEST_INT = 2**63
 # A whole number that begins with 0.
-CODE = r"-?0\d+"
+CODE = r"\s*[-+]?0\d+\s*"
+# Booleans as Python and pandas write them.
+PYTHON_BOOLEANS = ("True", "False")
 # Texts among numbers may be missing cells if there is one in this number of rows, or fewer.
 FEW = 10
 # The beginning of the name of a column that is added, while its name is taken.
 TAKEN = "predicted_"
+# A number that Python writes without an exponent.
+DECIMAL = re.compile(r"-?\d+(\.\d+)?")
 # The name that pandas gives a column without one.
 UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)?")
 
@@ -50,17 +57,25 @@ def read_own_table(
     texts: Iterable[str] = (),
     codes: Iterable[str] = (),
     named: Iterable[str] = (),
+    options: FormOptions = AS_FOUND,
+    progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
     """The rows of a .csv, .tsv or .parquet file whose first line names the columns.
 
-    A column of a Parquet file that holds lists, records or maps is left out, with a warning in the log.
+    A text file has the form that the options say, and otherwise the one that it shows: see `find_form`. So have the
+    numbers of a column, if all its cells have one form, or if another column or the separator tells the decimal mark.
+    A column of a text file is of texts if a whole number in it begins with 0, or if its booleans are not written as
+    Python writes them. A column of a Parquet file that holds lists, records or maps is left out, with a warning in the
+    log.
 
     Args:
         path: the file.
         missing: texts that are missing cells, beside empty ones, in place of MISSING_TEXTS.
         texts: columns of a text file that are texts, even if all look like numbers.
-        codes: columns that are texts if a whole number in them begins with 0.
+        codes: columns of a text file that are texts if they look like booleans.
         named: further columns that are needed, which are no lists.
+        options: how text files are written.
+        progress: gets notes of what is found and of what may be read otherwise than the user expects.
 
     Raises:
         DataUnavailableError: there is no such file.
@@ -76,15 +91,7 @@ def read_own_table(
         if path.suffix.lower() == ".parquet":
             frame = _read_parquet(path, {*texts, *codes, *named})
         else:
-            with path.open("rb") as file:
-                require_csv_memory(file, path, SEPARATORS[path.suffix.lower()])
-            _check_header(path)
-            as_texts = dict.fromkeys([*texts, *codes], str)
-            frame = _parse(path, na_values=list_missing(missing), keep_default_na=False, dtype=as_texts)
-            for name in set(codes) - set(texts):
-                if name in frame:
-                    frame[name] = _read_codes(frame[name])
-            frame = _keep_digits(path, frame)
+            frame = _read_text(path, list_missing(missing), {*texts}, {*codes}, options, progress)
     if not len(frame) or not frame.shape[1]:
         raise TableError(f"{path} has {len(frame)} rows and {frame.shape[1]} columns, expected some of each")
     frame.columns = frame.columns.map(str)
@@ -93,13 +100,41 @@ def read_own_table(
     return frame
 
 
-def read_written(path: str | Path, names: list[str] | None = None) -> pd.DataFrame | None:
+def _read_text(
+    path: Path,
+    missing: Sequence[str],
+    texts: Collection[str],
+    codes: Collection[str],
+    options: FormOptions,
+    progress: ProgressCallback,
+) -> pd.DataFrame:
+    """The table of a text file. Its arguments, and what it raises: as of `read_own_table`."""
+    form = find_form(path, options)
+    with path.open("rb") as file:
+        require_csv_memory(file, path, form.separator)
+    _check_header(path, form)
+    frame = _parse(path, form, na_values=missing, keep_default_na=False, dtype=dict.fromkeys(texts, str))
+    typed = [str(name) for name in frame.columns.difference(_list_strings(frame), sort=False)]
+    written = pd.DataFrame(index=frame.index)
+    if typed:
+        written = _parse(path, form, dtype=str, na_filter=False, usecols=typed)
+    frame = _keep_texts(frame, written, missing, codes)
+    frame, notes = _read_numerals(frame, written, texts, form)
+    for note in (*form.notes, *_describe_lines(frame, form), *notes):
+        progress(Progress("note", f"{path}: {note}"))
+    return frame
+
+
+def read_written(
+    path: str | Path, names: list[str] | None = None, options: FormOptions = AS_FOUND
+) -> pd.DataFrame | None:
     """The cells of a file that `read_own_table` reads, as they are written.
 
     Args:
         path: the file.
         names: only these columns, under the names that pandas gives them; without them, columns have the names of the
             first line, an empty one included.
+        options: how text files are written.
 
     Returns:
         Texts, of which "" is an empty cell; None for a Parquet file, whose cells are read as they are.
@@ -111,8 +146,9 @@ def read_written(path: str | Path, names: list[str] | None = None) -> pd.DataFra
     if path.suffix.lower() == ".parquet":
         return None
     with _explain(path):
-        written = _parse(path, dtype=str, na_filter=False, usecols=names)
-        header = read_header(path)
+        form = find_form(path, options)
+        written = _parse(path, form, dtype=str, na_filter=False, usecols=names)
+        header = read_header(path, form)
         return written.set_axis(header, axis=1) if names is None and len(header) == written.shape[1] else written
 
 
@@ -145,6 +181,85 @@ def _settle(column: pd.Series[str]) -> pd.Series[Any]:
     return values if is_mixed else keep_whole(values)
 
 
+def settle_labels(texts: pd.Series[str]) -> pd.Series[Any]:
+    """The labels of a text file: numbers or booleans if they are written as Python writes them, otherwise the texts.
+
+    So each label that is predicted is written as it is there. Fractions are numbers however they are written, and so
+    are whole numbers of which one is written in two ways, such as 1 and 1.0.
+    """
+    known = texts.dropna().astype("str")
+    numbers = parse_numbers(known)
+    forms = find_numerals(known.unique().tolist()) if numbers.isna().any() else {}
+    if len(forms) == 1:
+        numbers = next(iter(forms.values())).read(known)
+    is_number = len(known) > 0 and bool(numbers.notna().all()) and not find_code(known)
+    is_whole = is_number and bool((numbers % 1 == 0).all())
+    if is_number and not is_whole:
+        return keep_whole(numbers.reindex(texts.index))
+    if is_whole and known.nunique() > numbers.nunique():
+        if (numbers.abs() < LARGEST_EXACT).all():
+            numbers = numbers.astype("int64")
+        return keep_whole(numbers.astype(object).reindex(texts.index))
+    settled = _settle(texts.astype("str").fillna(""))
+    if settled.dtype == object and not known.isin(PYTHON_BOOLEANS).all():
+        return texts
+    return settled
+
+
+def find_equal_texts(texts: pd.Series[str], values: pd.Series[Any]) -> list[str]:
+    """The texts of a column of numbers that are one number, of the first such number."""
+    if pd.api.types.is_string_dtype(values.dtype):
+        return []
+    known = pd.DataFrame({"text": texts, "value": values}).dropna().drop_duplicates()
+    repeated = known[known["value"].duplicated(keep=False)]
+    return repeated.loc[repeated["value"] == repeated["value"].iloc[0], "text"].tolist() if len(repeated) else []
+
+
+def write_like(values: Iterable[Any], column: pd.Series[Any], texts: pd.Series[str]) -> list[str]:
+    """Values as the cells of a column are written: by the texts that it has of them.
+
+    A number that the column lacks has the form of its numbers, and as many decimals as all of them have.
+
+    Args:
+        values: to be written.
+        column: the values of the cells, as they are read.
+        texts: the cells as they are written.
+    """
+    known = pd.DataFrame({"value": column.array, "text": texts.array}, dtype=object).dropna()
+    counts = known.value_counts(sort=True).index.to_list()
+    spelled: dict[Any, str] = {}
+    booleans: dict[bool, str] = {}
+    for value, text in counts:
+        if str(text).lower() in BOOLEANS:
+            booleans.setdefault(BOOLEANS[text.lower()], text)
+        elif not isinstance(value, str):
+            spelled.setdefault(as_python(value), text)
+    numerals = Numerals(".", ",")
+    for found in find_numerals(list(spelled.values())).values():
+        if found.read(pd.Series(list(spelled.values()))).tolist() == list(spelled):
+            numerals = found
+    places = {len(numerals.strip(text).partition(numerals.decimal)[2]) for text in spelled.values()}
+    least_places = places.pop() if len(places) == 1 else 0
+    written = []
+    for value in map(as_python, values):
+        if isinstance(value, bool):
+            written.append(booleans.get(value, str(value)))
+        elif isinstance(value, int | float):
+            written.append(spelled.get(value) or numerals.write(_write_number(value, least_places)))
+        else:
+            written.append(str(value))
+    return written
+
+
+def _write_number(number: float, places: int) -> str:
+    """A number with this number of decimals, or more if it has more."""
+    text = str(number)
+    whole, _, fraction = text.partition(".")
+    if places and DECIMAL.fullmatch(text):
+        return f"{whole}.{fraction.ljust(places, '0')}"
+    return text
+
+
 def name_new(name: str, columns: Iterable[Any]) -> str:
     """The name of a column that is added to these ones of a user: with "predicted_" before it while it is taken."""
     taken = set(columns)
@@ -153,14 +268,16 @@ def name_new(name: str, columns: Iterable[Any]) -> str:
     return name
 
 
-def _parse(path: Path, **options: Any) -> pd.DataFrame:
-    """The table that pandas reads of a text file. options: of `read_csv`."""
+def _parse(path: Path, form: FileForm, **options: Any) -> pd.DataFrame:
+    """The table that pandas reads of a text file of this form. options: of `read_csv`."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # cells that it would drop
         frame: pd.DataFrame = pd.read_csv(
             path,
-            sep=SEPARATORS[path.suffix.lower()],
-            encoding="utf-8-sig",
+            sep=form.separator,
+            encoding=form.encoding,
+            quoting=form.quoting,
+            skiprows=form.skipped,
             skipinitialspace=True,
             index_col=False,
             # In pieces, as pandas reads by default, a text would make texts of the numbers in its piece only.
@@ -223,20 +340,86 @@ def _require_years(dates: pd.Series[Any], path: Path) -> None:
         )
 
 
-def _keep_digits(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with all digits of whole numbers that pandas rounds, because some cells of their column are missing."""
-    rounded = []
-    for name, column in frame.items():
-        if column.dtype.kind == "f" and column.isna().any() and (column.abs() >= LARGEST_EXACT).any():
-            rounded.append(str(name))
-    written = read_written(path, rounded) if rounded else None
-    if written is None:
-        return frame
-    for name in rounded:
-        numbers = pd.to_numeric(written.loc[frame[name].notna(), name])
-        if numbers.dtype.kind == "i":
-            frame = frame.assign(**{name: numbers.astype("Int64").reindex(frame.index)})
+def _keep_texts(
+    frame: pd.DataFrame, written: pd.DataFrame, missing: Sequence[str], codes: Collection[str]
+) -> pd.DataFrame:
+    """The frame with what pandas changes in columns that it reads as numbers or booleans, as the file has it.
+
+    These are codes such as 01, booleans such as true, and the digits of whole numbers among which cells are missing.
+    written: the cells of these columns. codes: columns that have no booleans.
+    """
+    for name in written.columns:
+        column = frame[name]
+        cells = written[name].mask(written[name].isin(missing))
+        known = cells[column.notna()]
+        is_text = bool(find_code(known))
+        if pd.api.types.infer_dtype(column, skipna=True) == "boolean":
+            is_text = name in codes or not known.isin(PYTHON_BOOLEANS).all()
+        if is_text:
+            frame = frame.assign(**{name: cells})
+        elif column.dtype.kind == "f" and column.isna().any() and (column.abs() >= LARGEST_EXACT).any():
+            numbers = pd.to_numeric(known)
+            if numbers.dtype.kind == "i":
+                frame = frame.assign(**{name: numbers.astype("Int64").reindex(frame.index)})
     return frame
+
+
+def _read_numerals(
+    frame: pd.DataFrame, written: pd.DataFrame, texts: Collection[str], form: FileForm
+) -> tuple[pd.DataFrame, list[str]]:
+    """The frame with numbers in the columns whose cells are numbers of one form, and notes of these forms.
+
+    1,000 and 16.022 are numbers of two forms, of which another column or the separator tells the right one.
+    written: the cells of columns that pandas reads as numbers. texts: columns that stay texts.
+    """
+    columns = [find_forms(frame[name]) for name in _list_strings(frame) if name not in texts]
+    fractions = [str(name) for name in frame.columns if frame[name].dtype.kind == "f"]
+    columns += [find_forms(written[name].where(frame[name].notna()), is_read=True) for name in fractions]
+    columns = [column for column in columns if column.forms]
+    mark = form.decimal or find_mark(columns, "," if form.separator == ";" else None)
+    notes = []
+    for column in columns:
+        cells = column.texts.dropna()
+        shown = f"column {column.name!r:.60}: {cells.iloc[0]!r:.40}"
+        numerals = column.choose(mark)
+        if column.is_unclear and mark is None:
+            numbers = [f"{numerals.read(cells[:1]).iloc[0]:g}" for numerals in column.forms.values()]
+            now = "a number with decimal mark ." if column.is_read else "a text"
+            notes.append(f"{shown} may be {' or '.join(numbers)}, and is read as {now}; --decimal sets it")
+        elif form.decimal not in (None, *column.forms):
+            frame = frame.assign(**{column.name: column.texts})
+            notes.append(f"{shown} is no number with decimal mark {mark}, so that all cells are categories")
+        elif not column.is_read or (column.is_unclear and numerals.decimal != "."):
+            frame = frame.assign(**{column.name: numerals.read(column.texts)})
+            notes.append(f"{shown} is {numerals.read(cells[:1]).iloc[0]:.15g} ({numerals})")
+    return frame, notes
+
+
+def _describe_lines(frame: pd.DataFrame, form: FileForm) -> Iterator[str]:
+    """Notes of cells whose lines look like rows of the table, as those between two lone quotation marks do."""
+    last = frame.shape[1] - 1
+    for name in _list_strings(frame):
+        place = int(frame.columns.get_loc(name))  # type: ignore[arg-type]
+        cells = frame[name]
+        rows = []
+        for row in np.flatnonzero(cells.str.contains("\n", regex=False, na=False)):
+            first, *inner, end = [line.count(form.separator) for line in str(cells.iloc[row]).split("\n")]
+            is_of_rows = first + end > 0 and first >= last - place and end >= place
+            if is_of_rows or any(count >= last > 0 for count in inner):
+                rows.append(int(row))
+        if rows:
+            lines = str(cells.iloc[rows[0]]).count("\n") + 1
+            more = f" (and {len(rows) - 1:,} further cells have several)" if len(rows) > 1 else ""
+            what = (
+                f"one cell has {lines} lines with {form.parted_by} in them{more}, as between two lone quotation marks"
+            )
+            yield f"column {name!r:.60}, row {rows[0] + 1}: {what}; --no-quotes reads each line as a row"
+
+
+def find_code(texts: pd.Series[str]) -> str:
+    """The first whole number among texts that begins with 0: 01 and 1 are two codes, though one number. "" for none."""
+    codes = texts[texts.str.fullmatch(CODE, na=False)]
+    return str(codes.iloc[0]).strip() if len(codes) else ""
 
 
 @contextmanager
@@ -254,11 +437,18 @@ def _explain(path: Path) -> Iterator[None]:
         ) from None
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
+        if not error.encoding.startswith("utf-8"):
+            problem = f"is not {error.encoding} text (byte {byte:#04x}); name its encoding with --encoding"
+            raise TableError(problem, table=str(path)) from None
         raise TableError(
             f"line {_find_undecodable(path)} is not UTF-8 text (byte {byte:#04x}); save the file as UTF-8, for example "
-            "with iconv -f LATIN1 -t UTF-8 if it is Latin-1",
+            "with iconv -f LATIN1 -t UTF-8 if it is Latin-1, or name its encoding with --encoding",
             table=str(path),
         ) from None
+    except pd.errors.ParserError as error:
+        reason = first_line(error)
+        advice = "; --no-quotes reads quotation marks as they are" if "inside string" in reason else ""
+        raise TableError(f"{path} cannot be read as a table ({reason}){advice}") from None
     except (OSError, ValueError, csv.Error) as error:
         raise TableError(f"{path} cannot be read as a table ({first_line(error)})") from None
 
@@ -277,6 +467,11 @@ def _find_undecodable(path: Path) -> int:
 def list_missing(texts: Iterable[str] | None) -> list[str]:
     """The texts of missing cells, the empty one among them. texts: those in place of MISSING_TEXTS."""
     return list(dict.fromkeys(["", *(texts or MISSING_TEXTS)]))
+
+
+def _list_strings(frame: pd.DataFrame) -> list[str]:
+    """The columns whose cells are texts, not booleans or large numbers among missing cells."""
+    return [name for name in list_texts(frame) if pd.api.types.infer_dtype(frame[name], skipna=True) == "string"]
 
 
 def list_texts(frame: pd.DataFrame) -> list[str]:
@@ -309,7 +504,7 @@ def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
     for name in list_texts(frame):
         numbers = read_numbers(frame[name])
         is_text = frame[name].notna().to_numpy() & np.isnan(numbers)
-        has_few_texts = 0 < is_text.sum() <= len(frame) / FEW
+        has_few_texts = 0 < is_text.sum() <= len(frame) / FEW and not find_code(frame[name].astype("str"))
         if has_few_texts and np.isfinite(numbers).sum() > len(frame) / 2:
             row = int(is_text.argmax())
             yield (
@@ -338,18 +533,12 @@ def keep_whole(column: pd.Series[Any]) -> pd.Series[Any]:
     return column.astype("Int64") if is_whole and has_missing else column.infer_objects()
 
 
-def _read_codes(texts: pd.Series[str]) -> pd.Series[Any]:
-    """Texts as numbers, if all are, and no whole one begins with 0: 01 and 1 would be one item."""
-    stripped = texts.str.strip()
-    numbers = pd.to_numeric(stripped, errors="coerce")
-    are_texts = stripped.str.fullmatch(CODE).any() or (numbers.isna() & stripped.notna()).any()
-    return texts if are_texts else numbers
-
-
-def _check_header(path: Path) -> None:
-    """Raise TableError if the file is no such text, or two columns have one name: pandas would rename the second."""
-    require_text(path)
-    header = read_header(path)
+def _check_header(path: Path, form: FileForm) -> None:
+    """Raise TableError if the file is no text, or two columns have one name: pandas would rename the second."""
+    with path.open("rb") as file:
+        if form.encoding == UTF8 and b"\0" in file.read(HEAD_BYTES):
+            raise TableError("it is no text, or of another encoding; name it with --encoding", table=str(path))
+    header = read_header(path, form)
     unnamed = [str(place) for place, name in enumerate(header, 1) if not name]
     if len(unnamed) > 1:
         raise TableError(f"columns {', '.join(unnamed)} have no names; name all but one of them", table=str(path))

@@ -14,10 +14,10 @@ from pathlib import Path
 from attngeo.bounds.small_files import open_regular
 from attngeo.choices import advise
 from attngeo.errors import CorruptCheckpointError, DataUnavailableError, ModelNotFoundError, TableError, UsageError
-from attngeo.tables.read import HEAD_BYTES, find_text_problem
+from attngeo.estimators.shared.forms import AS_FOUND, SEPARATORS, FileForm, FormOptions, find_form
+from attngeo.tables.read import HEAD_BYTES
 
 CONFIG = "config.json"
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (*SEPARATORS, ".parquet")
 
 
@@ -63,15 +63,18 @@ def require_saved(folder: str | Path, made_by: str, parts: Iterable[str] = ("",)
         raise ModelNotFoundError(f"{folder} {problem}, {expected}")
 
 
-def require_column(paths: Iterable[str | Path], column: str) -> None:
-    """Raise TableError if the first lines of tables have no such column. Parquet files are left to pandas."""
+def require_column(paths: Iterable[str | Path], column: str, options: FormOptions = AS_FOUND) -> None:
+    """Raise TableError if the first lines of tables have no such column. Parquet files are left to pandas.
+
+    options: how text files are written.
+    """
     known: list[str] = []
     for path in map(Path, paths):
         if path.suffix.lower() not in SEPARATORS:
             return
-        require_text(path.expanduser())
+        path = path.expanduser()
         with suppress(OSError, ValueError, csv.Error):
-            header = read_header(path.expanduser())
+            header = read_header(path, find_form(path, options))
             known += [name or f"Unnamed: {place}" for place, name in enumerate(header)]  # as pandas names it
     if known and column not in known:
         raise refuse_column(column, known, next(iter(paths)))
@@ -82,19 +85,9 @@ def refuse_column(column: str, known: Iterable[object], path: str | Path) -> Tab
     return TableError(f"no column {column!r}; {advise(column, known)}", table=str(path))
 
 
-def require_text(path: Path) -> None:
-    """Raise TableError if a .csv or .tsv file has another encoding or other separators than its name says."""
-    try:
-        with open_regular(path) as file:
-            head = file.read(HEAD_BYTES)
-    except OSError:
-        return  # whoever reads the table says why it cannot be read
-    problem = find_text_problem(head, SEPARATORS[path.suffix.lower()])
-    if problem:
-        raise TableError(problem, table=str(path))
-
-
-def read_header(path: Path) -> list[str]:
+def read_header(path: Path, form: FileForm) -> list[str]:
     """The names of the columns of a .csv or .tsv file. Raises OSError, ValueError or csv.Error."""
-    with io.TextIOWrapper(open_regular(path), "utf-8-sig", newline="") as file:
-        return next(csv.reader(file, delimiter=SEPARATORS[path.suffix.lower()], skipinitialspace=True), [])
+    with io.TextIOWrapper(open_regular(path), form.encoding, newline="") as file:
+        for _ in range(form.skipped):
+            file.readline()
+        return next(csv.reader(file, delimiter=form.separator, quoting=form.quoting, skipinitialspace=True), [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,12 @@ import pandas as pd
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError, UsageError
+from attngeo.estimators.shared.cells import read_numbers, show_value
 from attngeo.estimators.shared.dates import DateColumn
 from attngeo.estimators.shared.files import (
     TAKEN,
+    find_code,
+    find_equal_texts,
     find_few_texts,
     find_index,
     find_left_out,
@@ -25,8 +28,11 @@ from attngeo.estimators.shared.files import (
     naming,
     read_own_table,
     read_written,
+    settle_labels,
     settle_table,
+    write_like,
 )
+from attngeo.estimators.shared.forms import SEPARATORS
 from attngeo.estimators.shared.paths import refuse_column
 from attngeo.estimators.tabular.classifier import AttentionClassifier, TableModel
 from attngeo.estimators.tabular.coding import hold_out
@@ -49,6 +55,8 @@ from attngeo.tables.write import AS_WRITTEN, write_table
 
 # What becomes of dates, for a note.
 PARTS_NOTE = "its days, months, weekdays and hours are columns"
+# Whole numbers of so many values are categories rather than quantities, for a note.
+FEW_VALUES = 20
 # The column of the probabilities of a filled column, as `impute_rows` names it.
 PROBABILITY = re.compile(rf"(?:{TAKEN})*p\((.*)\)", re.DOTALL)
 
@@ -87,7 +95,7 @@ def predict_own_table(
     Raises as `read_own_table` and `AttentionClassifier.load`, and TableError if a column is absent.
     """
     model = AttentionClassifier.load(folder)
-    frame = _read_like(model, path, options)
+    frame = _read_like(model, path, options, progress)
     with naming({"": path}):
         frame = split_dates(frame, model.dates, model.unseen, partial(_report, path, progress))
     names = [str(name) for name in model.coding_.names]
@@ -112,14 +120,14 @@ def impute_own_table(
     Raises as they and their readers do, and TableError if the file has no column of the training rows.
     """
     model = TableModel.load(folder)
-    frame = _read_like(model, path, options)
+    frame = _read_like(model, path, options, progress)
     names = [str(name) for name in model.columns_]
     if not {*names, *model.dates} & set(frame.columns):
         expected = list_names(list_sources(names, model.dates))
         raise TableError(f"no column of the training rows, expected some of: {expected}", table=str(path))
     report_cells(model, frame, path, progress)
     with naming({"": path}):
-        return impute_rows(model, frame, read_written(path), partial(_report, path, progress))
+        return impute_rows(model, frame, read_written(path, options=options), partial(_report, path, progress))
 
 
 def read_tables(
@@ -129,7 +137,7 @@ def read_tables(
     paths = [paths] if isinstance(paths, str) else paths
     chosen = [*(options.columns or ()), *options.column_types]
     named = chosen if options.target is None else [*chosen, options.target]
-    frame = read_files(paths, options.missing, progress, named)
+    frame = read_files(paths, options, progress, named)
     x: pd.DataFrame = frame
     y: pd.Series[Any] | None = None
     if options.target is not None:
@@ -137,13 +145,14 @@ def read_tables(
     x, dates = _arrange(x, options, paths[0], progress)
     if options.test is None:
         return _split_rows(x, y, options, paths[0])._replace(dates=dates)
-    test_x = read_own_table(options.test, options.missing, list_texts(frame))
+    test_x = read_own_table(options.test, options.missing, list_texts(frame), options=options, progress=progress)
     test_y = None
     if options.target is not None:
         if options.target not in test_x:
             problem = f"no column {options.target!r}, which the training rows have; test rows need labels"
             raise TableError(problem, table=options.test)
         test_x, test_y = take_target(test_x, options.target, options.test)
+        test_y = keep_whole(test_y)
     with naming({"": options.test}):
         test_x = split_dates(test_x, dates, options.unseen, partial(_report, options.test, progress))
     absent = [name for name in x.columns if name not in test_x.columns]
@@ -181,18 +190,29 @@ def _arrange(
             how += f", as times of {found.zone}{', as it has several zones' if found.has_several_zones else ''}"
         progress(Progress("note", f"{path}: column {name!r:.60} has dates{how}; {PARTS_NOTE}"))
     if options.columns is None:
-        left_out = []
-        for name, reason in find_row_names(frame):
-            if name not in options.column_types and name not in dates:
-                left_out.append(name)
-                note = f"{path}: column {name!r:.60} {reason} and is left out; --column-type keeps it"
-                progress(Progress("note", note))
-        frame = select_columns(frame, None, left_out, path)
-        for name, count in find_free_texts(frame):
-            if name not in options.column_types and name not in dates:
-                what = f"column {name!r:.60} has {count:,} different texts in {len(frame):,} rows"
-                progress(Progress("note", f"{path}: {what}; --drop leaves it out"))
+        frame = _leave_out(frame, {*options.column_types, *dates}, path, progress)
     return split_dates(frame, dates), dates
+
+
+def _leave_out(frame: pd.DataFrame, kept: Collection[str], path: str, progress: ProgressCallback) -> pd.DataFrame:
+    """The columns that say something of other rows. kept: those that are not asked. Raises TableError if none remains."""
+    left_out = []
+    for name, reason in find_row_names(frame):
+        if name in kept:
+            continue
+        left_out.append(name)
+        if len(left_out) == frame.shape[1]:
+            cell = show_value(frame[name].iloc[0])
+            problem = f"{reason}, such as {cell}, and no other column remains"
+            advice = f"--column-type {name}:category keeps it; --decimal tells how numbers are written"
+            raise TableError(f"{problem}; {advice}", table=path, column=name)
+        progress(Progress("note", f"{path}: column {name!r:.60} {reason} and is left out; --column-type keeps it"))
+    frame = select_columns(frame, None, left_out, path)
+    for name, count in find_free_texts(frame):
+        if name not in kept:
+            what = f"column {name!r:.60} has {count:,} different texts in {len(frame):,} rows"
+            progress(Progress("note", f"{path}: {what}; --drop leaves it out"))
+    return frame
 
 
 def _split_rows(x: pd.DataFrame, y: pd.Series[Any] | None, options: FitOptions, path: str) -> SplitTable:
@@ -210,34 +230,69 @@ def _split_rows(x: pd.DataFrame, y: pd.Series[Any] | None, options: FitOptions, 
 
 def read_files(
     paths: Sequence[str],
-    missing: Sequence[str] | None = None,
+    options: FitOptions,
     progress: ProgressCallback = ignore_progress,
     named: Sequence[str] = (),
 ) -> pd.DataFrame:
     """The rows of files with the columns of all, but an index; cells of a column that a file lacks are missing.
 
     progress: gets a note of what may be read otherwise than the user expects. named: columns that options name, which
-    are no lists. A column that is of texts in one file is of texts in all text files. Raises as `read_own_table`,
-    UsageError for a file that is given twice, and TableError for one without a column in common with the others,
-    through which columns of both are in one space.
+    are no lists. Labels are written as in the files. A column that is of texts in one file is of texts in all text
+    files. Raises as `read_own_table`, UsageError for a file that is given twice, and TableError for one without a
+    column in common with the others, through which columns of both are in one space.
     """
     twice = [path for path in paths if paths.count(path) > 1]
     if twice:
         raise UsageError(f"{twice[0]} is given twice, expected each once")
-    frames = [read_own_table(path, missing, named=named) for path in paths]
-    for path, frame in zip(paths, frames, strict=True):
-        for note in _describe_reading(path, frame, missing):
+    target = options.target
+    labels = [] if target is None else [target]
+    frames = []
+    for path in paths:
+        frame = read_own_table(path, options.missing, labels, named=named, options=options, progress=progress)
+        frames.append(frame)
+        for note in _describe_reading(path, frame, options, named):
             progress(Progress("note", f"{path}: {note}"))
-    if len(frames) == 1:
-        return frames[0].drop(columns=find_index(frames[0]))
-    texts: set[str] = set()
-    for frame in frames:
-        texts.update(list_texts(frame))
-    frames = [read_own_table(path, missing, texts) for path in paths]
+    if len(frames) > 1:
+        texts = {*labels}
+        for frame in frames:
+            texts.update(list_texts(frame))
+        frames = [read_own_table(path, options.missing, texts, options=options) for path in paths]
     frames = [frame.drop(columns=find_index(frame)) for frame in frames]
+    if target is not None:
+        frames = _settle_target(paths, frames, target, progress)
+    if len(frames) == 1:
+        return frames[0]
     columns = _join_columns(paths, frames)
     filled = [frame.dropna(axis=1, how="all") for frame in frames]  # empty ones have another kind than the values
     return pd.concat(filled, ignore_index=True).reindex(columns=columns)
+
+
+def _settle_target(
+    paths: Sequence[str], frames: Sequence[pd.DataFrame], target: str, progress: ProgressCallback
+) -> list[pd.DataFrame]:
+    """The frames with the labels of text files as `settle_labels` reads those of all; typed ones stay as they are."""
+    text_files = {path for path in paths if Path(path).suffix.lower() in SEPARATORS}
+    is_text = [path in text_files and target in frame for path, frame in zip(paths, frames, strict=True)]
+    texts = [frame[target] for frame, has_texts in zip(frames, is_text, strict=True) if has_texts]
+    settled: pd.Series[Any] = pd.Series(dtype=object)
+    if texts:
+        joined = pd.concat(texts, ignore_index=True)
+        settled = settle_labels(joined)
+        equal = find_equal_texts(joined, settled)
+        if equal:
+            what = f"the labels {list_names(equal)} of column {target!r:.60} are one number, and one class"
+            progress(Progress("note", f"{paths[0]}: {what}"))
+    complete = []
+    start = 0
+    for frame, has_texts in zip(frames, is_text, strict=True):
+        if has_texts:
+            labels = settled.iloc[start : start + len(frame)]
+            start += len(frame)
+            frame = frame.assign(**{target: labels.set_axis(frame.index)})
+        elif target in frame:
+            frame = frame.assign(**{target: keep_whole(frame[target])})
+        complete.append(frame)
+    return complete
 
 
 def _join_columns(paths: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[str]:
@@ -256,12 +311,18 @@ def _join_columns(paths: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[
     return columns
 
 
-def _describe_reading(path: str, frame: pd.DataFrame, missing: Sequence[str] | None) -> Iterator[str]:
-    """Notes of what may be read otherwise than the user expects: an index, and missing cells."""
+def _describe_reading(path: str, frame: pd.DataFrame, options: FitOptions, named: Collection[str]) -> Iterator[str]:
+    """Notes of what may be read otherwise than the user expects: an index, codes, and missing cells.
+
+    named: columns of which the user knows.
+    """
     for name in find_index(frame):
         yield f"{name!r}, a column without a name that numbers the rows, is left out; name it to keep it"
+    if Path(path).suffix.lower() in SEPARATORS:
+        yield from _describe_codes(frame, {*named})
+        yield from _describe_equal(path, frame, options)
     names = [name for name in frame.columns if frame[name].isna().any()]
-    written = read_written(path, names) if names and missing is None else None
+    written = read_written(path, names, options) if names and options.missing is None else None
     if written is not None:
         texts = list_texts(frame)
         for name in names:
@@ -273,23 +334,51 @@ def _describe_reading(path: str, frame: pd.DataFrame, missing: Sequence[str] | N
                 yield f"column {name!r:.60}: {listed} is a missing cell{advice}"
 
 
+def _describe_codes(frame: pd.DataFrame, named: Collection[str]) -> Iterator[str]:
+    """Notes of columns that are of texts because a whole number in them begins with 0. named: those without a note."""
+    for name in list_texts(frame):
+        cells = frame[name].dropna()
+        code = "" if name in named else find_code(cells)
+        if code and not np.isnan(read_numbers(cells)).any():
+            yield (
+                f"column {name!r:.60} has codes such as {code!r:.40}, and so categories; --column-type {name}:number "
+                "makes numbers of them"
+            )
+
+
+def _describe_equal(path: str, frame: pd.DataFrame, options: FitOptions) -> Iterator[str]:
+    """Notes of columns of a few whole numbers, which are categories, of which some are written in two ways."""
+    names = []
+    for name in frame.columns.difference(list_texts(frame), sort=False):
+        numbers = frame[name].dropna()
+        if numbers.dtype.kind in "iuf" and numbers.nunique() <= FEW_VALUES and (numbers % 1 == 0).all():
+            names.append(name)
+    written = read_written(path, names, options) if names else None
+    if written is not None:
+        for name in names:
+            equal = find_equal_texts(written[name].where(frame[name].notna()), frame[name])
+            if equal:
+                yield f"column {name!r:.60}: {list_names(equal)} are one number, and one category"
+
+
 def take_target(frame: pd.DataFrame, target: str, path: str | Path) -> tuple[pd.DataFrame, pd.Series[Any]]:
     """The features, and the response. Raises TableError if there is no such column, or no other one."""
     if target not in frame.columns:
         raise refuse_column(target, frame.columns, path)
     if frame.shape[1] < 2:
         raise TableError(f"{path} has the column {target!r} only, expected one or more features beside it")
-    return frame.drop(columns=target), keep_whole(frame[target])
+    return frame.drop(columns=target), frame[target]
 
 
-def _read_like(model: TableModel, path: str, options: RowsOptions) -> pd.DataFrame:
+def _read_like(model: TableModel, path: str, options: RowsOptions, progress: ProgressCallback) -> pd.DataFrame:
     """The rows of a file, whose columns of texts are those of the training. Gives the model the option `unseen`."""
     if options.unseen is not None:
         model.set_params(unseen=options.unseen)
     texts = [str(coding.name) for coding in model.coding_.columns if coding.is_of_texts]
     # One that holds lists is no missing column.
     known = list_sources(map(str, model.coding_.names), model.dates)
-    return read_own_table(path, options.missing or model.missing_texts, texts, named=known)
+    missing = options.missing or model.missing_texts
+    return read_own_table(path, missing, texts, named=known, options=options, progress=progress)
 
 
 def predict_rows(model: AttentionClassifier, frame: pd.DataFrame) -> pd.DataFrame:
@@ -338,7 +427,15 @@ def impute_rows(
         if name in frame:
             number = int(frame.columns.get_loc(name))  # type: ignore[arg-type]
             values[:] = keep_whole(filled.iloc[:, number]).astype(object)
-        values[cells["row"]] = cells["value"] if written is None else cells["value"].map(str)
+        if written is None:
+            values[cells["row"]] = cells["value"]
+        else:
+            observed: pd.Series[Any] = pd.Series(dtype="str")
+            texts = observed
+            if name in frame:
+                observed = frame[name]
+                texts = filled.iloc[:, number]
+            values[cells["row"]] = write_like(cells["value"], observed, texts)
         complete = pd.Series(values, filled.index).infer_objects()
         if name in frame:
             filled.isetitem(number, complete.array)

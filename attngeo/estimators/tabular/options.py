@@ -8,13 +8,13 @@ from typing import Any, Literal, get_args
 from attngeo.choices import advise
 from attngeo.errors import UsageError
 from attngeo.estimators.shared import EstimatorOptions
+from attngeo.estimators.shared.forms import FormOptions
 from attngeo.options import (
     COMPUTATION,
     INPUT,
     MODEL,
     OPTIMISATION,
     RESULTS,
-    Options,
     as_texts,
     missing_option,
     option,
@@ -184,7 +184,7 @@ def methods_option(example: str) -> Any:
     )
 
 
-class RowsOptions(Options):
+class RowsOptions(FormOptions):
     """Options of reading the rows of a file for a saved model. Raises UsageError."""
 
     missing: Sequence[str] | None = missing_option("as fitted")
@@ -202,7 +202,7 @@ class PredictOptions(RowsOptions):
     )
 
 
-class FitOptions(ClassifierOptions):
+class FitOptions(FormOptions, ClassifierOptions):
     """Options of fitting methods to a table, and of measuring and keeping them. Raises UsageError."""
 
     target: str | None = option(

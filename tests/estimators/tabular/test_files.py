@@ -18,12 +18,19 @@ from attngeo.errors import DataUnavailableError, TableError, UsageError
 from attngeo.estimators import AttentionClassifier, AttentionImputer
 from attngeo.estimators.shared.files import read_own_table
 from attngeo.estimators.tabular import measuring
-from attngeo.estimators.tabular.files import fit_own_table, impute_rows, read_tables
+from attngeo.estimators.tabular.files import (
+    fit_own_table,
+    impute_own_table,
+    impute_rows,
+    predict_own_table,
+    read_tables,
+)
 from attngeo.estimators.tabular.measuring import describe_better, fit_table, measure_chances
-from attngeo.estimators.tabular.options import FitOptions
+from attngeo.estimators.tabular.options import FitOptions, PredictOptions, RowsOptions
 from attngeo.estimators.tabular.views import MASK, tabulate_attention, tabulate_encodings
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.tables.read import HEAD_BYTES
+from attngeo.tables.write import write_table
 
 
 def write(folder: Path, text: str, name: str = "t.csv") -> str:
@@ -88,7 +95,106 @@ def test_codes_keep_their_leading_zeros(tmp_path: Path) -> None:
     assert frame["empty"].isna().tolist() == [True, False]
     assert frame["empty"][1] == "007"
     assert frame["day"].tolist() == ["01/02", "02/03"]
-    assert frame["month"].tolist() == [1, 12]  # of other columns, numbers are numbers
+    assert frame["month"].tolist() == ["01", "12"]
+
+
+# Labels as a file has them, and those that are predicted.
+LABELS = {
+    "codes": (["01", "02", "10"], ["01", "02", "10"]),
+    "codes and numbers": (["1", "01", "2"], ["01", "1", "2"]),
+    "booleans": (["true", "false", "true"], ["false", "true"]),
+    "booleans of Python": (["True", "False", "True"], [False, True]),
+    "whole numbers": (["1", "2", "3"], [1, 2, 3]),
+    "whole numbers, some missing": (["1", "2", ""], [1, 2]),
+    "fractions": (["1.0", "2.0", ""], [1.0, 2.0]),
+    "fractions of two places": (["1.00", "2.00", "3.00"], ["1.00", "2.00", "3.00"]),
+    "signs": (["+1", "-1", "+1"], ["+1", "-1"]),
+    "one number in two ways": (["1", "1.0", "2"], [1, 2]),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_are_those_of_the_file(kind: str, tmp_path: Path) -> None:
+    labels, classes = LABELS[kind]
+    at = np.random.default_rng(0).integers(0, 3, 60)
+    pd.DataFrame({"x": np.array(["a", "b", "c"])[at], "y": np.array(labels)[at]}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    path = str(tmp_path / "t.csv")
+    options = FitOptions(
+        target="y",
+        methods="atn",
+        max_epochs=1,
+        device="cpu",
+        save=str(tmp_path / "m"),
+        test=path,
+        validation_fraction=0,
+    )
+    notes = notes_of(lambda progress: fit_own_table(path, options, progress))
+    predicted = predict_own_table(tmp_path / "m", path, PredictOptions())
+    assert AttentionClassifier.load(tmp_path / "m").classes_.tolist() == classes
+    assert [type(label) for label in AttentionClassifier.load(tmp_path / "m").classes_.tolist()] == [
+        *map(type, classes)
+    ]
+    assert predicted.columns[3:].tolist() == [f"p({label})" for label in classes]
+    equal = [note for note in notes if "one number, and one class" in note]
+    assert len(equal) == (kind == "one number in two ways")
+    if not equal:
+        write_table(predicted, tmp_path / "p.csv")
+        assert set(pd.read_csv(tmp_path / "p.csv", dtype=str)["prediction"]) <= set(labels)
+
+
+def test_typed_labels_keep_their_type(tmp_path: Path) -> None:
+    """Those of Parquet, and of a frame; and a file of texts is measured by the labels of both kinds."""
+    rows = pd.DataFrame({"x": ["a", "b"] * 20, "y": [True, False] * 20})
+    rows.to_parquet(tmp_path / "t.parquet")
+    rows.replace({"y": {True: "true", False: "false"}}).to_csv(tmp_path / "t.csv", index=False)
+    for train, test, classes in (("parquet", "csv", [False, True]), ("csv", "parquet", ["false", "true"])):
+        options = FitOptions(
+            target="y", methods="lr", device="cpu", test=str(tmp_path / f"t.{test}"), min_frequency=1, n_bins=2
+        )
+        tables = read_tables(str(tmp_path / f"t.{train}"), options)
+        rows, model = fit_table(tables, options)
+        assert model.coding_.response.values == tuple(classes)
+        assert rows["accuracy"].iloc[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["01", "02", "03"], ("01", "02", "03")), (["1", "01", "2"], ("01", "1", "2")),
+        (["1.50", "2.50", "3.50"], None),
+        (["1.0", "2.0", "3.0"], (1, 2, 3)), (["TRUE", "FALSE", "FALSE"], ("FALSE", "TRUE")),
+    ],
+)  # fmt: skip
+def test_filled_cells_are_written_as_the_others(
+    cells: list[str], values: tuple[Any, ...] | None, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t.csv")
+    table = pd.DataFrame({"code": cells * 20, "size": ["s", "m", "l"] * 20})
+    table.to_csv(path, index=False)
+    options = FitOptions(max_epochs=60, learning_rate=0.02, device="cpu", save=str(tmp_path / "m"), test=path)
+    fit_own_table(path, options)
+    if values is not None:
+        assert AttentionImputer.load(tmp_path / "m").coding_.columns[0].values == values
+    holes = table.assign(code=table["code"].where(table.index % 4 > 0, ""))
+    holes.to_csv(path, index=False)
+    write_table(impute_own_table(tmp_path / "m", path, RowsOptions()), tmp_path / "filled.csv")
+    filled = pd.read_csv(tmp_path / "filled.csv", dtype=str)["code"]
+    assert set(filled) <= set(cells)
+    assert (filled == table["code"])[table.index % 4 > 0].all()
+
+
+def test_codes_and_numbers_that_are_written_in_two_ways_are_noted(tmp_path: Path) -> None:
+    table = pd.DataFrame({"code": ["01", "2"] * 20, "n": ["1", "1.0", "2", "2"] * 10, "y": ["u", "v"] * 20})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    options = FitOptions(target="y", methods="lr", device="cpu")
+    notes = notes_of(lambda progress: read_tables(str(tmp_path / "t.csv"), options, progress))
+    assert_states(notes[0], "'code'", "'01'", "--column-type code:number")
+    assert_states(notes[1], "'n'", "1, 1.0", "one category")
+    numbers = FitOptions(target="y", methods="lr", device="cpu", column_types=["code:number"])
+    notes = notes_of(lambda progress: read_tables(str(tmp_path / "t.csv"), numbers, progress))
+    assert len(notes) == 1
 
 
 def write_rows(folder: Path, rows: int = 80) -> str:

@@ -1,0 +1,130 @@
+"""How the numbers of a column are written: decimal mark, thousands and percent, where all its cells have one form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from attngeo.estimators.shared.cells import parse_numbers
+
+DECIMALS = (".", ",")
+# The characters that may part thousands, beside the other decimal mark: spaces of several widths, and apostrophes.
+SPACES = " \u00a0\u2009\u202f"
+APOSTROPHES = "'\u2019"
+# A whole number that begins with 0: a code, not a number.
+CODE = re.compile(r"[-+]?0\d+")
+# Cells that are tried before a whole column is read.
+FIRST_CELLS = 20
+# Whole numbers below this are exact in float64.
+LARGEST_EXACT = 2**53
+
+
+@dataclass(frozen=True)
+class Numerals:
+    """The form of the numbers of a column. thousands: characters of which each may part them."""
+
+    decimal: str
+    thousands: str
+    is_percent: bool = False
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """The texts of such numbers, without their percent signs."""
+        mark = re.escape(self.decimal)
+        plain = rf"(?:\d+(?:{mark}\d*)?|{mark}\d+)(?:[eE][-+]?\d+)?"
+        grouped = rf"[1-9]\d{{0,2}}(?:[{re.escape(self.thousands)}]\d{{3}})+(?:{mark}\d*)?"
+        return re.compile(rf"[-+]?(?:{grouped}|{plain})")
+
+    def read(self, texts: pd.Series[str]) -> pd.Series[Any]:
+        """The numbers of texts of this form; of 12%, 12."""
+        bare = texts.dropna().map(self.strip)
+        parted = bare.str.replace(rf"[{re.escape(self.thousands)}]", "", regex=True)
+        numbers = parse_numbers(parted.str.replace(self.decimal, ".", regex=False))
+        if len(numbers) < len(texts) and numbers.dtype.kind == "i" and (numbers.abs() >= LARGEST_EXACT).any():
+            numbers = numbers.astype("Int64")  # with all digits beside missing cells
+        return numbers.reindex(texts.index)
+
+    @staticmethod
+    def strip(text: str) -> str:
+        """A text without a percent sign, and without spaces at its ends."""
+        return text.strip().removesuffix("%").rstrip()
+
+    def write(self, text: str) -> str:
+        """The text of a number as Python writes it, in this form."""
+        return text.replace(".", self.decimal) + "%" * self.is_percent
+
+    def __str__(self) -> str:
+        """The form in words."""
+        words = [f"decimal mark {self.decimal}"]
+        if self.is_percent:
+            words.append("percent")
+        return ", ".join(words)
+
+
+def find_numerals(texts: Sequence[str], marks: Sequence[str] = DECIMALS) -> dict[str, Numerals]:
+    """The forms that fit all texts, at most one for each of these decimal marks, and none for codes such as 01."""
+    if not texts:
+        return {}
+    is_percent = all(text.rstrip().endswith("%") for text in texts)
+    bare = [Numerals.strip(text) if is_percent else text.strip() for text in texts]
+    if any(map(CODE.fullmatch, bare)):
+        return {}
+    found = {}
+    for decimal in marks:
+        other = DECIMALS[1 - DECIMALS.index(decimal)]
+        for thousands in (other, SPACES, APOSTROPHES):
+            numerals = Numerals(decimal, thousands, is_percent)
+            fits = numerals.pattern.fullmatch
+            if all(map(fits, bare[:FIRST_CELLS])) and all(map(fits, bare)):
+                found[decimal] = numerals
+                break
+    return found
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A column whose cells are numbers of a form.
+
+    texts: its cells, some missing. forms: those that fit, by decimal mark; none if it is of texts. is_read: whether
+    pandas reads them as numbers. is_unclear: whether the cells are other numbers with each of the two marks.
+    """
+
+    texts: pd.Series[Any]
+    forms: dict[str, Numerals]
+    is_read: bool
+    is_unclear: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the column."""
+        return str(self.texts.name)
+
+    def choose(self, mark: str | None) -> Numerals:
+        """The form with this decimal mark, or the first one if there is none such."""
+        return self.forms.get(mark or "") or next(iter(self.forms.values()))
+
+
+def find_forms(texts: pd.Series[Any], *, is_read: bool = False) -> NumberColumn:
+    """The forms of the cells of a column, some of which are missing. is_read: whether pandas reads numbers of them."""
+    distinct = texts.dropna().unique().tolist()
+    if is_read:
+        forms = {".": Numerals(".", ",")} | find_numerals(distinct, (",",)) if distinct else {}
+    else:
+        forms = find_numerals(distinct)
+    is_unclear = len(forms) > 1 and not forms["."].read(texts).equals(forms[","].read(texts))
+    return NumberColumn(texts, forms, is_read, is_unclear)
+
+
+def find_mark(columns: Sequence[NumberColumn], otherwise: str | None) -> str | None:
+    """The decimal mark that columns tell; None if they contradict each other. otherwise: without such a column."""
+    marks = set()
+    for column in columns:
+        if len(column.forms) == 1:
+            marks |= {*column.forms}
+    if not marks:
+        return otherwise
+    return marks.pop() if len(marks) == 1 else None
