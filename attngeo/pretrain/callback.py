@@ -108,6 +108,11 @@ class AttentionGeometryCallback(TrainerCallback):
         return self._sites[0].d_model
 
     @property
+    def stacks(self) -> set[str]:
+        """The stacks of attention that are scored."""
+        return {site.stack for site in self._sites}
+
+    @property
     def frame(self) -> pd.DataFrame:
         """The rows so far."""
         frame = pd.DataFrame(self._table.rows, columns=list(self._list_columns()))
@@ -182,9 +187,8 @@ class AttentionGeometryCallback(TrainerCallback):
 
     def _refuse_same_rows(self, other: AttentionGeometryCallback, path: Path) -> None:
         """Raise UsageError if another callback writes rows of the same stack, or other columns, to the same file."""
-        stacks = {site.stack for site in self._sites}
-        same = stacks & {site.stack for site in other._sites}
-        if self._list_columns() != other._list_columns():
+        same = self.stacks & other.stacks
+        if list(self.frame) != list(other.frame):
             problem = f"{type(other).__name__} and {type(self).__name__}, whose columns differ"
         elif same:
             problem = f"two callbacks that score the stack {min(same)}"

@@ -86,7 +86,7 @@ def test_models_without_rotary_embeddings_are_ranked_by_the_kernel(inside: Comma
     rows = measure("demo:decoder")
     best = rows.loc[rows["previous_token"].idxmax()]
     lines = [line.split() for line in run.stdout.splitlines()]
-    start = next(number for number, line in enumerate(lines) if "preference" in line)
+    start = next(number for number, line in enumerate(lines) if "above" in line)
     first = next(line for line in lines[start:] if line[:1] == ["decoder"])
     assert first[1:3] == [str(best["layer"]), str(best["head"])]
 
