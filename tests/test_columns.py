@@ -178,14 +178,42 @@ QUESTIONS: dict[str, tuple[Ask, Form]] = {
         lambda one, _: form_compositions(one),
     ),
 }  # fmt: skip
-# Columns whose right value is no function of one formed matrix → the test that fails if they are wrong.
+STATISTICS = "tests/gradients/test_statistics.py"
+# Columns of other tables, or whose right value is no function of one formed matrix → the test that fails if they are
+# scaled, exchanged or of another head.
 ELSEWHERE = {
     "compose": {
         "z": "tests/geometry/test_composition.py::test_z_of_random_heads_has_mean_0_and_deviation_1_for_any_spectrum",
         "above_threshold": (
             "tests/circuits/test_compose.py::test_the_threshold_is_the_quantile_of_pairs_whose_writer_comes_later"
         ),
-    }
+    },
+    "words": {
+        "rank, value": "tests/circuits/test_words.py::test_pairs_are_the_largest_of_the_formed_matrix",
+        "chance": "tests/circuits/test_words.py::test_chance_is_that_of_shuffled_dimensions",
+    },
+    "lineage": {
+        "similarity, p_value, z": (
+            "tests/changes/test_lineage.py::test_similarity_p_and_z_are_those_of_formed_matrices"
+        ),
+    },
+    "gradients": {
+        "symmetry, directionality, frobenius_norm, column_spread, row_spread": (
+            f"{STATISTICS}::test_scores_and_spreads_are_those_of_the_matrix"
+        ),
+        "change_symmetry, change_directionality": (
+            f"{STATISTICS}::test_the_change_is_that_of_the_matrices_of_remark_s1_6"
+        ),
+        "symmetry_chance, directionality_chance, change_symmetry_chance, change_directionality_chance": (
+            f"{STATISTICS}::test_a_shuffle_keeps_each_row_and_what_it_sees"
+        ),
+        "beta_symmetry": f"{STATISTICS}::test_correlation_of_pairs_is_that_of_numpy_and_missing_without_pairs",
+        "context_share, prediction_share": f"{STATISTICS}::test_shares_are_of_the_parts_of_each_token",
+        "beta_symmetry_predicted, prediction_share_predicted, predicted_share": (
+            f"{STATISTICS}::test_what_is_predicted_has_columns_of_its_own"
+        ),
+        "loss": "tests/gradients/test_callback.py::test_rows_are_the_updates_of_the_live_model_beside_its_scores",
+    },
 }
 
 
