@@ -14,7 +14,7 @@ from attngeo.analogies.options import GOOGLE
 from attngeo.bounds.encodings import UTF8, find_encoding
 from attngeo.bounds.links import without_links
 from attngeo.bounds.names import list_first
-from attngeo.bounds.small_files import read_small_text
+from attngeo.bounds.small_files import read_small_text, require_regular_file
 from attngeo.checkpoints.reference import local_path
 from attngeo.choices import advise
 from attngeo.errors import ModelNotFoundError, QuestionError, UsageError, about
@@ -185,6 +185,7 @@ def _read_bats(folder: Path) -> QuestionSet:
 def _read_text(path: Path) -> tuple[str, list[str]]:
     """The text of a file, and a note if it is not UTF-8. Raises QuestionError, ModelNotFoundError."""
     try:
+        require_regular_file(path)
         encoding = find_encoding(path)
         text = read_small_text(path, encoding=encoding)
     except ValueError as error:

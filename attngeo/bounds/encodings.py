@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from attngeo.bounds.small_files import open_regular
 
@@ -14,6 +14,8 @@ BYTE_ORDER_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"
 CP1252 = "cp1252"
 # A character of several bytes in UTF-8.
 MULTIBYTE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+# Bytes of the longest one, which may begin in the chunk before.
+LONGEST_CHARACTER = 4
 # Bytes that are read at once.
 CHUNK_BYTES = 1 << 16
 
@@ -53,13 +55,15 @@ def find_utf16(head: bytes) -> str:
     return ""
 
 
-def is_cp1252(lines: Iterable[bytes]) -> bool:
-    """Whether lines that are not UTF-8 may be cp1252. One that has characters of UTF-8, too, is a damaged file."""
-    for line in lines:
-        if MULTIBYTE.search(line):
+def is_cp1252(file: BinaryIO) -> bool:
+    """Whether a file that is not UTF-8 may be cp1252. One that has characters of UTF-8, too, is a damaged file."""
+    end = b""
+    while chunk := file.read(CHUNK_BYTES):
+        if MULTIBYTE.search(end + chunk):
             return False
         try:
-            line.decode(CP1252)
+            chunk.decode(CP1252)
         except UnicodeDecodeError:
             return False
+        end = chunk[-LONGEST_CHARACTER:]
     return True

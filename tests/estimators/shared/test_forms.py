@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from support.messages import assert_states, refuses
 
+from attngeo.bounds.encodings import CHUNK_BYTES, CP1252, UTF8, find_encoding
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.files import fit_own_sequences, predict_file
 from attngeo.estimators.efa.options import EfaFitOptions, EfaPredictOptions
@@ -229,3 +230,11 @@ def test_a_target_of_fractions_is_refused_in_each_form(tmp_path: Path) -> None:
     for name, target in (("points", "y"), ("german", "income")):
         with refuses(TableError, target, "pandas.qcut"):
             fit_own_table(str(tmp_path / f"{name}.csv"), FitOptions(target=target, methods="lr", device="cpu"))
+
+
+def test_a_character_of_utf8_that_two_chunks_share_shows_a_damaged_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"a" * (CHUNK_BYTES - 1) + "é".encode() + b"\xe9")
+    assert find_encoding(path) == UTF8
+    path.write_bytes(b"a" * (CHUNK_BYTES - 1) + b"\xe9a")
+    assert find_encoding(path) == CP1252
