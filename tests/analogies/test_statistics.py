@@ -67,6 +67,22 @@ def test_intervals_cover_the_truth() -> None:
     assert covered >= 170
 
 
+def test_the_interval_of_a_row_is_that_of_drawn_pairs() -> None:
+    """Pairs are drawn with repetition; a question counts as often as the draws of its two pairs multiplied."""
+    ranks = np.random.default_rng(3).integers(1, 4, len(QUESTIONS))
+    (row,) = summarise_answers(frame(ranks), options=AnalogyOptions(draws=4000)).query("level == 'overall'").to_records()
+    generator = np.random.default_rng(4)
+    means = []
+    for _ in range(4000):
+        times = np.bincount(generator.integers(0, 14, 14), minlength=14)
+        weights = np.array([times[PAIRS.index(one)] * times[PAIRS.index(other)] for one, other in QUESTIONS])
+        means.append((weights * (ranks == 1)).sum() / weights.sum())
+    low, high = np.quantile(means, [0.025, 0.975])
+    width = high - low
+    assert row["accuracy_low"] == pytest.approx(low, abs=0.05 * width)
+    assert row["accuracy_high"] == pytest.approx(high, abs=0.05 * width)
+
+
 def test_no_draws_give_no_interval() -> None:
     row = summarise_answers(frame([1] * len(QUESTIONS)), options=AnalogyOptions(draws=0)).iloc[-1]
     assert row["accuracy"] == 1
