@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +23,13 @@ CHUNK_BYTES = 1 << 16
 
 def find_encoding(path: Path) -> str:
     """The encoding of a text file: UTF-16, UTF-8, or cp1252 for text that is not UTF-8 anywhere. Raises OSError."""
+    state = path.stat()
+    return _find_encoding(path, state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _find_encoding(path: Path, *_state: int) -> str:
+    """The encoding of a file in a state: a table is opened several times, and read whole for its encoding once."""
     with open_regular(path) as file:
         head = file.read(CHUNK_BYTES)
         encoding = find_utf16(head)

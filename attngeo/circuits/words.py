@@ -204,7 +204,8 @@ def _read_final_gain(store: TensorStore, site: AttentionSite) -> tuple[Tensor, s
     known = list_unembeddings()
     before = next((known[name] for name in types if name in known), None)
     if before is None:
-        return nothing, f"what is before the unembedding of a model of type {types[-1]!r:.40} is not known, nor folded"
+        problem = f"what is before the unembedding of a model of type {types[-1]!r:.40} is not known"
+        return nothing, f"{problem}: no norm there is folded"
     if before.layers:
         names = list_names(before.layers)
         return nothing, f"left out, between the last layer and the unembedding: {names}"

@@ -23,8 +23,8 @@ from attngeo.bounds.machine import UNCHECKED, available_memory, require_memory
 from attngeo.bounds.small_files import require_regular_file
 from attngeo.choices import as_python
 from attngeo.errors import AttnGeoError, TableError, first_line
-from attngeo.estimators.shared.cells import BOOLEANS, WHOLE, parse_numbers, read_numbers, show_value
-from attngeo.estimators.shared.forms import AS_FOUND, FileForm, FormOptions, find_form
+from attngeo.estimators.shared.cells import BOOLEANS, CODE, WHOLE, parse_numbers, read_numbers, show_value
+from attngeo.estimators.shared.forms import AS_FOUND, FileForm, FormOptions, find_form, name_separator
 from attngeo.estimators.shared.numerals import LARGEST_EXACT, Numerals, find_forms, find_mark, find_numerals
 from attngeo.estimators.shared.paths import read_header, require_table
 from attngeo.progress import Progress, ProgressCallback, ignore_progress
@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 MISSING_TEXTS = ("", "NA", "NaN", "nan", "?")
 # Whole numbers below this fit into int64.
 LARGEST_INT = 2**63
-# A whole number that begins with 0.
-CODE = r"\s*[-+]?0\d+\s*"
+# A cell with a whole number that begins with 0.
+CODE_CELL = rf"\s*{CODE.pattern}\s*"
 # Booleans as Python and pandas write them.
 PYTHON_BOOLEANS = ("True", "False")
 # Texts among numbers may be missing cells if there is one in this number of rows, or fewer.
@@ -410,15 +410,14 @@ def _describe_lines(frame: pd.DataFrame, form: FileForm) -> Iterator[str]:
         if rows:
             lines = str(cells.iloc[rows[0]]).count("\n") + 1
             more = f" (and {len(rows) - 1:,} further cells have several)" if len(rows) > 1 else ""
-            what = (
-                f"one cell has {lines} lines with {form.parted_by} in them{more}, as between two lone quotation marks"
-            )
+            parts = name_separator(form.separator)
+            what = f"one cell has {lines} lines with {parts} in them{more}, as between two lone quotation marks"
             yield f"column {name!r:.60}, row {rows[0] + 1}: {what}; --no-quotes reads each line as a row"
 
 
 def find_code(texts: pd.Series[str]) -> str:
     """The first whole number among texts that begins with 0: 01 and 1 are two codes, though one number. "" for none."""
-    codes = texts[texts.str.fullmatch(CODE, na=False)]
+    codes = texts[texts.str.fullmatch(CODE_CELL, na=False)]
     return str(codes.iloc[0]).strip() if len(codes) else ""
 
 

@@ -81,10 +81,10 @@ class FileForm:
         """How `csv` and pandas call it."""
         return csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE
 
-    @property
-    def parted_by(self) -> str:
-        """What parts the columns, in words."""
-        return PARTED_BY.get(self.separator, repr(self.separator))
+
+def name_separator(separator: str) -> str:
+    """What parts the columns, in words."""
+    return PARTED_BY.get(separator, repr(separator))
 
 
 def find_form(path: Path, options: FormOptions = AS_FOUND) -> FileForm:
@@ -106,13 +106,13 @@ def find_form(path: Path, options: FormOptions = AS_FOUND) -> FileForm:
         found = first_line[1]
     if found is None and options.separator is None:
         found = _find_separator(head, default, quotes=options.quotes, is_cut=len(content) == HEAD_BYTES)
-    form = FileForm(options.separator or found or default, encoding, options.quotes, skipped, options.decimal)
+    separator = options.separator or found or default
     notes = []
-    if options.separator is None and form.separator != default:
-        notes.append(f"columns are parted by {form.parted_by}; --separator sets it")
+    if options.separator is None and separator != default:
+        notes.append(f"columns are parted by {name_separator(separator)}; --separator sets it")
     if options.encoding is None and encoding != UTF8:
         notes.append(f"text is {encoding}; --encoding sets it")
-    return FileForm(form.separator, encoding, options.quotes, skipped, options.decimal, tuple(notes))
+    return FileForm(separator, encoding, options.quotes, skipped, options.decimal, tuple(notes))
 
 
 def _find_separator(head: str, default: str, *, quotes: bool, is_cut: bool) -> str:

@@ -9,14 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from attngeo.estimators.shared.cells import parse_numbers
+from attngeo.estimators.shared.cells import CODE, parse_numbers
 
 DECIMALS = (".", ",")
 # The characters that may part thousands, beside the other decimal mark: spaces of several widths, and apostrophes.
 SPACES = " \u00a0\u2009\u202f"
 APOSTROPHES = "'\u2019"
-# A whole number that begins with 0: a code, not a number.
-CODE = re.compile(r"[-+]?0\d+")
 # Cells that are tried before a whole column is read.
 FIRST_CELLS = 20
 # Whole numbers below this are exact in float64.
