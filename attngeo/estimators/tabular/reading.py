@@ -18,16 +18,23 @@ CHUNK = 4096
 def read_cells(network: TableAttention, codes: np.ndarray, column: int) -> tuple[np.ndarray, np.ndarray]:
     """The masked cell of each row: its vector ([rows, d]), and the probability of each category of its column.
 
+    Each different row is read once. Kernels round the last rows of a product in another way than the others: equal rows
+    that were read apart would differ in the last digit, and so would ranks such as AUC.
+
     codes: categories, [rows, K]; those of `column` are ignored. The probabilities are [rows, categories].
     """
+    cells = codes.copy()
+    cells[:, column] = 0
+    different, places = np.unique(cells, axis=0, return_inverse=True)
+    places = places.ravel()  # NumPy 2.0 gives [rows, 1]
     words = network.layout.to_words(torch.arange(network.layout.sizes[column]), torch.tensor(column))
     vectors = []
     chances = []
-    for rows, masked in _mask(network, codes, column):
+    for rows, masked in _mask(network, different, column):
         vector, logits = network.read(rows, masked)
         vectors.append(vector[0].cpu())
         chances.append(logits[0].cpu()[:, words].softmax(1))
-    return torch.cat(vectors).numpy(), torch.cat(chances).numpy()
+    return torch.cat(vectors).numpy()[places], torch.cat(chances).numpy()[places]
 
 
 @torch.no_grad()

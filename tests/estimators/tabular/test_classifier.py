@@ -186,6 +186,15 @@ def test_weights_are_repetitions_where_nothing_is_random() -> None:
     assert np.abs(small(**options).fit(frame, labels).predict_proba(frame) - weighted.predict_proba(frame)).max() > 0.1
 
 
+def test_equal_rows_have_equal_probabilities_and_vectors_to_the_last_digit(exact: AttentionClassifier) -> None:
+    # Kernels round rows at the end of a product, and those of a second, small one, in another way.
+    features = pd.DataFrame({"color": ["red"] * 4099, "weight": ["light"] * 4099})
+    assert len(np.unique(exact.predict_proba(features), axis=0)) == 1
+    assert len(np.unique(exact.transform(features), axis=0)) == 1
+    hidden = exact.predict_cell(features.assign(color=["red", "blue", None] * 1366 + ["red"]), "color")
+    assert len(np.unique(hidden.to_numpy(), axis=0)) == 1
+
+
 def test_an_unlabelled_row_is_learned_from_but_its_label_is_not_predicted() -> None:
     frame, labels = draw_table()
     some = pd.Series(labels, dtype=object)
