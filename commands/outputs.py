@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from attngeo.bounds.disks import fold_name, is_same_file
 from attngeo.checkpoints.reference import local_path
 from attngeo.checkpoints.suggestions import local_names
 from attngeo.embeddings.reference import split_prefix
@@ -51,8 +52,8 @@ def check_outputs(
     for path in figures:
         check_figure(path)
     places = [path.resolve() for path in (*paths, *figures)]
-    if len(set(places)) < len(places):
-        raise UsageError("the same output file is given twice")
+    if len({fold_name(str(place)) for place in places}) < len(places):
+        raise UsageError("the same output file is given twice, or two names that differ in case alone")
     refuse_inputs(places, inputs, data)
 
 
@@ -69,8 +70,10 @@ def refuse_inputs(paths: Iterable[Path], inputs: Iterable[str | Path | None], da
             continue
         for output in outputs:
             is_read = name == data or READ_FROM_FOLDERS.fullmatch(output.name)
-            if output == path or (is_read and path in output.parents and output.exists()):
-                taken = name if output == path else output
+            is_input = is_same_file(output, path)
+            is_inside = is_read and output.exists() and any(is_same_file(parent, path) for parent in output.parents)
+            if is_input or is_inside:
+                taken = name if is_input else output
                 raise UsageError(f"{taken} is an input, expected another file for the output")
 
 
@@ -93,9 +96,12 @@ def refuse_folder(folder: Path, inputs: Iterable[str | Path | None]) -> None:
     place = Path(os.path.realpath(folder))
     for name in inputs:
         path = _find_path(name)
-        if path is None or not path.exists() or place not in (path, *path.parents):
+        if path is None or not path.exists():
             continue
-        parts = path.relative_to(place).parts
+        within = next((parent for parent in (path, *path.parents) if is_same_file(parent, place)), None)
+        if within is None:
+            continue
+        parts = path.relative_to(within).parts
         if not parts or parts[0] == MODEL_FOLDER or (len(parts) == 1 and READ_FROM_FOLDERS.fullmatch(parts[0])):
             raise UsageError(f"{name} is an input, expected another folder for the output than {folder}")
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from attngeo.bounds.disks import portable_name
 from attngeo.bounds.names import dump_json
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
@@ -72,7 +73,9 @@ def report(
 
     if output is None and recipe.stem in (".", ".."):
         raise UsageError(f"the folder of {recipe} would be {recipe.stem}; name one by -o")
-    folder = output or Path(recipe.stem)
+    folder = output or Path(portable_name(recipe.stem))
+    if output is None and folder.name != recipe.stem:
+        verbosity.note(f"the folder is {folder}: Windows has no {recipe.stem!r}")
     with Bar(str(folder), verbosity) as progress:
         finished = build_report(recipe, folder, hub=hub, study=study, progress=progress)
     sys.stdout.write(f"{finished.page}\n")

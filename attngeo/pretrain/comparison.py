@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from attngeo.bounds.disks import fold_name
 from attngeo.errors import AttnGeoError, InterruptedTrainingError, UsageError
 from attngeo.keywords import takes_after_two
 from attngeo.pretrain.curves import EVALUATION, RUN_COLUMNS, summarise_layers, summarise_runs
@@ -28,6 +29,8 @@ from attngeo.tables.files import lock_folder
 
 ADVICE = "resume with the same command and --resume"
 RESULTS = ("final_loss", "steps_to_baseline", "speed_up")
+# Characters of a path that are part of the name of a folder; a name has 255 bytes at most.
+LONGEST_INIT = 180
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,12 @@ def _plan(options: RunOptions, inits: Sequence[str], comparison: ComparisonOptio
         planned.replace(init=init, seed=options.seed + number)
         for planned, number, init in product(by_objective, range(comparison.seeds), inits)
     ]
-    if len({_folder_name(planned) for planned in plan}) < len(plan):
-        raise UsageError(f"$compare is {','.join(inits)!r}: two of them would have folders of the same name", "compare")
+    if len({fold_name(_folder_name(planned)) for planned in plan}) < len(plan):
+        raise UsageError(
+            f"$compare is {','.join(inits)!r}: two of them would have folders of the same name, or of names that "
+            "differ in case alone, which some disks take for one; rename one of them",
+            "compare",
+        )
     if options.steps % options.log_every:
         raise UsageError(
             f"$steps is {options.steps}, expected a multiple of $log_every {options.log_every}: otherwise the last "
@@ -151,7 +158,7 @@ def _plan(options: RunOptions, inits: Sequence[str], comparison: ComparisonOptio
 
 
 def _folder_name(options: RunOptions) -> str:
-    init = re.sub(r"[^\w.-]+", "-", options.init).strip("-.")
+    init = re.sub(r"[^\w.-]+", "-", options.init)[-LONGEST_INIT:].strip("-.")
     return f"{options.objective_name}-{init}-seed{options.seed}"
 
 

@@ -273,13 +273,9 @@ def _find_contradictions(recipe: Recipe) -> Iterator[tuple[RecipeLocation, str]]
     """Problems that only show when parts are put together: where each is, and what is wrong."""
     names: set[str] = set()
     for i, request in enumerate(recipe.results):
-        name = request.name.casefold()  # some systems take two files for one if their names differ in case alone
-        if name in names:
-            yield (
-                ("results", i, "name"),
-                f"{request.name!r} is used twice, expected names that differ, not in case alone",
-            )
-        names.add(name)
+        if request.name in names:
+            yield ("results", i, "name"), f"{request.name!r} is used twice, expected names that differ"
+        names.add(request.name)
     for i, section in enumerate(recipe.section):
         for j, figure in enumerate(section.figures):
             yield from _check_figure(recipe, ("section", i, "figures", j), figure)

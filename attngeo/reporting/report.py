@@ -10,14 +10,16 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from errno import EISDIR
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attngeo.bounds.disks import fold_name, is_same_file
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import GET_BROWSER, AttnGeoError, MissingPackageError, OutputError, UsageError
@@ -128,7 +130,9 @@ def _refuse_inputs(file: RecipeFile, folder: Path) -> None:
         if "\0" in str(path):  # no file has such a name
             continue
         real_path = Path(os.path.realpath(path))
-        is_written = real_path in written or any(parent in folders for parent in real_path.parents)
+        is_written = any(is_same_file(real_path, file) for file in written) or any(
+            is_same_file(parent, place) for parent in real_path.parents for place in folders
+        )
         if is_written and real_path.is_file():
             raise UsageError(f"{path} is an input, and the report would overwrite it; choose another folder")
 
@@ -138,7 +142,7 @@ def _build_content(
 ) -> tuple[ReportContent, dict[str, pd.DataFrame]]:
     """What the report shows, and its tables by the names of their files: all results, and those of the sections."""
     recipe = file.recipe
-    tables = dict(collected.rows)
+    tables = {collected.files[name]: rows for name, rows in collected.rows.items()}
     sections = []
     for i, section in enumerate(recipe.section):
         figures = []
@@ -163,6 +167,8 @@ def _build_content(
         "results": collected.origins,
         "tables": sorted(tables),
     }
+    if collected.note:
+        provenance["files"] = collected.note
     failures = list(map(str, collected.failures))
     return ReportContent(recipe.title, recipe.text, sections, outcomes, failures, provenance), tables
 
@@ -201,19 +207,17 @@ def _write(folder: Path, content: ReportContent, tables: dict[str, pd.DataFrame]
             for suffix in SUFFIXES:
                 write_table(rows.reset_index(drop=True), new / TABLES / f"{name}{suffix}")
         pictures, note = _draw_pictures(content, new / PICTURES)
+        notes = [text for text in (content.provenance.get("files"), note) if text]
         provenance = content.provenance | {PICTURES: sorted(pictures)}
         for name, text in (
             (PROVENANCE, json.dumps(provenance, indent=2, default=str) + "\n"),
-            (SUMMARY, render_markdown(content, [f"{PICTURES}/{name}{PICTURE}" for name in pictures], note)),
+            (SUMMARY, render_markdown(content, [f"{PICTURES}/{name}{PICTURE}" for name in pictures], "; ".join(notes))),
             (PAGE, render_page(content)),
         ):
             (new / name).write_text(text, "utf-8")
         _put_in_place(new, folder)
-        for name in former_tables - tables.keys():
-            for suffix in SUFFIXES:
-                (folder / TABLES / f"{name}{suffix}").unlink(missing_ok=True)
-        for name in former_pictures - {*pictures}:
-            (folder / PICTURES / f"{name}{PICTURE}").unlink(missing_ok=True)
+        _remove_former(folder / TABLES, former_tables, tables, SUFFIXES)
+        _remove_former(folder / PICTURES, former_pictures, pictures, (PICTURE,))
     except OSError as error:
         raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
     finally:
@@ -255,6 +259,16 @@ def _put_in_place(new: Path, folder: Path) -> None:
             raise IsADirectoryError(EISDIR, f"{target.relative_to(folder)} is a folder")
     for path, target in moves.items():
         path.replace(target)
+
+
+def _remove_former(folder: Path, former: Iterable[str], new: Iterable[str], suffixes: Iterable[str]) -> None:
+    """Remove the files of a former report, but for the new ones, which a disk may find under a former name, too."""
+    written = {fold_name(name): name for name in new}
+    for name, suffix in product(former, suffixes):
+        path = folder / f"{name}{suffix}"
+        new_name = written.get(fold_name(name))
+        if new_name is None or not is_same_file(path, folder / f"{new_name}{suffix}"):
+            path.unlink(missing_ok=True)
 
 
 def _list_former(folder: Path, kind: str) -> set[str]:

@@ -11,10 +11,11 @@ import logging
 import re
 import shutil
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attngeo.bounds.disks import fold_name, free_name, name_files
 from attngeo.errors import AttnGeoError, DataError, InterruptedTrainingError, OutputError, UnexpectedError, UsageError
 from attngeo.provenance import digest_code, software
 from attngeo.questions import VIEWS
@@ -65,8 +66,13 @@ class ReportFailure:
 
 @dataclass
 class CollectedResults:
-    """Results by name. rows: of each. origins: how each part of them was made. failures: what is missing."""
+    """Results by name.
 
+    files: the name of the files of each. rows: of each. origins: how each part of them was made. failures: what is
+    missing.
+    """
+
+    files: dict[str, str]
     rows: dict[str, pd.DataFrame] = field(default_factory=dict)
     origins: list[dict[str, Any]] = field(default_factory=list)
     failures: list[ReportFailure] = field(default_factory=list)
@@ -77,6 +83,12 @@ class CollectedResults:
             raise DataError(f"the results {name} are missing: all of their parts failed")
         return self.rows[name]
 
+    @property
+    def note(self) -> str:
+        """Which results have files of another name; empty if all have their own."""
+        renamed = [f"those of {name} are tables/{file}.*" for name, file in self.files.items() if file != name]
+        return f"some disks cannot hold files of these names: {', '.join(renamed)}" if renamed else ""
+
 
 def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
     """Answer the questions of a recipe, or take the answers that an unfinished report in the same folder has kept.
@@ -84,11 +96,13 @@ def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
     A model that fails is left out and listed. Raises the first failure if everything fails, and with `fail_fast` if
     something does; and OutputError and InterruptedTrainingError at once.
     """
-    collected = CollectedResults()
+    collected = CollectedResults(name_files([request.name for request in file.recipe.results]))
+    if collected.note:
+        log.warning("%s: %s", file.path.name, collected.note)
     for request in file.recipe.results:
         where = f'{file.path.name}: results "{request.name}"'
         try:
-            of_answer, path = _prepare(request, workplace)
+            of_answer, path = _prepare(request, workplace, collected.files[request.name])
             answer = _load_kept(path)
             if answer is None:
                 ask = request.question.find_function()
@@ -114,15 +128,15 @@ def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
     return collected
 
 
-def _prepare(request: Request, workplace: Workplace) -> tuple[Workplace, Path]:
+def _prepare(request: Request, workplace: Workplace, file_name: str) -> tuple[Workplace, Path]:
     """The workplace of one answer, and the file that keeps the answer until the report is finished."""
     content = request.model_dump(exclude_unset=True)
     paths = RecipePaths(workplace.paths.base)
     inputs = describe_inputs(content, paths.base)
     depends_on = json.dumps([content, inputs, digest_code(), software()], sort_keys=True, default=str)
     digest = hashlib.sha256(depends_on.encode()).hexdigest()[:16]
-    path = workplace.folder / PARTS / f"{request.name}-{digest}.parquet"
-    return replace(workplace, name=request.name, paths=paths, inputs=inputs), path
+    path = workplace.folder / PARTS / f"{file_name}-{digest}.parquet"
+    return replace(workplace, name=file_name, paths=paths, inputs=inputs), path
 
 
 def _load_kept(path: Path) -> ResultsAnswer | None:
@@ -158,8 +172,8 @@ def remove_parts(folder: Path) -> None:
 class ReportFigure:
     """A figure of a report.
 
-    label: what it shows, for readers who do not see it. source: the name of its results, None for a model. variants:
-    the name of each model that a reader may choose, and its figure; a single one has the name "".
+    label: what it shows, for readers who do not see it. source: the name of the files of its results, None for a model.
+    variants: the name of each model that a reader may choose, and its figure; a single one has the name "".
     """
 
     label: str
@@ -218,10 +232,11 @@ def build_figure(block: FigureBlock, collected: CollectedResults, workplace: Wor
     label = block.spec.describe(score)
     label = label[0].upper() + label[1:]
     if block.model is None:
-        return ReportFigure(label, block.caption, block.of, _draw_variants(block, _select_rows(block, collected)))
+        source = collected.files[str(block.of)]
+        return ReportFigure(label, block.caption, source, _draw_variants(block, _select_rows(block, collected)))
     # The model is named as in the recipe instead of by its path on this machine.
-    source = resolve_reference(block.model, workplace.paths.base)
-    tables = read_tables(block.spec, [source], block.shown, workplace.session)
+    reference = resolve_reference(block.model, workplace.paths.base)
+    tables = read_tables(block.spec, [reference], block.shown, workplace.session)
     for table in tables:
         table.attrs = {**table.attrs, "model": block.model}
     figure = block.spec.make(*tables, options=block.shown)
@@ -264,11 +279,11 @@ def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str,
             raise UsageError(f"{block.of}: {explain_unknown_column(missing[0], list(rows.columns))}")
         rows = rows[block.columns]
     values = chain.from_iterable(map(list_values, block.where.values()))
-    kinds = [block.of, *([] if block.show == "rows" else [block.show]), *values]
+    kinds = [collected.files[block.of], *([] if block.show == "rows" else [block.show]), *values]
     name = "-".join(re.sub(r"[^\w.-]+", "-", kind, flags=re.ASCII).strip("-.") for kind in kinds)[:LONGEST_NAME]
-    names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    name = free_name(name, [other for other, of_other in taken.items() if not of_other.equals(rows)])
     # The same rows share a name.
-    name = next(free for free in names if free not in taken or taken[free].equals(rows))
+    name = next((other for other in taken if fold_name(other) == fold_name(name)), name)
     taken[name] = rows
     shown = rows if block.columns is not None else put_scores_first(rows)
     return ReportTable(name, block.caption or VIEWS[block.show].caption, shown)

@@ -179,9 +179,14 @@ def prepare_process(parent: int) -> None:
 
 
 def interrupt_processes() -> None:
-    """Send Ctrl-C to the processes that this one started for a study. Those between two runs ignore it."""
+    """Send Ctrl-C to the processes that this one started for a study. Those between two runs ignore it.
+
+    Windows lets no process send it to another one, and sends that of a terminal to all processes there itself.
+    """
     import psutil
 
+    if psutil.WINDOWS:
+        return
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             if "loky" in " ".join(process.cmdline()):
@@ -190,8 +195,16 @@ def interrupt_processes() -> None:
 
 def _end_with_parent(parent: int) -> None:
     """End this process if the one that started it was killed: nobody takes its result. Training saves a checkpoint."""
-    while os.getppid() == parent:
-        time.sleep(POLL)
-    os.kill(os.getpid(), signal.SIGTERM)
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        started_by = psutil.Process(parent)
+        # On Windows a process keeps the number of a parent that has ended. Elsewhere that parent may still be listed.
+        while os.getppid() == parent and started_by.is_running():
+            time.sleep(POLL)
+    if hasattr(signal, "pthread_kill"):
+        os.kill(os.getpid(), signal.SIGTERM)  # also wakes the main thread
+    else:  # Windows, where os.kill would end this process at once
+        signal.raise_signal(signal.SIGTERM)
     time.sleep(GRACE)
-    os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(1)

@@ -15,9 +15,11 @@ from attngeo.bounds.small_files import read_small_text
 from attngeo.errors import FolderInUseError, OutputError
 from attngeo.progress import is_first_process
 
-# The signals that interrupt a command: Ctrl-C, a request of the system, and a terminal that was closed, where there are
-# such.
-SIGNALS = [signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__]
+# The signals that interrupt a command: Ctrl-C, a request of the system, and a terminal that was closed or, on Windows,
+# Ctrl-Break.
+SIGNALS = [
+    signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if name in signal.Signals.__members__
+]
 # A file whose lock the system releases when its process ends, however it ends.
 LOCK = ".lock"
 # The number of that process: in a file of its own, because whoever tries to take a lock empties its file.

@@ -29,6 +29,7 @@ from attngeo.errors import (
 from attngeo.progress import Progress
 from attngeo.session import Session, StudyOptions
 from attngeo.studies.engine import run_study
+from attngeo.studies.processes import interrupt_processes
 from attngeo.studies.run import VISIBLE_GPUS, RunOutcome, take_gpu
 
 ONE, TWO = StudyOptions(), StudyOptions(jobs=2)
@@ -290,6 +291,59 @@ def test_a_process_ends_if_the_one_that_started_it_has_ended_before_it_asks() ->
     """Its parent is another one then."""
     done = subprocess.run([sys.executable, "-c", PREPARE, "0"], timeout=50, check=False)
     assert done.returncode == -signal.SIGTERM
+
+
+# As on Windows: the number of the parent stays when that has ended, os.kill ends a process at once, and there is no
+# SIGKILL.
+ON_WINDOWS = """
+import os
+import signal
+import sys
+import time
+import psutil
+from attngeo.studies import processes
+parent = int(sys.argv[1])
+os.getppid = lambda: parent
+os.kill = lambda number, _: os._exit(9)
+del signal.pthread_kill, signal.pthread_sigmask, signal.SIGKILL, signal.SIGHUP
+processes.POLL, processes.GRACE = 0.05, 0.5
+signal.signal(signal.SIGTERM, lambda *_: print("saved", flush=True))
+processes.prepare_process(parent)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_a_process_ends_with_its_parent_on_windows_after_training_has_saved() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    child = subprocess.Popen([sys.executable, "-c", ON_WINDOWS, str(parent.pid)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    parent.kill()
+    parent.communicate()
+    assert child.communicate(timeout=60) == ("saved\n", None)
+    assert child.returncode == 1
+
+
+def test_processes_that_windows_cannot_interrupt_are_left_to_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+
+    class Child:
+        def cmdline(self) -> list[str]:
+            return ["python", "-m", "loky"]
+
+        def send_signal(self, number: int) -> None:
+            if psutil.WINDOWS:
+                raise ValueError("only SIGTERM, CTRL_C_EVENT and CTRL_BREAK_EVENT signals are supported on Windows")
+            sent.append(number)
+
+    monkeypatch.setattr(psutil.Process, "children", lambda _: [Child()])
+    interrupt_processes()
+    assert sent == [signal.SIGINT]
+    monkeypatch.setattr(psutil, "WINDOWS", True)
+    interrupt_processes()
+    assert sent == [signal.SIGINT]
 
 
 @pytest.mark.slow
