@@ -240,18 +240,18 @@ def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
 def read_basket(
     model: ExponentialFamilyAttention,
     text: str,
-    options: FormOptions = AS_FOUND,
+    form: FormOptions = AS_FOUND,
     progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
     """The rows of a file; or items with commas between them, as one sequence. Raises UsageError, TableError.
 
-    An item that has a comma is in quotation marks. options: how a text file is written.
+    An item that has a comma is in quotation marks. form: how a text file is written.
     """
     is_file = text.lower().endswith(SUFFIXES)
     with suppress(OSError, RuntimeError, ValueError):  # too long for a name, or it begins with ~ of nobody
         is_file = is_file or Path(text).expanduser().is_file()
     if is_file:
-        return read_like(model, text, form=options, progress=progress)
+        return read_like(model, text, form=form, progress=progress)
     if model.part_ != "items" or model.options_.covariates:
         lacks = "covariates" if model.part_ == "items" else "values"
         problem = f"{text!r:.60} has no {lacks}, expected a file ({' '.join(SUFFIXES)}) for a model of {lacks}"
