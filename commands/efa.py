@@ -18,17 +18,18 @@ from attngeo.estimators.efa.options import (
     EfaPredictOptions,
     EfaSimilarOptions,
 )
+from attngeo.estimators.shared.forms import FormOptions
 from attngeo.estimators.shared.paths import SUFFIXES, require_saved, require_table
 from attngeo.papers.wibisono2025.options import RunOptions, list_settings, require_data
 from attngeo.session import ResultOptions, Session, StudyOptions
-from attngeo.tables.write import write_table
+from attngeo.tables.write import AS_WRITTEN, write_table
 
 from .declare import with_options
 from .help import make_group
 from .outputs import Outputs, Verbosity, file_option, hold_folders
 from .progress import Bar
 from .study import deliver, run_experiment
-from .tables import Cell, Terminal, format_mean, format_number, print_frame, print_table
+from .tables import Cell, Terminal, format_mean, format_number, print_frame, print_labels, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,7 +152,8 @@ def predict(
 
     The rows of DATA as they are, with further columns: log_prob, and predicted_mean for values (predicted_mean_COLUMN
     for each of several), or predicted_item and its probability for items; a name that DATA has gets predicted_ before
-    it. An empty value, or item of a model of items, is predicted from the rows that have one.
+    it. An empty value, or item of a model of items, is predicted from the rows that have one. With -o, the terminal has
+    a summary instead.
 
     Examples:
         attngeo efa predict model ratings.csv
@@ -161,7 +163,27 @@ def predict(
     _require(model, data)
     with Bar("predict", verbosity) as progress:
         predicted = models.predict_file(model, data, options, progress)
-    outputs.deliver(predicted, print_frame)
+    outputs.deliver(predicted, _print_predicted if outputs.output else print_frame)
+
+
+def _print_predicted(predicted: pd.DataFrame) -> None:
+    """Print a summary of predictions that a file has."""
+    log_prob, *added = predicted.columns.drop(predicted.attrs[AS_WRITTEN])
+    means = [name for name in added if "predicted_mean" in name]
+    if means:
+        numbers = predicted[means].agg(["count", "min", "mean", "max"]).T.rename_axis("column").reset_index()
+        columns = {
+            "column": "column", "rows": "count:,.0f", "lowest": "min:.4g", "mean": "mean:.4g", "highest": "max:.4g",
+        }  # fmt: skip
+        print_table(numbers, columns, texts=["column"], rule="tight")
+    items = [name for name in added if name not in means]
+    if items:
+        print_labels(predicted, *items)
+    else:
+        Terminal().print(f"{len(predicted):,} rows.")
+    known = predicted[log_prob].count()
+    if known:
+        Terminal().print(f"The mean log p of {known:,} rows is {predicted[log_prob].mean():.3f}.")
 
 
 @with_options
@@ -222,6 +244,7 @@ def similar(
 @with_options
 def compare(
     *,
+    options: FormOptions,
     model: SavedModel,
     other: Annotated[Path, typer.Argument(metavar="OTHER", help="Folder of a second model of the same things")],
     data: Rows,
@@ -242,7 +265,7 @@ def compare(
     _require(model)
     _require(other, data)
     with Bar("compare", verbosity) as bar:
-        relations = models.compare_files(model, other, data, bar)
+        relations = models.compare_files(model, other, data, options, bar)
     outputs.deliver(relations, _print_relations)
 
 
@@ -268,6 +291,7 @@ def _print_relations(rows: pd.DataFrame) -> None:
 @with_options
 def attention(
     *,
+    options: FormOptions,
     model: SavedModel,
     basket: Annotated[
         str,
@@ -304,7 +328,7 @@ def attention(
     weights: pd.DataFrame | None = None
     with Bar("attention", verbosity) as bar:
         loaded = estimators.ExponentialFamilyAttention.load(model)
-        rows = models.read_basket(loaded, basket, bar)
+        rows = models.read_basket(loaded, basket, options, bar)
         if places_output:
             write_table(models.tabulate_places(loaded, rows), places_output)
         if outputs.output or not places_output:

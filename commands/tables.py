@@ -35,6 +35,8 @@ NARROWEST = 30
 UNBROKEN = re.compile(r"\[[^][]*\]\S*|\S+")
 # Numbers of rows that are the answer.
 ANSWERS = ("log_prob", "predicted_mean", "probability", "score")
+# Labels of a summary of predictions.
+MOST_LABELS = 10
 # Larger numbers have so many digits that tables cut them.
 LARGE = 1e12
 
@@ -311,3 +313,18 @@ def print_frame(rows: pd.DataFrame) -> None:
 
 def _show_field(name: str, show: Callable[[Any], str], row: Any) -> str:
     return show(row[name])
+
+
+def print_labels(predicted: pd.DataFrame, label: str, probability: str) -> None:
+    """Print how often each label is predicted, the most frequent ones first, for rows that a file has.
+
+    label, probability: the columns of the labels and of their probabilities.
+    """
+    labels = predicted.groupby(label, sort=False)[probability].agg(["size", "mean"])
+    labels = labels.sort_values("size", ascending=False, kind="stable").rename_axis("prediction").reset_index()
+    columns = {"prediction": "prediction", "rows": "size:,d", "mean probability": "mean:.3f"}
+    print_table(labels.head(MOST_LABELS), columns, texts=["prediction"], rule="tight")
+    said = f"{len(predicted):,} rows."
+    if (left := len(labels) - MOST_LABELS) > 0:
+        said = f"And {left:,} more label{'s' if left > 1 else ''}; {said}"
+    Terminal().print(said)

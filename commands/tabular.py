@@ -25,7 +25,7 @@ from .help import make_group
 from .outputs import Outputs, Verbosity, hold_folders
 from .progress import Bar
 from .study import deliver, run_experiment
-from .tables import Cell, Terminal, format_mean, is_missing, print_frame, print_table
+from .tables import Cell, Terminal, format_mean, is_missing, print_frame, print_labels, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,8 +37,6 @@ The paper is Wibisono and Wang 2023 (arXiv 2307.04057), section 3.
 
 # The share of the most frequent class from which on the accuracy says little.
 UNBALANCED = 0.7
-# Labels of a summary of predictions.
-MOST_LABELS = 10
 
 SavedModel = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that attngeo tabular fit --save wrote")]
 
@@ -140,15 +138,7 @@ def _print_predictions(predicted: pd.DataFrame) -> None:
 
 
 def _print_summary(predicted: pd.DataFrame) -> None:
-    """Print how often each label is predicted, the most frequent ones first, for rows that a file has."""
-    labels = predicted.groupby("prediction", sort=False)["probability"].agg(["size", "mean"])
-    labels = labels.sort_values("size", ascending=False, kind="stable").reset_index()
-    columns = {"prediction": "prediction", "rows": "size:,d", "mean probability": "mean:.3f"}
-    print_table(labels.head(MOST_LABELS), columns, texts=["prediction"], rule="tight")
-    said = f"{len(predicted):,} rows."
-    if (left := len(labels) - MOST_LABELS) > 0:
-        said = f"And {left:,} more label{'s' if left > 1 else ''}; {said}"
-    Terminal().print(said)
+    print_labels(predicted, "prediction", "probability")
 
 
 @with_options
@@ -163,8 +153,9 @@ def impute(
     """Fill the empty cells of a table by a saved model.
 
     Each cell has the most probable value of its column given the cells of its row that are not empty; of bins, the
-    median. The terminal lists the cells. Files have the table, whose other cells stay as they are in ROWS, and a column
-    p(COLUMN) with the probabilities of what is filled in. A column of labels is filled, too, if ROWS has it.
+    median. The terminal lists the cells; with -o, how many each column has. Files have the table, whose other cells
+    stay as they are in ROWS, and a column p(COLUMN) with the probabilities of what is filled in. A column of labels is
+    filled, too, if ROWS has it.
 
     Examples:
         attngeo tabular impute model rows.csv -o filled.csv
@@ -175,7 +166,7 @@ def impute(
     require_table(rows)
     with Bar("impute", verbosity) as bar:
         filled = models.impute_own_table(model, rows, options, bar)
-    outputs.deliver(filled, _print_cells)
+    outputs.deliver(filled, _print_columns if outputs.output else _print_cells)
 
 
 def _print_cells(filled: pd.DataFrame) -> None:
@@ -189,6 +180,21 @@ def _print_cells(filled: pd.DataFrame) -> None:
     columns = {"row": "row:d", "column": "column", "value": "value", "probability": "probability:.3f"}
     if cells:
         print_table(cells, columns, texts=["column", "value"], rule="tight")
+    else:
+        Terminal().print("No cell is empty.")
+
+
+def _print_columns(filled: pd.DataFrame) -> None:
+    """Print how many cells of each column are filled in, for rows that a file has."""
+    counts = [
+        {"column": name, "cells": filled[probability].count(), "mean": filled[probability].mean()}
+        for name, probability in models.find_probabilities(filled).items()
+        if filled[probability].notna().any()
+    ]
+    columns = {"column": "column", "filled cells": "cells:,d", "mean probability": "mean:.3f"}
+    if counts:
+        print_table(counts, columns, texts=["column"], rule="tight")
+        Terminal().print(f"{len(filled):,} rows.")
     else:
         Terminal().print("No cell is empty.")
 

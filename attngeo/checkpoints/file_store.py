@@ -28,10 +28,13 @@ from attngeo.checkpoints.files import (
     Index,
     find_checkpoint,
     is_index,
+    list_parts,
     read_index,
+    read_object,
     require_format,
 )
 from attngeo.checkpoints.gguf import GgufFile, open_splits
+from attngeo.checkpoints.meta_parts import JoinedParts
 from attngeo.checkpoints.safetensors import list_names
 from attngeo.checkpoints.store import TensorInfo, TensorStore
 from attngeo.checkpoints.tensor_file import ByteSource, RegularFile, TensorFile, read_bytes
@@ -362,6 +365,13 @@ def open_local(path: Path, ref: str, config: Mapping[str, Any] | None = None) ->
     """
     checkpoint = find_checkpoint(path, config)
     index = read_index(checkpoint.folder / checkpoint.name) if is_index(checkpoint.name) else None
+    parts = list_parts(checkpoint.folder / checkpoint.name)
+    if parts:
+        log.info("%s: %s and %d further parts in %s", ref, checkpoint.name, len(parts), checkpoint.folder)
+        stated = checkpoint.folder / "params.json"
+        params = read_object(stated) if stated.is_file() else {}
+        opener = partial(JoinedParts, others=parts, stated={**checkpoint.config, **params})
+        return FileStore(ref, checkpoint.config, Folder(checkpoint.folder), checkpoint.name, opener=opener)
     return open_files(ref, Folder(checkpoint.folder), checkpoint.name, checkpoint.config, index)
 
 

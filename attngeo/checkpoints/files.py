@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from attngeo.bounds.names import list_names
 from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, read_small_text
 from attngeo.checkpoints.first_bytes import LONGEST_HEAD, read_head, recognise, recognise_adapter
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
@@ -36,10 +37,8 @@ MOST_TOTAL = 10**15
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
 LATER_PART = re.compile(r"-(?!00001-)\d{5}-of-(\d{5})\.gguf$")
 # Meta's files of a model that was trained on several devices, numbered from 00: each has some heads of every layer.
-SPLIT_BY_META = (
-    "each part has some of the heads of every layer, expected one file; convert all parts with Meta's or transformers' "
-    "convert_llama_weights_to_hf.py, and give that folder"
-)
+SPLIT_BY_META = "each part has some of the heads of every layer; give consolidated.00.pth, with all parts beside it"
+FIRST_PART = "consolidated.00.pth"
 META_PART = re.compile(r"(?:^|/)consolidated\.(\d\d)\.pth$")
 # How a text begins that stands for a file in a repository of git until git-lfs has fetched it, and its most bytes.
 POINTER = "version https://git-lfs.github.com/"
@@ -349,7 +348,6 @@ def find_checkpoint(path: Path, config: Mapping[str, Any] | None = None) -> Foun
     if not path.is_dir():
         require_known_suffix(path)
         check_name(path.name)
-        refuse_first_part(path.name, lambda name: path.with_name(name).is_file())
         if config is None and path.suffix != GGUF:
             refuse_adapter_file(path)
             config = read_config(path.with_name("config.json"))
@@ -431,9 +429,30 @@ def find_only_weights(folder: Path) -> str:
         if names:
             return names[0]
     refuse_other_folders(folder)
+    if (folder / FIRST_PART).is_file():
+        return FIRST_PART
     usual = ", ".join(usual_names())
     single = " or ".join(f"*{file_format.suffixes[0]}" for file_format in FORMATS if file_format.opener)
+    others = sorted(path.name for path in folder.iterdir() if path.is_file() and is_weights(path.name))
+    if others:
+        found = f"found {list_names(others)}, which is read if it is given as a file"
+        raise CorruptCheckpointError(f"no file of {folder} is named as a model, such as {usual}; {found}")
     raise CorruptCheckpointError(f"no weights in {folder}, looked for {usual} and for a single {single}")
+
+
+def list_parts(path: Path) -> list[Path]:
+    """The other parts of a model by Meta whose first part this is, in their order; none for any other file.
+
+    Raises CorruptCheckpointError if one between them is missing.
+    """
+    if path.name != FIRST_PART:
+        return []
+    parts = sorted(other for other in path.parent.iterdir() if META_PART.search(other.name))
+    for number, part in enumerate(parts):
+        expected = f"consolidated.{number:02d}.pth"
+        if part.name != expected:
+            raise CorruptCheckpointError(f"{part.name} is a part of a model whose part {expected} is missing beside it")
+    return parts[1:]
 
 
 def require_known_suffix(path: Path) -> None:
@@ -446,16 +465,17 @@ def require_known_suffix(path: Path) -> None:
 
 
 def refuse_first_part(file: str, has: Callable[[str], bool]) -> None:
-    """Raise UnsupportedModelError for the first of several files of Meta's that are beside one another.
+    """Raise UnsupportedModelError for the first of several files of Meta's in a repository.
 
-    has: whether there is a file of this name.
+    has: whether the repository has a file of this name.
     """
     part = META_PART.search(file)
     if part and not int(part[1]):
         second = f"{file[: part.start(1)]}01{file[part.end(1) :]}"
         if has(second):
             raise UnsupportedModelError(
-                f"{file} is one of several parts of a model ({second} is beside it), and {SPLIT_BY_META}"
+                f"{file} is one of several parts of a model ({second} is beside it), which are joined if "
+                "they are in a folder on this machine; download it, and give that folder"
             )
 
 

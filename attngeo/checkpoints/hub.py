@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -60,6 +61,8 @@ NOT_WRITABLE = (ENOSPC, EDQUOT, EROFS, EACCES, EPERM)
 MODULES = "modules.json"
 # What huggingface_hub raises for an answer of another form than the Hub's, or a commit that leads out of the cache.
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+# The variables that name proxies, also in lower case.
+PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
 
 class Repository:
@@ -389,13 +392,26 @@ class Repository:
                 raise self._explain_absence(error.__cause__ or error) from None
             except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # re-exported from httpx
                 raise self._explain_refusal(error) from None
-            except MALFORMED as error:
-                reason = first_line(error)
-                if not isinstance(error, ValueError):  # a KeyError, for example, is the bare name of a field
-                    reason = f"{type(error).__name__}: {reason}"
-                raise NetworkError(
-                    f"{constants.ENDPOINT} does not answer as the Hub does ({reason}); check HF_ENDPOINT"
-                ) from None
+            except (*MALFORMED, ImportError) as error:
+                raise self._explain_answer(error) from None
+
+    @staticmethod
+    def _explain_answer(error: Exception) -> Exception:
+        """The error for an answer of another form than the Hub's, or a proxy that cannot be used; or the error itself.
+
+        httpx raises ValueError for the address of a proxy, and ImportError for a package that one requires.
+        """
+        reason = first_line(error)
+        proxies = [name for name in PROXIES if os.environ.get(name) or os.environ.get(name.lower())]
+        if proxies and "proxy" in reason.lower():
+            return NetworkError(
+                f"the proxy in {' or '.join(proxies)} cannot be used ({reason}); correct the variable, or unset it"
+            )
+        if isinstance(error, ImportError):
+            return error
+        if not isinstance(error, ValueError):  # a KeyError, for example, is the bare name of a field
+            reason = f"{type(error).__name__}: {reason}"
+        return NetworkError(f"{constants.ENDPOINT} does not answer as the Hub does ({reason}); check HF_ENDPOINT")
 
 
 def require_texts(names: list[Any]) -> None:

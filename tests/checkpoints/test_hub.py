@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -593,7 +594,7 @@ def test_the_first_part_of_a_model_by_meta_is_no_whole_one(here: Hub, tmp_path: 
         for number in range(count):
             torch.save(state, original / f"consolidated.0{number}.pth")
     assert len(library.score("org/whole/original/consolidated.00.pth")) == 2
-    facts = ("consolidated.00.pth", "original/consolidated.01.pth", "parts", "convert_llama_weights_to_hf.py")
+    facts = ("consolidated.00.pth", "original/consolidated.01.pth", "parts", "joined", "download it")
     with refuses(UnsupportedModelError, *facts):
         library.score("org/split/original/consolidated.00.pth")
 
@@ -654,6 +655,23 @@ def test_certificates_that_cannot_be_read_are_named(
     assert connected("score", "org/name", "--offline").stderr.count("SSL_CERT_FILE") == 0
     monkeypatch.delenv("SSL_CERT_FILE")
     assert connected("score", "org/name").returncode == 0
+
+
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("address", ["bogus://user:secret@host:1", "socks5://host:1"])
+def test_a_proxy_that_cannot_be_used_is_named(
+    variable: str, address: str, hub: Hub, connected: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an unknown kind, or of one that requires a package."""
+    if address.startswith("socks5") and find_spec("socksio") is not None:
+        pytest.skip("its package is installed")
+    monkeypatch.setenv(variable, address)
+    huggingface_hub.close_session()  # a client of an earlier test has read the variables of then
+    run = connected("score", "org/name")
+    assert_one_line(run, NetworkError, ["org/name: ", variable.upper(), "unset it"])
+    assert "secret" not in run.stderr
+    assert "HF_ENDPOINT" not in run.stderr
+    assert not hub.requests
 
 
 def test_a_note_says_which_files_were_compared_with_their_index(here: Hub, tmp_path: Path) -> None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from conftest import Command
 from safetensors.torch import save, save_file
 from support.checkpoints import CONFIG, assert_refused, refuses_checkpoint, weights, write_config, write_single
 from support.gguf_files import KEYS, NAMES, draw_state, rename, write_tensors
+from torch import Tensor
 
 import attngeo
 from attngeo.checkpoints.first_bytes import LOOKED_AT, MARKS, OTHER_ANSWERS, recognise
@@ -325,15 +328,92 @@ def test_files_that_are_named_as_no_model(name: str, tmp_path: Path) -> None:
         attngeo.score(path)
 
 
-def test_parts_of_one_model_by_meta(tmp_path: Path) -> None:
-    """One file alone is a model; of two, each has half of the heads."""
-    write_config(tmp_path)
-    first, second = (tmp_path / f"consolidated.0{number}.pth" for number in (0, 1))
-    first.write_bytes(save_torch())
-    assert len(attngeo.score(first)) == 2
-    second.write_bytes(save_torch())
-    facts = ("consolidated.00.pth", "consolidated.01.pth", "parts", "convert_llama_weights_to_hf.py")
-    with refuses_checkpoint(tmp_path, UnsupportedModelError, facts):
-        attngeo.score(first)
-    with refuses_checkpoint(tmp_path, UnsupportedModelError, ("part 2", "convert_llama_weights_to_hf.py")):
-        attngeo.score(second)
+META = {"dim": 24, "n_heads": 4, "n_kv_heads": 2}
+
+
+def by_meta(draw: torch.Generator, *, vocabulary: int = 10) -> dict[str, Tensor]:
+    """A model of two layers under Meta's names: heads of 6, two of keys."""
+    shapes = {"tok_embeddings.weight": (vocabulary, 24), "norm.weight": (24,), "output.weight": (vocabulary, 24)}
+    shapes["rope.freqs"] = (3,)
+    for layer in range(2):
+        at = f"layers.{layer}"
+        shapes |= {f"{at}.attention.{name}.weight": (rows, 24) for name, rows in (("wq", 24), ("wk", 12), ("wv", 12))}
+        shapes |= {f"{at}.attention.wo.weight": (24, 24), f"{at}.feed_forward.w2.weight": (24, 16)}
+        shapes |= {f"{at}.feed_forward.{name}.weight": (16, 24) for name in ("w1", "w3")}
+        shapes |= {f"{at}.{name}_norm.weight": (24,) for name in ("attention", "ffn")}
+    return {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+
+
+def cut(tensors: Mapping[str, Tensor], parts: int, *, tokens_by: int) -> list[dict[str, Tensor]]:
+    """The parts that devices have of a model, as layers of fairscale cut it. tokens_by: the axis of the embeddings."""
+    cuts: list[dict[str, Tensor]] = [{} for _ in range(parts)]
+    for name, tensor in tensors.items():
+        axis = 1 if name.endswith(("wo.weight", "w2.weight")) else 0
+        if name.startswith("tok_embeddings"):
+            axis = tokens_by
+        pieces = [tensor] * parts if tensor.ndim == 1 else tensor.chunk(parts, axis)
+        for part, piece in zip(cuts, pieces, strict=True):
+            part[name] = piece.clone()
+    return cuts
+
+
+def write_parts(folder: Path, parts: Iterable[Mapping[str, Tensor]], params: Mapping[str, int] | None) -> Path:
+    write_config(folder)
+    for number, part in enumerate(parts):
+        torch.save(dict(part), folder / f"consolidated.{number:02d}.pth")
+    if params is not None:
+        (folder / "params.json").write_text(json.dumps(params))
+    return folder
+
+
+@pytest.mark.parametrize("tokens_by", [0, 1])
+@pytest.mark.parametrize("params", [META, None])
+def test_parts_of_a_model_by_meta_are_joined(params: Mapping[str, int] | None, tokens_by: int, tmp_path: Path) -> None:
+    """As the one file of the same weights, to the last bit."""
+    tensors = by_meta(torch.Generator().manual_seed(0))
+    whole = write_parts(tmp_path / "whole", [tensors], params)
+    folder = write_parts(tmp_path / "parts", cut(tensors, 2, tokens_by=tokens_by), params)
+    for path in (folder, folder / "consolidated.00.pth"):
+        with closing(open_store(path)) as store:
+            assert {*store.names} == {*tensors}
+            assert store.parameters == sum(map(torch.numel, tensors.values()))
+            for name, tensor in tensors.items():
+                assert store.info(name).shape == tuple(tensor.shape)
+                assert store.info(name).nbytes == tensor.nbytes
+                for rows in (slice(None), slice(1, 2), slice(4, 8), slice(5, 5)):
+                    assert torch.equal(store.read(name, rows), tensor[rows]), (name, rows)
+    for options in ({"per_head": True}, {"circuit": "ov"}):
+        scores = [attngeo.score(path, **options).drop(columns="model") for path in (whole, folder)]
+        pd.testing.assert_frame_equal(*scores)
+    with refuses_checkpoint(folder, UnsupportedModelError, ("part 2", "consolidated.00.pth")):
+        attngeo.score(folder / "consolidated.01.pth")
+
+
+def test_parts_by_meta_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    tensors = by_meta(torch.Generator().manual_seed(0))
+    half, other = cut(tensors, 2, tokens_by=1)
+    fourths = cut(tensors, 4, tokens_by=1)
+    unknown = [part | {"layers.0.attention.inner_norms": torch.ones(6, 2)} for part in (half, other)]
+    fewer = {name: tensor for name, tensor in other.items() if name != "norm.weight"}
+    cases: dict[str, tuple[list[dict[str, Tensor]], type[AttnGeoError], tuple[str, ...]]] = {
+        "a part is missing": (fourths[:3], CorruptCheckpointError, ("3 parts", "[18, 24]", "[24, 24]", "missing")),
+        "of another model": ([half, fewer], CorruptCheckpointError, ("consolidated.01.pth", "'norm.weight'")),
+        "of another size": ([half, fourths[0]], CorruptCheckpointError, ("'output.weight'", "(5, 24)", "(3, 24)")),
+        "of unknown parts": (unknown, UnsupportedModelError, ("inner_norms", "convert_llama_weights_to_hf.py")),
+    }
+    for name, (parts, error, facts) in cases.items():
+        folder = write_parts(tmp_path / name, parts, META)
+        with refuses_checkpoint(folder, error, facts):
+            attngeo.score(folder)
+    folder = write_parts(tmp_path / "gap", [half, other], META)
+    (folder / "consolidated.01.pth").rename(folder / "consolidated.02.pth")
+    with refuses_checkpoint(folder, CorruptCheckpointError, ("consolidated.02.pth", "consolidated.01.pth is missing")):
+        attngeo.score(folder)
+
+
+def test_a_folder_of_unusual_names_says_what_it_has(tmp_path: Path) -> None:
+    folder = write_config(tmp_path / "other")
+    (folder / "model.pth").write_bytes(save_torch())
+    with refuses_checkpoint(folder, CorruptCheckpointError, ("model.pth", "given as a file")):
+        attngeo.score(folder)
+    assert len(attngeo.score(folder / "model.pth")) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -246,6 +248,50 @@ def test_what_is_empty_is_predicted(inside: Command, baskets: Path, model: Path,
     ]
     assert unknown[at]["value"] == "unknown"
     assert_fails(inside(*command, "--missing", "unknown", "--device", "abacus"), 2, "--device", "'abacus'")
+
+
+def test_predictions_that_a_file_has_are_summed_up(inside: Command, baskets: Path, tmp_path: Path) -> None:
+    """Of values their range, of items how often each is predicted, and of both log p."""
+    fit = ["efa", "fit", baskets, "--part", "both", "--value", "value:poisson", *SMALL, "--save", tmp_path / "both"]
+    assert inside(*fit, "-q").returncode == 0
+    run = inside("efa", "predict", tmp_path / "both", baskets, "-o", tmp_path / "p.csv")
+    assert run.returncode == 0, run.stderr
+    predicted = pd.read_csv(tmp_path / "p.csv")
+    lines = run.stdout.splitlines()
+    means = predicted["predicted_mean"]
+    numbers = [str(len(means)), *(f"{number:.4g}" for number in (means.min(), means.mean(), means.max()))]
+    assert lines[2].split() == ["predicted_mean", *numbers]
+    counts = predicted["predicted_item"].value_counts()
+    for item, count in counts.items():
+        (line,) = (line for line in lines if line.split()[:1] == [item])
+        probability = predicted.loc[predicted["predicted_item"] == item, "probability"].mean()
+        assert line.split() == [item, str(count), f"{probability:.3f}"]
+    assert_states(lines[-1], len(predicted), f"{predicted['log_prob'].mean():.3f}")
+    assert len(lines) == 3 + 2 + len(counts) + 2
+
+
+def test_each_command_of_a_saved_model_takes_the_form_of_a_file(
+    inside: Command, baskets: Path, model: Path, tmp_path: Path
+) -> None:
+    """A file that cannot be read as it looks: a slash parts the columns, and a lone quotation mark is a text."""
+    rows = pd.read_csv(baskets)
+    form = ["--separator", "/", "--decimal", ",", "--encoding", "utf-16-le", "--no-quotes", "--format", "csv"]
+    lines = rows.assign(shop='5" screws').to_csv(index=False, sep="/", quoting=csv.QUOTE_NONE)
+    table = tmp_path / "odd.csv"
+    table.write_text(lines, "utf-16-le")
+    commands = {
+        "predict": (model, None), "sample": (model, "--data", None), "compare": (model, model, None),
+        "attention": (model, None),
+    }  # fmt: skip
+    for name, arguments in commands.items():
+        outputs = []
+        for path, options in ((baskets, ["--format", "csv"]), (table, form)):
+            given = [path if argument is None else argument for argument in arguments]
+            run = inside("efa", name, *given, *options)
+            assert run.returncode == 0, run.stderr
+            outputs.append(pd.read_csv(io.StringIO(run.stdout)).drop(columns="shop", errors="ignore"))
+        pd.testing.assert_frame_equal(*outputs)
+        assert inside("efa", name, *(table if argument is None else argument for argument in arguments)).returncode > 0
 
 
 def test_names_that_look_like_markup_are_shown(inside: Command, tmp_path: Path) -> None:

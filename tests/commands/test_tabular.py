@@ -285,7 +285,8 @@ def test_empty_cells_are_filled_with_their_probabilities(inside: Command, table:
     rows.loc[0, "size"] = rows.loc[1, "y"] = None
     rows.loc[2, ["mass", "y"]] = None
     rows.to_csv(tmp_path / "gaps.csv", index=False)
-    run = inside("tabular", "impute", "model", "gaps.csv", "-o", "filled.csv", cwd=tmp_path)
+    summed = inside("tabular", "impute", "model", "gaps.csv", "-o", "filled.csv", cwd=tmp_path)
+    run = inside("tabular", "impute", "model", "gaps.csv", cwd=tmp_path)
     assert (run.returncode, run.stderr) == (0, "")
     filled = pd.read_csv(tmp_path / "filled.csv")
     assert filled.columns.tolist() == ["size", "mass", "y", "note", "p(size)", "p(mass)", "p(y)"]
@@ -301,6 +302,10 @@ def test_empty_cells_are_filled_with_their_probabilities(inside: Command, table:
         line = next(line for line in run.stdout.splitlines() if line.split()[:2] == [str(row + 1), column])
         assert_states(line, f"{chances.iloc[0].max():.3f}")
     assert filled.filter(like="p(").notna().to_numpy().sum() == 4
+    *lines, last = summed.stdout.splitlines()[2:]
+    for line, (column, count) in zip(lines, {"size": 1, "mass": 1, "y": 2}.items(), strict=True):
+        assert line.split() == [column, str(count), f"{filled[f'p({column})'].mean():.3f}"]
+    assert_states(last, "6 rows")
     kept = filled[full.columns].mask(rows.isna())
     pd.testing.assert_frame_equal(kept, full.mask(rows.isna()), check_dtype=False)
     assert filled["y"].dtype == np.int64

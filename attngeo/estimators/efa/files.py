@@ -197,8 +197,9 @@ def sample_file(
     if options.data is None:
         return model.sample(options=options)
     with naming({TABLE: options.data}):
-        drawn = model.sample(options=options, data=read_like(model, options.data, progress=progress))
-    written = read_written(options.data)
+        frame = read_like(model, options.data, form=options, progress=progress)
+        drawn = model.sample(options=options, data=frame)
+    written = read_written(options.data, options=options)
     if written is None:
         return drawn
     rows = settle_table(written)
@@ -212,13 +213,17 @@ def sample_file(
 
 
 def compare_files(
-    first: str | Path, second: str | Path, path: str, progress: ProgressCallback = ignore_progress
+    first: str | Path,
+    second: str | Path,
+    path: str,
+    options: FormOptions = AS_FOUND,
+    progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
     """`compare_fits` of two saved models and the rows of a file. Raises as they and their readers do."""
     model = ExponentialFamilyAttention.load(first)
     other = ExponentialFamilyAttention.load(second)
     with naming({TABLE: path}):
-        return compare_fits(model, other, read_like(model, path, progress=progress))
+        return compare_fits(model, other, read_like(model, path, form=options, progress=progress))
 
 
 def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
@@ -233,17 +238,20 @@ def find_item(model: ExponentialFamilyAttention, text: str) -> Any:
 
 
 def read_basket(
-    model: ExponentialFamilyAttention, text: str, progress: ProgressCallback = ignore_progress
+    model: ExponentialFamilyAttention,
+    text: str,
+    form: FormOptions = AS_FOUND,
+    progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
     """The rows of a file; or items with commas between them, as one sequence. Raises UsageError, TableError.
 
-    An item that has a comma is in quotation marks.
+    An item that has a comma is in quotation marks. form: how a text file is written.
     """
     is_file = text.lower().endswith(SUFFIXES)
     with suppress(OSError, RuntimeError, ValueError):  # too long for a name, or it begins with ~ of nobody
         is_file = is_file or Path(text).expanduser().is_file()
     if is_file:
-        return read_like(model, text, progress=progress)
+        return read_like(model, text, form=form, progress=progress)
     if model.part_ != "items" or model.options_.covariates:
         lacks = "covariates" if model.part_ == "items" else "values"
         problem = f"{text!r:.60} has no {lacks}, expected a file ({' '.join(SUFFIXES)}) for a model of {lacks}"

@@ -423,7 +423,7 @@ class EfaSampleOptions(Options):
     seed: int = option(0, "Seed", panel=COMPUTATION, least=0)
 
 
-class EfaDrawOptions(EfaSampleOptions):
+class EfaDrawOptions(FormOptions, EfaSampleOptions):
     """Options of drawing from a saved model. Raises UsageError."""
 
     data: str | None = option(

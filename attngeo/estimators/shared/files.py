@@ -23,7 +23,15 @@ from attngeo.bounds.machine import UNCHECKED, available_memory, require_memory
 from attngeo.bounds.small_files import require_regular_file
 from attngeo.choices import as_python
 from attngeo.errors import AttnGeoError, TableError, first_line
-from attngeo.estimators.shared.cells import BOOLEANS, CODE, WHOLE, parse_numbers, read_numbers, show_value
+from attngeo.estimators.shared.cells import (
+    BOOLEANS,
+    CODE,
+    WHOLE,
+    parse_numbers,
+    read_like_numbers,
+    read_numbers,
+    show_value,
+)
 from attngeo.estimators.shared.forms import AS_FOUND, FileForm, FormOptions, find_form, name_separator
 from attngeo.estimators.shared.numerals import LARGEST_EXACT, Numerals, find_forms, find_mark, find_numerals
 from attngeo.estimators.shared.paths import read_header, require_table
@@ -499,9 +507,12 @@ def describe_few_texts(path: str | Path, frame: pd.DataFrame) -> Iterator[str]:
 
 
 def find_few_texts(frame: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """The columns of numbers among which are a few texts, and how many there are in words, with the first one."""
+    """The columns of numbers among which are a few texts, and how many there are in words, with the first one.
+
+    The numbers may have decimal commas.
+    """
     for name in list_texts(frame):
-        numbers = read_numbers(frame[name])
+        numbers = read_like_numbers(frame[name])
         is_text = frame[name].notna().to_numpy() & np.isnan(numbers)
         has_few_texts = 0 < is_text.sum() <= len(frame) / FEW and not find_code(frame[name].astype("str"))
         if has_few_texts and np.isfinite(numbers).sum() > len(frame) / 2:

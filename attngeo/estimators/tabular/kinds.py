@@ -9,7 +9,7 @@ import pandas as pd
 
 from attngeo.bounds.names import list_names
 from attngeo.errors import TableError
-from attngeo.estimators.shared.cells import read_numbers, refuse_unread, show_value
+from attngeo.estimators.shared.cells import read_like_numbers, refuse_unread, show_value
 from attngeo.estimators.shared.dates import (
     DateColumn,
     find_dates,
@@ -170,8 +170,8 @@ def _describe_order(column: pd.Series[Any], found: DateColumn | None) -> str:
 
 
 def as_numbers(column: pd.Series[Any]) -> pd.Series[Any]:
-    """The cells of a column as numbers, missing for what is none."""
-    return keep_whole(pd.Series(read_numbers(column), index=column.index))
+    """The cells of a column as numbers, missing for what is none; they may have decimal commas."""
+    return keep_whole(pd.Series(read_like_numbers(column), index=column.index))
 
 
 def find_free_texts(frame: pd.DataFrame) -> Iterator[tuple[str, int]]:

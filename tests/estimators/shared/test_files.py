@@ -133,6 +133,19 @@ def test_texts_are_few_up_to_a_tenth_of_the_rows(texts: int, rows: int, are_few:
 
 
 @pytest.mark.parametrize(
+    ("numbers", "is_noted"),
+    [(["7,5", "8,25", "1.200,5"], True), (["7.5", "8.25"], True), (["1,200", "8,500"], False), (["07,5"], True)],
+)
+def test_a_few_texts_among_numbers_with_decimal_commas_are_noted(numbers: list[str], is_noted: bool) -> None:
+    """Not among numbers of which none tells whether its comma is a decimal mark."""
+    frame = pd.DataFrame({"price": [*numbers * 10, "k.A."]})
+    notes = dict(find_few_texts(frame))
+    assert {*notes} == ({"price"} if is_noted else set())
+    if is_noted:
+        assert_states(notes["price"], 1, "'k.A.'", f"row {len(frame)}")
+
+
+@pytest.mark.parametrize(
     ("cells", "expected"),
     [
         (["1", "2", ""], [1, 2, None]), (["1.5", "2"], [1.5, 2]), (["007", "1"], ["007", "1"]),

@@ -1,0 +1,176 @@
+"""A model in several files of Meta's, consolidated.NN.pth, each with what one of several devices had.
+
+Each file has a part of each matrix. Matrices of which a device had some of the outputs are joined by rows, and those of
+which it had some of the inputs by columns; norms are in each file. The table of tokens was cut by columns in LLaMA 1
+and 2, and by rows in LLaMA 3: its shape tells.
+
+Source: https://github.com/meta-llama/llama/blob/main/llama/model.py (`ColumnParallelLinear`, `RowParallelLinear`), and
+`ParallelEmbedding` and `VocabParallelEmbedding` of fairscale.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attngeo.checkpoints.store import TensorInfo
+from attngeo.checkpoints.tensor_file import ByteSource, RegularFile, TensorFile
+from attngeo.checkpoints.torch_file import TorchFile
+from attngeo.errors import CorruptCheckpointError, UnsupportedModelError
+
+# The ends of the names of matrices, by the axis along which they are joined.
+BY_ROWS = ("wq.weight", "wk.weight", "wv.weight", "w1.weight", "w3.weight", "output.weight")
+BY_COLUMNS = ("wo.weight", "w2.weight")
+TOKENS = "tok_embeddings.weight"
+# What each file has as a whole.
+WHOLE = re.compile(r"(?:^|[._])norm\.weight$|(?:^|\.)rope\.freqs$")
+
+
+@dataclass(frozen=True)
+class Widths:
+    """The sizes of a whole model, of which None is not stated.
+
+    model: of the residual stream. queries, keys: of the heads of a layer.
+    """
+
+    model: int
+    queries: int | None
+    keys: int | None
+
+    @classmethod
+    def find(cls, stated: Mapping[str, Any]) -> Widths | None:
+        """The sizes that params.json or config.json states; None without the first one."""
+        model = _find_size(stated, "dim", "hidden_size")
+        if model is None:
+            return None
+        heads = _find_size(stated, "n_heads", "num_attention_heads")
+        if heads is None:
+            return cls(model, None, None)
+        head_dim = _find_size(stated, "head_dim") or model // heads
+        key_heads = _find_size(stated, "n_kv_heads", "num_key_value_heads") or heads
+        return cls(model, heads * head_dim, key_heads * head_dim)
+
+
+def _find_size(stated: Mapping[str, Any], *names: str) -> int | None:
+    """The first positive whole number under one of these names."""
+    sizes = [stated[name] for name in names if type(stated.get(name)) is int and stated[name] > 0]
+    return sizes[0] if sizes else None
+
+
+class JoinedParts(TensorFile):
+    """The parts of a model as one open file.
+
+    Args:
+        source: the first part, open.
+        others: the files of the other parts, in their order.
+        stated: the content of params.json or config.json.
+
+    Raises:
+        CorruptCheckpointError: The parts are not those of one model, or one is missing.
+        UnsupportedModelError: It is not known how a tensor is joined.
+    """
+
+    def __init__(self, source: ByteSource, others: Sequence[Path], stated: Mapping[str, Any]) -> None:
+        self._others = others
+        self._widths = Widths.find(stated)
+        self._parts: list[TorchFile] = []
+        super().__init__(source)
+
+    def _load(self) -> None:
+        first = TorchFile(self.source)
+        self._parts = [first]
+        for path in self._others:
+            self._parts.append(TorchFile(RegularFile(path)))
+        self.nested_under = first.nested_under
+        for path, part in zip(self._others, self._parts[1:], strict=True):
+            if part.tensors.keys() != first.tensors.keys():
+                unlike = min(first.tensors.keys() ^ part.tensors.keys())
+                raise CorruptCheckpointError(f"{path.name} is a part of another model: only one has {unlike!r:.80}")
+        # The table of tokens last: a part that is missing is seen more plainly in a matrix of attention.
+        names = sorted(first.tensors, key=lambda name: name.endswith(TOKENS))
+        self._axes = {name: self._find_axis(name) for name in names}
+        self.tensors = {name: self._join_info(name) for name in first.tensors}
+
+    def _find_axis(self, name: str) -> int | None:
+        """The axis along which the parts of a tensor are joined; None for one that each part has as a whole."""
+        shapes = [part.tensors[name].shape for part in self._parts]
+        if len(set(shapes)) > 1:
+            raise CorruptCheckpointError(f"the parts have {name!r:.80} of shapes {shapes[:2]}, expected equal ones")
+        (shape, *_) = shapes
+        if WHOLE.search(name):
+            return None
+        if len(shape) == 2 and name.endswith((*BY_ROWS, *BY_COLUMNS)):
+            axis = 0 if name.endswith(BY_ROWS) else 1
+            self._require_fit(name, self._join_shape(shape, axis))
+            return axis
+        if len(shape) == 2 and name.endswith(TOKENS):
+            width = None if self._widths is None else self._widths.model
+            if shape[1] == width:
+                return 0
+            if shape[1] * len(self._parts) == width:
+                return 1
+        raise UnsupportedModelError(
+            f"it is not known how the parts of {name!r:.80}, {list(shape)} each, are joined; convert them with "
+            "convert_llama_weights_to_hf.py of transformers, and give that folder"
+        )
+
+    def _require_fit(self, name: str, shape: tuple[int, int]) -> None:
+        """Raise CorruptCheckpointError for a matrix of attention that is too small or too large when it is joined."""
+        if self._widths is None:
+            return
+        end = name.rpartition(".weight")[0].rpartition(".")[2]
+        expected = {
+            "wq": (self._widths.queries, self._widths.model),
+            "wk": (self._widths.keys, self._widths.model),
+            "wv": (self._widths.keys, self._widths.model),
+            "wo": (self._widths.model, self._widths.queries),
+        }.get(end)
+        if expected is None or None in expected or shape == expected:
+            return
+        raise CorruptCheckpointError(
+            f"{name} of {len(self._parts)} parts is {list(shape)}, expected {list(expected)}: a part may be missing"
+        )
+
+    def _join_shape(self, shape: tuple[int, ...], axis: int) -> tuple[int, int]:
+        rows, columns = shape
+        count = len(self._parts)
+        return (count * rows, columns) if axis == 0 else (rows, count * columns)
+
+    def _join_info(self, name: str) -> TensorInfo:
+        info = self._parts[0].tensors[name]
+        axis = self._axes[name]
+        if axis is None:
+            return info
+        nbytes = sum(part.tensors[name].nbytes for part in self._parts)
+        return TensorInfo(name, info.dtype, self._join_shape(info.shape, axis), nbytes)
+
+    def _read(self, name: str, rows: slice) -> Tensor:
+        axis = self._axes[name]
+        if axis is None:
+            return self._parts[0].read(name, rows)
+        if axis == 1:
+            return torch.cat([part.read(name, rows) for part in self._parts], 1)
+        count = self._parts[0].tensors[name].shape[0]
+        start, stop, _ = rows.indices(count * len(self._parts))
+        pieces = []
+        for number, part in enumerate(self._parts):
+            first, last = max(start - number * count, 0), min(stop - number * count, count)
+            if first < last:
+                pieces.append(part.read(name, slice(first, last)))
+        return torch.cat(pieces) if pieces else self._parts[0].read(name, slice(0, 0))
+
+    def extents(self, reads: Mapping[str, slice]) -> list[Any]:  # noqa: ARG002 - files on this machine need none
+        """None: the parts are files on this machine."""
+        return []
+
+    def close(self) -> None:
+        """Close all parts."""
+        for part in self._parts[1:]:
+            part.close()
+        self.source.close()
