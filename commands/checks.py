@@ -82,6 +82,7 @@ def check_conditions(
                 verbosity.note(check.verdict)
             verdict = "failed" if check.failed else "passed"
             lines.append((verdict, check.model, check.stack, check.reason, check.expression))
+    lines.sort(key=lambda line: line[0])  # those that fail first, in a table that may be cut
     if path is not None:
         write_table(type(rows)(lines, columns=[*COLUMNS]), path)
     return complaints
