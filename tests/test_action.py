@@ -161,11 +161,13 @@ def test_an_error_is_in_the_summary(run_action: Callable[..., Step], tmp_path: P
     assert (done.code, done.outputs["passed"], done.outputs["outcome"]) == (4, "false", "error"), done.log
     summary = done.outputs["summary"]
     assert done.summary.strip() == summary.strip()
-    head, block, tables = summary.split("```")
-    assert "error" in head
-    assert "exit code 4" in head
-    assert "attngeo: ./gone `<b>` @team: no such file or folder" in block
-    assert len(list_checks(tables, "passed")) == 1
+    title, _, message, passed, *_ = summary.splitlines()
+    assert "error" in title
+    assert "exit code 4" in title
+    assert message.startswith("- `` attngeo: ./gone `<b>` @team: no such file or folder")
+    assert message.endswith(" ``")
+    assert passed.startswith("- ` attngeo: check passed: demo:encoder")
+    assert len(list_checks(summary, "passed")) == 1
     (tmp_path / "file").write_text("")
     done = run_action(models="demo:encoder", output="file")
     assert (done.code, done.outputs["passed"], done.outputs["outcome"]) == (2, "false", "error"), done.log
@@ -174,8 +176,14 @@ def test_an_error_is_in_the_summary(run_action: Callable[..., Step], tmp_path: P
 
 @pytest.mark.parametrize("code", [1, -9, 3])
 def test_a_process_that_dies_is_no_failed_check(code: int, run_action: Callable[..., Step], tmp_path: Path) -> None:
-    """Its last words are in the log, and those of attngeo in the summary."""
-    dying = "import sys, os; sys.stderr.write('attngeo: half\\nTraceback\\n'); sys.stderr.flush(); "
+    """Its last words are in the log, and those of attngeo but for its progress in the summary."""
+    lines = [
+        "attngeo: score: at work, 1,033 s so far",
+        "attngeo: step 20/1,000  loss 3.1",
+        "attngeo: half",
+        "Traceback",
+    ]
+    dying = f"import sys, os; print(*{lines}, sep='\\n', file=sys.stderr, flush=True); "
     dying += f"os.kill(os.getpid(), {-code})" if code < 0 else f"sys.exit({code})"
     python = tmp_path / "runner/attngeo/bin/python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -185,8 +193,8 @@ def test_a_process_that_dies_is_no_failed_check(code: int, run_action: Callable[
     done = run_action(script=changed, models="demo:encoder", fail_if="layers < 1")
     assert done.code == code % 256
     assert (done.outputs["passed"], done.outputs["outcome"]) == ("false", "error")
-    assert "attngeo: half" in done.outputs["summary"]
-    assert "Traceback" in done.log
+    assert done.outputs["summary"].splitlines()[2:] == ["- ` attngeo: half `"]
+    assert done.log.splitlines()[: len(lines)] == lines
 
 
 def test_outputs_of_a_step_that_did_not_start_are_those_of_an_error() -> None:
