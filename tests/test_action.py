@@ -149,6 +149,8 @@ def test_models_are_compared_with_a_base(run_action: Callable[..., Step], tmp_pa
     assert [cell.strip() for cell in bad.split("|")[2:4]] == ["./tuned", "encoder"]
     assert "change.max is 2.31" in bad
     assert len(list_checks(failed.outputs["summary"], "passed")) == 1
+    # A page cuts wide tables at the right.
+    assert re.search(r"^\| stack +\| +layer +\| +change +\|", failed.outputs["summary"], re.MULTILINE)
     assert (tmp_path / "attngeo-results/changes.csv").is_file()
     unknown = run_action(models="./tuned", fail_if=conditions)
     assert (unknown.code, unknown.outputs["passed"], unknown.outputs["outcome"]) == (2, "false", "error")

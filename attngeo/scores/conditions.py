@@ -131,9 +131,8 @@ class Checkable:
             refuse_repeated(rows, (*self.about, *PLACE))
         subjects = []
         for names, members in name_circuits(rows).groupby([*self.about], sort=False, dropna=False):
-            model, *others = map(str, names)
-            labels = map(_label, self.about[1:], others, names[1:])
-            subjects.append(Subject(model, ", ".join(dict.fromkeys(filter(None, labels))), members))
+            labels = [_label(members[column]) for column in self.about[1:]]
+            subjects.append(Subject(str(names[0]), ", ".join(dict.fromkeys(filter(None, labels))), members))
         models = list(dict.fromkeys(subject.model for subject in subjects))
         return sorted(subjects, key=lambda subject: models.index(subject.model))
 
@@ -153,11 +152,12 @@ class Checkable:
         return rows
 
 
-def _label(column: str, text: str, value: object) -> str:
-    """How a check names a value: a text by itself, a number with its column; "" for a missing one."""
-    if isinstance(value, str):
-        return text
-    return "" if value is None or value != value else f"{column} {text}"
+def _label(values: pd.Series[Any]) -> str:
+    """How a check names the value of a column: a text by itself, a number with the column; "" for a missing one."""
+    value = values.iloc[0]
+    if values.isna().any():
+        return ""
+    return value if isinstance(value, str) else f"{values.name} {value}"
 
 
 # The table of `attngeo.score`.
@@ -336,12 +336,14 @@ class Condition:
         stack is compared with that of the same name of the same model, see `match_baseline`.
 
         Raises DataError if a table lacks a column, or has a layer or head twice; UsageError for a model or a stack that
-        the baseline lacks.
+        the baseline lacks, and for a condition on a baseline without one.
         """
         subjects = self.table.split(rows)
         earlier_rows: dict[tuple[str, str], pd.DataFrame] = {}
         names: dict[str, str] = {}
-        if baseline is not None:
+        if self.needs_baseline:
+            if baseline is None:
+                raise UsageError(f"the condition {self.expression!r} compares with a baseline, and there is none")
             earlier_rows = {(model, stack): members for model, stack, members in self.table.split(baseline)}
             names = match_baseline((subject.model for subject in subjects), baseline)
             _require_stacks(subjects, names, earlier_rows, _name_baseline(baseline))
@@ -353,7 +355,7 @@ class Condition:
                 measured = earlier_rows[name, stack] if quantity.of_baseline else members
                 values[text] = quantity.measure(measured, self.table)
                 notes.append(quantity.describe_missing(measured, self.table))
-            if self.needs_baseline and name != model:
+            if name != model:
                 notes.append(f"the baseline is of {name}")
             note = "; ".join(dict.fromkeys(filter(None, notes)))
             yield Outcome(self.expression, model, stack, self.holds(values), values, note)

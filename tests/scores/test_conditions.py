@@ -185,6 +185,10 @@ def test_the_only_model_is_compared_with_the_only_one_of_the_baseline() -> None:
     assert same.note == ""
     with refuses(UsageError, "stack", "encoder", "demo:encoder", "other"):
         [*MOVED.outcomes(rows, baseline.assign(stack="other"))]
+    (unaffected,) = Condition("layers < 1").outcomes(rows, baseline.assign(stack="other"))
+    assert not unaffected.failed
+    with refuses(UsageError, "baseline", MOVED.expression):
+        [*MOVED.outcomes(rows)]
 
 
 PAIRS = Checkable(("z", "holds"), about=("kind", "name", "size", "other"), units=("pairs",), last="step")
