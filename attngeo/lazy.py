@@ -1,17 +1,32 @@
-"""Packages whose public names are imported when they are first used, so that importing the package costs nothing."""
+"""Names that are imported when they are first used: those of packages, and those in tables of data."""
 
 from __future__ import annotations
 
 import ast
 import logging
+import pkgutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 from attngeo.errors import require_extra
+
+# Names of columns, or a function that lists them.
+Columns = Sequence[str] | Callable[[], Sequence[str]]
+
+
+def resolve(value: Any) -> Any:
+    """The value itself, or that of the name "module:name"."""
+    return pkgutil.resolve_name(value) if isinstance(value, str) else value
+
+
+def resolve_columns(columns: str | Columns) -> tuple[str, ...]:
+    """The columns that a value, a function or the name of either gives."""
+    value = resolve(columns)
+    return tuple(value() if callable(value) else value)
 
 
 @contextmanager

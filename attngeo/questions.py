@@ -7,19 +7,20 @@ used.
 
 from __future__ import annotations
 
-import pkgutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from attngeo.bounds.names import list_names
+from attngeo.errors import DataError, UsageError
+from attngeo.lazy import Columns, resolve, resolve_columns
 from attngeo.options import Options
+from attngeo.scores.conditions import SCORED, Checkable, Condition
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from attngeo.reporting.answers import ResultsAnswer
-
-Columns = Sequence[str] | Callable[[], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -28,27 +29,29 @@ class Question:
 
     name: as recipes have it. options: its options class. run: called as run(options, workplace, **subjects); the
     subjects, such as the models, are keys of a recipe, with the types of the function's parameters. columns: of its
-    table, or a function that lists them; None if they are known only when it is read.
+    table, or a function that lists them; None if they are known only when it is read. checks: what conditions may say
+    of its table; None if that is known only when it is read.
     """
 
     name: str
     options: str | type[Options]
     run: str | Callable[..., ResultsAnswer]
     columns: str | Columns | None
+    checks: Checkable | None = None
 
     def make_options_class(self) -> type[Options]:
         """The class of its options."""
-        options_class: type[Options] = _resolve(self.options)
+        options_class: type[Options] = resolve(self.options)
         return options_class
 
     def find_function(self) -> Callable[..., ResultsAnswer]:
         """The function that answers it."""
-        function: Callable[..., ResultsAnswer] = _resolve(self.run)
+        function: Callable[..., ResultsAnswer] = resolve(self.run)
         return function
 
     def list_columns(self) -> tuple[str, ...] | None:
         """The columns of its table; None if they are known only when it is read."""
-        return None if self.columns is None else _list(self.columns)
+        return None if self.columns is None else resolve_columns(self.columns)
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class View:
         """What is shown of these rows."""
         if self.make is None:
             return rows
-        shown: pd.DataFrame = _resolve(self.make)(rows)
+        shown: pd.DataFrame = resolve(self.make)(rows)
         return shown
 
     def list_columns(self, of_results: Collection[str] | None) -> Collection[str] | None:
@@ -79,18 +82,8 @@ class View:
             return of_results
         if self.columns is None:
             return None
-        labels = [name for name in _list(self.labels) if of_results is None or name in of_results]
-        return (*labels, *_list(self.columns))
-
-
-def _resolve(value: Any) -> Any:
-    return pkgutil.resolve_name(value) if isinstance(value, str) else value
-
-
-def _list(columns: str | Columns) -> tuple[str, ...]:
-    """The columns that a value, a function or the name of either gives."""
-    value = _resolve(columns)
-    return tuple(value() if callable(value) else value)
+        labels = [name for name in resolve_columns(self.labels) if of_results is None or name in of_results]
+        return (*labels, *resolve_columns(self.columns))
 
 
 ANSWERS, PAPER_ANSWERS = "attngeo.reporting.answers", "attngeo.reporting.paper_answers"
@@ -100,49 +93,72 @@ QUESTIONS = {
         Question(
             "score", "attngeo.scores.options:ScoreOptions", f"{ANSWERS}:score_all",
             "attngeo.scores.score:score_columns",
+            SCORED,
         ),
         Question(
             "analogy", "attngeo.analogies.options:AnalogyOptions", f"{ANSWERS}:ask_analogies",
             "attngeo.analogies.options:COLUMNS",
+            Checkable("attngeo.analogies.options:NUMBERS", about=("model", "level", "questions"), units=("rows",)),
         ),
         Question(
             "gradients", "attngeo.gradients.options:GradientOptions", f"{ANSWERS}:measure_gradients",
             "attngeo.gradients.options:gradient_columns",
+            Checkable("attngeo.gradients.options:number_columns", about=("model", "objective", "stack")),
         ),
         Question(
             "positions", "attngeo.positions.options:PositionOptions", f"{ANSWERS}:measure_positions",
             "attngeo.positions.options:position_columns",
+            Checkable("attngeo.positions.options:MEASURES", units=("heads",)),
         ),
         Question(
             "compare", "attngeo.changes.compare_options:CompareOptions", f"{ANSWERS}:compare_all",
             "attngeo.changes.compare_options:compare_columns",
+            Checkable("attngeo.changes.compare_options:number_columns", about=("other", "stack")),
         ),
         Question(
             "compose", "attngeo.circuits.compose_options:ComposeOptions", f"{ANSWERS}:compose_all",
             "attngeo.circuits.compose_options:COLUMNS",
+            Checkable(
+                "attngeo.circuits.compose_options:NUMBERS",
+                about=("model", "kind", "from_stack", "to_stack"), units=("pairs",),
+            ),
         ),
         Question(
             "lineage", "attngeo.changes.lineage_options:LineageOptions", f"{ANSWERS}:relate_all",
             "attngeo.changes.lineage_options:LINEAGE_COLUMNS",
+            Checkable("attngeo.changes.lineage_options:LINEAGE_NUMBERS", about=("candidate",), units=("rows",)),
         ),
         Question(
-            "pretrain", f"{ANSWERS}:PretrainTable", f"{ANSWERS}:train", "attngeo.pretrain.curves:list_curve_columns"
+            "pretrain", f"{ANSWERS}:PretrainTable", f"{ANSWERS}:train", "attngeo.pretrain.curves:list_curve_columns",
+            Checkable(
+                "attngeo.pretrain.curves:list_curve_numbers", about=("init", "objective", "seed", "stack"), last="step"
+            ),
         ),
         Question(
             "theory", "attngeo.papers.statements:TheoryOptions", f"{PAPER_ANSWERS}:check_all",
             "attngeo.papers.statements:COLUMNS",
+            Checkable("attngeo.papers.statements:NUMBERS", about=("statement",), units=("rows",)),
         ),
         Question(
             "simulate", "attngeo.papers.wibisono2023.options:SimulateOptions", f"{PAPER_ANSWERS}:simulate",
             "attngeo.papers.wibisono2023.summaries:SIMULATION_COLUMNS",
+            Checkable(
+                "attngeo.papers.wibisono2023.summaries:NUMBERS",
+                about=("method", "n_c", "noise", "corr"), units=("rows",),
+            ),
         ),
         Question(
             "auto-mpg", "attngeo.papers.wibisono2023.options:AutoMpgOptions", f"{PAPER_ANSWERS}:compare_on_cars",
             "attngeo.papers.wibisono2023.summaries:AUTO_MPG_COLUMNS",
+            Checkable("attngeo.papers.wibisono2023.summaries:NUMBERS", about=("method", "data"), units=("rows",)),
         ),
         Question(
             "efa", f"{PAPER_ANSWERS}:EfaTable", f"{PAPER_ANSWERS}:run_experiment",
             "attngeo.papers.wibisono2025.options:COLUMNS",
+            Checkable(
+                "attngeo.papers.wibisono2025.options:NUMBERS",
+                about=("model", "experiment", "direction", "setting", "metric"), units=("rows",),
+            ),
         ),
         Question("file", "attngeo.options:Options", f"{ANSWERS}:read_file", None),
     )
@@ -176,3 +192,54 @@ VIEWS = {
         ("method", "accuracy"), f"{WIBISONO}:measure_advantage", f"{WIBISONO}:ADVANTAGE_COLUMNS", f"{WIBISONO}:LABELS",
     ),
 }  # fmt: skip
+
+
+def parse_condition(expression: str, checks: Checkable) -> Condition:
+    """A condition on a table. Raises UsageError, which names the questions whose tables have what it names."""
+    try:
+        return Condition(expression, checks)
+    except UsageError as error:
+        others = [name for name, question in QUESTIONS.items() if _knows(question, expression)]
+        advice = f"; it is a condition on results of {' or '.join(others)}" if others else ""
+        raise UsageError(f"{error}{advice}") from None
+
+
+def _knows(question: Question, expression: str) -> bool:
+    """Whether this is a condition on the table of a question."""
+    if question.checks is None:
+        return False
+    try:
+        Condition(expression, question.checks)
+    except UsageError:
+        return False
+    return True
+
+
+def join_checks() -> Checkable:
+    """What conditions may say of a table that is not read yet: all that they may say of the table of any question."""
+    known = [question.checks for question in QUESTIONS.values() if question.checks is not None]
+    numbers = [column for checks in known for column in checks.numbers]
+    units = [unit for checks in known for unit in checks.units]
+    sizes = [size for checks in known for size in checks.sizes]
+    return Checkable(
+        tuple(dict.fromkeys(numbers)), units=tuple(dict.fromkeys(units)), sizes=tuple(dict.fromkeys(sizes))
+    )
+
+
+def find_checks(columns: Iterable[str]) -> Checkable:
+    """What conditions may say of a table with these columns, which attngeo wrote for some question.
+
+    That is the question whose table has most of the columns, and the fewest others. Raises DataError if there is none.
+    """
+    given = {*columns}
+    nearest = None
+    fewest = (len(given), 0)
+    for question in QUESTIONS.values():
+        known = {*(question.list_columns() or ())}
+        distance = (len(given - known), len(known - given))
+        if question.checks is not None and given.issuperset(question.checks.about) and distance < fewest:
+            nearest = question.checks
+            fewest = distance
+    if nearest is None:
+        raise DataError(f"its columns are {list_names(sorted(given))}, expected those of a table that attngeo writes")
+    return nearest

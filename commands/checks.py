@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from itertools import product
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attngeo.errors import AttnGeoError, UsageError
 from attngeo.options import RESULTS
-from attngeo.scores.conditions import OVER, Condition, describe_names
+from attngeo.scores.conditions import OVER, Checkable, Condition
 from attngeo.tables.write import write_table
 
 from .messages import describe_error, say
@@ -27,10 +26,22 @@ CHECK_FAILED = 1
 COLUMNS = ("check", "model", "stack", "values", "fails_if")
 
 
-def condition_option(example: str, columns: Collection[str] | None = None) -> Any:
-    """The option --fail-if. columns: those that conditions may name, by default those of a table of scores."""
-    text = f"Exit with 1 if this condition is true, for example '{example}'; may be repeated; {describe_names(columns)}"
-    if columns is None:
+Checks = Annotated[
+    Path | None,
+    typer.Option(
+        "--checks",
+        metavar="FILE",
+        help="Write the checks of --fail-if to a .csv .json .jsonl .parquet .md .tex or .html file",
+        rich_help_panel=RESULTS,
+        hidden=True,
+    ),
+]
+
+
+def condition_option(example: str, checks: Checkable) -> Any:
+    """The option --fail-if. checks: what conditions may say of the table of the command."""
+    text = f"Exit with 1 if this condition is true, for example '{example}'; may be repeated; {checks.describe()}"
+    if checks.has_baseline:
         text += "; and baseline.NAME, with --baseline FILE (see --help-all)"
     return typer.Option("--fail-if", metavar="CONDITION", help=text, rich_help_panel=RESULTS)
 
@@ -43,29 +54,37 @@ def require_clear(condition: Condition, *, per_head: bool) -> None:
         raise UsageError(f"with --per-head, {unclear.name} of {condition.expression!r} is ambiguous; write {choices}")
 
 
+def require_conditions(checks: Path | None, conditions: Sequence[Condition]) -> None:
+    """Raise UsageError for --checks without conditions. checks: the file of that option."""
+    if checks is not None and not conditions:
+        raise UsageError("--checks is the table of conditions; add --fail-if")
+
+
 def check_conditions(
     conditions: list[Condition],
-    frames: list[pd.DataFrame],
+    rows: pd.DataFrame,
     baseline: pd.DataFrame | None,
     verbosity: Verbosity,
     path: Path | None = None,
 ) -> list[str]:
     """The checks that fail, one line each. Notes those that pass on stderr.
 
-    frames: at least one. path: of a table of all checks; None for no table.
+    rows: of all models. path: of a table of all checks; None for no table. Raises UsageError for a stack that the
+    baseline lacks.
     """
     complaints = []
-    rows = []
-    for condition, frame in product(conditions, frames):
-        for check in condition.outcomes(frame, baseline):
+    lines = []
+    for condition in conditions:
+        for check in condition.outcomes(rows, baseline):
             if check.failed:
                 complaints.append(check.verdict)
             else:
                 verbosity.note(check.verdict)
             verdict = "failed" if check.failed else "passed"
-            rows.append((verdict, check.model, check.stack, check.reason, check.expression))
+            lines.append((verdict, check.model, check.stack, check.reason, check.expression))
+    lines.sort(key=lambda line: line[0])  # those that fail first, in a table that may be cut
     if path is not None:
-        write_table(type(frames[0])(rows, columns=[*COLUMNS]), path)
+        write_table(type(rows)(lines, columns=[*COLUMNS]), path)
     return complaints
 
 

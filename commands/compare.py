@@ -11,16 +11,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import attngeo
 from attngeo.bounds.names import printable
 from attngeo.changes.compare import compare_pair, join_changes, list_pairs, refuse_repeats
-from attngeo.changes.compare_options import OVERLAPS, CompareOptions, compare_columns, number_columns
+from attngeo.changes.compare_options import OVERLAPS, CompareOptions, compare_columns
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
+from attngeo.choices import OneCircuit
 from attngeo.errors import UsageError
 from attngeo.layouts.names import name_layers
-from attngeo.scores.conditions import Condition
+from attngeo.questions import QUESTIONS, parse_condition
+from attngeo.scores.conditions import Checkable, Condition
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.revisions import RevisionOptions
 
-from .checks import check_conditions, condition_option, end_with_failures, require_clear
+from .checks import (
+    Checks,
+    check_conditions,
+    condition_option,
+    end_with_failures,
+    require_clear,
+    require_conditions,
+)
 from .declare import with_options
 from .outputs import MODEL_HELP, Outputs, Verbosity, model_argument, plot_option
 from .progress import Bar
@@ -45,7 +54,16 @@ Models = Annotated[
     model_argument(f"The first model, and others that are compared with it: {MODEL_HELP}; or org/name@step*"),
 ]
 Plots = Annotated[list[Path] | None, plot_option("the map of changes")]
-Conditions = Annotated[list[str] | None, condition_option("change.max > 0.1", number_columns())]
+
+
+def _describe_checks(circuit: OneCircuit = "qk") -> Checkable:
+    """What conditions may say of the table of changes."""
+    checks = QUESTIONS["compare"].checks
+    assert checks is not None
+    return checks.limit(compare_columns(circuit))
+
+
+Conditions = Annotated[list[str] | None, condition_option("change.max > 0.1", _describe_checks())]
 
 
 @with_options
@@ -59,6 +77,7 @@ def compare(
     selection: Selection,
     plot: Plots = None,
     fail_if: Conditions = None,
+    checks: Checks = None,
     hub: HubAccess,
     results: ResultOptions,
     study: StudyOptions,
@@ -81,12 +100,13 @@ def compare(
     """
     read = [models_file, options.config, *(split_adapter_weight(text)[0] for text in options.adapter)]
     figures = plot or []
-    outputs.check(*read, figures=figures)
+    outputs.check(*read, more=[checks], figures=figures)
     conditions = _parse_conditions(fail_if or [], options)
+    require_conditions(checks, conditions)
     selection.check(compare_columns(options.circuit))
     listed = list_all(models, models_file, hub, command="compare")
     pairs = list_pairs(listed, options, hub)
-    outputs.check(*listed, figures=figures)
+    outputs.check(*listed, more=[checks], figures=figures)
     alone = len(pairs) == 1
     session = Session(hub=hub, study=study, results=results)
     with Bar("compare", verbosity) as bar:
@@ -110,15 +130,15 @@ def compare(
             figure = attngeo.plot("change-map", join_changes(frames))
             for path in figures:
                 attngeo.save_figure(figure, path)
-        named = [frame.assign(model=frame["other"]) for frame in frames]
-        complaints = check_conditions(conditions, named, None, verbosity)
+        complaints = check_conditions(conditions, join_changes(frames), None, verbosity, checks)
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     end_with_failures(complaints, failures, alone=alone)
 
 
 def _parse_conditions(texts: list[str], options: CompareOptions) -> list[Condition]:
     """The conditions. Raises UsageError for a name that could mean layers or heads, and for one of a baseline."""
-    conditions = [Condition(text, number_columns(options.circuit)) for text in texts]
+    table = _describe_checks(options.circuit)
+    conditions = [parse_condition(text, table) for text in texts]
     for condition in conditions:
         require_clear(condition, per_head=options.per_head)
         if condition.needs_baseline:

@@ -197,11 +197,18 @@ class Outputs(Options):
     ) -> None:
         """Write the files, then print, so that a closed pipe loses nothing.
 
-        print_table: prints rows for people. brief: the columns that fit on a page of LaTeX, by default all.
+        print_table: prints rows for people. brief: the columns that fit on a page of LaTeX, by default all. A table of
+        Markdown begins with them, as pages cut wide ones.
         """
+        others = [column for column in frame if column not in brief]
         for path in self.output:
-            is_page = path.suffix.lower() == ".tex" and brief
-            write_table(frame[[*brief]] if is_page else frame, path)
+            suffix = path.suffix.lower()
+            if suffix == ".tex" and brief:
+                write_table(frame[[*brief]], path)
+            elif suffix == ".md":
+                write_table(frame[[*brief, *others]], path)
+            else:
+                write_table(frame, path)
         if self.format == "table":
             print_table(frame)
         else:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import attngeo
-from attngeo.bounds.names import printable
+from attngeo.bounds.names import in_utf8, printable
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.choices import PARTS_OF, Circuit
 from attngeo.errors import DataError, UsageError, shorten
 from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
-from attngeo.scores.conditions import Condition
+from attngeo.questions import parse_condition
+from attngeo.scores.conditions import FILE, SCORED, Condition, match_baseline
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.spec import (
     SCORES,
@@ -38,7 +39,14 @@ from attngeo.studies.revisions import RevisionOptions, refuse_repeated_revisions
 from attngeo.studies.steps import step_of
 from attngeo.tables.read import read_results
 
-from .checks import check_conditions, condition_option, end_with_failures, require_clear
+from .checks import (
+    Checks,
+    check_conditions,
+    condition_option,
+    end_with_failures,
+    require_clear,
+    require_conditions,
+)
 from .declare import with_options
 from .outputs import Outputs, Verbosity, plot_option
 from .progress import Bar
@@ -62,23 +70,13 @@ MOST_PLACES = 6
 FEWEST_STEPS = 3
 
 Plots = Annotated[list[Path] | None, plot_option("the map of layers × heads")]
-Conditions = Annotated[list[str] | None, condition_option("symmetry.median < 0.2")]
+Conditions = Annotated[list[str] | None, condition_option("symmetry.median < 0.2", SCORED)]
 Baseline = Annotated[
     Path | None,
     typer.Option(
         "--baseline",
         metavar="FILE",
         help="File of earlier scores, for conditions such as 'abs(symmetry.median - baseline.symmetry.median) > 0.05'",
-        rich_help_panel=RESULTS,
-        hidden=True,
-    ),
-]
-Checks = Annotated[
-    Path | None,
-    typer.Option(
-        "--checks",
-        metavar="FILE",
-        help="Write the checks of --fail-if to a .csv .json .jsonl .parquet .md .tex or .html file",
         rich_help_panel=RESULTS,
         hidden=True,
     ),
@@ -132,19 +130,20 @@ def score(
     figures = plot or []
     outputs.check(*read, more=[checks], figures=figures)
     conditions = _parse_conditions(fail_if or [], baseline, per_head=options.per_head)
-    if checks is not None and not conditions:
-        raise UsageError("--checks is the table of conditions; add --fail-if")
-    earlier = None if baseline is None else read_results(baseline, IDENTITY, "attngeo score", numbers=number_columns())
+    require_conditions(checks, conditions)
+    earlier = None if baseline is None else _read_baseline(baseline)
     selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
     _refuse_contradictions(options, conditions, selection, verify=verify)
     listed = list_all(models, models_file, hub, command="score")
     outputs.check(*listed, more=[checks], figures=figures)
+    if earlier is not None:
+        match_baseline(map(in_utf8, listed), earlier)
     alone = len(listed) == 1
     session = Session(hub=hub, study=study, results=results)
     with Bar("score", verbosity) as bar:
         refuse_repeated_revisions(listed, revisions, replace(session, progress=bar))
 
-    from attngeo.scores.score import score_model
+    from attngeo.scores.score import join_frames, score_model
 
     outcomes = run_all(
         listed[0] if alone else "score",
@@ -166,7 +165,7 @@ def score(
             figure = attngeo.plot("heatmap", frames)
             for path in figures:
                 attngeo.save_figure(figure, path)
-        complaints += check_conditions(conditions, frames, earlier, verbosity, checks)
+        complaints += check_conditions(conditions, join_frames(frames), earlier, verbosity, checks)
         complaints += disagreements
         for text in notes:
             verbosity.note(text)
@@ -176,7 +175,7 @@ def score(
 
 def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool) -> list[Condition]:
     """The conditions. Raises UsageError for a name that could mean layers or heads, and for a baseline without use."""
-    conditions = [Condition(text) for text in texts]
+    conditions = [parse_condition(text, SCORED) for text in texts]
     for condition in conditions:
         require_clear(condition, per_head=per_head)
         if condition.needs_baseline and baseline is None:
@@ -184,6 +183,13 @@ def _parse_conditions(texts: list[str], baseline: Path | None, *, per_head: bool
     if baseline is not None and not any(condition.needs_baseline for condition in conditions):
         raise UsageError("no condition uses --baseline; add --fail-if with a name such as baseline.symmetry.median")
     return conditions
+
+
+def _read_baseline(path: Path) -> pd.DataFrame:
+    """The earlier scores of a file."""
+    rows = read_results(path, IDENTITY, "attngeo score", numbers=number_columns())
+    rows.attrs = {FILE: path}
+    return rows
 
 
 def _refuse_contradictions(

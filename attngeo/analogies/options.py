@@ -19,6 +19,10 @@ COLUMNS = (
     "model", "level", "name", "asked", "known", "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr",
     "mean_cosine", "questions", "note",
 )  # fmt: skip
+# The columns of numbers, which conditions may name.
+NUMBERS = (
+    "accuracy", "accuracy_low", "accuracy_high", "top5", "mean_rank", "mrr", "mean_cosine", "asked", "known",
+)  # fmt: skip
 GOOGLE = "google"
 MOST_DRAWS = 100_000
 SIGNS = {"+": 1, "-": -1, "−": -1}

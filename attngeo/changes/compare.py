@@ -154,7 +154,8 @@ def compare_pair(models: tuple[Model, Model], session: Session, *, options: Comp
     if identities is not None:
         frame.attrs["other"] = in_utf8(identities[1].ref.text)
     frame["other"] = frame.attrs["other"]
-    return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(number_columns(options.circuit), "float64"))
+    numbers = [name for name in number_columns() if name in frame]
+    return frame.astype(dict.fromkeys(INTEGERS, "Int64") | dict.fromkeys(numbers, "float64"))
 
 
 def join_changes(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -30,9 +30,9 @@ def compare_columns(circuit: OneCircuit = "qk") -> tuple[str, ...]:
     return ("model", "other", *circuits, *place, *SCORES_OF_BOTH, *CHANGES, *OVERLAPS[circuit], "note")
 
 
-def number_columns(circuit: OneCircuit = "qk") -> tuple[str, ...]:
-    """The columns of numbers, which conditions may name."""
-    return (*CHANGES, *OVERLAPS[circuit], *SCORES_OF_BOTH)
+def number_columns() -> tuple[str, ...]:
+    """The columns of numbers, which conditions may name; each circuit has its own overlaps."""
+    return (*CHANGES, *OVERLAPS["qk"], *OVERLAPS["ov"], *SCORES_OF_BOTH)
 
 
 class CompareOptions(SourceOptions):

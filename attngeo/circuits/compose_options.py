@@ -18,6 +18,8 @@ COLUMNS = (
     "model", "kind", "from_stack", "from_layer", "from_head", "to_stack", "to_layer", "to_head", "composition", "z",
     "above_threshold", "note",
 )  # fmt: skip
+# The columns of numbers, which conditions may name.
+NUMBERS = ("composition", "z", "above_threshold")
 
 
 def parse_kinds(kinds: Any) -> tuple[str, ...]:

@@ -29,6 +29,12 @@ def gradient_columns() -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def number_columns() -> tuple[str, ...]:
+    """The columns of numbers, which conditions may name."""
+    columns = gradient_columns()
+    return columns[columns.index(score_names()[0]) : columns.index("note")]
+
+
 class GradientOptions(Options):
     """On which text updates are measured, and what is predicted. Raises UsageError for a value outside its limits."""
 

@@ -32,6 +32,8 @@ PAPERS = {
     EFA: "https://arxiv.org/abs/2501.16790",
 }
 COLUMNS = ("statement", "paper", "computed", "tolerance", "residual", "holds", "as_printed")
+# The columns of numbers, and of truths as 0 and 1, which conditions may name.
+NUMBERS = ("residual", "tolerance", "holds", "as_printed")
 # Tolerances of identities in float64, and of claims about expectations: no error beyond their confidence intervals.
 ROUNDING = 1e-10
 INTERVAL = 0.0

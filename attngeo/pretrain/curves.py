@@ -33,6 +33,11 @@ def list_curve_columns() -> tuple[str, ...]:
     return (*RUN_COLUMNS, *geometry_columns())
 
 
+def list_curve_numbers() -> tuple[str, ...]:
+    """The columns of numbers among them, which conditions may name."""
+    return (*score_names(), "loss")
+
+
 def find_speed_up(losses: Sequence[float], baseline: Sequence[float]) -> tuple[int | None, float]:
     """The first log at which `losses` is below the last of `baseline`, counted from 1, and the share of logs it saves.
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model
 
 from attngeo.bounds.names import list_names, printable
 from attngeo.bounds.small_files import MEBIBYTE, read_small_bytes
@@ -23,10 +23,10 @@ from attngeo.choices import advise, one_of
 from attngeo.errors import DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
 from attngeo.options import Options, explain, first_problem
-from attngeo.questions import QUESTIONS, SCORE_KEYS, VIEWS, Question
+from attngeo.questions import QUESTIONS, VIEWS, Question, join_checks, parse_condition
 from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error
-from attngeo.scores.conditions import Condition
+from attngeo.scores.conditions import Checkable
 from attngeo.scores.spec import SCORES
 from attngeo.tables.read import explain_unknown_column
 
@@ -69,6 +69,23 @@ class Request(Table):
         """The columns of its table; None if they are known only when it is read."""
         known = self.question.list_columns()
         return None if known is None else (*known, *self.options.added_columns)
+
+    @property
+    def checks(self) -> Checkable | None:
+        """What conditions may say of its table; None if they say nothing of such tables."""
+        known = self.columns
+        if known is None:
+            return join_checks()
+        checks = self.question.checks
+        # The error for an optional score that is not computed is another one.
+        return None if checks is None else checks.limit({*known, *SCORES})
+
+    @property
+    def checked_names(self) -> list[str]:
+        """The models that checks are about: of models that are compared with the first one, the others."""
+        checks = self.checks
+        is_of_others = checks is not None and checks.about[0] != "model"
+        return self.model_names[is_of_others:]
 
     @property
     def model_names(self) -> list[str]:
@@ -144,22 +161,11 @@ class Section(Table):
 
 
 class Check(Table):
-    """A condition that must be false for every stack of the models. of: results of the command score."""
+    """A condition that must be false for every stack of the models. of: the name of results."""
 
     of: str
     fail_if: str
     models: Models | None = None
-
-    @field_validator("fail_if")
-    @classmethod
-    def _parse(cls, text: str) -> str:
-        try:
-            condition = Condition(text)
-        except UsageError as error:
-            raise ValueError(f"{error}; a check is of results of score") from None
-        if condition.needs_baseline:
-            raise ValueError("compares with a baseline, which only attngeo score --baseline has; name no baseline")
-        return text
 
 
 class Recipe(Table):
@@ -282,8 +288,7 @@ def _find_contradictions(recipe: Recipe) -> Iterator[tuple[RecipeLocation, str]]
         for j, table in enumerate(section.tables):
             yield from _check_table(recipe, ("section", i, "tables", j), table)
     for i, check in enumerate(recipe.check):
-        scores = [quantity.column for quantity in Condition(check.fail_if).quantities.values() if quantity.statistic]
-        yield from _check_reference(recipe, ("check", i), check.of, (*SCORE_KEYS, *scores), check.models)
+        yield from _check_condition(recipe, ("check", i), check)
 
 
 def _check_figure(
@@ -322,6 +327,33 @@ def _check_table(recipe: Recipe, location: RecipeLocation, table: TableBlock) ->
     for column in table.columns or ():
         if columns is not None and column not in columns:
             yield (*location, "columns"), explain_unknown_column(column, columns)
+
+
+def _check_condition(recipe: Recipe, location: RecipeLocation, check: Check) -> Iterator[tuple[RecipeLocation, str]]:
+    """Whether a check names what the table of its results has, and models that are checked."""
+    request = recipe.find_request(check.of)
+    columns: list[str] = []
+    if request is not None:
+        checks = request.checks
+        if checks is None:
+            yield (*location, "of"), f"{check.of!r} are results of {request.command}, which have no conditions"
+            return
+        try:
+            condition = parse_condition(check.fail_if, checks)
+        except UsageError as error:
+            yield (*location, "fail_if"), f"{error}; {check.of!r} are results of {request.command}"
+            return
+        if condition.needs_baseline:
+            problem = "compares with a baseline, which only attngeo score --baseline has; name no baseline"
+            yield (*location, "fail_if"), problem
+        columns = [quantity.column for quantity in condition.quantities.values() if quantity.statistic]
+    yield from _check_reference(recipe, location, check.of, columns, check.models)
+    for model in check.models or ():
+        if request is None or model in request.checked_names or model not in request.model_names:
+            continue
+        names = list_names(request.checked_names)
+        problem = f"{model!r:.60} has no checks, as others are compared with it; expected one of: {names}"
+        yield (*location, "models"), problem
 
 
 def _check_reference(

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from attngeo.bounds.disks import fold_name, free_name, name_files
 from attngeo.errors import AttnGeoError, DataError, InterruptedTrainingError, OutputError, UnexpectedError, UsageError
 from attngeo.provenance import digest_code, software
-from attngeo.questions import VIEWS
+from attngeo.questions import VIEWS, find_checks, parse_condition
 from attngeo.reporting.answers import ResultsAnswer, Workplace
 from attngeo.reporting.paths import RecipePaths, describe_inputs, resolve_reference
 from attngeo.reporting.plots import plot, read_tables
 from attngeo.reporting.recipe import Check, FigureBlock, Recipe, RecipeFile, Request, TableBlock
-from attngeo.scores.conditions import Condition, Outcome
+from attngeo.scores.conditions import Outcome
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import CIRCUIT
 from attngeo.tables.files import atomic_write
@@ -301,14 +301,27 @@ def put_scores_first(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def run_check(check: Check, recipe: Recipe, collected: CollectedResults) -> list[Outcome]:
-    """The outcome of a check for every stack of its models; a model that is missing fails."""
+    """The outcome of a check for every stack of its models. A model that is missing fails, and so do empty results.
+
+    Raises UsageError if the results lack a column of the condition, and DataError for a file of another kind.
+    """
     request = recipe.find_request(check.of)
-    wanted = check.models or ([] if request is None else request.model_names)
-    rows = collected.rows.get(check.of)
-    present = set() if rows is None else {*require_columns(rows, ("model",), check.of, "attngeo.score")["model"]}
-    missing = [Outcome(check.fail_if, model, "", None, {}) for model in wanted if model not in present]
-    if rows is not None and check.models is not None:
-        rows = rows[rows["model"].isin(check.models)]
-    if rows is None or rows.empty:
-        return missing
-    return [*missing, *Condition(check.fail_if).outcomes(rows)]
+    assert request is not None  # as the recipe was checked
+    wanted = check.models or request.checked_names
+    if check.of not in collected.rows:
+        return [_fail(check, name) for name in wanted or [check.of]]
+    rows = collected.rows[check.of]
+    checks = request.checks if request.columns is not None else find_checks(rows.columns)
+    assert checks is not None
+    name_column = checks.about[0]
+    condition = parse_condition(check.fail_if, checks.limit(rows.columns))
+    present = {*require_columns(rows, (name_column,), check.of, "attngeo")[name_column]}
+    missing = [_fail(check, name) for name in wanted if name not in present]
+    if check.models is not None:
+        rows = rows[rows[name_column].isin(check.models)]
+    return [*missing, *condition.outcomes(rows)] if len(rows) else missing
+
+
+def _fail(check: Check, name: str) -> Outcome:
+    """The outcome of a check of what has no results."""
+    return Outcome(check.fail_if, name, "", None, {})

@@ -1,4 +1,4 @@
-"""Conditions on statistics of the scores, such as `symmetry.median < 0.2`, and their values for a model.
+"""Conditions on statistics of a table, such as `symmetry.median < 0.2`, and their values for a model.
 
 Python parses a condition and never runs it: a walk over its syntax tree gives the value, and refuses what it does not
 know. Parts of a condition do not hide each other, so that a division by zero is noticed wherever it stands.
@@ -10,17 +10,19 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attngeo.bounds.names import list_names
 from attngeo.choices import ALIKE
-from attngeo.errors import UsageError
-from attngeo.scores.spec import number_columns
-from attngeo.scores.summary import QUANTILES, count_scored, split_stacks
+from attngeo.errors import DataError, UsageError
+from attngeo.lazy import Columns, resolve_columns
+from attngeo.scores.spec import number_columns, score_names
+from attngeo.scores.summary import PLACE, QUANTILES, name_circuits, refuse_repeated
+from attngeo.tables.read import require_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,14 +38,16 @@ ARITHMETIC: Mapping[type, Callable[[float, float], float]] = {
 LookUp = Callable[[str], float]
 # The most characters of a condition.
 LONGEST = 500
-COUNTS = ("layers", "heads", "parameters")
 STATISTICS = (*QUANTILES, "mean")
 # The one that is suggested with a column.
 DEFAULT_STATISTIC = "median"
-# What a statistic is over.
-OVER = ("layers", "heads")
+# What rows are, in tables of models: those of heads have a value in the column head.
+LAYERS, HEADS = "layers", "heads"
+OVER = (LAYERS, HEADS)
 # In front of a name: its value in the baseline.
 BASELINE = "baseline"
+# The entry of a baseline's `attrs` that names its file.
+FILE = "file"
 # Characters that no condition needs. Reports show conditions between backticks, which some of these would end.
 FORBIDDEN = re.compile(r"[^\w\s.,()<>=!+*/'\"\[\]{}:;-]|[\n\r]", re.ASCII)
 
@@ -53,18 +57,111 @@ def checked_columns() -> tuple[str, ...]:
     return (*number_columns(), "frobenius_norm", "d_model", "head_dim")
 
 
-def describe_names(columns: Collection[str] | None = None) -> str:
-    """All names that conditions know, as a sentence. columns: of a table, by default of one of scores."""
-    known = ", ".join(checked_columns() if columns is None else columns)
-    return (
-        f"names are COLUMN.STATISTIC over layers, or heads.COLUMN.STATISTIC; columns: {known}; "
-        f"statistics: {', '.join(STATISTICS)}; and {', '.join(_list_counts(columns))}"
-    )
+class Subject(NamedTuple):
+    """What a check is about: a model and its stack, or what else the columns name that tell rows apart."""
+
+    model: str
+    stack: str
+    rows: pd.DataFrame
 
 
-def _list_counts(columns: Collection[str] | None) -> tuple[str, ...]:
-    """The counts that conditions know: tables of scores alone say how many parameters a model has."""
-    return COUNTS if columns is None else OVER
+@dataclass(frozen=True)
+class Checkable:
+    """A kind of table, as conditions see it.
+
+    Attributes:
+        columns: those of numbers, which conditions may name; a function that lists them, or the name of either.
+        about: the columns that tell apart what is checked, that of the model first.
+        units: what rows are, in the plural. Statistics are over the first unit if a condition does not say which.
+        sizes: columns with one value for each model, which conditions name without a statistic.
+        last: the column of which each check takes the rows with the largest value alone; "" for all rows.
+        has_baseline: whether conditions may compare with an earlier table.
+    """
+
+    columns: str | Columns
+    about: tuple[str, ...] = ("model", "stack")
+    units: tuple[str, ...] = OVER
+    sizes: tuple[str, ...] = ()
+    last: str = ""
+    has_baseline: bool = False
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns that conditions may name."""
+        return resolve_columns(self.columns)
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """The names that have no statistic."""
+        return (*self.units, *self.sizes)
+
+    @property
+    def _counted(self) -> tuple[str, ...]:
+        """A row counts if it has one of these: the first score, or in tables without it any number."""
+        first_score = score_names()[0]
+        return (first_score,) if first_score in self.numbers else self.numbers
+
+    def limit(self, columns: Collection[str]) -> Checkable:
+        """The same without the numbers that are none of these columns."""
+        return replace(self, columns=tuple(name for name in self.numbers if name in columns))
+
+    def describe(self) -> str:
+        """All names that conditions know, as a sentence."""
+        first, *others = self.units
+        form = f"COLUMN.STATISTIC over {first}"
+        for other in others:
+            form += f", or {other}.COLUMN.STATISTIC"
+        return (
+            f"names are {form}; columns: {', '.join(self.numbers)}; statistics: {', '.join(STATISTICS)}; and "
+            f"{', '.join(self.counts)}"
+        )
+
+    def split(self, rows: pd.DataFrame) -> list[Subject]:
+        """What the rows are about, model after model. Stacks are named with their circuits, see `name_circuits`.
+
+        Raises DataError if a column is missing, or a layer or head has two rows.
+        """
+        has_layers = {*self.units} <= {*OVER}
+        place = PLACE if has_layers else ()
+        require_columns(rows, (*self.about, *place, *self._counted[:1]), "the table", "attngeo")
+        if self.last:
+            last = rows.groupby([*self.about], dropna=False)[self.last].transform("max")
+            rows = rows[rows[self.last] == last]
+        if has_layers:
+            refuse_repeated(rows, (*self.about, *PLACE))
+        subjects = []
+        for names, members in name_circuits(rows).groupby([*self.about], sort=False, dropna=False):
+            labels = [_label(members[column]) for column in self.about[1:]]
+            subjects.append(Subject(str(names[0]), ", ".join(dict.fromkeys(filter(None, labels))), members))
+        models = list(dict.fromkeys(subject.model for subject in subjects))
+        return sorted(subjects, key=lambda subject: models.index(subject.model))
+
+    def count(self, rows: pd.DataFrame, name: str) -> float:
+        """The number of layers, heads or other rows that have values, or the size of a model; NaN if it is unknown."""
+        if name in self.sizes:
+            sizes = list(rows[name].dropna()) if name in rows else []
+            return float(sizes[0]) if sizes else math.nan
+        values = self.select(rows, name).reindex(columns=[*self._counted])
+        return float(values.notna().any(axis="columns").sum())
+
+    def select(self, rows: pd.DataFrame, unit: str) -> pd.DataFrame:
+        """The rows of a unit, by default the first."""
+        if self.units == OVER:
+            is_head = rows["head"].notna()
+            return rows[is_head if unit == HEADS else ~is_head]
+        return rows
+
+
+def _label(values: pd.Series[Any]) -> str:
+    """How a check names the value of a column: a text by itself, a number with the column; "" for a missing one."""
+    value = values.iloc[0]
+    if values.isna().any():
+        return ""
+    return value if isinstance(value, str) else f"{values.name} {value}"
+
+
+# The table of `attngeo.score`.
+SCORED = Checkable(checked_columns, sizes=("parameters",), has_baseline=True)
 
 
 class Quantity(NamedTuple):
@@ -79,32 +176,29 @@ class Quantity(NamedTuple):
     of_baseline: bool = False
 
     @classmethod
-    def parse(cls, name: str, columns: Collection[str] | None = None) -> Quantity:
+    def parse(cls, name: str, table: Checkable) -> Quantity:
         """The quantity of a name such as heads.symmetry.max or baseline.layers. Raises UsageError for another name.
 
-        columns: those that it may name, by default those of a table of scores.
-
-        >>> Quantity.parse("heads.symmetry.max")
+        >>> Quantity.parse("heads.symmetry.max", SCORED)
         Quantity(column='symmetry', statistic='max', over='heads', of_baseline=False)
         """
         of_baseline = name.startswith(f"{BASELINE}.")
         name = name.removeprefix(f"{BASELINE}.")
-        counts = _list_counts(columns)
-        if name in counts:
+        if name in table.counts:
             return cls(name, of_baseline=of_baseline)
         first, _, rest = name.partition(".")
-        over = first if first in OVER else ""
+        over = first if first in table.units else ""
         column, _, statistic = (rest if over else name).partition(".")
-        known = checked_columns() if columns is None else columns
-        if column not in known:
+        if column not in table.numbers:
             prefix = f"{over}." if over else ""
             ending = statistic if statistic in STATISTICS else DEFAULT_STATISTIC
-            names = {count: count for count in counts}
-            names |= {other: f"{prefix}{other}.{ending}" for other in known}
-            if columns is None:  # only scores are compared with a baseline
-                names[BASELINE] = f"{BASELINE}.{next(iter(known))}.{DEFAULT_STATISTIC}"
+            names = {count: count for count in table.counts}
+            names |= {other: f"{prefix}{other}.{ending}" for other in table.numbers}
+            if table.has_baseline:
+                names[BASELINE] = f"{BASELINE}.{table.numbers[0]}.{DEFAULT_STATISTIC}"
             near = get_close_matches(column, names, 1, ALIKE)
-            raise UsageError(f"did you mean {names[near[0]]}?" if near else describe_names(columns))
+            advice = f"did you mean {names[near[0]]}? " if near else ""
+            raise UsageError(f"{advice}{table.describe()}")
         if statistic not in STATISTICS:
             expected = ", ".join(f"{column}.{known_statistic}" for known_statistic in STATISTICS)
             raise UsageError(f"expected one of: {expected}")
@@ -116,30 +210,33 @@ class Quantity(NamedTuple):
         parts = (BASELINE if self.of_baseline else "", self.over, self.column, self.statistic)
         return ".".join(filter(None, parts))
 
-    def measure(self, rows: pd.DataFrame) -> float:
+    def measure(self, rows: pd.DataFrame, table: Checkable) -> float:
         """The value for the rows of one stack of one model; NaN if they do not have it."""
         if not self.statistic:
-            return float(count_scored(rows)[self.column])
+            return table.count(rows, self.column)
         if self.column not in rows:
             return math.nan  # a file older than the column
-        values = self._select(rows)
+        values = self._select(rows, table)
         return float(values.mean() if self.statistic == "mean" else values.quantile(QUANTILES[self.statistic]))
 
-    def describe_missing(self, rows: pd.DataFrame) -> str:
+    def describe_missing(self, rows: pd.DataFrame, table: Checkable) -> str:
         """How many layers or heads have no value, which the statistic leaves out; "" if all have one."""
         if not self.statistic or self.column not in rows:
             return ""
-        is_missing = self._select(rows).isna()
+        is_missing = self._select(rows, table).isna()
         count = int(is_missing.sum())
         if not count:
             return ""
         of_baseline = " in the baseline" if self.of_baseline else ""
-        return f"{count} of {len(is_missing)} {self.over or 'layers'} have no {self.column}{of_baseline}"
+        return f"{count} of {len(is_missing)} {self.over or table.units[0]} have no {self.column}{of_baseline}"
 
-    def _select(self, rows: pd.DataFrame) -> pd.Series[float]:
-        """The column, over layers or over heads."""
-        is_head = rows["head"].notna()
-        return rows.loc[is_head if self.over == "heads" else ~is_head, self.column].astype("float64")
+    def _select(self, rows: pd.DataFrame, table: Checkable) -> pd.Series[float]:
+        """The column, over layers, over heads or over what else rows are. Raises DataError if it holds no numbers."""
+        values = table.select(rows, self.over)[self.column]
+        try:
+            return values.astype("float64")
+        except (ValueError, TypeError):
+            raise DataError(f"the column {self.column} holds texts, expected numbers") from None
 
 
 @dataclass(frozen=True)
@@ -166,7 +263,7 @@ class Outcome:
     def reason(self) -> str:
         """The values that decided, as a sentence."""
         if not self.values:
-            return "no scores were computed"
+            return "no results were computed"
         values = ", ".join(f"{name} is {_format(value)}" for name, value in self.values.items())
         if self.holds is None and not self._lacks_values:
             return f"{values}, so the condition cannot be evaluated"
@@ -184,21 +281,21 @@ class Outcome:
 
 
 class Condition:
-    """A condition on the scores, or on other columns of a table, of one stack of one model.
+    """A condition on the numbers of a table, for each stack of each model.
 
     It compares (< <= > >= == !=) numbers and names such as symmetry.median, frobenius_norm.mean, heads.symmetry.max or
     baseline.symmetry.median, joined by and, or, not; with + - * / and abs(). Raises UsageError for anything else.
 
-    columns: those that it may name, by default those of a table of scores. quantities: what each name in it stands for,
-    in their order.
+    table: what it may name, by default what a table of scores has. quantities: what each name in it stands for, in
+    their order.
 
     >>> [*Condition("symmetry.median < 0.2 and abs(directionality.median) > 0.1").quantities]
     ['symmetry.median', 'directionality.median']
     """
 
-    def __init__(self, expression: str, columns: Collection[str] | None = None) -> None:
+    def __init__(self, expression: str, table: Checkable = SCORED) -> None:
         self.expression = expression
-        self._columns = columns
+        self.table = table
         self.quantities: dict[str, Quantity] = {}
         if len(expression) > LONGEST:
             raise UsageError(f"the condition has {len(expression)} characters, expected at most {LONGEST}")
@@ -235,25 +332,31 @@ class Condition:
     def outcomes(self, rows: pd.DataFrame, baseline: pd.DataFrame | None = None) -> Iterator[Outcome]:
         """Evaluate the condition for each stack of each model.
 
-        rows, baseline: tables of `attngeo.score`. A stack is compared with that of the same name of the same model.
-        Raises DataError if a table lacks a column, or has a layer or head twice.
+        rows: a table of the kind that the condition is about. baseline: an earlier one, with its file in `attrs`. Each
+        stack is compared with that of the same name of the same model, see `match_baseline`.
+
+        Raises DataError if a table lacks a column, or has a layer or head twice; UsageError for a model or a stack that
+        the baseline lacks, and for a condition on a baseline without one.
         """
-        earlier_rows = {}
-        if baseline is not None:
-            earlier_rows = {(model, stack): members for model, stack, members in split_stacks(baseline)}
-        stored = list_names([f"{model} ({stack})" for model, stack in earlier_rows]) or "no scores"
-        for model, stack, members in split_stacks(rows):
-            earlier = earlier_rows.get((model, stack))
+        subjects = self.table.split(rows)
+        earlier_rows: dict[tuple[str, str], pd.DataFrame] = {}
+        names: dict[str, str] = {}
+        if self.needs_baseline:
+            if baseline is None:
+                raise UsageError(f"the condition {self.expression!r} compares with a baseline, and there is none")
+            earlier_rows = {(model, stack): members for model, stack, members in self.table.split(baseline)}
+            names = match_baseline((subject.model for subject in subjects), baseline)
+            _require_stacks(subjects, names, earlier_rows, _name_baseline(baseline))
+        for model, stack, members in subjects:
+            name = names.get(model, model)
             values = {}
             notes = []
-            for name, quantity in self.quantities.items():
-                measured = earlier if quantity.of_baseline else members
-                if measured is None:
-                    values[name] = math.nan
-                    notes.append(f"the baseline has {stored}; score the model by the name that it has there")
-                else:
-                    values[name] = quantity.measure(measured)
-                    notes.append(quantity.describe_missing(measured))
+            for text, quantity in self.quantities.items():
+                measured = earlier_rows[name, stack] if quantity.of_baseline else members
+                values[text] = quantity.measure(measured, self.table)
+                notes.append(quantity.describe_missing(measured, self.table))
+            if name != model:
+                notes.append(f"the baseline is of {name}")
             note = "; ".join(dict.fromkeys(filter(None, notes)))
             yield Outcome(self.expression, model, stack, self.holds(values), values, note)
 
@@ -294,7 +397,7 @@ class Condition:
         """A number that no other name has, to check the condition with. Raises UsageError for an unknown name."""
         if name not in self.quantities:
             try:
-                self.quantities[name] = Quantity.parse(name, self._columns)
+                self.quantities[name] = Quantity.parse(name, self.table)
             except UsageError as error:
                 raise UsageError(f"the condition {self.expression!r} has the unknown name {name!r}; {error}") from None
         return math.e + [*self.quantities].index(name)
@@ -302,8 +405,45 @@ class Condition:
     def _error(self, problem: str) -> UsageError:
         return UsageError(
             f"the condition {self.expression!r} {problem}; expected comparisons (< <= > >= == !=) such as "
-            "symmetry.median < 0.2, joined by and, or, not"
+            f"{self.table.numbers[0]}.{DEFAULT_STATISTIC} < 0.2, joined by and, or, not"
         )
+
+
+def match_baseline(models: Iterable[str], baseline: pd.DataFrame) -> dict[str, str]:
+    """The name of each model in the baseline: its own, or the only one there if it is the only model, too.
+
+    Paths of a model differ from run to run, where one model is checked. Raises UsageError for a model that the baseline
+    lacks.
+    """
+    checked = list(dict.fromkeys(models))
+    stored = list(baseline["model"].unique())
+    if len(checked) == len(stored) == 1:
+        return {checked[0]: str(stored[0])}
+    for model in checked:
+        if model not in stored:
+            raise UsageError(
+                f"{_name_baseline(baseline)} has no scores of {model}, expected a model of the baseline: "
+                f"{list_names(stored)}; name the model as there, or write a new baseline with attngeo score -o"
+            )
+    return {model: model for model in checked}
+
+
+def _require_stacks(
+    subjects: Iterable[Subject], names: Mapping[str, str], stored: Collection[tuple[str, str]], baseline: str
+) -> None:
+    """Raise UsageError for a stack that the baseline lacks. names: of the models, in the baseline."""
+    for model, stack, _ in subjects:
+        if (names[model], stack) not in stored:
+            stacks = [stored_stack for name, stored_stack in stored if name == names[model]]
+            raise UsageError(
+                f"{baseline} has no scores of the stack {stack} of {model}, expected a stack of the baseline: "
+                f"{list_names(stacks)}; score the same stacks and circuits as there, or write a new baseline with "
+                "attngeo score -o"
+            )
+
+
+def _name_baseline(baseline: pd.DataFrame) -> str:
+    return f"the baseline {baseline.attrs[FILE]}" if FILE in baseline.attrs else "the baseline"
 
 
 def _source(node: ast.AST) -> str:

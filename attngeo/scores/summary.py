@@ -23,7 +23,8 @@ QUARTILES = ("lower", "median", "upper")
 # A curve has settled where it stays within this share of its last value.
 SETTLED = 0.1
 HEADS = "heads_"
-IDENTITY = ("model", "stack", "layer", "head")
+PLACE = ("layer", "head")
+IDENTITY = ("model", "stack", *PLACE)
 # Which matrix of a head a row is about; tables of W_qk alone lack it.
 CIRCUIT = "circuit"
 
@@ -117,8 +118,9 @@ def refuse_repeated(rows: pd.DataFrame, identity: Sequence[str] = IDENTITY) -> N
     repeated = rows.duplicated([*identity])
     if repeated.any():
         row = rows[repeated].iloc[0]
+        model, *others = (str(row[name]) for name in identity if name not in PLACE)
         raise DataError(
-            f"layer {row['layer']} of {row['model']} ({row['stack']}) has two rows, expected one; give a model once, "
+            f"layer {row['layer']} of {model} ({', '.join(others)}) has two rows, expected one; give a model once, "
             "or select rows with where, for example those with one note"
         )
 

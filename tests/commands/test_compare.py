@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 from conftest import Command
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from support.checkpoints import weights, with_outputs, write_single
 from support.hub_server import Hub
 from support.messages import assert_fails, assert_states, refuses
@@ -268,20 +269,66 @@ def test_scores_of_both_circuits_from_two_files_are_drawn_apart(inside: Command,
     assert "W<sub>qk</sub> and W<sub>ov</sub>" in title
 
 
-@pytest.mark.parametrize(
-    ("block", "part"),
-    [
-        ('[[check]]\nof = "moved"\nfail_if = "symmetry.median > 0.5"\n', "check[1].of"),
-        ('[[section]]\ntitle = "Medians"\ntables = [{ of = "moved", show = "summary" }]\n', "section"),
-    ],
-    ids=["check", "summary"],
-)
-def test_checks_and_summaries_of_scores_are_refused_in_a_recipe(block: str, part: str, tmp_path: Path) -> None:
+RECIPE = """
+title = "Changes"
+[[results]]
+name = "moved"
+command = "compare"
+models = ["demo:encoder", "demo:decoder"]
+"""
+
+
+def test_summaries_of_scores_are_refused_in_a_recipe(tmp_path: Path) -> None:
     """They would take the first model once for each other one, and say that the others have no scores."""
     recipe = tmp_path / "r.toml"
-    recipe.write_text(
-        'title = "Changes"\n[[results]]\nname = "moved"\ncommand = "compare"\n'
-        f'models = ["demo:encoder", "demo:decoder"]\n{block}'
-    )
-    with refuses(UsageError, part, "results of compare", "score"):
+    recipe.write_text(f'{RECIPE}[[section]]\ntitle = "Medians"\ntables = [{{ of = "moved", show = "summary" }}]\n')
+    with refuses(UsageError, "section", "results of compare", "score"):
         build_report(recipe, tmp_path / "report")
+
+
+def tune_layer(folder: Path, layer: int, factor: float) -> Path:
+    """A copy of demo:encoder whose queries of one layer are multiplied, which leaves every symmetry as it is."""
+    shutil.copytree(Path(library.__file__).parent / "demos/encoder", folder)
+    state = load_file(folder / "model.safetensors")
+    [name] = [name for name in state if f"layer.{layer}.attention.self.query.weight" in name]
+    save_file(state | {name: state[name] * factor}, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def test_a_change_that_no_condition_on_scores_sees(inside: Command, tmp_path: Path) -> None:
+    """The condition on scores passes, and that on changes fails: by either command, and in a recipe of both."""
+    tuned = tune_layer(tmp_path / "tuned", 2, 3.31)
+    earlier = tmp_path / "before.csv"
+    assert inside("score", "demo:encoder", "-o", earlier, "-q").returncode == 0
+    of_scores = "abs(symmetry.median - baseline.symmetry.median) > 0.05"
+    passed = inside("score", tuned, "--baseline", earlier, "--fail-if", of_scores)
+    assert passed.returncode == 0
+    assert_states(passed.stderr, "check passed")
+    checks = tmp_path / "checks.csv"
+    of_changes = ("--fail-if", "change.max > 0.5", "--checks", checks)
+    failed = inside("compare", "demo:encoder", tuned, *of_changes, "-q")
+    assert failed.returncode == 1
+    assert_states(failed.stderr, "check failed", tuned)
+    assert "change.max is 2.31" in failed.stderr
+    [check] = pd.read_csv(checks).to_dict("records")
+    assert (check["check"], check["model"], check["stack"]) == ("failed", str(tuned), "encoder")
+    assert_fails(inside("score", tuned, *of_changes, "-q"), UsageError, "'change.max'", "results of compare")
+    assert_fails(inside("compare", "demo:encoder", tuned, "--checks", checks), UsageError, "--checks", "--fail-if")
+    (tmp_path / "r.toml").write_text(
+        RECIPE.replace("demo:decoder", "./tuned") + '[[results]]\nname = "scores"\ncommand = "score"\n'
+        'models = ["demo:encoder", "./tuned"]\n[[check]]\nof = "scores"\nfail_if = "symmetry.median < 0.36"\n'
+        '[[check]]\nof = "moved"\nfail_if = "change.max > 0.5"\n'
+    )
+    report = inside("report", "r.toml", "-q", cwd=tmp_path)
+    assert report.returncode == 1
+    assert_states(report.stderr, "check failed: ./tuned (encoder)")
+
+
+def test_checks_of_several_models_stacks_and_heads(inside: Command, folders: tuple[Path, Path]) -> None:
+    more = write_single(folders[0].parent / "more", change_head(0, 1))
+    conditions = ("--fail-if", "heads.change.max > 0.4 and layers.change.min > 0", "--fail-if", "cosine.min < 0")
+    run = inside("compare", *folders, more, *conditions, "-q")
+    assert (run.returncode, run.stderr) == (0, "")
+    run = inside("compare", *folders, more, "--fail-if", "heads.change.max > 0.4", "-q")
+    assert run.returncode == 1
+    assert [line.split(" (")[0].split(": ")[-1] for line in run.stderr.splitlines()] == [str(folders[1]), str(more)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -14,9 +15,11 @@ import pytest
 from support.messages import assert_fails, assert_states
 from support.vectors import sample_google
 
-from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError
+import attngeo
+from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError
 
 Run = Callable[..., CompletedProcess[str]]
+ENCODER = Path(attngeo.__file__).parent / "demos/encoder"
 
 
 def test_a_figure_of_a_model_and_of_its_results(inside: Run, tmp_path: Path) -> None:
@@ -147,11 +150,11 @@ def test_a_condition_says_with_heads_what_it_is_over(inside: Run) -> None:
 
 def test_checks_are_a_table(inside: Run, tmp_path: Path) -> None:
     path = tmp_path / "checks.csv"
-    conditions = ("--fail-if", "layers > 1", "--fail-if", "layers < 1")
+    conditions = ("--fail-if", "layers < 1", "--fail-if", "layers > 1")
     run = inside("score", "demo:encoder", "demo:decoder", *conditions, "--checks", path, "-q")
     assert run.returncode == 1
     rows = pd.read_csv(path)
-    assert rows["check"].tolist() == ["failed", "failed", "passed", "passed"]
+    assert rows["check"].tolist() == ["failed", "failed", "passed", "passed"]  # as a summary may be cut
     assert rows["model"].tolist() == ["demo:encoder", "demo:decoder"] * 2
     assert rows["stack"].tolist() == ["encoder", "decoder"] * 2
     assert rows["fails_if"].tolist() == ["layers > 1"] * 2 + ["layers < 1"] * 2
@@ -165,9 +168,33 @@ def test_scores_are_compared_with_a_baseline(inside: Run, tmp_path: Path) -> Non
     condition = "symmetry.median != baseline.symmetry.median or heads.symmetry.max > baseline.heads.symmetry.max"
     same = inside("score", "demo:encoder", "--baseline", table, "--fail-if", condition)
     assert same.returncode == 0, same.stderr
-    other = inside("score", "demo:decoder", "--baseline", table, "--fail-if", condition, "-q")
-    assert other.returncode == 1
-    assert_states(other.stderr, "demo:decoder", "baseline", "missing")
+
+
+def test_paths_of_the_only_model_may_differ_from_those_of_the_baseline(inside: Run, tmp_path: Path) -> None:
+    table = tmp_path / "earlier.csv"
+    for run in ("first", "second"):
+        shutil.copytree(ENCODER, tmp_path / run / "model")
+    assert inside("score", tmp_path / "first/model", "-o", table, "-q").returncode == 0
+    condition = "abs(symmetry.median - baseline.symmetry.median) > 0.05"
+    again = inside("score", tmp_path / "second/model", "--baseline", table, "--fail-if", condition)
+    assert again.returncode == 0, again.stderr
+    assert_states(again.stderr, "check passed", f"the baseline is of {tmp_path / 'first/model'}")
+
+
+def test_a_model_that_the_baseline_lacks_is_no_failed_check(inside: Run, tmp_path: Path) -> None:
+    """It is found before the work, and a stack after it."""
+    table = tmp_path / "earlier.csv"
+    assert inside("score", "demo:encoder", "-o", table, "-q").returncode == 0
+    condition = ("--baseline", table, "--fail-if", "symmetry.median < baseline.symmetry.median - 1")
+    for models in (("demo:encoder", "demo:decoder"), ("demo:encoder", "demo:none")):
+        refused = inside("score", *models, *condition)
+        assert_fails(refused, UsageError, table, models[1], "demo:encoder", "-o")
+    file = tmp_path / "scores.csv"
+    other = inside("score", "demo:decoder", *condition, "-o", file, "-q")
+    assert other.returncode == 2
+    assert_states(other.stderr, table, "stack", "decoder", "encoder")
+    assert "check failed" not in other.stderr
+    assert len(pd.read_csv(file)) == 3
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,15 @@ def test_every_option_of_a_command_is_listed() -> None:
     }
 
 
+def test_every_name_of_conditions_is_listed() -> None:
+    rows = read_table("results of", "question", "a check for each", "columns", "without a statistic")
+    assert {names_in(row[0])[0]: (names_in(row[3]), names_in(row[4])) for row in rows} == {
+        name: ([*question.checks.numbers], [*question.checks.counts])
+        for name, question in QUESTIONS.items()
+        if question.checks is not None
+    }
+
+
 @pytest.mark.parametrize("number", range(len(re.findall(r"```toml\n", TEXT))))
 def test_the_recipes_in_it_are_recipes(number: int, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)[number])

@@ -88,7 +88,12 @@ BAD = [
     ('show = "summary"', 'show = "all"', 'section "Layers".tables[1].show', "rows, summary"),
     ('command = "score"', 'command = "score"\noptions = 3', 'results "scores".options', "3"),
     ("symmetry.median < 0.2", "symmetry < 0.2", "check[1].fail_if", "'symmetry'"),
-    ("symmetry.median < 0.2", "change.max > 5", "check[1].fail_if", "a check is of results of score"),
+    ("symmetry.median < 0.2", "change.max > 5", "check[1].fail_if", "'scores' are results of score"),
+    ("symmetry.median < 0.2", "change.max > 5", "check[1].fail_if", "it is a condition on results of compare;"),
+    ("symmetry.median < 0.2", "p_value.max > 5", "check[1].fail_if", "columns: symmetry, directionality"),
+    ("symmetry.median < 0.2", "trace_z.max > 5", "check[1].of", "optional score"),
+    ("symmetry.median < 0.2", "layers > baseline.layers", "check[1].fail_if", "--baseline"),
+    ('[[check]]\nof = "scores"', '[[check]]\nof = "sores"', "check[1].of", "did you mean scores"),
     ('models = ["demo:encoder"]', 'models = ["demo:x"]', "check[1].models", "'demo:x'"),
     ('title = "Layers"', 'title = "Layers"\n[[section]]\ntitle = 3', "section[2].title", "3"),
 ]  # fmt: skip

@@ -6,12 +6,13 @@ import math
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
-from support.messages import assert_states
+from support.messages import refuses
 
 import attngeo
-from attngeo.errors import UsageError
-from attngeo.scores.conditions import Condition, Outcome
+from attngeo.errors import DataError, UsageError
+from attngeo.scores.conditions import Checkable, Condition, Outcome
 from attngeo.scores.summary import QUANTILES
 
 VALUES = {
@@ -153,16 +154,74 @@ def test_every_column_of_numbers_can_be_checked_by_every_statistic(column: str) 
         assert [*outcome.values.values()] == pytest.approx([*expected.values()])
 
 
+MOVED = Condition("abs(symmetry.median - baseline.symmetry.median) > 0.05")
+
+
 def test_a_baseline_is_that_of_the_same_model_and_stack() -> None:
     rows = attngeo.score(["demo:encoder", "demo:decoder"], per_head=True)
-    baseline = rows[rows["model"] == "demo:encoder"].assign(symmetry=lambda frame: frame["symmetry"] - 0.1)
-    condition = Condition("abs(symmetry.median - baseline.symmetry.median) > 0.05")
-    encoder, decoder = condition.outcomes(rows, baseline)
+    moved = rows["symmetry"].where(rows["model"] == "demo:decoder", rows["symmetry"] - 0.1)
+    encoder, decoder = MOVED.outcomes(rows, rows.assign(symmetry=moved).iloc[::-1])
     difference = encoder.values["symmetry.median"] - encoder.values["baseline.symmetry.median"]
     assert difference == pytest.approx(0.1)
     assert (encoder.holds, encoder.failed, encoder.note) == (True, True, "")
-    assert (decoder.holds, decoder.failed) == (None, True)
-    assert_states(decoder.note, "the baseline has demo:encoder (encoder)")
+    assert (decoder.holds, decoder.failed, decoder.note) == (False, False, "")
+
+
+def test_a_model_that_the_baseline_lacks_is_an_error_and_no_failed_check() -> None:
+    rows = attngeo.score(["demo:encoder", "demo:decoder"])
+    with refuses(UsageError, "demo:decoder", "demo:encoder", "-o"):
+        [*MOVED.outcomes(rows, rows[rows["model"] == "demo:encoder"])]
+    with refuses(UsageError, "demo:none", "demo:encoder, demo:decoder"):
+        [*MOVED.outcomes(rows[rows["model"] == "demo:encoder"].assign(model="demo:none"), rows)]
+
+
+def test_the_only_model_is_compared_with_the_only_one_of_the_baseline() -> None:
+    """Paths differ from run to run. The stacks have to be the same."""
+    rows = attngeo.score("demo:encoder")
+    baseline = rows.assign(model="./run-1", symmetry=rows["symmetry"] - 0.1)
+    (outcome,) = MOVED.outcomes(rows, baseline)
+    assert (outcome.model, outcome.failed, outcome.note) == ("demo:encoder", True, "the baseline is of ./run-1")
+    (same,) = Condition("symmetry.median < 0").outcomes(rows, baseline)
+    assert same.note == ""
+    with refuses(UsageError, "stack", "encoder", "demo:encoder", "other"):
+        [*MOVED.outcomes(rows, baseline.assign(stack="other"))]
+    (unaffected,) = Condition("layers < 1").outcomes(rows, baseline.assign(stack="other"))
+    assert not unaffected.failed
+    with refuses(UsageError, "baseline", MOVED.expression):
+        [*MOVED.outcomes(rows)]
+
+
+PAIRS = Checkable(("z", "holds"), about=("kind", "name", "size", "other"), units=("pairs",), last="step")
+
+
+def test_a_table_says_what_checks_are_about() -> None:
+    """Labels are texts, numbers with their column, and nothing if they are missing; only the last rows count."""
+    rows = pd.DataFrame(
+        [("a", "x", 1.5, None, 1, 9.0, True), ("a", "x", 1.5, None, 2, 1.0, True), ("a", "x", 1.5, None, 2, 3.0, False),
+         ("b", "b", math.nan, "y", 1, 5.0, True), ("b", "b", math.nan, "y", 1, math.nan, True)],
+        columns=["kind", "name", "size", "other", "step", "z", "holds"],
+    )  # fmt: skip
+    condition = Condition("z.max > 4 or pairs < 1 or pairs.holds.min < -1", PAIRS)
+    first, second = condition.outcomes(rows)
+    assert (first.model, first.stack, first.failed) == ("a", "x, size 1.5", False)
+    assert first.values == {"z.max": 3.0, "pairs": 2.0, "pairs.holds.min": 0.0}
+    assert (second.model, second.stack, second.failed) == ("b", "b, y", True)
+    assert second.note == "1 of 2 pairs have no z"
+    with refuses(DataError, "kind"):
+        [*condition.outcomes(rows.drop(columns="kind"))]
+    with refuses(DataError, "z", "texts"):
+        [*condition.outcomes(rows.assign(z="text"))]
+
+
+def test_unknown_names_are_answered_with_those_of_the_table() -> None:
+    with refuses(UsageError, "'change.max'", "over pairs", "columns: z, holds", "and pairs"):
+        Condition("change.max > 1", PAIRS)
+    with refuses(UsageError, "'layers'", "columns: z, holds"):
+        Condition("layers > 1", PAIRS)
+    with refuses(UsageError, "did you mean holds.max?", "columns: z, holds"):
+        Condition("hold.max > 1", PAIRS)
+    with refuses(UsageError, "z.median < 0.2"):
+        Condition("z.max", PAIRS)
 
 
 def test_a_column_that_an_older_file_lacks_is_missing() -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 SETTING = ("n_c", "noise", "corr")
 SCORES = ("accuracy", "mse")
 PUBLISHED = ("published_accuracy", "published_mse")
+# The columns of numbers, which conditions may name.
+NUMBERS = (*SCORES, *PUBLISHED)
 SIMULATION_COLUMNS = (*SETTING, "method", "seed", *SCORES, *PUBLISHED)
 AUTO_MPG_COLUMNS = ("data", "method", "seed", *SCORES, *PUBLISHED)
 AUTO_MPG = "auto-mpg"

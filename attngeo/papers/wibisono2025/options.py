@@ -28,7 +28,9 @@ NEIGHBOURS = (1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40)
 LAYERS = (1, 2, 4)
 # The columns of the table of results; the first ones tell runs apart.
 LABELS = ("experiment", "model", "direction", "setting", "seed")
-COLUMNS = (*LABELS, "metric", "value", "published")
+# The columns of numbers, which conditions may name.
+NUMBERS = ("value", "published")
+COLUMNS = (*LABELS, "metric", *NUMBERS)
 README = f"{PROJECT_FILES}/attngeo/papers/wibisono2025/README.md"
 
 

@@ -1,0 +1,169 @@
+"""Checks of a recipe: of results of every question, with the names of its table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.messages import refuses
+from support.reports import change
+
+import attngeo
+from attngeo.errors import DataError, UsageError
+from attngeo.pretrain.curves import list_curve_columns
+from attngeo.questions import QUESTIONS, Question, find_checks
+from attngeo.reporting.recipe import read_recipe
+from attngeo.reporting.report import build_report
+from attngeo.scores.conditions import STATISTICS, Outcome
+from attngeo.tables.write import write_table
+
+CHECKED = [question for question in QUESTIONS.values() if question.checks is not None]
+SUBJECTS = {"efa": 'experiment = "temperature"', "file": 'path = "rows.csv"'}
+NO_MODELS = ("pretrain", "theory", "simulate", "auto-mpg", *SUBJECTS)
+
+
+def write_recipe(folder: Path, command: str, keys: str, *checks: str) -> Path:
+    """A recipe of one table and of checks, each the end of its [[check]]."""
+    path = folder / "r.toml"
+    blocks = [f'[[check]]\nof = "rows"\n{check}\n' for check in checks]
+    path.write_text(f'title = "x"\n[[results]]\nname = "rows"\ncommand = "{command}"\n{keys}\n{"".join(blocks)}')
+    return path
+
+
+def write_request(folder: Path, command: str, *conditions: str) -> Path:
+    """A recipe of a question, and checks of its results."""
+    keys = SUBJECTS.get(command, "" if command in NO_MODELS else 'models = ["demo:encoder", "demo:decoder"]')
+    return write_recipe(folder, command, keys, *(f'fail_if = "{condition}"' for condition in conditions))
+
+
+def name_outcomes(checks: Iterable[Outcome]) -> list[tuple[str, str, bool]]:
+    return [(check.model, check.stack, check.failed) for check in checks]
+
+
+@pytest.mark.parametrize("question", CHECKED, ids=lambda question: question.name)
+def test_conditions_know_the_numbers_of_every_question(question: Question, tmp_path: Path) -> None:
+    """Each column of numbers, with each statistic, and what its rows are; any other name is answered with these."""
+    assert question.checks is not None
+    columns = question.list_columns() or ()
+    assert {*question.checks.about, *filter(None, [question.checks.last])} <= {*columns}
+    known = [column for column in question.checks.numbers if column in columns]
+    assert known
+    conditions = [f"{column}.{statistic} > 1" for column, statistic in zip(known, STATISTICS * 9, strict=False)]
+    conditions += [f"{unit}.{known[-1]}.max > {unit}" for unit in question.checks.units]
+    assert len(read_recipe(write_request(tmp_path, question.name, *conditions)).recipe.check) == len(conditions)
+    for name in ("beauty.max", "model.max", "note.max"):
+        path = write_request(tmp_path, question.name, f"{name} > 1")
+        with refuses(UsageError, "check[1].fail_if", f"'{name}'", *known, f"results of {question.name}"):
+            read_recipe(path)
+
+
+def test_a_table_is_that_of_the_question_that_has_its_columns() -> None:
+    """Also one of fewer columns, as of an earlier version or a selection, and one of another circuit."""
+    for question in CHECKED:
+        columns = question.list_columns() or ()
+        alike = [other.checks for other in CHECKED if other.list_columns() == columns]
+        assert find_checks(columns) in alike, question.name
+        assert find_checks((*columns, "more")) in alike, question.name
+    checks = find_checks(("model", "stack", "layer", "head", "symmetry"))
+    assert checks == QUESTIONS["score"].checks
+    with refuses(DataError, "colour"):
+        find_checks(("colour",))
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_first_model_of_a_comparison_is_what_the_others_are_compared_with(tmp_path: Path) -> None:
+    """It has no check, one that fails has a failed one, and each stack of the others has one."""
+    checks = ('fail_if = "change.max > 9"', 'models = ["demo:decoder"]\nfail_if = "heads.symmetry_other.max > -1"')
+    models = '["demo:encoder", "demo:decoder", "demo:none"]'
+    path = write_recipe(tmp_path, "compare", f"models = {models}", *checks)
+    made = build_report(path, tmp_path / "out")
+    assert [failure.what for failure in made.failures] == ["demo:none"]
+    assert name_outcomes(made.checks) == [
+        ("demo:none", "", True), ("demo:decoder", "encoder", False), ("demo:decoder", "encoder", True),
+    ]  # fmt: skip
+    assert "no results were computed" in made.checks[0].reason
+    change(path, 'models = ["demo:decoder"]', 'models = ["demo:encoder"]')
+    with refuses(UsageError, "check[2].models", "'demo:encoder'", "demo:decoder, demo:none"):
+        read_recipe(path)
+    changed = write_recipe(tmp_path, "compare", f"models = {models}", 'fail_if = "value_overlap.max > 1"')
+    with refuses(UsageError, "check[1].fail_if", "'value_overlap.max'", "key_overlap"):
+        read_recipe(changed)
+    change(changed, "models = ", 'options = { circuit = "ov" }\nmodels = ')
+    assert read_recipe(changed).recipe.check[0].fail_if == "value_overlap.max > 1"
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize(
+    ("command", "condition", "expected"),
+    [
+        ("positions", "heads != 12 or previous_token.max > 9", [("demo:encoder", "encoder", False)]),
+        ("compose", "pairs != 48 or composition.max < 0", [("demo:encoder", f"{k}, encoder", False) for k in "qkv"]),
+        ("lineage", "rows != 1 or p_value.min > 2", [("demo:decoder", "", False)]),
+        ("lineage", "similarity.max >= -1", [("demo:decoder", "", True)]),
+    ],
+)
+def test_what_each_check_is_about(
+    command: str, condition: str, expected: list[tuple[str, str, bool]], tmp_path: Path
+) -> None:
+    path = write_request(tmp_path, command, condition)
+    if command != "lineage":
+        change(path, '"demo:encoder", "demo:decoder"', '"demo:encoder"')
+    assert name_outcomes(build_report(path, tmp_path / "out").checks) == expected
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_trainings_are_checked_at_their_last_step(tmp_path: Path) -> None:
+    """Each run by itself, and none has a model."""
+    logs = []
+    for init, step, loss in (("default", 1, 3.0), ("default", 2, 2.0), ("symmetric", 1, 1.5), ("symmetric", 3, 1.0)):
+        log = {"objective": "mlm", "init": init, "seed": 0, "step": step, "stack": "encoder", "loss": loss}
+        logs += [log | {"layer": layer, "head": None, "symmetry": loss, "directionality": 0.0} for layer in (0, 1)]
+    write_table(pd.DataFrame(logs)[list(list_curve_columns())], tmp_path / "rows.csv")
+    path = write_request(tmp_path, "file", "loss.max > 1.5 or layers != 2")
+    first, second = build_report(path, tmp_path / "out").checks
+    assert name_outcomes([first, second]) == [
+        ("default", "mlm, seed 0, encoder", True), ("symmetric", "mlm, seed 0, encoder", False),
+    ]  # fmt: skip
+    assert (first.values, second.values) == ({"loss.max": 2.0, "layers": 2.0}, {"loss.max": 1.0, "layers": 2.0})
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_results_without_rows_fail_their_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of questions that name no models, such as statements."""
+    monkeypatch.setattr("attngeo.reporting.paper_answers.check_statements", lambda *_, **__: pd.DataFrame())
+    made = build_report(write_recipe(tmp_path, "theory", "", 'fail_if = "holds.min < 1"'), tmp_path / "out")
+    assert name_outcomes(made.checks) == [("rows", "", True)]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_missing_numbers_fail_and_partly_missing_ones_are_counted(tmp_path: Path) -> None:
+    """Models of other sizes have scores, and no changes."""
+    conditions = ("change.max > 9", "symmetry_other.max > 9 and layers > 99")
+    path = write_request(tmp_path, "compare", *conditions)
+    change(path, "demo:decoder", "demo:minilm")
+    missing, present = build_report(path, tmp_path / "out").checks
+    assert (missing.failed, missing.holds) == (True, None)
+    assert re.search(r"change\.max is missing; \d of \d layers have no change", missing.reason)
+    assert not present.failed
+    assert present.values["layers"] > 0
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_file_is_checked_by_the_names_of_the_question_that_wrote_it(tmp_path: Path) -> None:
+    rows = attngeo.compare(["demo:encoder", "demo:decoder"], per_head=True)
+    write_table(rows, tmp_path / "rows.csv")
+    path = write_request(tmp_path, "file", "heads.change.max > 0.5", "p_value.max > 1", "symmetry.median > 2")
+    made = build_report(path, tmp_path / "out")
+    assert name_outcomes(made.checks) == [("demo:decoder", "encoder", True), ("demo:decoder", "encoder", False)]
+    (failure,) = made.failures
+    assert (failure.what, failure.error.exit_code) == ("check[2]", UsageError.exit_code)
+    for fact in ("p_value.max", "change, cosine", "lineage"):
+        assert fact in str(failure)
+    with refuses(UsageError, "check[1].fail_if", "'beauty.max'"):
+        read_recipe(write_request(tmp_path, "file", "beauty.max > 0.5"))
+    rows.assign(change="much").to_csv(tmp_path / "rows.csv", index=False)
+    (failure,) = build_report(write_request(tmp_path, "file", "change.max > 1"), tmp_path / "again").failures
+    assert "the column change holds texts" in str(failure)
