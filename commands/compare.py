@@ -17,14 +17,15 @@ from attngeo.checkpoints.reference import split_adapter_weight
 from attngeo.errors import UsageError
 from attngeo.layouts.names import name_layers
 from attngeo.scores.conditions import Condition
+from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.revisions import RevisionOptions
 
 from .checks import check_conditions, condition_option, end_with_failures, require_clear
 from .declare import with_options
-from .outputs import MODEL_HELP, Outputs, Verbosity, model_argument, plot_option
+from .outputs import MODEL_HELP, ModelOutputs, Summary, Verbosity, model_argument, plot_option
 from .progress import Bar
-from .selection import Selection
+from .selection import Selection, deliver_summary
 from .study import ModelsFile, list_all, run_all
 from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 MOST_CHANGED = 5
 # Notes that are printed; files have all of them.
 MOST_NOTES = 6
+# What a summary is of, and the columns that tell its rows apart.
+SUMMARISED, STACK = ("change", "cosine"), ("model", "other", "stack")
 # A change as tables have it.
 FORM = ".3g"
 
@@ -55,8 +58,9 @@ def compare(
     models: Models = None,
     models_file: ModelsFile = None,
     revisions: RevisionOptions,
-    outputs: Outputs,
+    outputs: ModelOutputs,
     selection: Selection,
+    summary: Summary = False,
     plot: Plots = None,
     fail_if: Conditions = None,
     hub: HubAccess,
@@ -83,10 +87,11 @@ def compare(
     figures = plot or []
     outputs.check(*read, figures=figures)
     conditions = _parse_conditions(fail_if or [], options)
-    selection.check(compare_columns(options.circuit))
+    selection.check(spread_columns(SUMMARISED, STACK) if summary else compare_columns(options.circuit))
     listed = list_all(models, models_file, hub, command="compare")
     pairs = list_pairs(listed, options, hub)
     outputs.check(*listed, figures=figures)
+    outputs.check_labels(listed)
     alone = len(pairs) == 1
     session = Session(hub=hub, study=study, results=results)
     with Bar("compare", verbosity) as bar:
@@ -105,9 +110,12 @@ def compare(
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]
     complaints: list[str] = []
     if frames:
-        _deliver(frames, outputs, options, selection, verbosity)
+        if summary:
+            deliver_summary(join_changes(frames), SUMMARISED, STACK, outputs, selection)
+        else:
+            _deliver(frames, outputs, options, selection, verbosity)
         if figures:
-            figure = attngeo.plot("change-map", join_changes(frames))
+            figure = attngeo.plot("change-map", outputs.name(join_changes(frames)))
             for path in figures:
                 attngeo.save_figure(figure, path)
         named = [frame.assign(model=frame["other"]) for frame in frames]
@@ -140,7 +148,11 @@ def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity) -> 
 
 
 def _deliver(
-    frames: list[pd.DataFrame], outputs: Outputs, options: CompareOptions, selection: Selection, verbosity: Verbosity
+    frames: list[pd.DataFrame],
+    outputs: ModelOutputs,
+    options: CompareOptions,
+    selection: Selection,
+    verbosity: Verbosity,
 ) -> None:
     """Write the files, then print, so that a closed pipe loses nothing."""
     rows = join_changes(frames)
@@ -153,14 +165,16 @@ def _deliver(
     overlaps = OVERLAPS[options.circuit] if options.per_head else ()
     brief = list(selection.columns) or [*several, "stack", "layer", *heads, "change", "cosine", *overlaps]
 
+    named = [outputs.name(frame) for frame in frames]
+
     def print_tables(selected: pd.DataFrame) -> None:
         if selection.is_given:
             print_frame(selected[brief])
         elif len(frames) == 1:
-            _print_pair(frames[0], options)
+            _print_pair(named[0], options)
         else:
-            _print_models(frames)
-        for frame in frames:
+            _print_models(named)
+        for frame in named:
             _print_notes(frame, verbosity, several=len(frames) > 1)
 
     outputs.deliver(selection.select(rows), print_tables, brief)

@@ -81,8 +81,8 @@ def plot(
     if size.height is not None and is_fitted:
         needed = fit_figure(figure).layout.height
         if needed > to_pixels(size.height):
-            higher = describe_pixels(needed, size.height)
-            verbosity.note(f"the figure is {higher} high, not {size.height}: its panels or its legend need them")
+            asked, higher = (describe_pixels(height, size.height) for height in (to_pixels(size.height), needed))
+            verbosity.note(f"the figure is {higher} high, not {asked}: its panels or its legend need them")
     if not output:
         verbosity.note(f"{files[0]}: written")
 

@@ -21,6 +21,7 @@ from attngeo.options import RESULTS, default_of
 from attngeo.provenance import merge_origins
 from attngeo.scores.conditions import Condition
 from attngeo.scores.options import ScoreOptions
+from attngeo.scores.score import join_frames
 from attngeo.scores.spec import (
     SCORES,
     ScoreSpec,
@@ -30,7 +31,15 @@ from attngeo.scores.spec import (
     scores_in,
     z_columns,
 )
-from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, spread_of
+from attngeo.scores.summary import (
+    CIRCUIT,
+    IDENTITY,
+    QUARTILES,
+    brief_columns,
+    name_circuits,
+    spread_of,
+    summarise_briefly,
+)
 from attngeo.scores.trajectory import find_departures
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
@@ -40,7 +49,7 @@ from attngeo.tables.read import read_results
 
 from .checks import check_conditions, condition_option, end_with_failures, require_clear
 from .declare import with_options
-from .outputs import Outputs, Verbosity, plot_option
+from .outputs import ModelOutputs, Summary, Verbosity, plot_option
 from .progress import Bar
 from .selection import Selection
 from .study import Models, ModelsFile, list_all, raise_if_traced, run_all
@@ -100,8 +109,9 @@ def score(
     models: Models = None,
     models_file: ModelsFile = None,
     revisions: RevisionOptions,
-    outputs: Outputs,
+    outputs: ModelOutputs,
     selection: Selection,
+    summary: Summary = False,
     plot: Plots = None,
     fail_if: Conditions = None,
     baseline: Baseline = None,
@@ -135,10 +145,14 @@ def score(
     if checks is not None and not conditions:
         raise UsageError("--checks is the table of conditions; add --fail-if")
     earlier = None if baseline is None else read_results(baseline, IDENTITY, "attngeo score", numbers=number_columns())
-    selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
+    if summary:
+        selection.check(brief_columns(score_names(options.scores)))
+    else:
+        selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
     _refuse_contradictions(options, conditions, selection, verify=verify)
     listed = list_all(models, models_file, hub, command="score")
     outputs.check(*listed, more=[checks], figures=figures)
+    outputs.check_labels(listed)
     alone = len(listed) == 1
     session = Session(hub=hub, study=study, results=results)
     with Bar("score", verbosity) as bar:
@@ -161,9 +175,12 @@ def score(
     complaints: list[str] = []
     if scored:
         frames = [*scored.values()]
-        _deliver(frames, outputs, options, selection, verbosity, summary_only=models_file is not None)
+        if summary:
+            _deliver_summary(frames, outputs, selection)
+        else:
+            _deliver(frames, outputs, options, selection, verbosity, summary_only=models_file is not None)
         if figures:
-            figure = attngeo.plot("heatmap", frames)
+            figure = attngeo.plot("heatmap", [outputs.name(frame) for frame in frames])
             for path in figures:
                 attngeo.save_figure(figure, path)
         complaints += check_conditions(conditions, frames, earlier, verbosity, checks)
@@ -250,7 +267,7 @@ def _verify(
 
 def _deliver(
     frames: list[pd.DataFrame],
-    outputs: Outputs,
+    outputs: ModelOutputs,
     options: ScoreOptions,
     selection: Selection,
     verbosity: Verbosity,
@@ -269,18 +286,38 @@ def _deliver(
 
     brief = selection.columns or _columns_for_people(options, several=len(frames) > 1)
 
+    named = [outputs.name(frame) for frame in frames]
+
     def print_tables(selected: pd.DataFrame) -> None:
         if selection.is_given:
             print_frame(selected[[*brief]])
             return
         if not summary_only:
-            for frame in frames:
+            for frame in named:
                 _print_scores(frame, verbosity, per_head=options.per_head)
         if summary_only or len(frames) > 1:
-            _print_models(frames)
-            _print_departures(rows, verbosity)
+            _print_models(named)
+            _print_departures(outputs.name(rows), verbosity)
 
     outputs.deliver(selection.select(rows), print_tables, brief)
+
+
+def _deliver_summary(frames: list[pd.DataFrame], outputs: ModelOutputs, selection: Selection) -> None:
+    """Write and print one row for each stack of each model."""
+    rows = join_frames(frames)
+    summarised = summarise_briefly(rows)
+    summarised.attrs |= rows.attrs | summarised.attrs
+    place = ["model"] if len(frames) > 1 else []
+    spread = [name for name in summarised if str(name).endswith(QUARTILES)]
+    brief = list(selection.columns) or [*place, "stack", "layers", *spread]
+
+    def print_tables(selected: pd.DataFrame) -> None:
+        if selection.is_given:
+            print_frame(selected)
+        else:
+            _print_models([outputs.name(frame) for frame in frames])
+
+    outputs.deliver(selection.select(summarised), print_tables, brief)
 
 
 def _columns_for_people(options: ScoreOptions, *, several: bool) -> list[str]:

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 from attngeo.errors import UsageError
 from attngeo.options import RESULTS, Options, option
+from attngeo.scores.summary import summarise_columns
 from attngeo.tables.read import explain_unknown_column
+
+from .outputs import Outputs
+from .tables import print_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,3 +61,19 @@ class Selection(Options):
         if self.columns:
             rows = rows[[*self.columns]]
         return rows.reset_index(drop=True)
+
+
+def deliver_summary(
+    rows: pd.DataFrame, columns: Sequence[str], keys: Sequence[str], outputs: Outputs, selection: Selection
+) -> None:
+    """Write and print one row for each stack: the spread of these columns over its layers and heads.
+
+    keys: the columns that tell stacks apart. A table in LaTeX, and on the terminal, has the quartiles and the maximum
+    that there are, and the names that differ.
+    """
+    summarised = summarise_columns(rows, columns, keys)
+    summarised.attrs = rows.attrs
+    names = [key for key in keys if key == "stack" or summarised[key].nunique() > 1]
+    numbers = [name for name in summarised if name not in keys and summarised[name].notna().any()]
+    brief = list(selection.columns) or [*names, *numbers]
+    outputs.deliver(selection.select(summarised), lambda selected: print_frame(selected[brief]), brief)

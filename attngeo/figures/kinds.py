@@ -20,6 +20,7 @@ from attngeo.figures.names import replace_title
 from attngeo.options import DRAWING, Options, option
 from attngeo.positions.options import KERNEL
 from attngeo.scores.spec import SCORES, score_names
+from attngeo.tables.labels import label_option, list_named, name_models, resolve_labels
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -103,6 +104,7 @@ class PlotOptions(Options):
         metavar="TEXT",
         shown_default="what it shows",
     )
+    label: Mapping[str, str] | None = label_option(DRAWING)
     font_size: float | str | None = option(
         None,
         "Size of the type of ticks, names and axes: pixels, or points such as 8pt",
@@ -143,8 +145,8 @@ class FigureSize(Options):
             figure.update_layout(height=PAPER_SHAPE * to_pixels(self.width))
 
 
-# Options of every kind.
-COMMON = ("title", "font_size")
+# Options of every kind, and of those that show models.
+COMMON, OF_MODELS = ("title", "font_size"), ("label",)
 
 # Source of the rows of a figure → the command or function that makes them.
 SOURCES = {
@@ -158,6 +160,9 @@ SOURCES = {
     "vectors": "attngeo.estimators.efa.tabulate_vectors, or a folder of efa fit --save",
     "places": "attngeo efa attention --places-output FILE",
 }  # fmt: skip
+
+# Sources whose rows name models by references.
+NAMING_SOURCES = ("score", "matrix", "positions", "compare", "gradients", "pairs", "analogy", "explain")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +190,7 @@ class FigureSpec:
     def make(self, *tables: Any, options: PlotOptions) -> Figure:
         """The figure of these tables."""
         draw = pkgutil.resolve_name(f"attngeo.figures.{self.draw}") if isinstance(self.draw, str) else self.draw
-        figure: Figure = draw(*tables, options=options)
+        figure: Figure = draw(*self._label(tables, options), options=options)
         if options.title == "":
             remove_title(figure)
         elif options.title is not None:
@@ -194,14 +199,28 @@ class FigureSpec:
             figure.update_layout(font_size=to_pixels(options.font_size))
         return figure
 
+    def _label(self, tables: tuple[Any, ...], options: PlotOptions) -> tuple[Any, ...]:
+        """The tables with the labels of their models; the published models keep their names."""
+        if not (options.label and self.names_models):
+            return tables
+        count = len(tables) - bool(self.beside)
+        own = tables[:count]
+        labels = resolve_labels(options.label, list_named(*own))
+        return (*(name_models(table, labels) for table in own), *tables[count:])
+
     def describe(self, score: str = "score") -> str:
         """What it shows, in words, with the name of a score in it."""
         return self.description.format(score=score)
 
     @property
     def all_options(self) -> tuple[str, ...]:
-        """The fields of PlotOptions that it uses, those of every kind among them."""
-        return (*self.options, *COMMON)
+        """The fields of PlotOptions that it uses, those of every kind among them, and of kinds that show models."""
+        return (*self.options, *COMMON, *(OF_MODELS if self.names_models else ()))
+
+    @property
+    def names_models(self) -> bool:
+        """Whether it shows models by their references."""
+        return self.source in NAMING_SOURCES
 
     @property
     def from_saved(self) -> bool:

@@ -48,7 +48,7 @@ def to_pixels(length: float | str) -> float:
     (96, 48, 96, 600)
     """
     if not isinstance(length, str):
-        return length
+        return _shorten(float(length))
     parts = LENGTH.fullmatch(length.strip().lower())
     assert parts is not None
     return _shorten(float(parts[1]) * PAPER[parts[2]])

@@ -37,6 +37,7 @@ from attngeo.reporting.results import (
     build_figure,
     build_table,
     collect_results,
+    find_labels,
     remove_parts,
     run_check,
 )
@@ -108,6 +109,7 @@ def build_report(
     _refuse_inputs(file, folder)
     with lock_folder(folder):
         collected = collect_results(file, workplace)
+        collected.labels = find_labels(file.recipe, collected)
         content, tables = _build_content(file, collected, workplace, date)
         _write(folder, content, tables)
         if not collected.failures:

@@ -10,12 +10,14 @@ import json
 import logging
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import AttnGeoError, DataError, InterruptedTrainingError, OutputError, UnexpectedError, UsageError
+from attngeo.figures.kinds import PlotOptions
 from attngeo.provenance import digest_code, software
 from attngeo.questions import VIEWS
 from attngeo.reporting.answers import ResultsAnswer, Workplace
@@ -26,6 +28,7 @@ from attngeo.scores.conditions import Condition, Outcome
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import CIRCUIT
 from attngeo.tables.files import atomic_write
+from attngeo.tables.labels import list_named, name_models, resolve_labels
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, read_parquet, require_columns
 
 if TYPE_CHECKING:
@@ -65,9 +68,13 @@ class ReportFailure:
 
 @dataclass
 class CollectedResults:
-    """Results by name. rows: of each. origins: how each part of them was made. failures: what is missing."""
+    """Results by name. rows: of each. origins: how each part of them was made. failures: what is missing.
+
+    labels: what figures, tables and checks call models.
+    """
 
     rows: dict[str, pd.DataFrame] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
     origins: list[dict[str, Any]] = field(default_factory=list)
     failures: list[ReportFailure] = field(default_factory=list)
 
@@ -112,6 +119,15 @@ def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
         first = collected.failures[0]
         raise type(first.error)(str(first)) from first.error
     return collected
+
+
+def find_labels(recipe: Recipe, collected: CollectedResults) -> dict[str, str]:
+    """The labels of the models of a recipe, also of those that failed. Raises UsageError as `resolve_labels`."""
+    models = [*list_named(*collected.rows.values())]
+    for request in recipe.results:
+        models += request.model_names
+    models += [figure.model for section in recipe.section for figure in section.figures if figure.model is not None]
+    return resolve_labels(recipe.label, models)
 
 
 def _prepare(request: Request, workplace: Workplace) -> tuple[Workplace, Path]:
@@ -218,21 +234,36 @@ def build_figure(block: FigureBlock, collected: CollectedResults, workplace: Wor
     label = block.spec.describe(score)
     label = label[0].upper() + label[1:]
     if block.model is None:
-        return ReportFigure(label, block.caption, block.of, _draw_variants(block, _select_rows(block, collected)))
+        rows = _select_rows(block, collected)
+        options, labels = _split_labels(block, list_named(rows), collected)
+        return ReportFigure(label, block.caption, block.of, _draw_variants(block, name_models(rows, labels), options))
     # The model is named as in the recipe instead of by its path on this machine.
     source = resolve_reference(block.model, workplace.paths.base)
     tables = read_tables(block.spec, [source], block.shown, workplace.session)
+    options, labels = _split_labels(block, [block.model], collected)
+    name = labels.get(block.model, block.model)
     for table in tables:
-        table.attrs = {**table.attrs, "model": block.model}
-    figure = block.spec.make(*tables, options=block.shown)
-    return ReportFigure(f"{label} ({block.model})", block.caption, None, [("", figure)])
+        table.attrs = {**table.attrs, "model": name}
+    figure = block.spec.make(*tables, options=options)
+    return ReportFigure(f"{label} ({name})", block.caption, None, [("", figure)])
 
 
-def _draw_variants(block: FigureBlock, rows: pd.DataFrame) -> list[tuple[str, Figure]]:
+def _split_labels(
+    block: FigureBlock, models: Sequence[str], collected: CollectedResults
+) -> tuple[PlotOptions, dict[str, str]]:
+    """The options of a figure without its labels, and the labels of these models: its own before those of the recipe.
+
+    Raises UsageError for a label of the figure that is for none of them.
+    """
+    labels = collected.labels | resolve_labels(block.label, models)
+    return block.shown.replace(label=None), labels
+
+
+def _draw_variants(block: FigureBlock, rows: pd.DataFrame, options: PlotOptions) -> list[tuple[str, Figure]]:
     """One figure of all models, or one for each if its kind shows no more at once."""
     most = block.spec.most_models
     # `rows` are selected already.
-    options = block.shown.replace(where=block.spec.split_where(block.shown)[1] or None)
+    options = options.replace(where=block.spec.split_where(block.shown)[1] or None)
     models = list(rows["model"].unique()) if "model" in rows else []
     if most is None or len(models) <= most:
         return [("", plot(block.kind, rows, options=options))]
@@ -271,7 +302,7 @@ def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str,
     name = next(free for free in names if free not in taken or taken[free].equals(rows))
     taken[name] = rows
     shown = rows if block.columns is not None else put_scores_first(rows)
-    return ReportTable(name, block.caption or VIEWS[block.show].caption, shown)
+    return ReportTable(name, block.caption or VIEWS[block.show].caption, name_models(shown, collected.labels))
 
 
 def put_scores_first(rows: pd.DataFrame) -> pd.DataFrame:
@@ -291,9 +322,12 @@ def run_check(check: Check, recipe: Recipe, collected: CollectedResults) -> list
     wanted = check.models or ([] if request is None else request.model_names)
     rows = collected.rows.get(check.of)
     present = set() if rows is None else {*require_columns(rows, ("model",), check.of, "attngeo.score")["model"]}
-    missing = [Outcome(check.fail_if, model, "", None, {}) for model in wanted if model not in present]
+    labels = collected.labels
+    missing = [
+        Outcome(check.fail_if, labels.get(model, model), "", None, {}) for model in wanted if model not in present
+    ]
     if rows is not None and check.models is not None:
         rows = rows[rows["model"].isin(check.models)]
     if rows is None or rows.empty:
         return missing
-    return [*missing, *Condition(check.fail_if).outcomes(rows)]
+    return [*missing, *Condition(check.fail_if).outcomes(name_models(rows, labels))]

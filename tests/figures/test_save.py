@@ -44,7 +44,7 @@ def test_images_are_drawn_by_a_browser(kind: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 def test_a_figure_has_its_size_on_paper(tmp_path: Path) -> None:
-    figure = plot("layers", "demo:minilm", width="3.4in", height="171.3pt", font_size="8pt")
+    figure = plot("layers", "demo:minilm", width="3.4in", height="171.3pt", font_size="8pt", title="")
     for kind in STARTS:
         save_figure(figure, tmp_path / f"figure.{kind}")
     content = (tmp_path / "figure.pdf").read_bytes()
