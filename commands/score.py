@@ -299,7 +299,10 @@ def _deliver(
             _print_models(named)
             _print_departures(outputs.name(rows), verbosity)
 
-    outputs.deliver(selection.select(rows), print_tables, brief)
+    paper = list(selection.columns) or [
+        name for name in brief if name != "frobenius_norm" and (name != "stack" or rows["stack"].nunique() > 1)
+    ]
+    outputs.deliver(selection.select(rows), print_tables, paper)
 
 
 def _deliver_summary(frames: list[pd.DataFrame], outputs: ModelOutputs, selection: Selection) -> None:
@@ -307,9 +310,9 @@ def _deliver_summary(frames: list[pd.DataFrame], outputs: ModelOutputs, selectio
     rows = join_frames(frames)
     summarised = summarise_briefly(rows)
     summarised.attrs |= rows.attrs | summarised.attrs
-    place = ["model"] if len(frames) > 1 else []
+    place = [name for name in ("model", "stack") if summarised[name].nunique() > 1]
     spread = [name for name in summarised if str(name).endswith(QUARTILES)]
-    brief = list(selection.columns) or [*place, "stack", "layers", *spread]
+    brief = list(selection.columns) or [*place, "layers", *spread]
 
     def print_tables(selected: pd.DataFrame) -> None:
         if selection.is_given:

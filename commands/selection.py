@@ -68,12 +68,18 @@ def deliver_summary(
 ) -> None:
     """Write and print one row for each stack: the spread of these columns over its layers and heads.
 
-    keys: the columns that tell stacks apart. A table in LaTeX, and on the terminal, has the quartiles and the maximum
-    that there are, and the names that differ.
+    keys: the columns that tell stacks apart. A table in LaTeX has the quartiles and the maximum of the first of the
+    columns that has numbers; the terminal has the medians and the maxima of all.
     """
     summarised = summarise_columns(rows, columns, keys)
     summarised.attrs = rows.attrs
-    names = [key for key in keys if key == "stack" or summarised[key].nunique() > 1]
-    numbers = [name for name in summarised if name not in keys and summarised[name].notna().any()]
-    brief = list(selection.columns) or [*names, *numbers]
-    outputs.deliver(selection.select(summarised), lambda selected: print_frame(selected[brief]), brief)
+    names = [key for key in keys if summarised[key].nunique() > 1]
+    known = [str(name) for name in summarised if name not in keys and summarised[name].notna().any()]
+    first = next((column for column in columns if any(column in name for name in known)), columns[0])
+    paper = [*names, *(name for name in known if first in name)]
+    brief = [*names, "layers", "heads", *(name for name in known if name.endswith(("_median", "_max")))]
+
+    def print_rows(selected: pd.DataFrame) -> None:
+        print_frame(selected[list(selection.columns) or brief])
+
+    outputs.deliver(selection.select(summarised), print_rows, list(selection.columns) or paper)

@@ -40,6 +40,8 @@ DECIMALS, LARGEST_DIGITS = 3, 4
 # A small number of a column is still seen with so many digits.
 SMALLEST_DIGITS = 2
 MISSING_IN_LATEX = "--"
+# How the names of a median and its quartiles end.
+QUARTILES = ("_lower", "_median", "_upper")
 
 
 def to_csv(frame: pd.DataFrame, as_written: Collection[Any] = ()) -> str:
@@ -92,25 +94,58 @@ def to_latex(frame: pd.DataFrame) -> str:
     r"""A LaTeX table for \input in a paper with booktabs: a tabular, with numbers on the right.
 
     Every number of a column has the same decimals: three, or four digits in all if the largest one is above 10; z has
-    one decimal. Missing values are dashes, empty columns are left out.
+    one decimal. A median between its quartiles is one column with these. Missing values are dashes, and empty columns
+    are left out.
     """
-    columns = [name for name in frame.columns if frame[name].notna().any()]
+    names = [name for name in frame.columns if frame[name].notna().any()]
+    heads = []
     sides = ""
-    cells = []
-    for name in columns:
-        values = frame[name]
-        is_numeric = values.dtype.kind in "iuf"
+    columns = []
+    notes = ["requires \\usepackage{booktabs}"]
+    while names:
+        group = _take_quartiles(names)
+        is_numeric = frame[group[0]].dtype.kind in "iuf"
         sides += "r" if is_numeric else "l"
-        show = _choose_latex_form(str(name), values) if is_numeric else escape_latex
-        cells.append(
-            [MISSING_IN_LATEX if missing else show(value) for value, missing in zip(values, values.isna(), strict=True)]
-        )
-    heads = [escape_latex(str(name).replace("_", " ")) for name in columns]
-    lines = [_join_latex(row) for row in zip(*cells, strict=True)]
-    body = ["\\toprule", _join_latex(heads), "\\midrule", *lines, "\\bottomrule"]
-    return "\n".join(
-        ["% requires \\usepackage{booktabs}", f"\\begin{{tabular}}{{{sides}}}", *body, "\\end{tabular}", ""]
-    )
+        show = _choose_latex_form(str(group[0]), frame[group]) if is_numeric else _show_text
+        texts = [_show_column(frame[name], show) for name in group]
+        if len(group) == 1:
+            columns.append(texts[0])
+            heads.append(str(group[0]).replace("_", " "))
+        else:
+            columns.append([_join_quartiles(*quartiles) for quartiles in zip(*texts, strict=True)])
+            heads.append(str(group[1]).removesuffix(QUARTILES[1]).replace("_", " "))
+            notes.append(f"{heads[-1]}: median [quartiles]")
+        del names[: len(group)]
+    rows = [_join_latex(cells) for cells in zip(*columns, strict=True)]
+    body = ["\\toprule", _join_latex([escape_latex(head) for head in heads]), "\\midrule", *rows, "\\bottomrule"]
+    top = [f"% {printable(note)}" for note in notes]
+    return "\n".join([*top, f"\\begin{{tabular}}{{{sides}}}", *body, "\\end{tabular}", ""])
+
+
+def _show_column(values: pd.Series, show: Callable[[Any], str]) -> list[str]:
+    """The cells of a column."""
+    return [
+        MISSING_IN_LATEX if is_missing else show(value) for value, is_missing in zip(values, values.isna(), strict=True)
+    ]
+
+
+def _show_text(value: object) -> str:
+    """A text, or a truth in words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return escape_latex(value)
+
+
+def _join_quartiles(lower: str, median: str, upper: str) -> str:
+    return median if median == MISSING_IN_LATEX else f"{median} [{lower}, {upper}]"
+
+
+def _take_quartiles(names: Sequence[Any]) -> list[Any]:
+    """The first of some columns; if it is a lower quartile, with the median and the upper quartile that follow it."""
+    first = str(names[0])
+    base = first.removesuffix(QUARTILES[0])
+    group = [*names[: len(QUARTILES)]]
+    return group if group == [base + quartile for quartile in QUARTILES] else [names[0]]
 
 
 def escape_latex(text: object) -> str:
@@ -128,15 +163,15 @@ def _join_latex(cells: Sequence[str]) -> str:
     return f"{'{}' if row.startswith(('[', '*')) else ''}{row} \\\\"
 
 
-def _choose_latex_form(name: str, values: pd.Series) -> Callable[[Any], str]:
-    """How the numbers of a column are shown."""
-    if values.dtype.kind in "iu":
+def _choose_latex_form(name: str, values: pd.DataFrame) -> Callable[[Any], str]:
+    """How the numbers of a column are shown, or of some that are alike; name: of the first."""
+    if values[values.columns[0]].dtype.kind in "iu":
         return lambda value: _set_number(f"{int(value):,}")
     form = LATEX_FORMS.get(name) or (LATEX_FORMS["z"] if name.endswith("_z") else "")
     if not form:
-        finite = values[values.abs() < math.inf].abs().astype("float64")
-        largest = float(finite.max()) if len(finite) else 0.0
-        place = math.floor(math.log10(largest)) if largest else 0
+        sizes = values.astype("float64").abs()
+        largest = sizes.where(sizes < math.inf).max(axis=None)
+        place = math.floor(math.log10(largest)) if largest > 0 else 0
         decimals = min(DECIMALS, LARGEST_DIGITS - 1 - place)
         form = f".{max(decimals, SMALLEST_DIGITS - 1 - place, 0)}f"
     return lambda value: _set_number(f"{value:{form}}")
