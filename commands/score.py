@@ -311,7 +311,7 @@ def _deliver_summary(frames: list[pd.DataFrame], outputs: ModelOutputs, selectio
     summarised = summarise_briefly(rows)
     summarised.attrs |= rows.attrs | summarised.attrs
     place = [name for name in ("model", "stack") if summarised[name].nunique() > 1]
-    spread = [name for name in summarised if str(name).endswith(QUARTILES)]
+    spread = [str(name) for name in summarised if str(name).endswith(QUARTILES)]
     brief = list(selection.columns) or [*place, "layers", *spread]
 
     def print_tables(selected: pd.DataFrame) -> None:

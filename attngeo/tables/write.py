@@ -169,8 +169,8 @@ def _choose_latex_form(name: str, values: pd.DataFrame) -> Callable[[Any], str]:
         return lambda value: _set_number(f"{int(value):,}")
     form = LATEX_FORMS.get(name) or (LATEX_FORMS["z"] if name.endswith("_z") else "")
     if not form:
-        sizes = values.astype("float64").abs()
-        largest = sizes.where(sizes < math.inf).max(axis=None)
+        sizes = values.to_numpy("float64", na_value=math.nan).ravel()
+        largest = max((abs(size) for size in map(float, sizes) if abs(size) < math.inf), default=0.0)
         place = math.floor(math.log10(largest)) if largest > 0 else 0
         decimals = min(DECIMALS, LARGEST_DIGITS - 1 - place)
         form = f".{max(decimals, SMALLEST_DIGITS - 1 - place, 0)}f"

@@ -12,7 +12,14 @@ import pytest
 
 from attngeo.tables.write import escape_latex, to_latex
 
-DOCUMENT = r"\documentclass[twocolumn]{article}\usepackage[T1]{fontenc}\usepackage{booktabs}\begin{document}\input{t.tex}\end{document}"
+DOCUMENT = r"""
+\documentclass[twocolumn]{article}
+\usepackage[T1]{fontenc}
+\usepackage{booktabs}
+\begin{document}
+\input{t.tex}
+\end{document}
+"""
 HOSTILE = r"""\input{x} & 50% of $W_qk$ #1 {a} ~ ^ <b> |c| "d" [x] * é → −"""
 
 
@@ -85,13 +92,10 @@ def test_truths_are_words() -> None:
     assert read_body(to_latex(pd.DataFrame({"related": [True, False]}))) == [["yes"], ["no"]]
 
 
-@pytest.mark.skipif(
-    shutil.which("pdflatex") is None, reason="pdflatex is missing: apt install texlive-latex-recommended"
-)
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is missing: install TeX Live")
 def test_latex_reads_it(tmp_path: Path) -> None:
-    frame = pd.DataFrame(
-        {"[token]": ["[CLS]", HOSTILE], "x_lower": [-1.0, 2], "x_median": [1.0, 2], "x_upper": [1.0, 2]}
-    )
+    numbers = {f"x_{quartile}": [-1.0, 2.0] for quartile in ("lower", "median", "upper")}
+    frame = pd.DataFrame({"[token]": ["[CLS]", HOSTILE], **numbers})
     (tmp_path / "t.tex").write_text(to_latex(frame))
     (tmp_path / "d.tex").write_text(DOCUMENT)
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "d.tex"]
