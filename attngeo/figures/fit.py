@@ -82,7 +82,7 @@ def fit_figure(figure: Figure) -> Figure:
 
 def remove_title(figure: Figure) -> None:
     """Leave out the title of a figure, the details below it, and their room above the panels."""
-    figure.update_layout(title_text="", margin_t=NO_TITLE + (PANEL_TITLE_HEIGHT if _has_panel_names(figure) else 0))
+    figure.update_layout(title_text="", margin_t=PANEL_TITLE_HEIGHT if _has_panel_names(figure) else NO_TITLE)
 
 
 def _names_panel(annotation: Any) -> bool:

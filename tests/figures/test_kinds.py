@@ -69,7 +69,7 @@ def test_an_empty_title_leaves_no_title_no_details_and_no_room(kind: str, rows: 
     figure = plot(kind, of, title="")
     assert figure.layout.title.text == ""
     has_names = kind == "layers"  # whole layers, and heads
-    assert figure.layout.margin.t == (NO_TITLE + PANEL_TITLE_HEIGHT if has_names else NO_TITLE)
+    assert figure.layout.margin.t == (PANEL_TITLE_HEIGHT if has_names else NO_TITLE)
     for width in (326, 1000):
         assert fit_figure(figure.update_layout(width=width)).layout.margin.t == figure.layout.margin.t
 
