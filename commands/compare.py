@@ -19,6 +19,7 @@ from attngeo.errors import UsageError
 from attngeo.layouts.names import name_layers
 from attngeo.questions import QUESTIONS, parse_condition
 from attngeo.scores.conditions import Checkable, Condition
+from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.revisions import RevisionOptions
 
@@ -31,9 +32,9 @@ from .checks import (
     require_conditions,
 )
 from .declare import with_options
-from .outputs import MODEL_HELP, Outputs, Verbosity, model_argument, plot_option
+from .outputs import MODEL_HELP, ModelOutputs, Summary, Verbosity, model_argument, plot_option
 from .progress import Bar
-from .selection import Selection
+from .selection import Selection, deliver_summary
 from .study import ModelsFile, list_all, run_all
 from .tables import Cell, Terminal, format_number, is_missing, print_frame, print_table
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 MOST_CHANGED = 5
 # Notes that are printed; files have all of them.
 MOST_NOTES = 6
+# What a summary is of, and the columns that tell its rows apart.
+SUMMARISED, STACK = ("change", "cosine"), ("model", "other", "stack")
 # A change as tables have it.
 FORM = ".3g"
 
@@ -73,8 +76,9 @@ def compare(
     models: Models = None,
     models_file: ModelsFile = None,
     revisions: RevisionOptions,
-    outputs: Outputs,
+    outputs: ModelOutputs,
     selection: Selection,
+    summary: Summary = False,
     plot: Plots = None,
     fail_if: Conditions = None,
     checks: Checks = None,
@@ -103,10 +107,11 @@ def compare(
     outputs.check(*read, more=[checks], figures=figures)
     conditions = _parse_conditions(fail_if or [], options)
     require_conditions(checks, conditions)
-    selection.check(compare_columns(options.circuit))
+    selection.check(spread_columns(SUMMARISED, STACK) if summary else compare_columns(options.circuit))
     listed = list_all(models, models_file, hub, command="compare")
     pairs = list_pairs(listed, options, hub)
     outputs.check(*listed, more=[checks], figures=figures)
+    outputs.check_labels(listed)
     alone = len(pairs) == 1
     session = Session(hub=hub, study=study, results=results)
     with Bar("compare", verbosity) as bar:
@@ -125,9 +130,12 @@ def compare(
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]
     complaints: list[str] = []
     if frames:
-        _deliver(frames, outputs, options, selection, verbosity)
+        if summary:
+            deliver_summary(join_changes(frames), SUMMARISED, STACK, outputs, selection)
+        else:
+            _deliver(frames, outputs, options, selection, verbosity)
         if figures:
-            figure = attngeo.plot("change-map", join_changes(frames))
+            figure = attngeo.plot("change-map", outputs.name(join_changes(frames)))
             for path in figures:
                 attngeo.save_figure(figure, path)
         complaints = check_conditions(conditions, join_changes(frames), None, verbosity, checks)
@@ -160,7 +168,11 @@ def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity) -> 
 
 
 def _deliver(
-    frames: list[pd.DataFrame], outputs: Outputs, options: CompareOptions, selection: Selection, verbosity: Verbosity
+    frames: list[pd.DataFrame],
+    outputs: ModelOutputs,
+    options: CompareOptions,
+    selection: Selection,
+    verbosity: Verbosity,
 ) -> None:
     """Write the files, then print, so that a closed pipe loses nothing."""
     rows = join_changes(frames)
@@ -173,14 +185,16 @@ def _deliver(
     overlaps = OVERLAPS[options.circuit] if options.per_head else ()
     brief = list(selection.columns) or [*several, "stack", "layer", *heads, "change", "cosine", *overlaps]
 
+    named = [outputs.name(frame) for frame in frames]
+
     def print_tables(selected: pd.DataFrame) -> None:
         if selection.is_given:
             print_frame(selected[brief])
         elif len(frames) == 1:
-            _print_pair(frames[0], options)
+            _print_pair(named[0], options)
         else:
-            _print_models(frames)
-        for frame in frames:
+            _print_models(named)
+        for frame in named:
             _print_notes(frame, verbosity, several=len(frames) > 1)
 
     outputs.deliver(selection.select(rows), print_tables, brief)

@@ -15,7 +15,7 @@ from attngeo.options import RESULTS, Options, option
 from attngeo.session import ResultOptions, Session
 
 from .declare import with_options
-from .outputs import Model, Outputs, Verbosity
+from .outputs import Model, ModelOutputs, Verbosity
 from .progress import Bar
 from .tables import Cell, Terminal, format_number, print_table
 
@@ -30,6 +30,8 @@ MAP = 12
 SHADES = {0.2: ("█", "#"), 0.05: ("▓", "+"), 0.01: ("▒", "-"), 0.0: ("░", ".")}
 # A row of the table.
 Pair = dict[str, Any]
+# The columns of a table in LaTeX.
+BRIEF = ("kind", "from_layer", "from_head", "to_layer", "to_head", "composition", "z", "above_threshold")
 NAMES = {"q": "queries", "k": "keys", "v": "values"}
 MEANING = (
     "above the threshold, a pair shares more directions than 99.9% of the pairs of this model that cannot compose; "
@@ -50,7 +52,7 @@ def compose(
     model: Model,
     options: ComposeOptions,
     printed: Printed,
-    outputs: Outputs,
+    outputs: ModelOutputs,
     hub: HubAccess,
     results: ResultOptions,
     verbosity: Verbosity,
@@ -71,13 +73,14 @@ def compose(
     """
     read = [model, options.config, *(split_adapter_weight(text)[0] for text in options.adapter)]
     outputs.check(*read)
+    outputs.check_labels([model])
     require_model(model, options.adapter, options.config)
 
     from attngeo.circuits.compose import compose_heads
 
     with Bar(model, verbosity) as progress:
         rows = compose_heads(model, options, Session(hub=hub, results=results, progress=progress))
-    outputs.deliver(rows, lambda frame: _print_routes(frame, printed.top))
+    outputs.deliver(rows, lambda frame: _print_routes(frame, printed.top), BRIEF)
     for text in _list_notes(rows):
         verbosity.note(f"note: {model}: {text}")
 

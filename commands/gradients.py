@@ -15,7 +15,7 @@ from attngeo.scores.spec import default_scores
 from attngeo.tables.write import write_table
 
 from .declare import with_options
-from .outputs import Model, Outputs, Verbosity, file_option
+from .outputs import Model, ModelOutputs, Verbosity, file_option
 from .progress import Bar
 from .score import print_stacks
 from .tables import Cell, print_table, score_format
@@ -39,7 +39,7 @@ def gradients(
     *,
     model: Model,
     options: GradientOptions,
-    outputs: Outputs,
+    outputs: ModelOutputs,
     pairs_output: PairsOutput = None,
     hub: HubAccess,
     verbosity: Verbosity,
@@ -61,6 +61,7 @@ def gradients(
         attngeo gradients demo:decoder --pairs-output pairs.parquet
     """
     outputs.check(model, more=[pairs_output], data=options.text)
+    outputs.check_labels([model])
     require_model(model)
     require_text_data(options.text)
 

@@ -16,7 +16,7 @@ from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.models import list_models
 
 from .declare import with_options
-from .outputs import Model, Outputs, Verbosity, complete_models
+from .outputs import Model, ModelOutputs, Verbosity, complete_models
 from .study import deliver, run_all
 from .tables import Cell, Terminal, is_missing, print_table
 
@@ -29,6 +29,8 @@ MEANING = (
     "rejected (z above 10): one model descends from the other, or both from the same initial weights. Which came first "
     "cannot be told. No evidence is not independence: this test does not see a rotated stream."
 )
+# The columns of a table in LaTeX.
+BRIEF = ("candidate", "related", "similarity", "p_value", "z", "layers")
 ANSWERS = {True: "yes", False: "no evidence"}
 
 Candidates = Annotated[
@@ -57,7 +59,7 @@ def lineage(
     candidates: Candidates = None,
     models_file: CandidatesFile = None,
     options: LineageOptions,
-    outputs: Outputs,
+    outputs: ModelOutputs,
     hub: HubAccess,
     results: ResultOptions,
     study: StudyOptions,
@@ -84,6 +86,7 @@ def lineage(
     listed = list_models(candidates or [], models_file, hub=hub)
     outputs.check(*listed)
     check_candidates(model, listed)
+    outputs.check_labels([model, *listed])
     alone = len(listed) == 1
     outcomes = run_all(
         listed[0] if alone else "lineage",
@@ -95,7 +98,7 @@ def lineage(
         alone=alone,
     )
     kept = [outcome.result for outcome in outcomes if outcome.result is not None]
-    deliver(build_lineage(kept, options), outcomes, outputs, partial(_print, verbosity=verbosity))
+    deliver(build_lineage(kept, options), outcomes, outputs, partial(_print, verbosity=verbosity), BRIEF)
 
 
 def _print(rows: pd.DataFrame, verbosity: Verbosity) -> None:

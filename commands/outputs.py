@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from pydantic import PrivateAttr
 
 from attngeo.bounds.disks import fold_name, is_same_file
 from attngeo.checkpoints.reference import local_path
@@ -21,7 +22,8 @@ from attngeo.figures.save import check_figure
 from attngeo.options import RESULTS, RUNNING, Options, option
 from attngeo.progress import is_first_process
 from attngeo.tables.files import HOLDER, LOCK, lock_folder
-from attngeo.tables.write import check_output, to_csv, to_json, to_markdown, write_table
+from attngeo.tables.labels import LabelOptions, name_models, resolve_labels
+from attngeo.tables.write import FOR_PEOPLE, check_output, to_csv, to_json, to_markdown, write_table
 
 from .messages import say
 
@@ -168,6 +170,16 @@ FORMAT = typer.Option("--format", help=FORMAT_HELP, rich_help_panel=RESULTS)
 FindingsFormat = Annotated[Literal["table", "json"], FORMAT]
 
 
+Summary = Annotated[
+    bool,
+    typer.Option(
+        "--summary",
+        help="Write and print one row for each stack, with quartiles over its layers and heads",
+        rich_help_panel=RESULTS,
+    ),
+]
+
+
 class Outputs(Options):
     """Where the rows of a command go: to files, and to stdout in a format."""
 
@@ -197,23 +209,45 @@ class Outputs(Options):
     ) -> None:
         """Write the files, then print, so that a closed pipe loses nothing.
 
-        print_table: prints rows for people. brief: the columns that fit on a page of LaTeX, by default all. A table of
+        print_table: prints rows for people. brief: the columns that a table in LaTeX has, by default all. A table of
         Markdown begins with them, as pages cut wide ones.
         """
+        named = self.name(frame)
         others = [column for column in frame if column not in brief]
         for path in self.output:
             suffix = path.suffix.lower()
+            shown = named if suffix in FOR_PEOPLE else frame
             if suffix == ".tex" and brief:
-                write_table(frame[[*brief]], path)
+                shown = shown[[*brief]]
             elif suffix == ".md":
-                write_table(frame[[*brief, *others]], path)
-            else:
-                write_table(frame, path)
+                shown = shown[[*brief, *others]]
+            shown.attrs = frame.attrs
+            write_table(shown, path)
         if self.format == "table":
-            print_table(frame)
+            print_table(named)
+        elif self.format == "markdown":
+            sys.stdout.write(to_markdown(named))
         else:
-            printers = {"csv": to_csv, "json": to_json, "markdown": to_markdown}
+            printers = {"csv": to_csv, "json": to_json}
             sys.stdout.write(printers[self.format](frame))
+
+    def name(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows as people see them."""
+        return frame
+
+
+class ModelOutputs(Outputs, LabelOptions):
+    """Where the rows about models go, and what they are called there. Files for programs keep their references."""
+
+    _labels: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def check_labels(self, models: Iterable[str]) -> None:
+        """Take the labels of these models. Raises UsageError for one of another model. Call it before the work."""
+        self._labels.update(resolve_labels(self.label, models))
+
+    def name(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows with the labels of their models."""
+        return name_models(frame, self._labels)
 
 
 class Quiet(Options):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from attngeo.checkpoints.access import HubAccess
-from attngeo.choices import DRAWING, one_of, whole
+from attngeo.choices import one_of
 from attngeo.errors import GET_BROWSER
 from attngeo.figures.fit import fit_figure
-from attngeo.figures.kinds import FIGURES, PlotOptions
+from attngeo.figures.kinds import FIGURES, FigureSize, PlotOptions
+from attngeo.figures.lengths import describe_pixels, to_pixels
 from attngeo.figures.save import save_figure
 
 from .declare import with_options
@@ -23,11 +23,6 @@ from .progress import Bar
 INPUT_HELP = (
     "File of score, positions, compare, analogy, pretrain, tabular or efa; folder of pretrain; or model, as for score"
 )
-
-
-# Pixels of a side of a figure, at least and at most: a smaller one has no room for titles.
-LIMITS = (300, 10_000)
-PIXELS = partial(typer.Option, metavar="PIXELS", rich_help_panel=DRAWING)
 
 
 @with_options
@@ -51,16 +46,7 @@ def plot(
             show_default="KIND.html in the working folder",
         ),
     ] = None,
-    width: Annotated[
-        int | None, PIXELS(help="Width of the figure", show_default="1000, or that of a wider page")
-    ] = None,
-    height: Annotated[
-        int | None,
-        PIXELS(
-            help="Height of the figure; it is higher if its panels or legend need it",
-            show_default="600, if the kind has no own",
-        ),
-    ] = None,
+    size: FigureSize,
     options: PlotOptions,
     hub: HubAccess,
     verbosity: Verbosity,
@@ -70,6 +56,7 @@ def plot(
     Figures with a number are like those of Saponati et al. 2025 (arXiv 2502.10927).
 
     Images (.png, .svg, .pdf) require attngeo[images], and Chromium or Chrome: {browser}.
+    A .pdf or .svg file has exactly the size of its figure, with 96 pixels to an inch; a .png file has 192.
 
     Kinds:
     {kinds}
@@ -77,27 +64,25 @@ def plot(
     Examples:
         attngeo plot heatmap demo:minilm
         attngeo plot size scores.parquet --score directionality -o size.png
-        attngeo plot matrix demo:minilm --layer 2 --head 5 -o matrix.pdf
+        attngeo plot layers demo:minilm --width 3.4in --height 2.4in --font-size 8pt --title "" -o layers.pdf
     """
     spec = FIGURES[one_of("kind", kind, FIGURES)]
     spec.check_given(options.model_fields_set)
-    for side, pixels in (("width", width), ("height", height)):
-        if pixels is not None:
-            whole(side, pixels, *LIMITS)
     files = output or [Path(f"{kind}.html")]
     check_outputs((), files, inputs)
 
     from attngeo.reporting.plots import plot as draw_figure
 
     with Bar(inputs[0], verbosity) as progress:
-        figure = draw_figure(kind, inputs, options=options, hub=hub, progress=progress)
-    figure.update_layout(width=width or figure.layout.width, height=height or figure.layout.height)
+        figure = draw_figure(kind, inputs, options=options, size=size, hub=hub, progress=progress)
     for path in files:
         save_figure(figure, path)
     is_fitted = any(path.suffix.lower() != ".json" for path in files)
-    needed = fit_figure(figure).layout.height if height and is_fitted else None
-    if height and needed and needed > height:
-        verbosity.note(f"the figure is {needed} pixels high, not {height}: its panels or its legend need them")
+    if size.height is not None and is_fitted:
+        needed = fit_figure(figure).layout.height
+        if needed > to_pixels(size.height):
+            asked, higher = (describe_pixels(height, size.height) for height in (to_pixels(size.height), needed))
+            verbosity.note(f"the figure is {higher} high, not {asked}: its panels or its legend need them")
     if not output:
         verbosity.note(f"{files[0]}: written")
 

@@ -12,11 +12,12 @@ from attngeo.layouts.names import name_layers
 from attngeo.positions.measuring import measure_model
 from attngeo.positions.options import PositionOptions, position_columns
 from attngeo.scores.score import join_frames
+from attngeo.scores.summary import spread_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 
 from .declare import with_options
-from .outputs import Outputs, Verbosity
-from .selection import Selection
+from .outputs import ModelOutputs, Summary, Verbosity
+from .selection import Selection, deliver_summary
 from .study import Models, deliver, list_all, run_all
 from .tables import Cell, format_number, is_missing, print_frame, print_table
 
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 MOST_HEADS = 10
 # The kernel of these heads, as a terminal has room for it.
 SHOWN = (0, 1, 2, 3)
-# The columns of a table of selected rows.
+# What a summary is of.
+SUMMARISED = ("fast_share", "previous_token")
+# The columns of a table of selected rows, and of one in LaTeX.
 BRIEF = ("stack", "layer", "head", "fast_share", "previous_token", "peak")
 
 
@@ -38,8 +41,9 @@ def positions(
     *,
     options: PositionOptions,
     models: Models = None,
-    outputs: Outputs,
+    outputs: ModelOutputs,
     selection: Selection,
+    summary: Summary = False,
     hub: HubAccess,
     results: ResultOptions,
     study: StudyOptions,
@@ -60,9 +64,10 @@ def positions(
         attngeo plot position-map positions.csv
     """
     outputs.check(options.config, *(split_adapter_weight(text)[0] for text in options.adapter))
-    selection.check(position_columns())
+    selection.check(spread_columns(SUMMARISED) if summary else position_columns())
     listed = list_all(models, None, hub, command="positions")
     outputs.check(*listed)
+    outputs.check_labels(listed)
     alone = len(listed) == 1
     outcomes = run_all(
         listed[0] if alone else "positions",
@@ -75,7 +80,13 @@ def positions(
         note=partial(_report_outcome, verbosity=verbosity),
     )
     frames = [outcome.result for outcome in outcomes if outcome.result is not None]
-    deliver(_join(frames, selection), outcomes, outputs, partial(_print, selection=selection, verbosity=verbosity))
+    if summary and frames:
+        deliver_summary(join_frames(frames), SUMMARISED, ("model", "stack"), outputs, selection)
+        frames = []
+    several = ["model"] if len(frames) > 1 else []
+    print_rows = partial(_print, selection=selection, verbosity=verbosity)
+    brief = list(selection.columns) or [*several, *BRIEF]
+    deliver(_join(frames, selection), outcomes, outputs, print_rows, brief)
 
 
 def _report_outcome(outcome: RunOutcome[pd.DataFrame], verbosity: Verbosity) -> None:

@@ -22,6 +22,7 @@ from attngeo.provenance import merge_origins
 from attngeo.questions import parse_condition
 from attngeo.scores.conditions import FILE, SCORED, Condition, match_baseline
 from attngeo.scores.options import ScoreOptions
+from attngeo.scores.score import join_frames
 from attngeo.scores.spec import (
     SCORES,
     ScoreSpec,
@@ -31,7 +32,15 @@ from attngeo.scores.spec import (
     scores_in,
     z_columns,
 )
-from attngeo.scores.summary import CIRCUIT, IDENTITY, name_circuits, spread_of
+from attngeo.scores.summary import (
+    CIRCUIT,
+    IDENTITY,
+    QUARTILES,
+    brief_columns,
+    name_circuits,
+    spread_of,
+    summarise_briefly,
+)
 from attngeo.scores.trajectory import find_departures
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
@@ -48,7 +57,7 @@ from .checks import (
     require_conditions,
 )
 from .declare import with_options
-from .outputs import Outputs, Verbosity, plot_option
+from .outputs import ModelOutputs, Summary, Verbosity, plot_option
 from .progress import Bar
 from .selection import Selection
 from .study import Models, ModelsFile, list_all, raise_if_traced, run_all
@@ -98,8 +107,9 @@ def score(
     models: Models = None,
     models_file: ModelsFile = None,
     revisions: RevisionOptions,
-    outputs: Outputs,
+    outputs: ModelOutputs,
     selection: Selection,
+    summary: Summary = False,
     plot: Plots = None,
     fail_if: Conditions = None,
     baseline: Baseline = None,
@@ -132,10 +142,14 @@ def score(
     conditions = _parse_conditions(fail_if or [], baseline, per_head=options.per_head)
     require_conditions(checks, conditions)
     earlier = None if baseline is None else _read_baseline(baseline)
-    selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
+    if summary:
+        selection.check(brief_columns(score_names(options.scores)))
+    else:
+        selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
     _refuse_contradictions(options, conditions, selection, verify=verify)
     listed = list_all(models, models_file, hub, command="score")
     outputs.check(*listed, more=[checks], figures=figures)
+    outputs.check_labels(listed)
     if earlier is not None:
         match_baseline(map(in_utf8, listed), earlier)
     alone = len(listed) == 1
@@ -143,7 +157,7 @@ def score(
     with Bar("score", verbosity) as bar:
         refuse_repeated_revisions(listed, revisions, replace(session, progress=bar))
 
-    from attngeo.scores.score import join_frames, score_model
+    from attngeo.scores.score import score_model
 
     outcomes = run_all(
         listed[0] if alone else "score",
@@ -160,9 +174,12 @@ def score(
     complaints: list[str] = []
     if scored:
         frames = [*scored.values()]
-        _deliver(frames, outputs, options, selection, verbosity, summary_only=models_file is not None)
+        if summary:
+            _deliver_summary(frames, outputs, selection)
+        else:
+            _deliver(frames, outputs, options, selection, verbosity, summary_only=models_file is not None)
         if figures:
-            figure = attngeo.plot("heatmap", frames)
+            figure = attngeo.plot("heatmap", [outputs.name(frame) for frame in frames])
             for path in figures:
                 attngeo.save_figure(figure, path)
         complaints += check_conditions(conditions, join_frames(frames), earlier, verbosity, checks)
@@ -256,7 +273,7 @@ def _verify(
 
 def _deliver(
     frames: list[pd.DataFrame],
-    outputs: Outputs,
+    outputs: ModelOutputs,
     options: ScoreOptions,
     selection: Selection,
     verbosity: Verbosity,
@@ -275,18 +292,41 @@ def _deliver(
 
     brief = selection.columns or _columns_for_people(options, several=len(frames) > 1)
 
+    named = [outputs.name(frame) for frame in frames]
+
     def print_tables(selected: pd.DataFrame) -> None:
         if selection.is_given:
             print_frame(selected[[*brief]])
             return
         if not summary_only:
-            for frame in frames:
+            for frame in named:
                 _print_scores(frame, verbosity, per_head=options.per_head)
         if summary_only or len(frames) > 1:
-            _print_models(frames)
-            _print_departures(rows, verbosity)
+            _print_models(named)
+            _print_departures(outputs.name(rows), verbosity)
 
-    outputs.deliver(selection.select(rows), print_tables, brief)
+    paper = list(selection.columns) or [
+        name for name in brief if name != "frobenius_norm" and (name != "stack" or rows["stack"].nunique() > 1)
+    ]
+    outputs.deliver(selection.select(rows), print_tables, paper)
+
+
+def _deliver_summary(frames: list[pd.DataFrame], outputs: ModelOutputs, selection: Selection) -> None:
+    """Write and print one row for each stack of each model."""
+    rows = join_frames(frames)
+    summarised = summarise_briefly(rows)
+    summarised.attrs |= rows.attrs | summarised.attrs
+    place = [name for name in ("model", "stack") if summarised[name].nunique() > 1]
+    spread = [str(name) for name in summarised if str(name).endswith(QUARTILES)]
+    brief = list(selection.columns) or [*place, "layers", *spread]
+
+    def print_tables(selected: pd.DataFrame) -> None:
+        if selection.is_given:
+            print_frame(selected)
+        else:
+            _print_models([outputs.name(frame) for frame in frames])
+
+    outputs.deliver(selection.select(summarised), print_tables, brief)
 
 
 def _columns_for_people(options: ScoreOptions, *, several: bool) -> list[str]:

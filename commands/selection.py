@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 from attngeo.errors import UsageError
 from attngeo.options import RESULTS, Options, option
+from attngeo.scores.summary import summarise_columns
 from attngeo.tables.read import explain_unknown_column
+
+from .outputs import Outputs
+from .tables import print_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,3 +61,25 @@ class Selection(Options):
         if self.columns:
             rows = rows[[*self.columns]]
         return rows.reset_index(drop=True)
+
+
+def deliver_summary(
+    rows: pd.DataFrame, columns: Sequence[str], keys: Sequence[str], outputs: Outputs, selection: Selection
+) -> None:
+    """Write and print one row for each stack: the spread of these columns over its layers and heads.
+
+    keys: the columns that tell stacks apart. A table in LaTeX has the quartiles and the maximum of the first of the
+    columns that has numbers; the terminal has the medians and the maxima of all.
+    """
+    summarised = summarise_columns(rows, columns, keys)
+    summarised.attrs = rows.attrs
+    names = [key for key in keys if summarised[key].nunique() > 1]
+    known = [str(name) for name in summarised if name not in keys and summarised[name].notna().any()]
+    first = next((column for column in columns if any(column in name for name in known)), columns[0])
+    paper = [*names, *(name for name in known if first in name)]
+    brief = [*names, "layers", "heads", *(name for name in known if name.endswith(("_median", "_max")))]
+
+    def print_rows(selected: pd.DataFrame) -> None:
+        print_frame(selected[list(selection.columns) or brief])
+
+    outputs.deliver(selection.select(summarised), print_rows, list(selection.columns) or paper)

@@ -110,10 +110,11 @@ def deliver(
     outcomes: Sequence[RunOutcome[Any]],
     outputs: Outputs,
     print_table: Callable[[pd.DataFrame], None],
+    brief: Sequence[str] = (),
 ) -> None:
-    """Write and print the rows, then report the runs that failed. print_table: prints rows for people."""
+    """Write and print the rows, then report the runs that failed. print_table, brief: as of `Outputs.deliver`."""
     if len(frame):
-        outputs.deliver(frame, print_table)
+        outputs.deliver(frame, print_table, brief)
     failed = [outcome for outcome in outcomes if outcome.failure is not None]
     for outcome in failed:
         assert outcome.failure is not None

@@ -54,6 +54,8 @@ def call_public_functions() -> None:
 
     figure = attngeo.plot("heatmap", rows, score="symmetry", where={"layer": 2})
     attngeo.save_figure(figure.update_layout(width=600), "figure.html")
+    attngeo.plot("heatmap", rows, width="3.4in", height=300, font_size="8pt", title="")
+    attngeo.plot("heatmap", rows, width=["3.4in"])  # type: ignore[arg-type]
     attngeo.save_figure(figure, "figure.html", widht=600)  # type: ignore[call-arg]
 
     attngeo.AttentionClassifier(max_epochs=3).fit(rows, rows["layer"])

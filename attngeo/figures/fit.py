@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attngeo.figures.names import escape_name, shorten_names
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Pixels above the panels: for the title, and for titles of panels.
 TITLE_HEIGHT, PANEL_TITLE_HEIGHT = 70, 26
+# And without a title.
+NO_TITLE = 10
 # The legend in the last lines of a figure: names of models are long.
 BELOW = {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left"}
 
@@ -23,23 +25,28 @@ BELOW = {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "
 WIDTH, HEIGHT = 1000, 600
 # A figure that is narrower or lower than this is small.
 NARROW, LOW = 700, 400
-# Pixels that a line of panels needs, an entry of a legend, and what is around them.
-PANEL_HEIGHT, ENTRY_HEIGHT, AROUND = 85, 20, 140
+# Pixels that a line of panels needs in a small figure, and below them the axis and a line of the legend, in small type.
+PANEL_HEIGHT, AXIS_HEIGHT, ENTRY_HEIGHT = 85, 40, 20
+# Pixels around a small figure, which ticks and titles of axes widen; of a scale of colours; and between two groups of a
+# legend there.
+EDGE, BAR, GROUP_GAP = 8, 10, 2
 # Pixels of an entry of a legend in a figure that is not small, where each is a group.
 GROUP_HEIGHT = 29
-# Pixels of the type: of titles, and of everything else in a usual and in a small figure.
+# Pixels of the type if nothing else is asked for: of titles, and of everything else in a usual and in a small figure.
 TITLE, SMALL_TITLE, USUAL, SMALL = 17, 13, 12, 9
 # The width of a letter, as a share of the size of the type; the size of details, as a share of the title's; and the
 # height of a line.
 LETTER, DETAILS, LINE = 0.54, 0.7, 1.3
+# The width of a letter of wide type: a legend whose names are wider than expected has a column less, and is cut.
+WIDE_LETTER = 0.6
 # Pixels around the title, above a title of several lines, which starts higher, and of an entry beside its name.
 MARGIN, SEVERAL_LINES, ENTRY = 10, 20, 50
-# Pixels at the left and the right of the panels.
-BESIDE = 110
+# Pixels at the left and the right of the panels; and in a small figure, whose entries of a legend are narrower, too.
+BESIDE, SMALL_BESIDE, SMALL_ENTRY = 110, 50, 40
 # Pixels between the names of panels beside each other.
 BETWEEN_NAMES = 15
-# Names of a legend in a small figure: columns, and the least letters.
-LEGEND_COLUMNS, LEAST_LETTERS = 3, 12
+# Names of a legend in a small figure: columns, letters that are worth a column less, and the least letters.
+LEGEND_COLUMNS, ENOUGH_LETTERS, LEAST_LETTERS = 3, 20, 12
 MARK = re.compile(r"<[^>]*>")
 ENDS_OF_AXIS = re.compile(r"<br><span.*</span>")
 
@@ -47,48 +54,116 @@ ENDS_OF_AXIS = re.compile(r"<br><span.*</span>")
 def fit_figure(figure: Figure) -> Figure:
     """A copy of a figure whose texts have room in the size of its layout, by default 1000 × 600 pixels.
 
-    It is higher than that if its lines of panels or its legend need it.
+    It is higher than that if its lines of panels or its legend need it. A size of type that its layout has is kept.
     """
     fitted = type(figure)(figure)
     width = fitted.layout.width or WIDTH
     height = fitted.layout.height or HEIGHT
     is_small = width < NARROW or height < LOW
-    _fit_title(fitted, width, SMALL_TITLE if is_small else TITLE, is_low=height < LOW)
+    asked = fitted.layout.font.size
+    font = asked or (SMALL if is_small else USUAL)
+    title_size = font * (SMALL_TITLE / SMALL if is_small else TITLE / USUAL)
+    _fit_title(fitted, width, title_size, is_small=is_small)
+    if asked or is_small:
+        _set_type(fitted, font)
     if not is_small:
-        needed = 2 * _legend_height(fitted, width)
+        needed = 2 * _legend_height(fitted, width, font)
         if height < needed:
             fitted.update_layout(height=needed)
         return fitted
-    fitted.update_layout(font_size=SMALL)
-    fitted.update_xaxes(title_standoff=4)
-    fitted.update_yaxes(title_standoff=4)
-    fitted.update_annotations(font_size=SMALL)
-    _shorten_names(fitted, width)
-    needed = _least_height(fitted)
+    _narrow_edges(fitted)
+    legend_lines = _shorten_names(fitted, width, font)
+    needed = _least_height(fitted, font, legend_lines)
     if height < needed:
         fitted.update_layout(height=needed)
-    if height < LOW:  # the ends of an axis are longer than its panel
-        for axis in fitted.select_yaxes():
-            if axis.title.text:
-                axis.title.text = ENDS_OF_AXIS.sub("", axis.title.text)
+    _wrap_axes(fitted, width, max(height, needed), font)
     return fitted
 
 
-def _least_height(figure: Figure) -> int:
-    """Pixels that the lines of panels of a small figure need, with its legend."""
+def remove_title(figure: Figure) -> None:
+    """Leave out the title of a figure, the details below it, and their room above the panels."""
+    figure.update_layout(title_text="", margin_t=PANEL_TITLE_HEIGHT if _has_panel_names(figure) else NO_TITLE)
+
+
+def _names_panel(annotation: Any) -> bool:
+    """Whether an annotation is the title of a panel."""
+    return bool(annotation.xref == annotation.yref == "paper")
+
+
+def _has_panel_names(figure: Figure) -> bool:
+    return any(_names_panel(annotation) and annotation.text for annotation in figure.layout.annotations)
+
+
+def _set_type(figure: Figure, font: float) -> None:
+    """Give all texts but the title a size of type; those that are smaller or larger than usual stay so."""
+    figure.update_layout(font_size=font)
+    figure.update_annotations(font_size=font)
+    figure.update_xaxes(title_font_size=font)
+    figure.update_yaxes(title_font_size=font)
+    figure.update_coloraxes(colorbar_title_font_size=font)
+    figure.update_traces(colorbar_title_font_size=font, selector={"type": "heatmap"})
+    for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
+        if axis.tickfont.size:
+            axis.tickfont.size = _scale_type(axis.tickfont.size, font)
+    for trace in figure.select_traces(lambda trace: "textfont" in trace and trace.textfont.size):
+        trace.textfont.size = _scale_type(trace.textfont.size, font)
+
+
+def _scale_type(size: float, font: float) -> float:
+    """The size of a text that has a size of its own in a figure of the usual type, in one of another type."""
+    return min(size * max(font / USUAL, 1), font)
+
+
+def _narrow_edges(figure: Figure) -> None:
+    """Leave a small figure little room around its panels, which their ticks and titles widen, and narrow scales."""
+    figure.update_layout(margin={"l": EDGE, "r": EDGE, "b": EDGE})
+    figure.update_xaxes(title_standoff=4, automargin=True)
+    figure.update_yaxes(title_standoff=4, automargin=True)
+    figure.update_coloraxes(colorbar_thickness=BAR)
+    figure.update_traces(colorbar_thickness=BAR, selector={"type": "heatmap"})
+
+
+def _least_height(figure: Figure, font: float, legend_lines: int) -> int:
+    """Pixels that the lines of panels of a small figure need, with what is above and below them.
+
+    Plotly shows at most half a figure of its legend.
+    """
     lines = {axis.domain for axis in figure.select_yaxes()}
-    legend_lines = -(-len(_list_entries(figure)) // LEGEND_COLUMNS)
-    return max(len(lines), 1) * PANEL_HEIGHT + legend_lines * ENTRY_HEIGHT + AROUND
+    categories = max((len(axis.categoryarray or ()) for axis in figure.select_yaxes()), default=0)
+    panels = max(len(lines) * PANEL_HEIGHT, PANEL_HEIGHT, categories * LINE * font)
+    legend = legend_lines * ENTRY_HEIGHT * font / SMALL
+    below = AXIS_HEIGHT * font / SMALL + legend
+    above = TITLE_HEIGHT if figure.layout.margin.t is None else figure.layout.margin.t
+    return max(int(above + panels + below), int(2 * legend))
 
 
-def _legend_height(figure: Figure, width: int) -> int:
-    """Pixels of a legend below the panels, in type of the usual size; plotly shows at most half a figure of it."""
+def _wrap_axes(figure: Figure, width: float, height: float, font: float) -> None:
+    """Wrap the titles of axes of a small figure to the size of its panels, without the ends that have no room."""
+    letter = LETTER * font
+    columns = {axis.domain for axis in figure.select_xaxes()}
+    lines = {axis.domain for axis in figure.select_yaxes()}
+    categories = [str(name) for axis in figure.select_yaxes() for name in axis.categoryarray or ()]
+    beside = max([SMALL_BESIDE, *(count_letters(name) * letter + 3 * EDGE for name in categories)])
+    panel_width = (width - beside) / max(len(columns), 1)
+    panel_height = (height - (figure.layout.margin.t or TITLE_HEIGHT) - AXIS_HEIGHT) / max(len(lines), 1)
+    for axes, room in ((figure.select_xaxes(), panel_width), (figure.select_yaxes(), panel_height)):
+        for axis in axes:
+            text = axis.title.text or ""
+            ends = ENDS_OF_AXIS.search(text)
+            if ends is not None and (height < LOW or count_letters(ends[0]) * letter * DETAILS > room):
+                text = ENDS_OF_AXIS.sub("", text)
+            if text and "<br>" not in text:
+                axis.title.text = "<br>".join(wrap(text, room / letter))
+
+
+def _legend_height(figure: Figure, width: float, font: float) -> int:
+    """Pixels of a legend below the panels of a usual figure; plotly shows at most half a figure of it."""
     names = _list_entries(figure)
     if not names or figure.layout.legend.orientation != "h":
         return 0
     longest = max(map(count_letters, names))
-    columns = max(int((width - BESIDE) / (longest * LETTER * USUAL + ENTRY)), 1)
-    return -(-len(names) // columns) * GROUP_HEIGHT
+    columns = max(int((width - BESIDE) / (longest * LETTER * font + ENTRY)), 1)
+    return int(-(-len(names) // columns) * GROUP_HEIGHT * max(font / USUAL, 1))
 
 
 def _list_entries(figure: Figure) -> list[str]:
@@ -98,7 +173,7 @@ def _list_entries(figure: Figure) -> list[str]:
     return [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
 
 
-def _fit_title(figure: Figure, width: int, size: int, *, is_low: bool) -> None:
+def _fit_title(figure: Figure, width: float, size: float, *, is_small: bool) -> None:
     """Wrap the title, and move the panels down or up by its height."""
     if not figure.layout.title.text:
         return
@@ -112,9 +187,10 @@ def _fit_title(figure: Figure, width: int, size: int, *, is_low: bool) -> None:
         title_height += LINE * size * len(wrapped) * (DETAILS if is_detail else 1)
     needed = int(title_height) + 2 * MARGIN
     above_panels = (figure.layout.margin.t or TITLE_HEIGHT) - TITLE_HEIGHT
-    least = 0 if is_low else TITLE_HEIGHT
-    if is_low:
-        above_panels = min(above_panels, PANEL_TITLE_HEIGHT)
+    least = TITLE_HEIGHT
+    if is_small:
+        least = 0
+        above_panels = PANEL_TITLE_HEIGHT if _has_panel_names(figure) else 0
     title = {
         "text": "<br>".join(lines),
         "font": {"size": size},
@@ -154,20 +230,29 @@ def count_letters(text: str) -> int:
     return len(html.unescape(MARK.sub("", text)))
 
 
-def _shorten_names(figure: Figure, width: int) -> None:
-    """Put the legend below the panels, and shorten its names, and those of panels, to the room that they have."""
-    letter = LETTER * SMALL
-    figure.update_layout(legend=BELOW)
-    room = width - BESIDE
-    longest = max(int((room / LEGEND_COLUMNS - ENTRY) / letter), LEAST_LETTERS)
+def _shorten_names(figure: Figure, width: float, font: float) -> int:
+    """Put the legend below the panels, and shorten its names, and those of panels, to the room that they have.
+
+    Returns the lines of the legend.
+    """
+    letter = LETTER * font
+    figure.update_layout(legend=BELOW | {"tracegroupgap": GROUP_GAP})
+    room = width - SMALL_BESIDE
+    columns = LEGEND_COLUMNS
+    wide_letter = WIDE_LETTER * font
+    if (room / columns - SMALL_ENTRY) / wide_letter < ENOUGH_LETTERS:
+        columns -= 1
+    longest = max(int((room / columns - SMALL_ENTRY) / wide_letter), LEAST_LETTERS)
     names = list(dict.fromkeys(trace.name for trace in figure.data if trace.name and not MARK.search(trace.name)))
     shortened = dict(zip(names, shorten_names([html.unescape(name) for name in names], longest), strict=True))
     for trace in figure.data:
         trace.name = shortened.get(trace.name, trace.name)
-    columns = {axis.domain for axis in figure.select_xaxes() if axis.domain}
-    longest = max(int((room / max(len(columns), 1) - BETWEEN_NAMES) / letter), LEAST_LETTERS)
+    panels = {axis.domain for axis in figure.select_xaxes() if axis.domain}
+    longest = max(int(((width - BESIDE) / max(len(panels), 1) - BETWEEN_NAMES) / letter), LEAST_LETTERS)
     for annotation in figure.layout.annotations:
-        is_panel_title = annotation.xref == annotation.yref == "paper"
         text = annotation.text or ""
-        if is_panel_title and not MARK.search(text):
+        if _names_panel(annotation) and not MARK.search(text):
             annotation.text = escape_name(html.unescape(text), longest)
+    entries = _list_entries(figure)
+    widest = max((count_letters(name) * wide_letter + SMALL_ENTRY for name in entries), default=1)
+    return -(-len(entries) // max(int(room / widest), 1))

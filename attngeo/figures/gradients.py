@@ -67,7 +67,7 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
     if change in heads and heads[change].notna().any():
         panels[f"change of {FORM} by a step"] = change
     titles = list(panels) if len(panels) > 1 else None
-    figure = make_subplots(cols=len(panels), shared_yaxes=True, x_title="layer", subplot_titles=titles)
+    figure = make_subplots(cols=len(panels), shared_yaxes=True, subplot_titles=titles)
     groups = _split_updates(heads)
     for panel, column in enumerate(panels.values(), 1):
         subplot = {"row": 1, "col": panel}
@@ -77,6 +77,7 @@ def draw_updates(rows: pd.DataFrame, options: PlotOptions) -> go.Figure:
         for group in groups:
             _add_lines(figure, group, score, column, subplot)
     figure.update_xaxes(choose_ticks(pd.Index(heads["layer"])))
+    figure.update_xaxes(title="layer")
     figure.update_yaxes(title=axis_title_of(score), col=1)
     details = "median and quartiles over heads; dotted: rows of β shuffled"
     return finish_figure(figure, compose_title(rows, f"{label_of(score)} of updates of {FORM}"), details, top=90)

@@ -9,20 +9,28 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from attngeo.choices import OneCircuit
 from attngeo.errors import UsageError
+from attngeo.figures.fit import remove_title
+from attngeo.figures.lengths import is_on_paper, parse_length, to_pixels
 from attngeo.figures.names import replace_title
 from attngeo.options import DRAWING, Options, option
 from attngeo.positions.options import KERNEL
 from attngeo.scores.spec import SCORES, score_names
+from attngeo.tables.labels import label_option, list_named, name_models, resolve_labels
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 # Not a score, but drawn like one by the kinds that show training.
 LOSS = "loss"
+# Pixels of a side of a figure, and of its type, at least and at most.
+SIDES, TYPE_SIZES = (100, 10_000), (4, 100)
+# The height of a figure on paper whose height is not given, as a share of its width.
+PAPER_SHAPE = 0.7
 
 
 def drawable_scores() -> tuple[str, ...]:
@@ -91,15 +99,54 @@ class PlotOptions(Options):
     )
     title: str | None = option(
         None,
-        "Title of the figure, in place of its own",
+        "Title of the figure, in place of its own; an empty one leaves no title, no details and no room for them",
         panel=DRAWING,
         metavar="TEXT",
         shown_default="what it shows",
     )
+    label: Mapping[str, str] | None = label_option(DRAWING)
+    font_size: float | str | None = option(
+        None,
+        "Size of the type of ticks, names and axes: pixels, or points such as 8pt",
+        panel=DRAWING,
+        metavar="LENGTH",
+        shown_default="12 pixels; 9 (6.75pt) in a figure below 700 x 400",
+        parse=partial(parse_length, "font_size", *TYPE_SIZES),
+    )
 
 
-# Options of every kind.
-COMMON = ("title",)
+class FigureSize(Options):
+    """The size of a figure that is written to a file."""
+
+    width: float | str | None = option(
+        None,
+        "Width of the figure: pixels, or a length on paper such as 3.4in, 8.6cm, 86mm or 245pt",
+        panel=DRAWING,
+        metavar="LENGTH",
+        shown_default="1000, or that of a wider page",
+        parse=partial(parse_length, "width", *SIDES),
+    )
+    height: float | str | None = option(
+        None,
+        "Height of the figure, like the width; it is higher if its panels or legend need it",
+        panel=DRAWING,
+        metavar="LENGTH",
+        shown_default="600, if the kind has no own; 0.7 of a width on paper",
+        parse=partial(parse_length, "height", *SIDES),
+    )
+
+    def resize(self, figure: Figure) -> None:
+        """Give a figure this size; what is not given stays."""
+        if self.width is not None:
+            figure.update_layout(width=to_pixels(self.width))
+        if self.height is not None:
+            figure.update_layout(height=to_pixels(self.height))
+        elif self.width is not None and is_on_paper(self.width):
+            figure.update_layout(height=PAPER_SHAPE * to_pixels(self.width))
+
+
+# Options of every kind, and of those that show models.
+COMMON, OF_MODELS = ("title", "font_size"), ("label",)
 
 # Source of the rows of a figure → the command or function that makes them.
 SOURCES = {
@@ -113,6 +160,9 @@ SOURCES = {
     "vectors": "attngeo.estimators.efa.tabulate_vectors, or a folder of efa fit --save",
     "places": "attngeo efa attention --places-output FILE",
 }  # fmt: skip
+
+# Sources whose rows name models by references.
+NAMING_SOURCES = ("score", "matrix", "positions", "compare", "gradients", "pairs", "analogy", "explain")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,10 +190,23 @@ class FigureSpec:
     def make(self, *tables: Any, options: PlotOptions) -> Figure:
         """The figure of these tables."""
         draw = pkgutil.resolve_name(f"attngeo.figures.{self.draw}") if isinstance(self.draw, str) else self.draw
-        figure: Figure = draw(*tables, options=options)
-        if options.title is not None:
+        figure: Figure = draw(*self._label(tables, options), options=options)
+        if options.title == "":
+            remove_title(figure)
+        elif options.title is not None:
             replace_title(figure, options.title)
+        if options.font_size is not None:
+            figure.update_layout(font_size=to_pixels(options.font_size))
         return figure
+
+    def _label(self, tables: tuple[Any, ...], options: PlotOptions) -> tuple[Any, ...]:
+        """The tables with the labels of their models; the published models keep their names."""
+        if not (options.label and self.names_models):
+            return tables
+        count = len(tables) - bool(self.beside)
+        own = tables[:count]
+        labels = resolve_labels(options.label, list_named(*own))
+        return (*(name_models(table, labels) for table in own), *tables[count:])
 
     def describe(self, score: str = "score") -> str:
         """What it shows, in words, with the name of a score in it."""
@@ -151,8 +214,13 @@ class FigureSpec:
 
     @property
     def all_options(self) -> tuple[str, ...]:
-        """The fields of PlotOptions that it uses, those of every kind among them."""
-        return (*self.options, *COMMON)
+        """The fields of PlotOptions that it uses, those of every kind among them, and of kinds that show models."""
+        return (*self.options, *COMMON, *(OF_MODELS if self.names_models else ()))
+
+    @property
+    def names_models(self) -> bool:
+        """Whether it shows models by their references."""
+        return self.source in NAMING_SOURCES
 
     @property
     def from_saved(self) -> bool:

@@ -67,7 +67,7 @@ def draw_matrix(cells: pd.DataFrame, norms: pd.DataFrame, options: PlotOptions) 
     figure.update_yaxes(range=[width - 0.5, -0.5], row=2)
     # The label 0 of this axis would cover that of the rows.
     figure.update_yaxes(title="norm", rangemode="tozero", ticklabelshift=-7, row=1, col=1)
-    figure.update_xaxes(title="norm", rangemode="tozero", row=2, col=2)
+    figure.update_xaxes(title="norm", rangemode="tozero", nticks=2, tickangle=0, row=2, col=2)
     figure.update_layout(height=720)
     outliers = norms[norms["outlier"]]["axis"].value_counts()
     name = f"layer {matrix['layer']}"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
+import struct
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import GET_BROWSER, OutputError, UsageError, first_line, require_extra
 from attngeo.figures.fit import HEIGHT, WIDTH, fit_figure
+from attngeo.figures.lengths import INCH, PAPER
 from attngeo.tables.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
@@ -20,8 +23,15 @@ SUFFIXES = (".html", ".json", *IMAGES)
 # How the page of a white figure looks in a browser that prefers dark pages: inverted, with the same hues. An image that
 # is downloaded from it is white.
 DARK = "body{background:#1a1a1a}#figure{filter:invert(.9) hue-rotate(180deg)}"
-# Images are drawn at twice the size, for sharp screens and print.
+# A .png image has twice as many pixels as its figure, for sharp screens: as many to an inch, and to a metre.
 SCALE = 2
+PER_INCH = SCALE * INCH
+PER_METRE = round(PER_INCH / 0.0254)
+# In a PDF file of Chromium: the page, up to its size; where its last table of objects begins; and its trailer.
+PAGE = re.compile(
+    rb"(\d+) 0 obj\n(<</Type /Page\n(?:(?!endobj).)*?)/MediaBox \[0 0 \S+ (\S+)\]((?:(?!endobj).)*)endobj", re.DOTALL
+)
+TRAILER = re.compile(rb"trailer\n<<(/Size \d+.*)>>\nstartxref\n(\d+)\n%%EOF\s*$", re.DOTALL)
 # Options of kaleido, which would load MathJax from a foreign server and draw what is between two $ as a formula. Its
 # browser would ask servers of the browser's makers for updates; it reaches the network by a proxy that is not there.
 OFFLINE = {"mathjax": False, "proxy_server": "127.0.0.1:9"}
@@ -43,10 +53,12 @@ def check_figure(path: Path) -> None:
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
 
-    An image has the size of the figure's layout, by default 1000 × 600, and twice as many pixels. The page has that
-    height and at least that width, contains plotly.js and opens offline. In both, titles are wrapped, a small figure
-    has small type, and a figure is higher if its panels or its legend need it. Images require an installed Chromium or
-    Chrome, which contacts no network. The same figure gives the same page and the same JSON, byte for byte.
+    An image has the size of the figure's layout, by default 1000 × 600 pixels. On paper, 96 of them are an inch: a .pdf
+    page and a .svg image have exactly that size, and a .pdf page has its fonts in it. A .png image has twice as many
+    pixels, 192 to an inch. A .html page has that height and at least that width, contains plotly.js and opens offline.
+    In all of these, titles are wrapped, a small figure has small type, and a figure is higher if its panels or its
+    legend need it. Images require an installed Chromium or Chrome, which contacts no network. The same figure gives the
+    same page and the same JSON, byte for byte.
 
     Args:
         figure: a plotly figure, as `attngeo.plot` returns.
@@ -96,10 +108,49 @@ def build_page(figure: Figure) -> str:
 
 def _draw_image(figure: Figure, suffix: str, path: Path) -> bytes:
     kaleido = _load_kaleido()
+    size = _size_image(figure, suffix)
     try:
-        return bytes(kaleido.calc_fig_sync(figure, opts=_size_image(figure, suffix), kopts=dict(OFFLINE)))
+        content = bytes(kaleido.calc_fig_sync(figure, opts=size, kopts=dict(OFFLINE)))
     except Exception as error:  # a browser that fails; it has many error classes of its own
         raise OutputError(f"{path} cannot be drawn: {_describe_failure(error)}") from error
+    state = {".pdf": _state_page, ".svg": _state_points, ".png": _state_density}[suffix]
+    return state(content, size["width"] / PAPER["pt"], size["height"] / PAPER["pt"])
+
+
+def _state_page(content: bytes, width: float, height: float) -> bytes:
+    """A PDF file whose page has this size in points; a browser rounds it to 1/300 inch. The upper left corner stays.
+
+    The page is written again behind the others' objects, as the format has it for changes.
+    """
+    page = PAGE.search(content)
+    trailer = TRAILER.search(content)
+    if page is None or trailer is None:
+        return content
+    number, before, top, after = page.groups()
+    bottom = float(top) - height
+    box = f"/MediaBox [0 {bottom:.6g} {width:.6g} {top.decode()}]".encode()
+    place = len(content) + 1
+    changed = number + b" 0 obj\n" + before + box + after + b"endobj\n"
+    table = b"xref\n%d 1\n%010d 00000 n \n" % (int(number), place)
+    entries, former = trailer.groups()
+    end = b"trailer\n<<%s\n/Prev %s>>\nstartxref\n%d\n%%%%EOF\n" % (entries, former, place + len(changed))
+    return content + b"\n" + changed + table + end
+
+
+def _state_points(content: bytes, width: float, height: float) -> bytes:
+    """A .svg image that states its size in points: programs differ in the size of a pixel."""
+    size = f'width="{width:.6g}pt" height="{height:.6g}pt"'.encode()
+    return re.sub(rb'width="[\d.]+" height="[\d.]+"', size, content, count=1)
+
+
+def _state_density(content: bytes, width: float, height: float) -> bytes:  # noqa: ARG001 - pixels have the size
+    """A .png image that states how many pixels an inch has, so that it has the figure's size in a document."""
+    if not content.startswith(b"\x89PNG"):
+        return content
+    data = b"pHYs" + struct.pack(">IIB", PER_METRE, PER_METRE, 1)
+    chunk = struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
+    end_of_header = 33  # 8 bytes of signature, and 25 of the first chunk
+    return content[:end_of_header] + chunk + content[end_of_header:]
 
 
 def save_images(figures: Mapping[Path, Figure]) -> None:
@@ -150,7 +201,7 @@ def _size_image(figure: Figure, suffix: str) -> dict[str, Any]:
         "format": suffix.lower().removeprefix("."),
         "width": figure.layout.width or WIDTH,
         "height": figure.layout.height or HEIGHT,
-        "scale": SCALE,
+        "scale": SCALE if suffix.lower() == ".png" else 1,
     }
 
 

@@ -121,10 +121,11 @@ def draw_training_layers(curves: pd.DataFrame, options: PlotOptions) -> go.Figur
     groups, common = _group_runs(layers)
     several = len(groups) > 1
     titles = [group.name.replace(", ", "<br>") for group in groups] if several else [""]
-    figure = make_subplots(cols=len(groups), shared_yaxes=True, x_title="step", subplot_titles=titles)
+    figure = make_subplots(cols=len(groups), shared_yaxes=True, subplot_titles=titles)
     figure.update_annotations(font_size=12)
     for column, group in enumerate(groups, 1):
         _add_layers(figure, group, sorted(layers["layer"].unique()), options, column)
+    figure.update_xaxes(title="step")
     figure.update_yaxes(title=axis_title_of(options.score), col=1)
     averaged = ["heads"] if of_heads else []
     if layers["seed"].nunique() > 1:

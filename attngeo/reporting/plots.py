@@ -21,7 +21,7 @@ from attngeo.errors import DataError, UsageError, first_line
 from attngeo.estimators.efa.options import MADE_BY as EFA, PARTS
 from attngeo.estimators.shared.paths import require_saved
 from attngeo.estimators.tabular.options import MADE_BY as TABULAR
-from attngeo.figures.kinds import FIGURES, SOURCES, FigureSpec, PlotOptions
+from attngeo.figures.kinds import FIGURES, SOURCES, FigureSize, FigureSpec, PlotOptions
 from attngeo.keywords import takes_after_two
 from attngeo.positions.measuring import measure_model
 from attngeo.positions.options import MEASURES, PositionOptions
@@ -47,17 +47,18 @@ METHOD_SETTING = ("n_c", "noise", "corr")
 CURVE_FILES = ("curves.parquet", "geometry.parquet")
 
 
-class PlotKeywords(PlotOptions, HubAccess):
+class PlotKeywords(PlotOptions, FigureSize, HubAccess):
     """The keywords of `plot`."""
 
     options: PlotOptions | None = None
+    size: FigureSize | None = None
     hub: HubAccess | None = None
     progress: ProgressCallback | None = None
 
 
 @takes_after_two(PlotKeywords)
 def plot(  # noqa: D417 - the keywords are those of a session
-    kind: str, inputs: Any, options: PlotOptions, *, session: Session
+    kind: str, inputs: Any, options: PlotOptions, *, size: FigureSize, session: Session
 ) -> Figure:
     """A figure of one of the kinds in `attngeo.figures.kinds.FIGURES`.
 
@@ -69,6 +70,8 @@ def plot(  # noqa: D417 - the keywords are those of a session
             model's reference, a model in memory, a DataFrame of results.
         options: how it is drawn; its fields are keywords, too:
             {options}
+        size: of the files that `attngeo.save_figure` writes; its fields are keywords, too:
+            {size}
         hub: access to the Hub; its fields are keywords, too:
             {hub}
         progress: called while models are read.
@@ -95,7 +98,9 @@ def plot(  # noqa: D417 - the keywords are those of a session
     name = name_input(sources[0])
     expected = SOURCES[spec.source]
     try:
-        return spec.make(*tables, options=options)
+        figure = spec.make(*tables, options=options)
+        size.resize(figure)
+        return figure
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
     except (TypeError, ValueError) as error:  # a text in place of a number

@@ -28,6 +28,7 @@ from attngeo.reporting.answers import Models
 from attngeo.schemas import Table, as_value_error
 from attngeo.scores.conditions import Checkable
 from attngeo.scores.spec import SCORES
+from attngeo.tables.labels import resolve_labels
 from attngeo.tables.read import explain_unknown_column
 
 # Several hundred times the longest recipe that is known. Each key takes a kilobyte of memory.
@@ -169,13 +170,25 @@ class Check(Table):
 
 
 class Recipe(Table):
-    """A report: title, text (Markdown), results, sections and checks."""
+    """A report: title, text (Markdown), labels of models, results, sections and checks."""
 
     title: str = Field(min_length=1, max_length=200)
     text: str = ""
+    label: Mapping[str, Annotated[str, Field(min_length=1)]] = Field(default={})
     results: list[Request] = Field(default=[])
     section: list[Section] = Field(default=[])
     check: list[Check] = Field(default=[])
+
+    @property
+    def named_models(self) -> list[str] | None:
+        """The models that results and figures name; None if some are known only when the results are there."""
+        figures = [figure.model for section in self.section for figure in section.figures]
+        names = [figure for figure in figures if figure is not None]
+        for request in self.results:
+            if not request.model_names or any(character in name for name in request.model_names for character in "*?["):
+                return None
+            names += request.model_names
+        return names
 
     def find_request(self, name: str | None) -> Request | None:
         """The request of the results with this name."""
@@ -277,6 +290,12 @@ def name_location(location: RecipeLocation, fields: Mapping[str, Any]) -> str:
 
 def _find_contradictions(recipe: Recipe) -> Iterator[tuple[RecipeLocation, str]]:
     """Problems that only show when parts are put together: where each is, and what is wrong."""
+    named_models = recipe.named_models
+    if named_models is not None:
+        try:
+            resolve_labels(recipe.label, named_models)
+        except UsageError as error:
+            yield ("label",), str(error).removeprefix("label: ")
     names: set[str] = set()
     for i, request in enumerate(recipe.results):
         if request.name in names:

@@ -39,6 +39,7 @@ from attngeo.reporting.results import (
     build_figure,
     build_table,
     collect_results,
+    find_labels,
     remove_parts,
     run_check,
 )
@@ -110,6 +111,7 @@ def build_report(
     _refuse_inputs(file, folder)
     with lock_folder(folder):
         collected = collect_results(file, workplace)
+        collected.labels = find_labels(file.recipe, collected)
         content, tables = _build_content(file, collected, workplace, date)
         _write(folder, content, tables)
         if not collected.failures:

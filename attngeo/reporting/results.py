@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from attngeo.bounds.disks import fold_name, free_name, name_files
 from attngeo.errors import AttnGeoError, DataError, InterruptedTrainingError, OutputError, UnexpectedError, UsageError
+from attngeo.figures.kinds import PlotOptions
 from attngeo.provenance import digest_code, software
 from attngeo.questions import VIEWS, find_checks, parse_condition
 from attngeo.reporting.answers import ResultsAnswer, Workplace
@@ -27,6 +29,7 @@ from attngeo.scores.conditions import Outcome
 from attngeo.scores.spec import SCORES, score_names
 from attngeo.scores.summary import CIRCUIT
 from attngeo.tables.files import atomic_write
+from attngeo.tables.labels import list_named, name_models, resolve_labels
 from attngeo.tables.read import explain_unknown_column, filter_rows, list_values, read_parquet, require_columns
 
 if TYPE_CHECKING:
@@ -68,12 +71,13 @@ class ReportFailure:
 class CollectedResults:
     """Results by name.
 
-    files: the name of the files of each. rows: of each. origins: how each part of them was made. failures: what is
-    missing.
+    files: the name of the files of each. rows: of each. labels: what figures, tables and checks call models. origins:
+    how each part of them was made. failures: what is missing.
     """
 
     files: dict[str, str]
     rows: dict[str, pd.DataFrame] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
     origins: list[dict[str, Any]] = field(default_factory=list)
     failures: list[ReportFailure] = field(default_factory=list)
 
@@ -126,6 +130,15 @@ def collect_results(file: RecipeFile, workplace: Workplace) -> CollectedResults:
         first = collected.failures[0]
         raise type(first.error)(str(first)) from first.error
     return collected
+
+
+def find_labels(recipe: Recipe, collected: CollectedResults) -> dict[str, str]:
+    """The labels of the models of a recipe, also of those that failed. Raises UsageError as `resolve_labels`."""
+    models = [*list_named(*collected.rows.values())]
+    for request in recipe.results:
+        models += request.model_names
+    models += [figure.model for section in recipe.section for figure in section.figures if figure.model is not None]
+    return resolve_labels(recipe.label, models)
 
 
 def _prepare(request: Request, workplace: Workplace, file_name: str) -> tuple[Workplace, Path]:
@@ -232,22 +245,37 @@ def build_figure(block: FigureBlock, collected: CollectedResults, workplace: Wor
     label = block.spec.describe(score)
     label = label[0].upper() + label[1:]
     if block.model is None:
-        source = collected.files[str(block.of)]
-        return ReportFigure(label, block.caption, source, _draw_variants(block, _select_rows(block, collected)))
+        rows = _select_rows(block, collected)
+        options, labels = _split_labels(block, list_named(rows), collected)
+        figures = _draw_variants(block, name_models(rows, labels), options)
+        return ReportFigure(label, block.caption, collected.files[str(block.of)], figures)
     # The model is named as in the recipe instead of by its path on this machine.
     reference = resolve_reference(block.model, workplace.paths.base)
     tables = read_tables(block.spec, [reference], block.shown, workplace.session)
+    options, labels = _split_labels(block, [block.model], collected)
+    name = labels.get(block.model, block.model)
     for table in tables:
-        table.attrs = {**table.attrs, "model": block.model}
-    figure = block.spec.make(*tables, options=block.shown)
-    return ReportFigure(f"{label} ({block.model})", block.caption, None, [("", figure)])
+        table.attrs = {**table.attrs, "model": name}
+    figure = block.spec.make(*tables, options=options)
+    return ReportFigure(f"{label} ({name})", block.caption, None, [("", figure)])
 
 
-def _draw_variants(block: FigureBlock, rows: pd.DataFrame) -> list[tuple[str, Figure]]:
+def _split_labels(
+    block: FigureBlock, models: Sequence[str], collected: CollectedResults
+) -> tuple[PlotOptions, dict[str, str]]:
+    """The options of a figure without its labels, and the labels of these models: its own before those of the recipe.
+
+    Raises UsageError for a label of the figure that is for none of them.
+    """
+    labels = collected.labels | resolve_labels(block.label, models)
+    return block.shown.replace(label=None), labels
+
+
+def _draw_variants(block: FigureBlock, rows: pd.DataFrame, options: PlotOptions) -> list[tuple[str, Figure]]:
     """One figure of all models, or one for each if its kind shows no more at once."""
     most = block.spec.most_models
     # `rows` are selected already.
-    options = block.shown.replace(where=block.spec.split_where(block.shown)[1] or None)
+    options = options.replace(where=block.spec.split_where(block.shown)[1] or None)
     models = list(rows["model"].unique()) if "model" in rows else []
     if most is None or len(models) <= most:
         return [("", plot(block.kind, rows, options=options))]
@@ -286,7 +314,7 @@ def build_table(block: TableBlock, collected: CollectedResults, taken: dict[str,
     name = next((other for other in taken if fold_name(other) == fold_name(name)), name)
     taken[name] = rows
     shown = rows if block.columns is not None else put_scores_first(rows)
-    return ReportTable(name, block.caption or VIEWS[block.show].caption, shown)
+    return ReportTable(name, block.caption or VIEWS[block.show].caption, name_models(shown, collected.labels))
 
 
 def put_scores_first(rows: pd.DataFrame) -> pd.DataFrame:
@@ -307,19 +335,20 @@ def run_check(check: Check, recipe: Recipe, collected: CollectedResults) -> list
     """
     request = recipe.find_request(check.of)
     assert request is not None  # as the recipe was checked
+    labels = collected.labels
     wanted = check.models or request.checked_names
     if check.of not in collected.rows:
-        return [_fail(check, name) for name in wanted or [check.of]]
+        return [_fail(check, labels.get(name, name)) for name in wanted or [check.of]]
     rows = collected.rows[check.of]
     checks = request.checks if request.columns is not None else find_checks(rows.columns)
     assert checks is not None
     name_column = checks.about[0]
     condition = parse_condition(check.fail_if, checks.limit(rows.columns))
     present = {*require_columns(rows, (name_column,), check.of, "attngeo")[name_column]}
-    missing = [_fail(check, name) for name in wanted if name not in present]
+    missing = [_fail(check, labels.get(name, name)) for name in wanted if name not in present]
     if check.models is not None:
         rows = rows[rows[name_column].isin(check.models)]
-    return [*missing, *condition.outcomes(rows)] if len(rows) else missing
+    return [*missing, *condition.outcomes(name_models(rows, labels))] if len(rows) else missing
 
 
 def _fail(check: Check, name: str) -> Outcome:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Statistic → the quantile that it is.
 QUANTILES = {"min": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "max": 1.0}
 QUARTILES = ("lower", "median", "upper")
+SPREAD = (*QUARTILES, "max")
 # A curve has settled where it stays within this share of its last value.
 SETTLED = 0.1
 HEADS = "heads_"
@@ -173,6 +174,44 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame(summaries, columns=list(summary_columns(scores))).astype(dtypes)
     frame.attrs = {"title": "Attention scores, summarised"}
     return frame
+
+
+def spread_columns(columns: Sequence[str], keys: Sequence[str] = ("model", "stack")) -> tuple[str, ...]:
+    """The columns of `summarise_columns`."""
+    spread = [statistic(column, quantile) for column in columns for quantile in SPREAD]
+    of_heads = [statistic(column, quantile, heads=True) for column in columns for quantile in SPREAD]
+    return (*keys, "layers", "heads", *spread, *of_heads)
+
+
+def summarise_columns(
+    rows: pd.DataFrame, columns: Sequence[str], keys: Sequence[str] = ("model", "stack")
+) -> pd.DataFrame:
+    """Quartiles and maximum of columns of numbers over the layers, and over the heads, of each stack: one row each.
+
+    Args:
+        rows: a row for each layer (without `head`) or head.
+        columns: what is summarised.
+        keys: the columns that tell stacks apart.
+
+    Returns:
+        The columns `spread_columns(columns, keys)`; a statistic is missing if there is nothing to summarise.
+    """
+    import pandas as pd
+
+    summaries = []
+    for names, members in name_circuits(rows).groupby([*keys], sort=False):
+        is_head = members["head"].notna()
+        summary = dict(zip(keys, names, strict=True)) | {
+            "layers": members["layer"].nunique(),
+            "heads": int(is_head.sum()),
+        }
+        for heads, kept in ((False, members[~is_head]), (True, members[is_head])):
+            for column in columns:
+                values = kept[column].astype("float64")
+                for quantile in SPREAD:
+                    summary[statistic(column, quantile, heads=heads)] = float(values.quantile(QUANTILES[quantile]))
+        summaries.append(summary)
+    return pd.DataFrame(summaries, columns=list(spread_columns(columns, keys)))
 
 
 def brief_columns(scores: Iterable[str] | None = None) -> tuple[str, ...]:

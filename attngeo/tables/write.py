@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,21 @@ STYLE = (
     "dl{display:grid;grid-template-columns:max-content auto;gap:.1rem 1rem;color:#5a626d}dd{margin:0}"
 )
 
-# Rows of a LaTeX table that fit on one page.
-LONGEST_TABULAR = 40
+# Characters that LaTeX takes for something else, or shows as another one.
+LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", "\u2192": r"$\rightarrow$", "\u2212": r"$-$", "\u2026": r"\dots{}", "\u00b7": r"$\cdot$",
+}  # fmt: skip
+# The format of columns whose meaning asks for fewer digits: standard deviations from chance, shares of random draws.
+LATEX_FORMS = {"z": ".1f", "p_value": ".2g"}
+# Decimals of other columns of numbers, and the digits of the largest number of a column whose numbers are larger.
+DECIMALS, LARGEST_DIGITS = 3, 4
+# A small number of a column is still seen with so many digits.
+SMALLEST_DIGITS = 2
+MISSING_IN_LATEX = "--"
+# How the names of a median and its quartiles end.
+QUARTILES = ("_lower", "_median", "_upper")
 
 
 def to_csv(frame: pd.DataFrame, as_written: Collection[Any] = ()) -> str:
@@ -78,9 +91,108 @@ def to_markdown(frame: pd.DataFrame, digits: int = DIGITS) -> str:
 
 
 def to_latex(frame: pd.DataFrame) -> str:
-    """A LaTeX table for booktabs, a longtable if one page may be too short; scores have six digits."""
-    shown = format_for_people(frame).rename(columns=printable)
-    return shown.to_latex(index=False, escape=True, longtable=len(frame) > LONGEST_TABULAR) + "\n"
+    r"""A LaTeX table for \input in a paper with booktabs: a tabular, with numbers on the right.
+
+    Every number of a column has the same decimals: three, or four digits in all if the largest one is above 10; z has
+    one decimal. A median between its quartiles is one column with these. Missing values are dashes, and empty columns
+    are left out.
+    """
+    names = [name for name in frame.columns if frame[name].notna().any()]
+    heads = []
+    sides = ""
+    columns = []
+    notes = ["requires \\usepackage{booktabs}"]
+    while names:
+        group = _take_quartiles(names)
+        is_numeric = frame[group[0]].dtype.kind in "iuf"
+        sides += "r" if is_numeric else "l"
+        show = _choose_latex_form(str(group[0]), frame[group]) if is_numeric else _show_text
+        texts = [_show_column(frame[name], show) for name in group]
+        if len(group) == 1:
+            columns.append(texts[0])
+            heads.append(str(group[0]).replace("_", " "))
+        else:
+            columns.append([_join_quartiles(*quartiles) for quartiles in zip(*texts, strict=True)])
+            heads.append(str(group[1]).removesuffix(QUARTILES[1]).replace("_", " "))
+            notes.append(f"{heads[-1]}: median [quartiles]")
+        del names[: len(group)]
+    rows = [_join_latex(cells) for cells in zip(*columns, strict=True)]
+    body = ["\\toprule", _join_latex([escape_latex(head) for head in heads]), "\\midrule", *rows, "\\bottomrule"]
+    top = [f"% {printable(note)}" for note in notes]
+    return "\n".join([*top, f"\\begin{{tabular}}{{{sides}}}", *body, "\\end{tabular}", ""])
+
+
+def _show_column(values: pd.Series, show: Callable[[Any], str]) -> list[str]:
+    """The cells of a column."""
+    return [
+        MISSING_IN_LATEX if is_missing else show(value) for value, is_missing in zip(values, values.isna(), strict=True)
+    ]
+
+
+def _show_text(value: object) -> str:
+    """A text, or a truth in words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return escape_latex(value)
+
+
+def _join_quartiles(lower: str, median: str, upper: str) -> str:
+    return median if median == MISSING_IN_LATEX else f"{median} [{lower}, {upper}]"
+
+
+def _take_quartiles(names: Sequence[Any]) -> list[Any]:
+    """The first of some columns; if it is a lower quartile, with the median and the upper quartile that follow it."""
+    first = str(names[0])
+    base = first.removesuffix(QUARTILES[0])
+    group = [*names[: len(QUARTILES)]]
+    return group if group == [base + quartile for quartile in QUARTILES] else [names[0]]
+
+
+def escape_latex(text: object) -> str:
+    r"""A text as LaTeX shows it letter for letter.
+
+    >>> escape_latex("50% of W_qk")
+    '50\\% of W\\_qk'
+    """
+    return "".join(LATEX.get(character, character) for character in printable(text))
+
+
+def _join_latex(cells: Sequence[str]) -> str:
+    r"""A row of a table. In front of a first cell that \\ would take for its own option, there is an empty group."""
+    row = " & ".join(cells)
+    return f"{'{}' if row.startswith(('[', '*')) else ''}{row} \\\\"
+
+
+def _choose_latex_form(name: str, values: pd.DataFrame) -> Callable[[Any], str]:
+    """How the numbers of a column are shown, or of some that are alike; name: of the first."""
+    if values[values.columns[0]].dtype.kind in "iu":
+        return lambda value: _set_number(f"{int(value):,}")
+    form = LATEX_FORMS.get(name) or (LATEX_FORMS["z"] if name.endswith("_z") else "")
+    if not form:
+        sizes = values.to_numpy("float64", na_value=math.nan).ravel()
+        largest = max((abs(size) for size in map(float, sizes) if abs(size) < math.inf), default=0.0)
+        place = math.floor(math.log10(largest)) if largest > 0 else 0
+        decimals = min(DECIMALS, LARGEST_DIGITS - 1 - place)
+        form = f".{max(decimals, SMALLEST_DIGITS - 1 - place, 0)}f"
+    return lambda value: _set_number(f"{value:{form}}")
+
+
+def _set_number(text: str) -> str:
+    """A number in LaTeX: a true minus, commas without a space behind them, and powers of ten.
+
+    >>> _set_number("-0.25"), _set_number("1e-05"), _set_number("1,024"), _set_number("-0.000")
+    ('$-0.25$', '$10^{-5}$', '1{,}024', '0.000')
+    """
+    digits, exponential, power = text.partition("e")
+    if not any(digit in digits for digit in "123456789") and digits.strip("-0.") == "":
+        return digits.removeprefix("-")
+    if exponential:
+        factor = "" if digits in ("1", "-1") else f"{digits}\\times "
+        return f"${'-' if digits == '-1' else ''}{factor}10^{{{int(power)}}}$"
+    if text.lstrip("-") in ("inf", "nan"):
+        return "$" + text.replace("inf", r"\infty") + "$"
+    number = digits.replace(",", "{,}")
+    return f"${number}$" if number.startswith("-") else number
 
 
 def to_html(frame: pd.DataFrame) -> str:
@@ -163,6 +275,8 @@ WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
     ".html": to_html,
 }
 SUFFIXES = (*WRITERS, ".parquet")
+# Formats in which models have their labels, if they have some.
+FOR_PEOPLE = (".md", ".tex", ".html")
 
 
 def check_output(path: Path) -> None:

@@ -66,10 +66,23 @@ def test_options_reach_the_figure(
 def test_a_figure_that_is_higher_than_asked_says_so(inside: Run, tmp_path: Path) -> None:
     models = ["demo:minilm", "demo:encoder", "demo:decoder"]
     asked = ["plot", "heatmap", *models, "--width", 600, "--height", 300, "-o"]
-    assert_states(inside(*asked, tmp_path / "a.html").stderr, "300", "395 pixels high")
-    assert "395" in (tmp_path / "a.html").read_text()
+    assert_states(inside(*asked, tmp_path / "a.html").stderr, "300", "357 pixels high")
+    assert "357" in (tmp_path / "a.html").read_text()
     assert "pixels" not in inside(*asked, tmp_path / "a.json").stderr  # plotly's own file keeps the height
     assert "pixels" not in inside("plot", "heatmap", "demo:encoder", "--height", 350, "-o", tmp_path / "a.html").stderr
+
+
+def test_a_size_on_paper_reaches_the_figure(inside: Run, tmp_path: Path) -> None:
+    asked = ["--width", "3.4in", "--height", "172.8pt", "--font-size", "8pt", "--title", ""]
+    done = inside("plot", "layers", "demo:encoder", *asked, "-o", tmp_path / "a.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    layout = json.loads((tmp_path / "a.json").read_text())["layout"]
+    assert (layout["width"], layout["height"]) == (326.4, 230.4)
+    assert layout["font"]["size"] == pytest.approx(32 / 3)
+    assert layout["title"]["text"] == ""
+    models = ["demo:minilm", "demo:encoder", "demo:decoder"]
+    higher = inside("plot", "heatmap", *models, "--width", "3.4in", "--height", "2.4in", "-o", tmp_path / "a.html")
+    assert_states(higher.stderr, "2.4in", "3.61in high")
 
 
 @pytest.mark.parametrize(("kind", "option"), [("heatmap", "--layer"), ("matrix", "--score"), ("training", "--stack")])
@@ -90,6 +103,8 @@ BAD = [
     (["plot", "heatmap", "none.csv", "-o", "a.html"], DataUnavailableError, "none.csv"),
     (["plot", "heatmap", "demo:none", "-o", "a.html"], ModelNotFoundError, "demo:none"),
     (["plot", "heatmap", "demo:minilm", "-o", "a.png", "--width", "5"], 2, "--width"),
+    (["plot", "heatmap", "demo:minilm", "-o", "a.pdf", "--width", "3.4inch"], 2, "245pt"),
+    (["plot", "heatmap", "demo:minilm", "-o", "a.pdf", "--font-size", "8em"], 2, "--font-size"),
     (["plot", "matrix", "demo:minilm", "--head", "99", "-o", "a.html"], 2, "head 99"),
     (["plot", "heatmap", "demo:minilm", "--where", "layer", "-o", "a.html"], 2, "COLUMN=VALUE"),
     (["plot", "matrix", "demo:minilm", "--where", "layer=1", "-o", "a.html"], 2, "matrix"),

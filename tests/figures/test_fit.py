@@ -87,11 +87,36 @@ def test_a_large_figure_is_higher_if_half_of_it_has_no_room_for_the_legend(rows:
 
 
 def test_a_legend_of_numbers_has_room_and_keeps_them(rows: pd.DataFrame) -> None:
-    figure = draw_sizes(rename(rows, 12), published_scores(), OPTIONS).update_layout(**SMALL_SIZE)
+    figure = draw_sizes(rename(rows, 12), published_scores(), OPTIONS).update_layout(width=600, height=250)
     fitted = fit_figure(figure)
-    assert fitted.layout.height > 300
+    assert fitted.layout.height > 250
     numbered = [trace.name.split()[0] for trace in fitted.data if trace.name[0].isdigit()]
     assert numbered == [str(number) for number in range(1, 13)]
+
+
+def test_titles_of_axes_are_wrapped_to_narrow_panels_and_lose_ends_without_room(rows: pd.DataFrame) -> None:
+    column = {"width": 326.4, "height": 450}
+    several = fit_figure(draw_heads(rows, OPTIONS).update_layout(**column))
+    assert {axis.title.text for axis in several.select_xaxes()} == {"symmetry"}
+    alone = fit_figure(draw_heads(one_model(rows, "demo:minilm"), OPTIONS).update_layout(**column))
+    assert "skew" in alone.layout.xaxis.title.text
+    figure = go.Figure(go.Scatter(x=[1], y=[1]), layout=column)
+    figure.update_xaxes(title="accuracy (share of known questions, with 95% confidence intervals)")
+    lines = fit_figure(figure).layout.xaxis.title.text.split("<br>")
+    assert len(lines) == 2
+    assert max(map(len, lines)) * LETTER * SMALL <= 326 - 50
+
+
+def test_a_small_figure_has_room_for_every_category_and_every_name(rows: pd.DataFrame) -> None:
+    figure = go.Figure(go.Bar(x=[1], y=["a"], orientation="h"), layout=SMALL_SIZE)
+    figure.update_yaxes(categoryarray=[f"category {number}" for number in range(30)])
+    assert fit_figure(figure).layout.height >= 30 * 1.3 * SMALL + 100
+    column = {"width": 326.4, "height": 230.4}
+    few = fit_figure(draw_layers(rename(rows, 2), OPTIONS).update_layout(**column))
+    many = fit_figure(draw_layers(rename(rows, 12), OPTIONS).update_layout(**column))
+    assert few.layout.height < 250
+    assert many.layout.height >= few.layout.height + 5 * 20  # two names in a line
+    assert many.layout.margin.b < 20
 
 
 def test_a_figure_without_a_title_or_with_marks_in_its_names_is_left() -> None:

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 from attngeo.errors import UsageError
+from attngeo.figures.fit import NO_TITLE, PANEL_TITLE_HEIGHT, fit_figure
 from attngeo.figures.kinds import FIGURES, LOSS, SOURCES, FigureSpec, PlotOptions, drawable_scores
 from attngeo.options import options_of
 from attngeo.reporting.plots import plot
@@ -60,3 +61,27 @@ def test_the_matrix_is_set_as_a_symbol(rows: pd.DataFrame) -> None:
     for kind in ("heatmap", "layers", "heads", "size"):
         assert "W<sub>qk</sub>" in plot(kind, rows).layout.title.text
     assert "|W<sub>qk</sub>| of layer 1" in plot("matrix", "demo:encoder", layer=1).layout.title.text
+
+
+@pytest.mark.parametrize("kind", ["heatmap", "layers", "matrix", "size"])
+def test_an_empty_title_leaves_no_title_no_details_and_no_room(kind: str, rows: pd.DataFrame) -> None:
+    of = "demo:minilm" if kind == "matrix" else rows[rows["model"] == "demo:minilm"]
+    figure = plot(kind, of, title="")
+    assert figure.layout.title.text == ""
+    has_names = kind == "layers"  # whole layers, and heads
+    assert figure.layout.margin.t == (PANEL_TITLE_HEIGHT if has_names else NO_TITLE)
+    for width in (326, 1000):
+        assert fit_figure(figure.update_layout(width=width)).layout.margin.t == figure.layout.margin.t
+
+
+def test_a_size_of_type_is_that_of_all_texts_but_the_title(rows: pd.DataFrame) -> None:
+    figure = plot("layers", rows, font_size="8pt", width="3.4in", height="2.4in")
+    assert (figure.layout.width, figure.layout.height) == (326.4, 230.4)
+    eight = pytest.approx(32 / 3)
+    for fitted in (fit_figure(figure), fit_figure(figure.update_layout(width=1000, height=600))):
+        sizes = [fitted.layout.font.size, *(annotation.font.size for annotation in fitted.layout.annotations)]
+        sizes += [axis.title.font.size for axis in (*fitted.select_xaxes(), *fitted.select_yaxes())]
+        assert sizes == [eight] * len(sizes)
+        assert fitted.layout.title.font.size > 11
+    named = fit_figure(plot("size", "demo:minilm", font_size="6pt"))
+    assert [trace.textfont.size for trace in named.data if trace.textfont.size] == [8]

@@ -28,6 +28,8 @@ RUNNING = {
 OUTPUT = {
     "output": "a report writes every table as CSV and Parquet",
     "format": "a report writes every table as CSV and Parquet",
+    "label": "key of the recipe, for all results",
+    "summary": 'a table shows it: show = "summary"',
 }
 # Command → option → why a recipe does not have it under `options`.
 EXCEPTIONS: dict[str, dict[str, str]] = {

@@ -14,7 +14,7 @@ import pytest
 from support.reports import change, read_files
 
 import attngeo
-from attngeo.errors import AttnGeoError, ModelNotFoundError, OutputError
+from attngeo.errors import AttnGeoError, ModelNotFoundError, OutputError, UsageError
 from attngeo.reporting import answers, results
 from attngeo.reporting.paths import describe_files
 from attngeo.reporting.report import build_report
@@ -245,3 +245,50 @@ def test_a_folder_that_cannot_keep_parts_fails_the_report_and_no_model(recipe: P
     (tmp_path / "out/.parts").write_text("")
     with pytest.raises(OutputError, match=r"\.parts"):
         build_report(recipe, tmp_path / "out")
+
+
+def test_labels_name_models_in_figures_tables_and_checks_but_not_in_files(recipe: Path, tmp_path: Path) -> None:
+    change(recipe, 'text = "A *report*."', '[label]\n"demo:encoder" = "Enc"\n"demo:decoder" = "Dec"')
+    heatmap = 'figures = [{ kind = "layers", of = "scores" }, { kind = "heatmap", of = "scores" }, '
+    matrix = '{ kind = "matrix", model = "demo:encoder" }, '
+    own = '{ kind = "heads", of = "scores", label = { "demo:decoder" = "Own" } }]'
+    change(recipe, 'figures = [{ kind = "layers", of = "scores" }]', heatmap + matrix + own)
+    report = build_report(recipe, tmp_path / "out")
+    assert report.failures == []
+    assert [check.model for check in report.checks] == ["Enc"]
+    text = (tmp_path / "out/report.md").read_text()
+    assert "| Enc " in text
+    assert "demo:encoder" not in text
+    page = (tmp_path / "out/index.html").read_text()
+    for name in ("Enc", "Dec"):
+        assert f">{name}</option>" in page
+    assert "(Enc)" in page
+    files = pd.read_csv(tmp_path / "out/tables/scores.csv")
+    assert set(files["model"]) == {"demo:encoder", "demo:decoder"}
+
+
+@pytest.mark.parametrize(
+    ("label", "facts"),
+    [
+        ('"demo:encodr" = "A"', "label: there is no model demo:encodr; did you mean demo:encoder"),
+        ('"demo:encoder" = "A"\n"demo:decoder" = "A"', "would both be 'A'"),
+        ('"demo:encoder" = ""', "label"),
+    ],
+)
+def test_labels_are_checked_before_any_work(label: str, facts: str, recipe: Path, tmp_path: Path) -> None:
+    change(recipe, 'text = "A *report*."', f"[label]\n{label}")
+    with pytest.raises(UsageError, match=facts):
+        build_report(recipe, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_label_of_no_model_in_a_file_is_refused_when_it_is_read(recipe: Path, tmp_path: Path) -> None:
+    attngeo.score("demo:encoder").to_csv(tmp_path / "kept.csv", index=False)
+    change(
+        recipe, 'command = "score"\nmodels = ["demo:encoder", "demo:decoder"]', 'command = "file"\npath = "kept.csv"'
+    )
+    change(recipe, 'text = "A *report*."', '[label]\n"demo:encodr" = "Enc"')
+    with pytest.raises(UsageError, match="no model demo:encodr; did you mean demo:encoder"):
+        build_report(recipe, tmp_path / "out")
+    change(recipe, "demo:encodr", "demo:encoder")
+    assert "| Enc " in (build_report(recipe, tmp_path / "out").folder / "report.md").read_text()

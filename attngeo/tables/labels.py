@@ -1,0 +1,141 @@
+"""Labels: what figures, and tables for people, call a model in place of its reference.
+
+A label is given once, as REF=NAME, and `name_models` puts it into every column that names a model. Files for programs
+keep references, by which other commands find models.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from attngeo.choices import RESULTS, advise
+from attngeo.errors import UsageError
+from attngeo.options import Options, option
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The columns, and the entries of `attrs`, that name a model.
+NAMING = ("model", "other", "candidate")
+
+
+def parse_labels(labels: Any) -> Mapping[str, str]:
+    """Reference → label, of texts such as "org/name=BERT", or of a mapping. Raises UsageError.
+
+    A text is parted at its first =; at a later one if the reference before has a label already.
+
+    >>> parse_labels(["org/name=BERT", "lr=0.1=slow", "lr=0.2=fast"])
+    {'org/name': 'BERT', 'lr': '0.1=slow', 'lr=0.2': 'fast'}
+    """
+    if isinstance(labels, Mapping):
+        pairs = [*labels.items()]
+        if not all(isinstance(text, str) and text.strip() for pair in pairs for text in pair):
+            raise UsageError(f"$label is {dict(labels)!r:.60}, expected a name for each reference", "label")
+        return {reference: name.strip() for reference, name in pairs}
+    if not isinstance(labels, list | tuple):
+        raise UsageError(f"$label is {labels!r:.60}, expected names such as {{'org/name': 'BERT'}}", "label")
+    parsed: dict[str, str] = {}
+    for text in labels:
+        reference, _, name = text.partition("=") if isinstance(text, str) else ("", "", "")
+        while reference in parsed and "=" in name:
+            part, _, name = name.partition("=")
+            reference = f"{reference}={part}"
+        if not (reference and name.strip()):
+            raise UsageError(f"$label is {text!r:.60}, expected REF=NAME", "label")
+        if reference in parsed:
+            raise UsageError(f"$label names {reference:.60} twice, expected one name for each model", "label")
+        parsed[reference] = name.strip()
+    return parsed
+
+
+def label_option(panel: str) -> Any:
+    """The option `label` of what shows models."""
+    return option(
+        None,
+        "Name of a model in figures and in tables for people; may be repeated",
+        panel=panel,
+        metavar="REF=NAME",
+        parse=parse_labels,
+        repeated=True,
+        shown_default="the reference",
+    )
+
+
+class LabelOptions(Options):
+    """What tables for people call models."""
+
+    label: Mapping[str, str] | None = label_option(RESULTS)
+
+
+def resolve_labels(labels: Mapping[str, str] | None, models: Iterable[str]) -> dict[str, str]:
+    """The label of each of these models that has one. Raises UsageError.
+
+    A reference without revision labels all revisions that are there: org/name=BERT makes BERT@step10 of
+    org/name@step10.
+
+    Raises:
+        UsageError: a label is for none of the models, or two models would have one name.
+
+    >>> resolve_labels({"org/name": "A"}, ["org/name@main", "demo:minilm"])
+    {'org/name@main': 'A@main'}
+    """
+    if not labels:
+        return {}
+    models = [*dict.fromkeys(models)]
+    bases = {model: model.partition("@")[0] for model in models}
+    known = {*models, *bases.values()}
+    wanted = dict(_find_reference(reference, name, known) for reference, name in labels.items())
+    for reference in wanted:
+        if reference not in known:
+            raise UsageError(f"$label: there is no model {reference:.80}; {advise(reference, models)}", "label")
+    resolved = {}
+    for model, base in bases.items():
+        if model in wanted:
+            resolved[model] = wanted[model]
+        elif base in wanted:
+            resolved[model] = f"{wanted[base]}@{model.partition('@')[2]}"
+    names = Counter(resolved.get(model, model) for model in models)
+    repeated = next((name for name, count in names.items() if count > 1), None)
+    if repeated is not None:
+        same = [model for model in models if resolved.get(model, model) == repeated]
+        raise UsageError(
+            f"$label: {same[0]:.60} and {same[1]:.60} would both be {repeated!r:.60}, expected names that differ",
+            "label",
+        )
+    return resolved
+
+
+def _find_reference(reference: str, name: str, known: Collection[str]) -> tuple[str, str]:
+    """A label parted at the = after which its reference is known: a path may have one."""
+    longer, rest = reference, name
+    while longer not in known and "=" in rest:
+        part, _, rest = rest.partition("=")
+        longer = f"{longer}={part}"
+    return (longer, rest) if longer in known else (reference, name)
+
+
+def list_named(*tables: pd.DataFrame) -> list[str]:
+    """The models that some tables name: in their columns, or the one that a table without such a column is about."""
+    names: list[str] = []
+    for table in tables:
+        columns = [column for column in NAMING if column in table]
+        for column in columns:
+            names += map(str, table[column].dropna().unique())
+        if not columns and isinstance(table.attrs.get("model"), str):
+            names.append(table.attrs["model"])
+    return [*dict.fromkeys(names)]
+
+
+def name_models(rows: pd.DataFrame, labels: Mapping[str, str]) -> pd.DataFrame:
+    """A table whose models have their labels, as `resolve_labels` gives them; others stay as they are."""
+    if not labels:
+        return rows
+    columns = {column: rows[column].map(lambda name: labels.get(name, name)) for column in NAMING if column in rows}
+    named = rows.assign(**columns)
+    named.attrs = {
+        name: labels.get(value, value) if name in NAMING and isinstance(value, str) else value
+        for name, value in rows.attrs.items()
+    }
+    return named
