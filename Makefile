@@ -14,6 +14,8 @@ RECIPE ?= reports/demo.toml
 REAL := build/pretrained/SmolLM2-135M-Instruct.Q4_1.gguf build/pretrained/whisper-base
 INSTALLED := $(VENV)/.installed
 DIST := build/dist
+# Seconds between two lines that say what a long step does.
+EVERY ?= 10
 SEED := $(or $(SEED),$(shell date +%s))
 # Docker images often set this variable. Then each process compiles all modules and rewrites all assertions again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,19 +30,39 @@ FAST := -m "not slow and not explore and not gpu"
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
+# $(call tell,WHAT,COMMAND) runs a command, and says on stderr what it does, at once and while it takes long. The lines
+# end with this shell, however that ends: it asks whether the shell is there, and `sleep` holds nothing open.
+define tell
+@echo "$(1)" >&2; \
+( \
+	seconds=0; \
+	while sleep $(EVERY) < /dev/null > /dev/null 2>&1 && kill -0 $$$$ 2> /dev/null; do \
+		seconds=$$((seconds + $(EVERY))); \
+		echo "$(1) ($$seconds s)" >&2; \
+	done \
+) & \
+teller=$$!; \
+trap 'kill $$teller 2> /dev/null' EXIT; \
+trap 'exit 130' INT; \
+trap 'exit 143' TERM HUP; \
+$(2)
+endef
+
 # Modules are compiled when they are first imported (--no-compile): tests import a small part of them.
 $(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile $(TORCH)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev]"
+	$(call tell,making the virtual environment $(VENV),$(PYTHON) -m venv $(VENV))
+	$(call tell,installing torch into $(VENV),$(BIN)/python -m pip install --quiet --no-compile $(TORCH))
+	$(call tell,installing attngeo and the other libraries into $(VENV),$(INSTALL))
 	touch $@
+
+INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev]"
 
 install: $(INSTALLED)  ## Make the virtual environment.
 
 demo: $(INSTALLED)  ## Score an encoder, a decoder and a real pretrained model, and ask it word analogies.
-	$(BIN)/attngeo inspect demo:minilm
-	$(BIN)/attngeo score demo:encoder demo:decoder demo:minilm
-	$(BIN)/attngeo analogy demo:minilm
+	$(call tell,attngeo inspect demo:minilm,$(BIN)/attngeo inspect demo:minilm)
+	$(call tell,attngeo score demo:encoder demo:decoder demo:minilm,$(BIN)/attngeo score demo:encoder demo:decoder demo:minilm)
+	$(call tell,attngeo analogy demo:minilm,$(BIN)/attngeo analogy demo:minilm)
 
 report: $(INSTALLED)  ## Make the report of RECIPE (the embedded models), build/report/index.html.
 	$(BIN)/attngeo report "$(RECIPE)" -o build/report
