@@ -102,4 +102,4 @@ def _write_starter(recipe: Path | None, path: Path | None) -> None:
     if path.exists():
         raise UsageError(f"{path} exists, and --init overwrites no file; name another file")
     with atomic_write(path) as partial:
-        partial.write_text(text, "utf-8")
+        partial.write_text(text, "utf-8", newline="\n")

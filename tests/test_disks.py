@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ntpath
+import os
 import subprocess
 import sys
 import unicodedata
@@ -237,6 +238,7 @@ def test_a_long_path_is_part_of_the_name_of_a_folder(tmp_path: Path) -> None:
     assert name.endswith("long-last-seed0")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="commands of tests are forks, which Windows lacks")
 def test_the_folder_of_a_recipe_has_a_name_that_windows_takes(inside: Command, tmp_path: Path) -> None:
     (tmp_path / "con.toml").write_text(PLAIN.format(name="rows", path="rows.csv"))
     (tmp_path / "rows.csv").write_text("model,n\na,1\n")

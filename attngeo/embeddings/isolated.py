@@ -255,7 +255,7 @@ def _limit_memory(nbytes: int) -> None:
     """Let this process take no more than so many bytes from now on, where the system can."""
     if resource is None or not PAGES.exists():
         return
-    taken = int(PAGES.read_text().split()[0]) * resource.getpagesize()
+    taken = int(PAGES.read_text("ascii").split()[0]) * resource.getpagesize()
     _set_limit(resource.RLIMIT_AS, taken + nbytes)
     _set_limit(resource.RLIMIT_CORE, 0)
 

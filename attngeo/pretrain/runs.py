@@ -339,7 +339,7 @@ def _save(trainer: RunTrainer, task: TrainingTask, folder: Path, summary: Mappin
             f"{folder / MODEL} cannot be written ({first_line(error)}); make room, then resume with $resume", "resume"
         ) from error
     with atomic_write(folder / SUMMARY) as path:
-        path.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+        path.write_text(json.dumps(summary, indent=2) + "\n", "utf-8", newline="\n")
 
 
 def _check_room(folder: Path, task: TrainingTask) -> None:

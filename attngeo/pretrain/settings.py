@@ -23,7 +23,7 @@ FREE = ("save_every", "report_to")
 def write_settings(options: PretrainOptions, folder: Path) -> None:
     """Write the options into a run's folder."""
     with atomic_write(folder / SETTINGS) as path:
-        path.write_text(json.dumps(dict(options), indent=2) + "\n", "utf-8")
+        path.write_text(json.dumps(dict(options), indent=2) + "\n", "utf-8", newline="\n")
 
 
 def read_settings(folder: Path) -> RunOptions:

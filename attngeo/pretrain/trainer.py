@@ -272,7 +272,7 @@ def remove_broken(folder: Path) -> None:
 def write_mark(checkpoint: Path, mark: CheckpointMark) -> None:
     """Mark a checkpoint as whole."""
     with atomic_write(checkpoint / MARK) as path:
-        path.write_text(json.dumps(asdict(mark)), "utf-8")
+        path.write_text(json.dumps(asdict(mark)), "utf-8", newline="\n")
 
 
 def read_mark(checkpoint: Path) -> CheckpointMark | None:

@@ -316,4 +316,4 @@ def _check_inputs(folder: Path, files: str) -> None:
             f"only {INPUTS} in it if the data are the same"
         )
     with atomic_write(path) as partial_path:
-        partial_path.write_text(digest, "utf-8")
+        partial_path.write_text(digest, "utf-8", newline="\n")

@@ -216,7 +216,7 @@ def _write(folder: Path, content: ReportContent, tables: dict[str, pd.DataFrame]
             (SUMMARY, render_markdown(content, [f"{PICTURES}/{name}{PICTURE}" for name in pictures], "; ".join(notes))),
             (PAGE, render_page(content)),
         ):
-            (new / name).write_text(text, "utf-8")
+            (new / name).write_text(text, "utf-8", newline="\n")
         _put_in_place(new, folder)
         _remove_former(folder / TABLES, former_tables, tables, SUFFIXES)
         _remove_former(folder / PICTURES, former_pictures, pictures, (PICTURE,))

@@ -107,7 +107,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         raise OutputError(f"{folder} cannot be written ({error.strerror or error})") from None
     try:
         with atomic_write(folder / HOLDER) as partial:
-            partial.write_text(str(os.getpid()), "utf-8")
+            partial.write_text(str(os.getpid()), "utf-8", newline="\n")
         yield
     finally:
         # In this order: the lock is released last, and nobody can take that of a file that is gone.

@@ -292,6 +292,6 @@ def write_table(frame: pd.DataFrame, path: Path) -> None:
         if suffix == ".parquet":
             frame.to_parquet(partial, index=False)
         elif suffix == ".csv":
-            partial.write_text(to_csv(frame, frame.attrs.get(AS_WRITTEN, ())), "utf-8")
+            partial.write_text(to_csv(frame, frame.attrs.get(AS_WRITTEN, ())), "utf-8", newline="\n")
         else:
-            partial.write_text(WRITERS[suffix](frame), "utf-8")
+            partial.write_text(WRITERS[suffix](frame), "utf-8", newline="\n")

