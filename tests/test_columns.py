@@ -179,6 +179,13 @@ QUESTIONS: dict[str, tuple[Ask, Form]] = {
     ),
 }  # fmt: skip
 STATISTICS = "tests/gradients/test_statistics.py"
+ANALOGIES = "tests/analogies/test_statistics.py"
+CURVES = "tests/pretrain/test_curves.py"
+TABULAR = "tests/estimators/tabular/test_files.py"
+MEASURING = "tests/estimators/efa/test_measuring.py"
+SIMILAR = "tests/estimators/efa/test_similar.py"
+BASELINES = "tests/papers/wibisono2025/test_baselines.py"
+RELATIONS = "tests/estimators/efa/test_comparison.py"
 # Columns of other tables, or whose right value is no function of one formed matrix → the test that fails if they are
 # scaled, exchanged or of another head.
 ELSEWHERE = {
@@ -213,6 +220,104 @@ ELSEWHERE = {
             f"{STATISTICS}::test_what_is_predicted_has_columns_of_its_own"
         ),
         "loss": "tests/gradients/test_callback.py::test_rows_are_the_updates_of_the_live_model_beside_its_scores",
+    },
+    "analogy": {
+        "asked, known, accuracy, top5, mean_rank, mrr, mean_cosine": (
+            f"{ANALOGIES}::test_each_measure_is_that_of_plain_counting"
+        ),
+        "accuracy_low, accuracy_high": f"{ANALOGIES}::test_the_interval_of_a_row_is_that_of_drawn_pairs",
+        "rank, cosine": "tests/analogies/test_probe.py::test_ranks_are_those_of_the_definition",
+    },
+    "analogy of several models": {
+        "both, only_model, only_other, neither, difference, p_value, p_corrected": (
+            f"{ANALOGIES}::test_models_are_compared_question_by_question"
+        ),
+        "known": f"{ANALOGIES}::test_each_measure_is_that_of_plain_counting",
+        "difference_low, difference_high": f"{ANALOGIES}::test_the_interval_of_a_row_is_that_of_drawn_pairs",
+    },
+    "theory": {
+        "tolerance, residual, holds, as_printed": "tests/papers/test_statements.py::test_a_row_hides_nothing",
+    },
+    "pretrain": {
+        "symmetry, directionality, loss": (
+            "tests/pretrain/test_callback.py::test_rows_are_the_scores_of_the_live_model"
+        ),
+        "final_loss, steps_to_baseline, speed_up": (
+            f"{CURVES}::test_runs_are_compared_with_the_first_initialisation_of_their_objective_and_seed"
+        ),
+        "symmetry_median, heads_symmetry_upper": (
+            "tests/pretrain/test_comparison.py::test_the_rows_have_the_statistics_of_the_last_step"
+        ),
+        "eval_accuracy": f"{CURVES}::test_the_evaluation_of_images_is_that_of_the_last_step",
+        "symmetry_settled, heads_symmetry_settled, heads_symmetry_lower, heads_symmetry_upper": (
+            f"{CURVES}::test_layers_have_their_last_scores_and_the_steps_at_which_these_settle"
+        ),
+        "reached, final_loss_mean, final_loss_min, final_loss_max": (
+            "tests/pretrain/test_comparison.py::test_the_spread_over_seeds"
+        ),
+    },
+    "tabular fit": {
+        "accuracy, mse, log_loss, calibration_error": f"{TABULAR}::test_scores_are_those_of_scikit_learn",
+        "auc, recall, majority": f"{TABULAR}::test_each_class_counts_as_any_other_in_auc_and_recall",
+        "train_rows, test_rows": f"{TABULAR}::test_each_method_is_measured_on_the_same_rows",
+    },
+    "tabular predict and impute": {
+        "probability, p(LABEL)": (
+            "tests/estimators/tabular/test_classifier.py::test_probabilities_are_those_of_the_joint_distribution"
+        ),
+        "p(COLUMN)": "tests/commands/test_tabular.py::test_empty_cells_are_filled_with_their_probabilities",
+        "attention": f"{TABULAR}::test_the_attention_of_each_cell_sums_to_one",
+    },
+    "tabular simulate and auto-mpg": {
+        "accuracy, mse, train_accuracy, train_mse": (
+            "tests/papers/wibisono2023/test_tables.py::test_scores_are_those_of_the_predictions"
+        ),
+        "published_accuracy, published_mse": (
+            "tests/papers/wibisono2023/test_tables.py::test_the_table_has_the_order_of_the_settings_and_the_published_means"
+        ),
+    },
+    "efa fit": {
+        "accuracy, popularity_accuracy": (
+            f"{MEASURING}::test_accuracy_is_the_share_of_right_items_beside_that_of_the_most_frequent_one"
+        ),
+        "rmse, item_mean_rmse": f"{MEASURING}::test_the_error_of_means_is_beside_that_of_the_mean_of_each_item",
+        "without_context": (
+            "tests/estimators/efa/test_tables.py::test_the_best_distribution_without_a_context_is_found_far_from_0"
+        ),
+        "without_repeats": (
+            "tests/estimators/efa/test_tables.py::test_items_that_do_not_come_again_are_known_without_repeats"
+        ),
+        "log_prob": "tests/commands/test_efa.py::test_a_model_of_values_is_fitted_saved_and_used",
+        "epochs, best_epoch, stopped_early": (
+            "tests/commands/test_efa.py::test_a_fit_says_how_the_training_of_each_part_ended"
+        ),
+    },
+    "efa predict": {
+        "log_prob, predicted_mean, probability": (
+            "tests/estimators/efa/test_tables.py::test_what_is_missing_is_predicted_from_what_is_there"
+        ),
+    },
+    "efa similar": {
+        "score, probability": f"{SIMILAR}::test_an_item_has_the_probability_that_predict_gives_it_beside_the_other_one",
+        "sequences, lift": f"{SIMILAR}::test_sequences_with_both_items_and_their_lift_are_those_of_the_table",
+    },
+    "efa attention": {
+        "weight": (
+            "tests/estimators/efa/test_estimator.py::test_weights_of_attention_give_the_prediction_of_one_linear_layer"
+        ),
+    },
+    "efa compare": {
+        "forward, backward, correlation, lowest": (
+            f"{RELATIONS}::test_r2_is_that_of_rows_left_out_and_correlations_are_cosines_of_angles"
+        ),
+        "chance": f"{RELATIONS}::test_chance_is_the_correlation_of_shuffled_rows",
+        "log_prob_difference": f"{RELATIONS}::test_models_of_one_distribution_are_related_and_others_are_not",
+    },
+    "efa run": {
+        "value": f"{BASELINES}::test_items_by_their_frequency_and_without_those_of_the_context",
+        "published": (
+            "tests/papers/wibisono2025/test_experiments.py::test_a_table_has_each_model_beside_the_paper_and_the_baselines"
+        ),
     },
 }
 

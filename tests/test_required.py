@@ -28,6 +28,17 @@ models = ["demo:encoder"]
 title = "Scores"
 figures = [{ kind = "layers", of = "scores" }]
 """
+# Each argument is a command. They share a process, which loads the libraries once.
+CALL_EACH = """
+for command in sys.argv[1:]:
+    sys.argv = ["attngeo", *command.split()]
+    try:
+        main()
+    except SystemExit as stop:
+        if stop.code:
+            raise
+    print(f"\\ndone {command}", file=sys.stderr)
+"""
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -71,8 +82,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = Path(str(files.locate())).parent
     (site / folder.name).symlink_to(folder)
 
-    def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-        code = f"import sys; sys.path.insert(0, {str(site)!r}); from attngeo.commands.app import main; main()"
+    def run(*arguments: object, cwd: Path, call: str = "main()") -> subprocess.CompletedProcess[str]:
+        code = f"import sys; sys.path.insert(0, {str(site)!r}); from attngeo.commands.app import main\n{call}"
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
         return subprocess.run(
             [sys.executable, "-S", "-c", code, *map(str, arguments)],
@@ -88,16 +99,17 @@ def test_what_reads_pretrained_models_needs_no_extra(base: Run, tmp_path: Path) 
     write_questions(tmp_path / "questions.txt", {"planted": lines})
     (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog ran to the door\n" * 300)
     (tmp_path / "recipe.toml").write_text(RECIPE)
-    for command in (
+    commands = (
         "score demo:encoder --per-head -o scores.csv -o scores.md",
         "inspect demo:encoder",
         "analogy vectors.txt --questions questions.txt",
         "plot layers scores.csv -o layers.html",
         "report recipe.toml -o page",
         "pretrain --steps 2 --log-every 1 --batch-size 2 --warmup 1 --vocab-size 200 --data text.txt -o run",
-    ):
-        done = base(*command.split(), cwd=tmp_path)
-        assert done.returncode == 0, (command, done.stderr)
+    )
+    done = base(*commands, cwd=tmp_path, call=CALL_EACH)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\ndone ") == len(commands), done.stderr
 
 
 @pytest.mark.parametrize(

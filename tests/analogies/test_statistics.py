@@ -108,6 +108,37 @@ def test_levels_add_up() -> None:
     assert rows.loc["y", "accuracy_low"] == rows.loc["c", "accuracy_low"]
 
 
+def test_each_measure_is_that_of_plain_counting() -> None:
+    """Of ranks, some of which are 5 and 6, and of cosines; and of the questions that two models know."""
+    generator = np.random.default_rng(9)
+    answers = {}
+    for model in ("m", "n"):
+        ranks = generator.choice([1, 1, 2, 5, 6, 40], len(QUESTIONS))
+        rows = frame(ranks, model, known=generator.random(len(QUESTIONS)) < 0.7)
+        answers[model] = rows.assign(cosine=generator.uniform(-1, 1, len(rows)))
+    scores = summarise_answers(pd.concat(answers.values()), options=AnalogyOptions(), which="own")
+    for model, rows in answers.items():
+        known = [row for row in rows.to_dict("records") if row["known"]]
+        count = len(known)
+        row = scores[(scores["model"] == model) & (scores["level"] == "overall")].iloc[0]
+        expected = {
+            "asked": len(rows), "known": count,
+            "accuracy": sum(row["rank"] == 1 for row in known) / count,
+            "top5": sum(row["rank"] <= 5 for row in known) / count,
+            "mean_rank": sum(row["rank"] for row in known) / count,
+            "mrr": sum(1 / row["rank"] for row in known) / count,
+            "mean_cosine": sum(row["cosine"] for row in known) / count,
+        }  # fmt: skip
+        assert row[[*expected]].to_dict() == pytest.approx(expected)
+        assert len({round(value, 6) for value in expected.values()}) == len(expected)  # none stands for another one
+    compared = compare_models(pd.concat(answers.values()), options=AnalogyOptions()).iloc[0]
+    both = (answers["m"]["known"] & answers["n"]["known"]).to_numpy()
+    assert compared["known"] == both.sum()
+    counts = compared[["both", "only_model", "only_other", "neither"]]
+    assert counts.sum() == both.sum()
+    assert compared["difference"] == pytest.approx((counts["only_model"] - counts["only_other"]) / both.sum())
+
+
 def test_categories_are_drawn_independently() -> None:
     """Two alike make a type whose interval is narrower by the square root of two."""
     ranks = np.random.default_rng(5).integers(1, 3, 182)

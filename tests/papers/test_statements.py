@@ -134,6 +134,7 @@ def test_a_row_hides_nothing(
     row = check_statements(["made"], seed=9).iloc[0]
     assert (row["residual"], row["holds"], row["as_printed"]) == pytest.approx(expected, nan_ok=True)
     assert row["computed"] == f"{made.claim}: seed 9"
+    assert (row["statement"], row["tolerance"]) == ("made", 0.2)
 
 
 def test_names_select_all_forms_in_the_order_of_the_table() -> None:

@@ -78,6 +78,23 @@ def test_r2_is_that_of_rows_left_out_and_correlations_are_cosines_of_angles(inte
     assert 0 < found.chance < found.correlation
 
 
+def test_chance_is_the_correlation_of_shuffled_rows() -> None:
+    draw = np.random.default_rng(5)
+    first = draw.normal(size=(400, 20))
+    second = first + draw.normal(size=(400, 20))
+
+    def correlate(order: np.ndarray) -> float:
+        angles = subspace_angles(first - first.mean(0), (second - second.mean(0))[order])
+        return float(np.cos(angles).mean())
+
+    drawn = [correlate(draw.permutation(400)) for _ in range(40)]
+    found = relate(torch.tensor(first), torch.tensor(second))
+    assert abs(found.chance - np.mean(drawn)) < 5 * np.std(drawn)
+    assert found.correlation == pytest.approx(correlate(np.arange(400)))
+    for other in (found.correlation, found.lowest, found.forward, found.backward, 1.3 * found.chance):
+        assert abs(other - np.mean(drawn)) > 5 * np.std(drawn)
+
+
 def test_as_many_numbers_as_rows_explain_everything_and_so_nothing() -> None:
     found = relate(*torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0)), intercept=True)
     assert np.isnan([found.forward, found.backward]).all()

@@ -18,7 +18,7 @@ from attngeo.errors import TableError
 from attngeo.estimators import AttentionImputer, ExponentialFamilyAttention
 from attngeo.estimators.efa.files import fit_own_sequences, predict_file, sample_file
 from attngeo.estimators.efa.options import EfaDrawOptions, EfaFitOptions
-from attngeo.estimators.shared.files import find_few_texts, read_own_table, settle_table
+from attngeo.estimators.shared.files import find_few_texts, read_own_table, settle_table, write_like
 from attngeo.estimators.shared.paths import require_column
 from attngeo.estimators.tabular.files import impute_own_table
 from attngeo.estimators.tabular.options import RowsOptions
@@ -130,6 +130,24 @@ def test_a_few_texts_among_the_numbers_of_sequences_are_noted(tmp_path: Path) ->
 def test_texts_are_few_up_to_a_tenth_of_the_rows(texts: int, rows: int, are_few: bool) -> None:
     frame = pd.DataFrame({"age": [*["n/a"] * texts, *map(str, range(rows - texts))]})
     assert [name for name, _ in find_few_texts(frame)] == ["age"] * are_few
+
+
+@pytest.mark.parametrize(
+    ("texts", "column", "values", "expected"),
+    [
+        (["1.50", "2.50"], [1.5, 2.5], [2.0, 1.5, 3.25], ["2.00", "1.50", "3.25"]),
+        (["1.5", "2.25"], [1.5, 2.25], [2.0], ["2.0"]),
+        (["1,50", "2,25"], [1.5, 2.25], [2.0, 2.25], ["2,00", "2,25"]),
+        (["TRUE", "FALSE"], ["TRUE", "FALSE"], [False, True], ["FALSE", "TRUE"]),
+        (["yes", "no"], ["yes", "no"], [False], ["False"]),
+        (["01", "1"], ["01", "1"], ["1", "01"], ["1", "01"]),
+    ],
+    ids=["decimals", "of several lengths", "commas", "booleans", "texts", "codes"],
+)
+def test_new_values_are_written_as_those_of_the_column(
+    texts: list[str], column: list[Any], values: list[Any], expected: list[str]
+) -> None:
+    assert write_like(values, pd.Series(column), pd.Series(texts)) == expected
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,18 @@ def test_rows_between_two_lone_quotation_marks_are_noted(separator: str, tmp_pat
     assert "lines" not in notes
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [('x,note,y\n1,"foo,u\n2,"bar,v\n3,c,w\n', 2), ('x,y,note\n1,a,"foo\n2,b,bar\nbaz"\n3,c,d\n', 3)],
+    ids=["the ends of two rows", "a row inside"],
+)
+def test_one_sign_of_rows_in_a_cell_is_enough_for_a_note(text: str, lines: int, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    frame, notes = read(tmp_path / "t.csv")
+    assert len(frame) == 2
+    assert_states(notes, "'note'", "row 1", f"{lines} lines", "--no-quotes")
+
+
 def test_texts_of_several_lines_are_not_noted(tmp_path: Path) -> None:
     pd.DataFrame({"x": [1, 2], "note": ["one\ntwo", "a, b\nc"], "y": ["u", "v"]}).to_csv(
         tmp_path / "t.csv", index=False

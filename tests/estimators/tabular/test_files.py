@@ -322,6 +322,23 @@ def test_what_may_be_read_otherwise_than_expected_is_noted(kind: str, tmp_path: 
     assert columns == (["size"] if "left out" in facts else [name or "Unnamed: 0", "size"])
 
 
+def test_a_few_texts_among_decimal_commas_are_missing_numbers(tmp_path: Path) -> None:
+    """And all cells are categories if the user says so."""
+    prices = [f"{number},5" for number in range(39)]
+    lines = [f"{price};{label}" for price, label in zip([*prices, "k.A."], ["u", "v"] * 20, strict=True)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["price;y", *lines]) + "\n")
+    options = FitOptions(target="y", methods="lr", device="cpu", test=str(path))
+    notes: list[Progress] = []
+    tables = read_tables(str(path), options, notes.append)
+    assert tables.train_x["price"].tolist()[:-1] == [number + 0.5 for number in range(39)]
+    assert np.isnan(tables.train_x["price"].iloc[-1])
+    (note,) = (report.what for report in notes if "'k.A.'" in report.what)
+    assert_states(note, "'price'", 1, "row 40", "missing", "--column-type price:category")
+    chosen = FitOptions(**{**dict(options), "column_types": {"price": "category"}})
+    assert read_tables(str(path), chosen).train_x["price"].tolist() == [*prices, "k.A."]
+
+
 def test_free_texts_are_noted(tmp_path: Path) -> None:
     """Texts that most rows have alone are categories that say nothing of other rows."""
     comments = [f"comment {row}" for row in range(38)] + ["the same"] * 2
