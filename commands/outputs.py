@@ -208,10 +208,10 @@ class Outputs(Options):
         named = self.name(frame)
         for path in self.output:
             suffix = path.suffix.lower()
-            shown = named if suffix in FOR_PEOPLE else frame
+            shown = named.copy(deep=False) if suffix in FOR_PEOPLE else frame
             if suffix == ".tex" and brief:
                 shown = shown[[*brief]]
-            shown.attrs = frame.attrs
+            shown.attrs = frame.attrs  # how it was made has references
             write_table(shown, path)
         if self.format == "table":
             print_table(named)
