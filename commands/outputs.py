@@ -216,12 +216,12 @@ class Outputs(Options):
         others = [column for column in frame if column not in brief]
         for path in self.output:
             suffix = path.suffix.lower()
-            shown = named if suffix in FOR_PEOPLE else frame
+            shown = named.copy(deep=False) if suffix in FOR_PEOPLE else frame
             if suffix == ".tex" and brief:
                 shown = shown[[*brief]]
             elif suffix == ".md":
                 shown = shown[[*brief, *others]]
-            shown.attrs = frame.attrs
+            shown.attrs = frame.attrs  # how it was made has references
             write_table(shown, path)
         if self.format == "table":
             print_table(named)

@@ -97,7 +97,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
         for shown in re.findall(rf"(?:{start})(attngeo [^`\n]+)", text, re.MULTILINE):
             shell = shlex.shlex(shown, posix=True, punctuation_chars="|&><;")
             shell.whitespace_split = True
-            yield str(path.relative_to(ROOT)), [*itertools.takewhile(lambda word: word[0] not in "|&><;", shell)]
+            yield str(path.relative_to(ROOT)), [*itertools.takewhile(lambda word: word[:1] not in [*"|&><;"], shell)]
 
 
 def test_every_command_that_is_shown_is_accepted() -> None:

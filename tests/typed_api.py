@@ -56,6 +56,8 @@ def call_public_functions() -> None:
     attngeo.save_figure(figure.update_layout(width=600), "figure.html")
     attngeo.plot("heatmap", rows, width="3.4in", height=300, font_size="8pt", title="")
     attngeo.plot("heatmap", rows, width=["3.4in"])  # type: ignore[arg-type]
+    attngeo.plot("layers", rows, label={"org/name": "BERT"})
+    attngeo.plot("layers", rows, label={"org/name": 3})  # type: ignore[dict-item]
     attngeo.save_figure(figure, "figure.html", widht=600)  # type: ignore[call-arg]
 
     attngeo.AttentionClassifier(max_epochs=3).fit(rows, rows["layer"])

@@ -196,8 +196,6 @@ def summarise_columns(
     Returns:
         The columns `spread_columns(columns, keys)`; a statistic is missing if there is nothing to summarise.
     """
-    import pandas as pd
-
     summaries = []
     for names, members in name_circuits(rows).groupby([*keys], sort=False):
         is_head = members["head"].notna()
@@ -211,7 +209,7 @@ def summarise_columns(
                 for quantile in SPREAD:
                     summary[statistic(column, quantile, heads=heads)] = float(values.quantile(QUANTILES[quantile]))
         summaries.append(summary)
-    return pd.DataFrame(summaries, columns=list(spread_columns(columns, keys)))
+    return type(rows)(summaries, columns=list(spread_columns(columns, keys)))
 
 
 def brief_columns(scores: Iterable[str] | None = None) -> tuple[str, ...]:

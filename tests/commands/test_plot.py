@@ -82,7 +82,7 @@ def test_a_size_on_paper_reaches_the_figure(inside: Run, tmp_path: Path) -> None
     assert layout["title"]["text"] == ""
     models = ["demo:minilm", "demo:encoder", "demo:decoder"]
     higher = inside("plot", "heatmap", *models, "--width", "3.4in", "--height", "2.4in", "-o", tmp_path / "a.html")
-    assert_states(higher.stderr, "2.4in", "3.61in high")
+    assert_states(higher.stderr, "2.4in", "3.72in high")
 
 
 @pytest.mark.parametrize(("kind", "option"), [("heatmap", "--layer"), ("matrix", "--score"), ("training", "--stack")])

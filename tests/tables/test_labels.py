@@ -15,6 +15,8 @@ def test_a_label_is_parted_at_the_equals_sign_behind_a_model() -> None:
     parsed = parse_labels(["org/one=A=B", "runs/lr=0.1=slow"])
     assert resolve_labels(parsed, MODELS) == {"org/one": "A=B", "runs/lr=0.1": "slow"}
     assert resolve_labels({"runs/lr=0.1": "slow"}, MODELS) == {"runs/lr=0.1": "slow"}
+    two = parse_labels(["runs/lr=0.1=slow", "runs/lr=0.2=fast"])
+    assert resolve_labels(two, [*MODELS, "runs/lr=0.2"]) == {"runs/lr=0.1": "slow", "runs/lr=0.2": "fast"}
     assert resolve_labels(None, MODELS) == {}
 
 
