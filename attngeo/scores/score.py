@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # The form of the rows that are kept: of scores, and of all that is found in the same way.
 KEPT_FORM = ResultForm(
     texts=(
-        "model", "other", "candidate", "revision", "model_type", "format", "circuit", "stack", "layers", "kind",
-        "from_route", "to_route", "from_stack", "to_stack", "note",
+        "model", "other", "candidate", "verdict", "revision", "model_type", "format", "circuit", "stack", "layers",
+        "kind", "from_route", "to_route", "from_stack", "to_stack", "note",
     ),
     whole=(
         "parameters", "layer", "head", "key_head", "d_model", "head_dim", "peak", "from_layer", "to_layer",
