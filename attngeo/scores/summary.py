@@ -161,7 +161,8 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The columns `summary_columns(scores)` for the scores that `rows` have. `layers` and `heads` count the rows that
-        have the first score of `SCORES`. A statistic is missing if there is nothing to summarise.
+        have the first score of `SCORES`. A statistic is missing if there is nothing to summarise. Its `attrs` say how
+        `rows` were made, if those of `rows` do.
 
     Raises:
         DataError: `rows` lacks a column, or has a layer or head twice.
@@ -174,7 +175,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     scores = scores_in(rows.columns)
     dtypes = {"parameters": "Int64"} | dict.fromkeys(statistics(scores=scores), "float64")
     frame = pd.DataFrame(summaries, columns=list(summary_columns(scores))).astype(dtypes)
-    frame.attrs = {"title": "Attention scores, summarised"}
+    frame.attrs = {**rows.attrs, "title": "Attention scores, summarised"}
     return frame
 
 

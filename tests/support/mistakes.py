@@ -28,6 +28,8 @@ FILES = {
     "efa.toml": f'{RESULTS}command = "efa"\nexperiment = "instacart"\noptions = {{ data = "./none" }}\n',
     "file.toml": f'{RESULTS}command = "file"\npath = "none.csv"\n',
 }
+# A text of the user that is not UTF-8, nor of an encoding that is found: it is there, and cannot be read.
+UNREADABLE = b"a,b\n\xff\xfe\x00\x81\xe9\n\xc3\xa9\n"
 # Command line, exit code, and what the message states. Nothing is named "none"; the folder "empty" is empty.
 MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("scor", 2, ("score",)),
@@ -43,6 +45,14 @@ MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("score demo:encoder --fail-if 'symetry.median < 0'", 2, ("'symetry.median'", "did you mean symmetry.median?")),
     ("score demo:encoder -o rows.xyz", 2, ("rows.xyz",)),
     ("score ./none", 3, ("./none",)),
+    ("score './t*.csv'", 3, ("./t*.csv", "pattern", "table.csv", "Write ./t*.csv without quotes")),
+    ("score 'models/*.safetensors'", 3, ("models/*.safetensors", "pattern", "nothing matches")),
+    ("score 'models/*'", 3, ("models/*", "pattern", "nothing matches")),
+    ("compare demo:encoder 't*'", 3, ("t*", "table.csv, text.txt", "without quotes")),
+    ("analogy 'n*.vec'", 3, ("n*.vec", "pattern", "nothing matches")),
+    ("plot heatmap 'ta*.csv' -o x.html", 3, ("ta*.csv", "table.csv", "without quotes")),
+    ("tabular fit 'ta*.csv' --target y", 3, ("ta*.csv", "table.csv", "without quotes")),
+    ("efa fit 'ta*.csv'", 3, ("ta*.csv", "table.csv", "without quotes")),
     ("score none.safetensors", 3, ("none.safetensors",)),
     ("score demo:minlm", 3, ("demo:minlm", "did you mean demo:minilm?")),
     ("score empty", 4, ("config.json",)),
