@@ -83,15 +83,10 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         top = cosines.topk(top_k)
     labels = [lexicon.label(row) for row in space.candidates[top.indices].tolist()]
     frame = pd.DataFrame({"rank": range(1, top_k + 1), "word": labels, "cosine": top.values.tolist()})
-    frame.attrs = {
-        "title": "Nearest words",
-        **software(),
-        **machine(),
-        "model": embedding.ref,
-        "revision": embedding.revision,
-        "words": words,
-        **dict(options),
-        "top_k": top_k,
+    about: dict[Any, Any] = {"title": "Nearest words"}
+    about |= software() | machine() | dict(options)
+    about |= {"model": embedding.ref, "revision": embedding.revision, "words": words, "top_k": top_k}
+    frame.attrs = about | {
         "device": str(pick_device(options.device)),
         "how": describe_settings(options),
         "notes": list(embedding.notes),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -140,7 +139,7 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
                     progress=session.progress,
                 )
                 parts.append(pd.DataFrame(find(circuit)).assign(kind=kind, chance=find(shuffled)["value"]))
-            copying: dict[Hashable, float] = {}
+            copying: dict[str, float] = {}
             if options.circuit == "ov":
                 copying["copying_score"] = copying_score(tokens, others, circuit)
                 copying["copying_chance"] = copying_score(tokens, others, shuffled)
@@ -154,18 +153,10 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
     }
     frame = pd.concat(parts, ignore_index=True).assign(**place)[[*COLUMNS]]
     notes = dict.fromkeys([*circuit.notes, *table_notes, *inputs.notes, *outputs.notes])
-    frame.attrs = {
-        "title": "Tokens that a head connects",
-        **software(),
-        **machine(),
-        "model": inputs.ref,
-        "revision": inputs.revision,
-        **dict(options),
-        "stack": site.stack,
-        "device": str(device),
-        "notes": [*notes],
-        **copying,
-    }
+    origin: dict[Any, Any] = {"title": "Tokens that a head connects"}
+    origin |= software() | machine() | dict(options)
+    origin |= {"model": inputs.ref, "revision": inputs.revision, "stack": site.stack, "device": str(device)}
+    frame.attrs = origin | {"notes": [*notes]} | copying
     return frame
 
 

@@ -28,8 +28,6 @@ FILES = {
     "efa.toml": f'{RESULTS}command = "efa"\nexperiment = "instacart"\noptions = {{ data = "./none" }}\n',
     "file.toml": f'{RESULTS}command = "file"\npath = "none.csv"\n',
 }
-# A text of the user that is not UTF-8, nor of an encoding that is found: it is there, and cannot be read.
-UNREADABLE = b"a,b\n\xff\xfe\x00\x81\xe9\n\xc3\xa9\n"
 # Command line, exit code, and what the message states. Nothing is named "none"; the folder "empty" is empty.
 MISTAKES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("scor", 2, ("score",)),
