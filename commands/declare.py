@@ -40,18 +40,18 @@ def with_options(function: Command) -> Command:
                 merged.setdefault(option, _make_parameter(options_class, option, declared))
                 has_advanced = has_advanced or declared.advanced
 
-    if has_advanced:
-        info = typer.Option(
-            "--help-all",
-            help="Show all options, and exit",
-            is_eager=True,
-            callback=_show_all,
-            rich_help_panel=RUNNING,
-        )
-        name = "help_all"
-        merged[name] = inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info]
-        )
+    info = typer.Option(
+        "--help-all",
+        help="Show all options, and exit",
+        is_eager=True,
+        callback=_show_all,
+        hidden=not has_advanced,  # --help shows all options; who writes it in every command gets them all the same
+        rich_help_panel=RUNNING,
+    )
+    name = "help_all"
+    merged[name] = inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info]
+    )
 
     @wraps(function)
     def command(**values: Any) -> None:

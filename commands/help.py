@@ -98,8 +98,10 @@ class Group(Helpful, TyperGroup):
     """The list of commands, in groups."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Without a command, print the list of commands."""
-        return super().parse_args(ctx, args or ["--help"])
+        """Without a command, print the list of commands. A group has no option that --help leaves out."""
+        if args[:1] in ([], ["--help-all"]):
+            args = ["--help", *args[1:]]
+        return super().parse_args(ctx, args)
 
 
 def make_group(name: str, help: str, panels: Mapping[str, Iterable[Callable[..., None]]]) -> Typer:

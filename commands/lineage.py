@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attngeo.changes.lineage import build_lineage, check_candidates, relate_candidate
-from attngeo.changes.lineage_options import LineageOptions
+from attngeo.changes.lineage_options import VERDICTS, LineageOptions
 from attngeo.checkpoints.access import HubAccess
 from attngeo.errors import UsageError
 from attngeo.options import INPUT
@@ -24,14 +24,36 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-MEANING = (
-    "The null hypothesis is that the initial weights of both models were drawn independently. Related means that it is "
-    "rejected (z above 10): one model descends from the other, or both from the same initial weights. Which came first "
-    "cannot be told. No evidence is not independence: this test does not see a rotated stream."
-)
 # The columns of a table in LaTeX.
-BRIEF = ("candidate", "related", "similarity", "p_value", "z", "layers")
-ANSWERS = {True: "yes", False: "no evidence"}
+BRIEF = ("candidate", "verdict", "similarity", "p_value", "z", "layers")
+# Verdict → what to conclude from it, and what not, for people who are no statisticians.
+MEANINGS = {
+    "related": "The initial weights of both models were not drawn independently (z is above 10): one model was made "
+    "from the other, or both were made from the same initial weights. Which came first cannot be told, nor whether it "
+    "was allowed: for that, look at dates, licences and model cards.",
+    "no evidence": "No common origin was found. This does not show that the models are independent: the test does not "
+    "see an origin if the coordinates of a copy were reordered or rotated and it was trained since, or if it was "
+    "trained for very long.",
+    "suspicious": "Heads of both models have nearly the same singular values, as in a copy whose coordinates were "
+    "reordered or rotated. Independent models have not been seen to have them. This is a reason to look closer, and no "
+    "proof.",
+    "not testable": "The test cannot compare these models, for the reason in the table. Nothing follows about their "
+    "origin, neither for nor against it.",
+}  # fmt: skip
+# Verdict → what to do next, without --align and with it.
+NEXT = {
+    "no evidence": ("If you suspect a reordered copy, ask again with --align.", ""),
+    "suspicious": (
+        "Ask again with --align, unless the table says that it cannot decide: it recognises a reordered copy.",
+        "--align recognises reordered copies, and found none; no option recognises a rotated one. Compare what both "
+        "models answer, or ask who made the candidate.",
+    ),
+    "not testable": (
+        "If only the stacks have other names, pair them with --stack; else compare what both models answer, or ask who "
+        "made the candidate.",
+    )
+    * 2,
+}
 
 Candidates = Annotated[
     list[str] | None,
@@ -69,10 +91,11 @@ def lineage(
 
     Similarity is the mean cosine of the query-key matrices of matched heads, over all rotary offsets. It is compared
     with that of models whose coordinates are permuted: p is the share of these that reach it. z is its distance from
-    them in standard deviations, or from models whose coordinates have random signs, if that is less. Related means z
-    above 10. It is missing if the test does not apply, for example to other widths or fixed sinusoidal positions, and
-    for a copy that may be rotated. Reads queries, keys and the gains before them, and with --align the first rows of
-    the token embeddings. The test is that of Zhu et al. 2025 (Independence tests for language models).
+    them in standard deviations, or from models whose coordinates have random signs, if that is less. The verdict is
+    related for z above 10; suspicious for a copy that may be permuted or rotated; not testable for models that cannot
+    be compared, for example of other widths or with fixed sinusoidal positions; else no evidence. Reads queries, keys
+    and the gains before them, and with --align the first rows of the token embeddings. The test is that of Zhu et al.
+    2025 (Independence tests for language models).
 
     Examples:
         attngeo lineage demo:encoder demo:decoder
@@ -98,26 +121,43 @@ def lineage(
         alone=alone,
     )
     kept = [outcome.result for outcome in outcomes if outcome.result is not None]
-    deliver(build_lineage(kept, options), outcomes, outputs, partial(_print, verbosity=verbosity), BRIEF)
+    show = partial(_print, align=options.align, verbosity=verbosity)
+    deliver(build_lineage(kept, options), outcomes, outputs, show, BRIEF)
 
 
-def _print(rows: pd.DataFrame, verbosity: Verbosity) -> None:
-    """Print a line for each candidate, and what related means. Notes are on stderr."""
+def _print(rows: pd.DataFrame, *, align: bool, verbosity: Verbosity) -> None:
+    """Print a line for each candidate, and what each verdict among them means. Notes are on stderr."""
     columns: dict[str, Cell] = {
         "candidate": "candidate",
-        "related": _show_answer,
+        "verdict": "verdict",
         "similarity": "similarity:+.3f",
         "p": "p_value:.3g",
         "z": "z:+.1f",
         "layers": "layers",
     }
-    texts = ["candidate", "related", "layers"]
-    print_table(rows, columns, title=rows["model"].iloc[0], texts=texts, expendable=["layers", "p"])
-    Terminal().print(MEANING)
+    texts = ["candidate", "verdict", "layers", "reason"]
+    if rows["related"].isna().any():
+        columns["reason"] = _show_reason
+    print_table(
+        rows,
+        columns,
+        title=rows["model"].iloc[0],
+        texts=texts,
+        expendable=["layers"],
+        last_resort=["p", "similarity", "z"],
+    )
+    occurring = {*rows["verdict"]}
+    for verdict in VERDICTS:
+        if verdict in occurring:
+            advice = NEXT.get(verdict, ("", ""))[int(align)]
+            Terminal().print(f"{verdict}: {MEANINGS[verdict]} {advice}".rstrip())
     for row in rows.to_dict("records"):
         verbosity.note(f"note: {row['candidate']}: {row['note']}")
 
 
-def _show_answer(row: dict[str, Any]) -> str:
-    related = row["related"]
-    return "cannot say" if is_missing(related) else ANSWERS[bool(related)]
+def _show_reason(row: dict[str, Any]) -> str:
+    """Why there is no answer, for a verdict that is none. What else the note says of numbers is on stderr alone."""
+    if not is_missing(row["related"]):
+        return ""
+    note = str(row["note"])
+    return note.partition("; ")[0] if row["verdict"] == "suspicious" else note

@@ -19,6 +19,7 @@ from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import UsageError
 from attngeo.keywords import takes_after_two
 from attngeo.progress import ProgressCallback
+from attngeo.provenance import machine, software
 from attngeo.session import Session
 
 # A sign inside a text without spaces.
@@ -47,7 +48,7 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         progress: called while the table is read.
 
     Returns:
-        A DataFrame with the columns rank, word and cosine.
+        A DataFrame with the columns rank, word and cosine. Its `attrs` say how it was made.
 
     Raises:
         UsageError: the model does not know a word, the sum is 0, or an option has no meaning.
@@ -82,9 +83,10 @@ def nearest(model: Any, words: str, options: NearestOptions, *, session: Session
         top = cosines.topk(top_k)
     labels = [lexicon.label(row) for row in space.candidates[top.indices].tolist()]
     frame = pd.DataFrame({"rank": range(1, top_k + 1), "word": labels, "cosine": top.values.tolist()})
-    frame.attrs = dict[Any, Any](vars(options)) | {
-        "top_k": top_k,
-        "model": embedding.ref,
+    about: dict[Any, Any] = {"title": "Nearest words"}
+    about |= software() | machine() | dict(options)
+    about |= {"model": embedding.ref, "revision": embedding.revision, "words": words, "top_k": top_k}
+    frame.attrs = about | {
         "device": str(pick_device(options.device)),
         "how": describe_settings(options),
         "notes": list(embedding.notes),

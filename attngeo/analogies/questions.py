@@ -17,7 +17,7 @@ from attngeo.bounds.names import list_first
 from attngeo.bounds.small_files import read_small_text, require_regular_file
 from attngeo.checkpoints.reference import local_path
 from attngeo.choices import advise
-from attngeo.errors import ModelNotFoundError, QuestionError, UsageError, about
+from attngeo.errors import DataUnavailableError, ModelNotFoundError, QuestionError, UsageError, about
 
 # A hundred times the largest set that is known; a million take a gigabyte of memory.
 MOST_QUESTIONS = 1_000_000
@@ -67,7 +67,7 @@ def load_questions(source: str | Path) -> QuestionSet:
     are syntactic. BATS is that of Gladkova et al. 2016 (https://vecto.space/projects/BATS): each two pairs of a file
     make a question. If a pair has several answers, b is the first of them, and each is a right answer to c.
 
-    Raises ModelNotFoundError; QuestionError if the set has no question.
+    Raises DataUnavailableError if it is missing; QuestionError if the set has no question.
     """
     require_questions(source)
     name = str(source)
@@ -83,13 +83,16 @@ def load_questions(source: str | Path) -> QuestionSet:
 
 
 def require_questions(source: object) -> None:
-    """Raise ModelNotFoundError if a set of questions is a file or folder that is missing."""
+    """Raise DataUnavailableError if a set of questions is a file or folder that is missing."""
     if not isinstance(source, str | Path) or str(source) == GOOGLE:
         return
-    path = local_path(source)
+    try:
+        path = local_path(source)
+    except ModelNotFoundError as error:  # such as ~nobody/questions.txt
+        raise DataUnavailableError(str(error)) from None
     if not path.is_dir() and not path.is_file():
         advice = advise(source, [GOOGLE], f"expected {GOOGLE}, a file, or a folder of BATS")
-        raise ModelNotFoundError(f"{source}: no such file or folder; {advice}")
+        raise DataUnavailableError(f"{source}: no such file or folder; {advice}")
 
 
 def as_questions(source: str | Path | QuestionSet | Iterable[Sequence[str]]) -> QuestionSet:
@@ -183,7 +186,7 @@ def _read_bats(folder: Path) -> QuestionSet:
 
 
 def _read_text(path: Path) -> tuple[str, list[str]]:
-    """The text of a file, and a note if it is not UTF-8. Raises QuestionError, ModelNotFoundError."""
+    """The text of a file, and a note if it is not UTF-8. Raises QuestionError, DataUnavailableError."""
     try:
         require_regular_file(path)
         encoding = find_encoding(path)
@@ -191,7 +194,7 @@ def _read_text(path: Path) -> tuple[str, list[str]]:
     except ValueError as error:
         raise QuestionError(f"{error}; expected lines of words") from None
     except OSError as error:
-        raise ModelNotFoundError(f"cannot be read ({error.strerror})") from None
+        raise DataUnavailableError(f"cannot be read ({error.strerror})") from None
     return text, [] if encoding == UTF8 else [f"{path.name}: text is {encoding}, expected UTF-8"]
 
 

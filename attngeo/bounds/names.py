@@ -11,6 +11,8 @@ import html
 import json
 import re
 from collections.abc import Sequence
+from glob import glob
+from pathlib import Path
 from typing import Any
 
 # What Markdown gives a meaning inside a line, and what GitHub adds to it: mentions, formulas, addresses as links.
@@ -20,6 +22,8 @@ ACTIVE = re.compile(r"[@$]|:(?=//)|(?<=www)\.", re.IGNORECASE)
 # Names that a message lists at most, and the characters of each.
 MOST_LISTED = 10
 LONGEST_NAME = 60
+# What makes a text a pattern of names, as in `models/*.safetensors` and `org/name@step*`.
+PATTERN = re.compile(r"[*?[]")
 # Numbers of lines that a message has at most.
 MOST_NUMBERS = 20
 
@@ -89,3 +93,33 @@ def dump_json(value: Any, **options: Any) -> str:
     if text.replace("\n", "").isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def explain_pattern(text: str) -> str:
+    """The end of an error about files that are missing: what a shell would have done with a pattern in quotes.
+
+    "" if the text is no pattern of files, such as `models/*.safetensors`.
+    """
+    if not PATTERN.search(text):
+        return ""
+    try:
+        matches = sorted(glob(str(Path(text).expanduser())))  # noqa: PTH207 - a pattern may be absolute
+    except (OSError, ValueError, RuntimeError):
+        matches = []
+    if not matches:
+        return "; it is a pattern, which a shell replaces by the names that match, but nothing matches it"
+    return (
+        "; it is a pattern, which a shell replaces by the names that match if it has no quotes: "
+        f"{list_names(matches)}. Write {text} without quotes"
+    )
+
+
+def name_type(value: object) -> str:
+    """The type of a value with its article, for messages.
+
+    >>> name_type(3), name_type("x"), name_type(None)
+    ('an int', 'a str', 'a NoneType')
+    """
+    kind = type(value).__name__
+    article = "an" if kind[0].lower() in "aeio" or kind == "ndarray" else "a"
+    return f"{article} {kind}"

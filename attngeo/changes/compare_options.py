@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from attngeo.choices import OneCircuit
+from attngeo.choices import OneCircuit, one_of
 from attngeo.errors import UsageError
 from attngeo.options import COMPUTATION, INPUT, RUNNING, as_texts, device_option, option, parse_bytes
 from attngeo.scores.layers import check_layers
@@ -24,8 +24,11 @@ OVERLAPS: dict[OneCircuit, tuple[str, str]] = {
 
 
 def compare_columns(circuit: OneCircuit = "qk") -> tuple[str, ...]:
-    """The columns of the table of changes, in their order. A table of W_qk has no column of its circuit."""
-    circuits = () if circuit == "qk" else ("circuit",)
+    """The columns of the table of changes, in their order. A table of W_qk has no column of its circuit.
+
+    Raises UsageError for an unknown circuit.
+    """
+    circuits = () if one_of("circuit", circuit, OneCircuit) == "qk" else ("circuit",)
     place = ("stack", "layer", "head", "key_head")
     return ("model", "other", *circuits, *place, *SCORES_OF_BOTH, *CHANGES, *OVERLAPS[circuit], "note")
 

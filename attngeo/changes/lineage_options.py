@@ -5,7 +5,9 @@ from __future__ import annotations
 from attngeo.options import COMPUTATION, INPUT, Options, option
 
 # One row for each candidate.
-LINEAGE_COLUMNS = ("model", "candidate", "related", "similarity", "p_value", "z", "layers", "note")
+LINEAGE_COLUMNS = ("model", "candidate", "verdict", "related", "similarity", "p_value", "z", "layers", "note")
+# Values of the column `verdict`.
+VERDICTS = ("related", "no evidence", "suspicious", "not testable")
 LINEAGE_NUMBERS = ("similarity", "p_value", "z")
 # Seeds that torch takes.
 LARGEST_SEED = 2**63 - 1

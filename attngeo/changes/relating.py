@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,12 +17,13 @@ from attngeo import embeddings
 from attngeo.bounds.machine import available_memory
 from attngeo.bounds.names import in_utf8
 from attngeo.changes.forms import shared_layouts
-from attngeo.changes.lineage_options import LINEAGE_NUMBERS, LineageOptions
+from attngeo.changes.lineage_options import LINEAGE_NUMBERS, VERDICTS, LineageOptions
 from attngeo.changes.stacks import choose_stacks, group_sites
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.reference import Model
-from attngeo.checkpoints.store import TensorStore
-from attngeo.errors import about
+from attngeo.checkpoints.store import TensorStore, float_shape
+from attngeo.embeddings.opening import find_table as find_embeddings
+from attngeo.errors import AttnGeoError, about
 from attngeo.geometry.forms import Form, rescale_form
 from attngeo.geometry.lineage import (
     MOST,
@@ -61,10 +63,17 @@ LEAST_Z = 10
 # Random rotations, and draws of signs, in place of permutations if streams are aligned: each rotation costs an
 # assignment of all coordinates.
 TURNS = 19
+RELATED, NO_EVIDENCE, SUSPICIOUS, NOT_TESTABLE = VERDICTS
+# Verdict → `related`, which is missing for the others.
+IS_RELATED = {RELATED: True, NO_EVIDENCE: False}
 NULL = "null: initial weights drawn independently"
-RELATED = f"{NULL}, is rejected; which of the two came first cannot be told"
-NO_EVIDENCE = f"no evidence: this test does not see a rotated stream; {NULL}"
-ROTATED = "cannot say: equal spectra, a rotated copy cannot be excluded"
+REJECTED = f"{NULL}, is rejected; which of the two came first cannot be told"
+NOT_REJECTED = f"no evidence: this test does not see a rotated stream; {NULL}"
+# What follows depends on whether streams are aligned, or can be.
+EQUAL_SPECTRA = "equal spectra, as those of a copy in other coordinates"
+ASK_AGAIN = "ask again with --align, which finds a permuted copy"
+ROTATED = "no permuted copy is found with --align, and a rotated one cannot be excluded"
+CANNOT_ALIGN = "--align cannot find a permuted copy without token embeddings of one width"
 NO_CHANGE = "the test does not apply: coordinates in another order, or with other signs, give the same similarity"
 Row = dict[str, Any]
 # Stack and layer → the attention site.
@@ -98,7 +107,8 @@ def relate_models(
         sites = _find_sites(store, session.progress)
         other_sites = _find_sites(other, session.progress)
         comparison = _pair_sites(_Model(store, sites), _Model(other, other_sites), options.stack)
-        row: Row = {"model": in_utf8(store.ref), "candidate": in_utf8(other.ref), "related": None}
+        row: Row = {"model": in_utf8(store.ref), "candidate": in_utf8(other.ref)}
+        row |= {"verdict": NOT_TESTABLE, "related": None}
         row |= dict.fromkeys(LINEAGE_NUMBERS) | {"layers": "", "note": "; ".join(comparison.notes)}
         if comparison.pairs:
             row |= _test(store, other, comparison, options, session)
@@ -246,9 +256,11 @@ def _test(
     of_signs = judge(torch.cat([observed, flipped]))
     smaller_z = torch.tensor([judgement.z, of_signs.z], dtype=torch.float64).min().item()  # NaN if one is
     judgement = judgement._replace(z=smaller_z)
-    related, reason = _decide(judgement, are_equal=have_equal_spectra(torch.cat(shares)))
+    are_equal = have_equal_spectra(torch.cat(shares))
+    verdict, reason = _decide(judgement, are_equal=are_equal, advise=partial(_advise, store, other, options))
     return {
-        "related": related,
+        "verdict": verdict,
+        "related": IS_RELATED.get(verdict),
         **dict(zip(LINEAGE_NUMBERS, judgement, strict=True)),
         "layers": _name_layers(site for site, _ in comparison.pairs),
         "note": "; ".join(dict.fromkeys([reason, *notes])),
@@ -312,12 +324,28 @@ def _count_without_form(form: Form) -> int:
     return int((~divisors.isfinite() | (divisors == 0)).sum())
 
 
-def _decide(judgement: Judgement, *, are_equal: bool) -> tuple[bool | None, str]:
-    """Whether the models are related, and in words; None if that cannot be said. are_equal: their spectra."""
+def _decide(judgement: Judgement, *, are_equal: bool, advise: Callable[[], str]) -> tuple[str, str]:
+    """The verdict on two models, and its reason. are_equal: their spectra. advise: what to do if they are."""
     if judgement.z > LEAST_Z:
-        return True, RELATED
+        return RELATED, REJECTED
     if are_equal:
-        return None, ROTATED
+        return SUSPICIOUS, f"{EQUAL_SPECTRA}: {advise()}"
     if math.isnan(judgement.z):
-        return None, NO_CHANGE
-    return False, NO_EVIDENCE
+        return NOT_TESTABLE, NO_CHANGE
+    return NO_EVIDENCE, NOT_REJECTED
+
+
+def _advise(store: TensorStore, other: TensorStore, options: LineageOptions) -> str:
+    """What to do about models with equal spectra."""
+    if options.align:
+        return ROTATED
+    return ASK_AGAIN if _can_align(store, other) else CANNOT_ALIGN
+
+
+def _can_align(store: TensorStore, other: TensorStore) -> bool:
+    """Whether the streams can be aligned: both models have token embeddings, of one width."""
+    try:
+        widths = {float_shape(opened, find_embeddings(opened, "input")[0])[1] for opened in (store, other)}
+    except AttnGeoError:  # of a model without embeddings, or whose embeddings cannot be read
+        return False
+    return len(widths) == 1

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from attngeo.bounds.names import list_names
+from attngeo.bounds.names import list_names, name_type
 from attngeo.bounds.small_files import MOST_BYTES, MOST_INDEX_BYTES, MOST_TOKENISER_BYTES, read_small_text
 from attngeo.checkpoints.first_bytes import LONGEST_HEAD, read_head, recognise, recognise_adapter
 from attngeo.errors import CorruptCheckpointError, UnsupportedModelError, first_line
@@ -249,7 +249,7 @@ def read_object(path: Path, most: int = MOST_BYTES, check: Check | None = None) 
             f"{path.name} is not readable JSON ({first_line(error)}); {_advise(text, error)}"
         ) from None
     if not isinstance(value, dict):
-        raise CorruptCheckpointError(f"{path.name} is a {type(value).__name__}, expected an object; download it again")
+        raise CorruptCheckpointError(f"{path.name} is {name_type(value)}, expected an object; download it again")
     return value
 
 
@@ -271,7 +271,7 @@ def _check_model_type(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields. Raises ValueError for a model_type that is no short text: it is written into every table."""
     stated = fields.get("model_type")
     if stated is not None and not (isinstance(stated, str) and len(stated) <= LONGEST_NAME):
-        value = f"a text of {len(stated):,} characters" if isinstance(stated, str) else f"a {type(stated).__name__}"
+        value = f"a text of {len(stated):,} characters" if isinstance(stated, str) else f"{name_type(stated)}"
         raise ValueError(f"{value} as model_type, expected a name of at most {LONGEST_NAME} characters")
     return fields
 

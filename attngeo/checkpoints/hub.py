@@ -64,6 +64,9 @@ MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 # The variables that name proxies, also in lower case.
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
+# How to have the files of a model for offline mode. Without $download, only ranges of the weights are read.
+GET_FILES = "run once without it and with $download"
+
 
 class Repository:
     """One repository at one revision. Turns huggingface_hub's errors into attngeo's, about this model.
@@ -160,7 +163,7 @@ class Repository:
                 if path is not None:
                     return name, read_index(path).move(folder_of(self.ref.file or ""))
             if self.offline:
-                raise NetworkError(f"no weights in the cache, and {self._why_offline}; run once without it")
+                raise NetworkError(f"no weights in the cache, and {self._why_offline}; {GET_FILES}", "download")
             raise UnsupportedModelError(
                 f"no weights, looked for {', '.join(names)}; give another revision, or a folder"
             )
@@ -175,10 +178,7 @@ class Repository:
         with about(self.ref.text):
             if not self.offline:
                 raise self._explain_missing(file)
-            raise NetworkError(
-                f"{file} is not in the cache, and {self._why_offline}; run once without it and with $download",
-                "download",
-            )
+            raise NetworkError(f"{file} is not in the cache, and {self._why_offline}; {GET_FILES}", "download")
 
     def _look_up(self, file: str) -> Address:
         """Where the server that has the file serves it now. Raises NetworkError if it has another revision of it."""
@@ -239,7 +239,10 @@ class Repository:
         """Its branches, then its tags. Raises NetworkError in offline mode, and errors of the Hub."""
         with self._explain_errors():
             if self.offline:
-                raise NetworkError(f"the revisions of a model are not in the cache, and {self._why_offline}")
+                raise NetworkError(
+                    f"the revisions of a model are not in the cache, and {self._why_offline}; name each revision, or "
+                    "run without it"
+                )
             refs = list_repo_refs(self.ref.name)
             names = [ref.name for ref in (*refs.branches, *refs.tags)]
             require_texts(names)
@@ -302,8 +305,9 @@ class Repository:
     def _explain_offline(self, missing: str) -> NetworkError:
         """The error for what would have to be asked for. missing: what the cache lacks."""
         return NetworkError(
-            f"no such file or folder here, and {missing} in the cache of the Hub, while {self._why_offline}; run once "
-            f"without it{self._explain_reference() or did_you_mean(self.ref.text)}"
+            f"no such file or folder here, and {missing} in the cache of the Hub, while {self._why_offline}; "
+            f"{GET_FILES}{self._explain_reference() or did_you_mean(self.ref.text)}",
+            "download",
         )
 
     def _explain_reference(self) -> str:

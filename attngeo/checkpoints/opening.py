@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attngeo.bounds.names import name_type
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.adapted_module import open_module
 from attngeo.checkpoints.adapter_settings import LoraSettings
@@ -56,7 +57,7 @@ def open_store(model: Model, hub: HubAccess = HubAccess(), config: str | Path | 
         return open_module(model)
     if not isinstance(model, str | Path | ModelRef):
         raise UsageError(
-            f"model is a {type(model).__name__}, expected a reference such as 'org/name' or a transformers model"
+            f"model is {name_type(model)}, expected a reference such as 'org/name' or a transformers model"
         )
     ref = model if isinstance(model, ModelRef) else ModelRef.parse(model)
     return Opener(hub).open(ref, config)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from attngeo.bounds.names import PATTERN
 from attngeo.checkpoints.demos import DEMOS
 from attngeo.checkpoints.files import is_weights
 from attngeo.checkpoints.suggestions import did_you_mean
@@ -80,7 +81,7 @@ class ModelRef:
         file_in_repository = HUB_FILE.fullmatch(name)
         if file_in_repository and is_weights(name):
             name, file = file_in_repository.groups()
-        elif is_path(name):
+        elif is_path(name) or PATTERN.search(name):
             raise ModelNotFoundError(
                 f"{text}: no such file or folder; give a folder with config.json and weights, a file of weights, "
                 f"a Hub id such as org/name, or demo:minilm{did_you_mean(text)}"

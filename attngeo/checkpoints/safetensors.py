@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from attngeo.bounds.names import name_type
 from attngeo.checkpoints.extent import Extent
 from attngeo.checkpoints.first_bytes import SAFETENSORS
 from attngeo.checkpoints.store import DTYPE_BITS, DTYPES, MOST_DIMENSIONS, TensorInfo
@@ -95,7 +96,7 @@ def check_header(header: Any, data_start: int, size: int) -> dict[str, TensorInf
     of the file.
     """
     if not isinstance(header, dict):
-        raise CorruptCheckpointError(f"the safetensors header is a {type(header).__name__}, expected an object")
+        raise CorruptCheckpointError(f"the safetensors header is {name_type(header)}, expected an object")
     metadata = header.pop(METADATA, None)
     if metadata is not None and not (
         isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())

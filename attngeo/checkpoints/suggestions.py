@@ -8,6 +8,7 @@ from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 
+from attngeo.bounds.names import PATTERN, explain_pattern
 from attngeo.checkpoints.demos import DEMOS
 
 # The least similarity of a suggestion: bert-base-uncase is 0.97 similar to bert-base-uncased, bert-mini 0.67 to
@@ -18,7 +19,12 @@ MOST_NEIGHBOURS = 1000
 
 
 def did_you_mean(text: str) -> str:
-    """The end of an error about a reference that names no model: a similar name, or "". Connects to nothing."""
+    """The end of an error about a reference that names no model: a similar name, or "". Connects to nothing.
+
+    Of a pattern of files, such as `models/*.safetensors`, it says what a shell would have done with it.
+    """
+    if PATTERN.search(text):
+        return explain_pattern(text)
     path = Path(text)
     folder = path.parent
     try:

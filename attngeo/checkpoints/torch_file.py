@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attngeo.bounds.names import name_type
 from attngeo.checkpoints.extent import Extent
 from attngeo.checkpoints.pickles import Record, SavedTensor, count_spanned
 from attngeo.checkpoints.store import DTYPE_NAMES, TensorInfo
@@ -113,7 +114,7 @@ def _find_tensors(state: Any, outer: tuple[str, ...] = ()) -> tuple[str, dict[st
     dicts.
     """
     if not isinstance(state, dict) or isinstance(state, Record):
-        raise CorruptCheckpointError(f"holds a {type(state).__name__}, expected a state dict of name → tensor")
+        raise CorruptCheckpointError(f"holds {name_type(state)}, expected a state dict of name → tensor")
     by_key = {key: _list_saved(value) for key, value in state.items() if isinstance(key, str)}
     keys_with_tensors = [key for key, saved in by_key.items() if saved]
     wrappers = [key for key in WRAPPERS if key in keys_with_tensors]

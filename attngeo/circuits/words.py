@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -25,12 +24,20 @@ from attngeo.circuits.word_options import WordOptions
 from attngeo.devices import pick_device
 from attngeo.embeddings.embedding import Embedding
 from attngeo.embeddings.opening import find_table, open_embedding
-from attngeo.errors import CorruptCheckpointError, DataUnavailableError, UnsupportedModelError, UsageError, about
+from attngeo.errors import (
+    CorruptCheckpointError,
+    DataError,
+    DataUnavailableError,
+    UnsupportedModelError,
+    UsageError,
+    about,
+)
 from attngeo.keywords import takes
 from attngeo.layouts.layout import AttentionSite
 from attngeo.layouts.model_types import list_unembeddings
 from attngeo.layouts.names import join
 from attngeo.progress import ProgressCallback
+from attngeo.provenance import machine, software
 from attngeo.scores.options import ScoreOptions
 from attngeo.scores.projections import key_heads_of, output_projections, projections
 from attngeo.scores.weights import read, select, sites_of
@@ -87,8 +94,8 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
             chance            the value of this rank if the dimensions of the embeddings are shuffled, those of `token`
                               and of `other` each on their own
 
-        Its `attrs` have the notes and, for ov, the `copying_score` of the head and its `copying_chance`: Σ Re λ / Σ |λ|
-        of the eigenvalues λ of E·Wv·Wo·Uᵀ, and the same with shuffled dimensions.
+        Its `attrs` say how it was made, with notes and, for ov, the `copying_score` of the head and its
+        `copying_chance`: Σ Re λ / Σ |λ| of the eigenvalues λ of E·Wv·Wo·Uᵀ, and the same with shuffled dimensions.
 
     Raises:
         ModelUnavailableError: the model cannot be found or reached.
@@ -132,7 +139,7 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
                     progress=session.progress,
                 )
                 parts.append(pd.DataFrame(find(circuit)).assign(kind=kind, chance=find(shuffled)["value"]))
-            copying: dict[Hashable, float] = {}
+            copying: dict[str, float] = {}
             if options.circuit == "ov":
                 copying["copying_score"] = copying_score(tokens, others, circuit)
                 copying["copying_chance"] = copying_score(tokens, others, shuffled)
@@ -146,7 +153,10 @@ def words(model: Model, options: WordOptions, *, tokeniser: Any = None, session:
     }
     frame = pd.concat(parts, ignore_index=True).assign(**place)[[*COLUMNS]]
     notes = dict.fromkeys([*circuit.notes, *table_notes, *inputs.notes, *outputs.notes])
-    frame.attrs = {"notes": [*notes], "seed": options.seed, "device": str(device), **copying}
+    origin: dict[Any, Any] = {"title": "Tokens that a head connects"}
+    origin |= software() | machine() | dict(options)
+    origin |= {"model": inputs.ref, "revision": inputs.revision, "stack": site.stack, "device": str(device)}
+    frame.attrs = origin | {"notes": [*notes]} | copying
     return frame
 
 
@@ -230,13 +240,13 @@ def _require_width(site: AttentionSite, embedding: Embedding, factor: Tensor) ->
 
 
 def _read_labels(file: str) -> dict[str, str]:
-    """The tokens in a file, one on a line, and where each is. Raises DataUnavailableError or UsageError."""
+    """The tokens in a file, one on a line, and where each is. Raises DataUnavailableError, DataError or UsageError."""
     try:
         lines = read_small_text(Path(file), encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise DataUnavailableError(f"{file}: the list of tokens cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise UsageError(f"{file}: expected UTF-8 text with one token on each line, but {error}", "tokens") from None
+        raise DataError(f"{file}: expected UTF-8 text with one token on each line, but {error}") from None
     labels: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         label = line.strip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from attngeo.bounds.names import explain_pattern
 from attngeo.bounds.small_files import open_regular
 from attngeo.checkpoints.files import is_weights
 from attngeo.checkpoints.local_files import require_model
@@ -56,7 +57,7 @@ def find_vectors_file(text: str) -> tuple[Path, str | None] | None:
             if parent.suffix == ".zip" and parent.is_file():
                 return parent, path.relative_to(parent).as_posix()
         if name.endswith(VECTOR_SUFFIXES):
-            raise ModelNotFoundError(f"{text}: no such file")
+            raise ModelNotFoundError(f"{text}: no such file{explain_pattern(text)}")
     if not path.is_file():
         return None
     if name.endswith(".bin"):

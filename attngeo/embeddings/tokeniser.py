@@ -23,6 +23,7 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from attngeo.bounds.names import name_type
 from attngeo.bounds.small_files import MOST_TOKENISER_BYTES, read_small_bytes, read_small_text, require_regular_file
 from attngeo.checkpoints.gguf_header import TOKEN_TYPES, TOKENS, VOCABULARY, read_vocabulary
 from attngeo.checkpoints.store import TensorStore
@@ -104,9 +105,7 @@ def take_tokeniser(tokeniser: Any) -> Tokeniser:
             frozenset(tokeniser.added_tokens_decoder),
             lambda text: list(tokeniser.encode(text, add_special_tokens=False)),
         )
-    raise UsageError(
-        f"$tokeniser is a {type(tokeniser).__name__}, expected one of transformers or tokenizers", "tokeniser"
-    )
+    raise UsageError(f"$tokeniser is {name_type(tokeniser)}, expected one of transformers or tokenizers", "tokeniser")
 
 
 def read_tokeniser(store: TensorStore) -> Tokeniser:
@@ -133,7 +132,9 @@ def read_tokeniser(store: TensorStore) -> Tokeniser:
         if vocabularies:
             return _read_with_transformers(vocabularies, store)
         if store.offline:
-            raise NetworkError("no tokeniser in the cache, and offline mode is on; run once without it")
+            raise NetworkError(
+                "no tokeniser in the cache, and offline mode is on; run once without it and with $download", "download"
+            )
         raise UnsupportedModelError(
             f"no tokeniser beside the weights, looked for {', '.join((COMPLETE, *VOCABULARIES))}; {ADVICE}"
         )

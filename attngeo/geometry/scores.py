@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from attngeo.bounds.names import name_type
 from attngeo.choices import Convention, one_of, real
 from attngeo.errors import ShapeError
 from attngeo.geometry.forms import (
@@ -206,7 +207,7 @@ def check_pair(wq: Tensor, wk: Tensor) -> torch.Size:
     """The broadcast leading shape of two factors [*lead, d_model, head_dim]. Raises ShapeError if they do not fit."""
     for name, w in (("wq", wq), ("wk", wk)):
         if not isinstance(w, Tensor) or w.ndim < 2 or not w.is_floating_point() or 0 in w.shape[-2:]:
-            description = f"{w.dtype} {list(w.shape)}" if isinstance(w, Tensor) else f"a {type(w).__name__}"
+            description = f"{w.dtype} {list(w.shape)}" if isinstance(w, Tensor) else f"{name_type(w)}"
             raise ShapeError(
                 f"{name} is {description}, expected a floating-point torch tensor [*lead, d_model, head_dim] with "
                 "d_model and head_dim of at least 1"

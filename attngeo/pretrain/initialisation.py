@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attngeo.bounds.names import name_type
 from attngeo.checkpoints.opening import open_store
 from attngeo.checkpoints.store import TensorStore
 from attngeo.choices import whole
@@ -94,7 +95,7 @@ def initialise(
     1.0
     """
     if not isinstance(model, torch.nn.Module):
-        raise UsageError(f"model is a {type(model).__name__}, expected a transformers model in memory")
+        raise UsageError(f"model is {name_type(model)}, expected a transformers model in memory")
     if isinstance(init, str) and init == "default":
         return []
     with ExitStack() as opened, torch.no_grad():

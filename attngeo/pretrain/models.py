@@ -22,6 +22,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from attngeo.bounds.names import name_type
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.store import TEXT_SECTIONS
 from attngeo.choices import advise
@@ -151,9 +152,7 @@ def _load_config(model: str) -> PreTrainedConfig:
     try:
         fields = json.loads(read_small_text(path), object_hook=_leave_kernels)
         if not isinstance(fields, dict):
-            raise UsageError(
-                f"{path} is a {type(fields).__name__}, expected an object with the fields of a configuration"
-            )
+            raise UsageError(f"{path} is {name_type(fields)}, expected an object with the fields of a configuration")
         model_type = str(fields.pop("model_type", ""))
         if model_type not in CONFIG_MAPPING:
             hint = advise(model_type, CONFIG_MAPPING, "expected one such as bert")

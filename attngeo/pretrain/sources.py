@@ -25,7 +25,7 @@ import huggingface_hub
 
 from attngeo.bounds.encodings import CP1252, find_encoding
 from attngeo.bounds.links import without_links
-from attngeo.bounds.names import list_names
+from attngeo.bounds.names import list_names, name_type
 from attngeo.bounds.small_files import open_regular
 from attngeo.checkpoints.reference import is_path, local_path
 from attngeo.choices import advise
@@ -193,7 +193,7 @@ def read_files(locations: Sequence[Location], column: str) -> Iterator[str]:
                 yield text
             elif text is not None:
                 raise DataError(
-                    f"{location}: row {number} has a {type(text).__name__} as {column!r}, expected a string, or null "
+                    f"{location}: row {number} has {name_type(text)} as {column!r}, expected a string, or null "
                     "for no text"
                 )
 

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from attngeo.bounds.encodings import UTF8, find_utf16
 from attngeo.bounds.machine import require_memory
-from attngeo.bounds.names import list_names
+from attngeo.bounds.names import list_names, name_type
 from attngeo.errors import DataError
 from attngeo.tables.read import HEAD_BYTES, JSON_FACTOR, find_text_problem
 
@@ -77,7 +77,7 @@ def _read_json(file: Any, _column: str, encoding: str) -> Iterator[Row]:
                 yield value
             else:
                 unit = "item" if is_list else "line"
-                raise ValueError(f"{unit} {number}: expected an object or a string, got a {type(value).__name__}")
+                raise ValueError(f"{unit} {number}: expected an object or a string, got {name_type(value)}")
 
 
 def _limit_lines(text: IO[str]) -> Iterator[str]:

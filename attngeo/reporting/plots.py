@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attngeo import estimators
+from attngeo.bounds.names import name_type
 from attngeo.bounds.small_files import read_small_text
 from attngeo.changes.compare_options import CHANGES
 from attngeo.checkpoints.access import HubAccess
@@ -249,7 +250,7 @@ def _find_curves(source: Any, spec: FigureSpec) -> Path:
     """The file of curves in a folder of pretrain."""
     if not isinstance(source, str | Path):
         raise UsageError(
-            f"{spec.name} cannot be drawn from a {type(source).__name__}, expected files or folders of attngeo pretrain"
+            f"{spec.name} cannot be drawn from {name_type(source)}, expected files or folders of attngeo pretrain"
         )
     path = Path(source).expanduser()
     if not path.is_dir():

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 from attngeo.bounds.names import list_names, printable
 from attngeo.bounds.small_files import MEBIBYTE, read_small_bytes
 from attngeo.choices import advise, one_of
-from attngeo.errors import DataUnavailableError, UsageError, first_line
+from attngeo.errors import DataError, DataUnavailableError, UsageError, first_line
 from attngeo.figures.kinds import FIGURES, FigureSpec, PlotOptions
 from attngeo.options import Options, explain, first_problem
 from attngeo.questions import QUESTIONS, VIEWS, Question, join_checks, parse_condition
@@ -257,6 +257,8 @@ def _read_toml(path: Path) -> tuple[bytes, dict[str, object]]:
         if LONG_NAME.search(content):
             raise ValueError(f"a name has more than {MOST_PARTS} parts")
         return content, tomllib.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({first_line(error)}); save the recipe as UTF-8") from None
     except IsADirectoryError:
         raise UsageError(f"{path} is a folder, expected a .toml file") from None
     except FileNotFoundError:

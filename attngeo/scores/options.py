@@ -5,7 +5,7 @@ Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from attngeo.choices import Circuit, Convention, Precision, one_of
@@ -49,7 +49,7 @@ def parse_scores(names: Any) -> tuple[str, ...]:
     ('trace_z', 'stable_rank')
     """
     chosen = names.split(",") if isinstance(names, str) else names
-    if not isinstance(chosen, list | tuple) or not all(isinstance(name, str) for name in chosen):
+    if not isinstance(chosen, Collection) or not all(isinstance(name, str) for name in chosen):
         raise UsageError(f"$scores is {names!r:.60}, expected names such as trace_z, or all", "scores")
     chosen = [name.strip() for name in chosen]
     for name in chosen:

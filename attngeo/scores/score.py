@@ -14,13 +14,13 @@ from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.identity import Identity, identify
 from attngeo.checkpoints.local_files import require_model
 from attngeo.checkpoints.reference import Model
-from attngeo.choices import Circuit
+from attngeo.choices import Circuit, one_of
 from attngeo.errors import UsageError
 from attngeo.keywords import takes
 from attngeo.options import Options
 from attngeo.progress import Progress, ProgressCallback
 from attngeo.provenance import describe_code, merge_origins
-from attngeo.scores.options import ScoreOptions, SourceOptions
+from attngeo.scores.options import ScoreOptions, SourceOptions, parse_scores
 from attngeo.scores.spec import SPREADS, score_names, z_columns
 from attngeo.session import ResultOptions, Session, StudyOptions
 from attngeo.studies.engine import run_study
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # The form of the rows that are kept: of scores, and of all that is found in the same way.
 KEPT_FORM = ResultForm(
     texts=(
-        "model", "other", "candidate", "revision", "model_type", "format", "circuit", "stack", "layers", "kind",
-        "from_route", "to_route", "from_stack", "to_stack", "note",
+        "model", "other", "candidate", "verdict", "revision", "model_type", "format", "circuit", "stack", "layers",
+        "kind", "from_route", "to_route", "from_stack", "to_stack", "note",
     ),
     whole=(
         "parameters", "layer", "head", "key_head", "d_model", "head_dim", "peak", "from_layer", "to_layer",
@@ -51,15 +51,16 @@ VERSION = describe_code("torch")
 OWN_ENTRIES = ("made", "layers", "options", "content", "other_content", "version")
 
 
-def score_columns(scores: Collection[str] = (), circuit: Circuit = "qk") -> tuple[str, ...]:
-    """The columns of the table of scores, in their order.
+def score_columns(scores: str | Collection[str] = (), circuit: Circuit = "qk") -> tuple[str, ...]:
+    """The columns of the table of scores, in their order: those of the frame that `score` returns for these options.
 
-    scores: the optional ones that are chosen. circuit: of the scores; a table of W_qk alone has no column of it.
+    scores: the optional ones that are chosen, as for `score`: names, "trace_z,stable_rank" or "all". circuit: of the
+    scores; a table of W_qk alone has no column of it. Raises UsageError for an unknown score or circuit.
     """
-    circuits = () if circuit == "qk" else ("circuit",)
+    circuits = () if one_of("circuit", circuit, Circuit) == "qk" else ("circuit",)
     return (
         "model", "revision", "model_type", "stack", *circuits, "layer", "head", "key_head", "d_model", "head_dim",
-        "parameters", "format", *score_names(scores), "frobenius_norm", *SPREADS, *z_columns(), "note",
+        "parameters", "format", *score_names(parse_scores(scores)), "frobenius_norm", *SPREADS, *z_columns(), "note",
     )  # fmt: skip
 
 

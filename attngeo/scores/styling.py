@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from attngeo.errors import DataError
 from attngeo.scores.spec import SCORES
+from attngeo.tables.read import require_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,11 +30,13 @@ def style(rows: pd.DataFrame) -> Styler:
 
     Raises:
         DataError: the rows have no score.
+        UsageError: they are no DataFrame.
 
     >>> import attngeo
     >>> attngeo.style(attngeo.score("demo:decoder")).data.columns.tolist()
     ['model', 'stack', 'layer', 'symmetry', 'directionality', 'frobenius_norm']
     """
+    require_frame(rows, "the table", "attngeo.score")
     scores = [name for name in SCORES if name in rows]
     if not scores:
         raise DataError(f"the rows have none of the columns {', '.join(SCORES)}; expected those of attngeo.score")

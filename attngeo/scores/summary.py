@@ -6,11 +6,12 @@ Each statistic has one name: `symmetry_median` is over whole layers, `heads_symm
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attngeo.errors import DataError
+from attngeo.scores.options import parse_scores
 from attngeo.scores.spec import score_names, scores_in
 from attngeo.tables.read import require_columns
 
@@ -69,9 +70,13 @@ def name_circuits(rows: pd.DataFrame) -> pd.DataFrame:
     return ordered.assign(stack=stacks)
 
 
-def summary_columns(scores: Iterable[str] | None = None) -> tuple[str, ...]:
-    """The columns of `summarise`, in their order. scores: by default those that are no optional ones."""
-    return ("model", "stack", "parameters", "layers", "heads", *statistics(scores=scores))
+def summary_columns(scores: str | Collection[str] = ()) -> tuple[str, ...]:
+    """The columns of `summarise`, in their order, for rows with these optional scores, named as for `score_columns`.
+
+    Raises UsageError for an unknown score.
+    """
+    names = score_names(parse_scores(scores))
+    return ("model", "stack", "parameters", "layers", "heads", *statistics(scores=names))
 
 
 def spread_of(rows: pd.DataFrame) -> dict[str, float]:
@@ -159,7 +164,8 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The columns `summary_columns(scores)` for the scores that `rows` have. `layers` and `heads` count the rows that
-        have the first score of `SCORES`. A statistic is missing if there is nothing to summarise.
+        have the first score of `SCORES`. A statistic is missing if there is nothing to summarise. Its `attrs` say how
+        `rows` were made, if those of `rows` do.
 
     Raises:
         DataError: `rows` lacks a column, or has a layer or head twice.
@@ -172,7 +178,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     scores = scores_in(rows.columns)
     dtypes = {"parameters": "Int64"} | dict.fromkeys(statistics(scores=scores), "float64")
     frame = pd.DataFrame(summaries, columns=list(summary_columns(scores))).astype(dtypes)
-    frame.attrs = {"title": "Attention scores, summarised"}
+    frame.attrs = {**rows.attrs, "title": "Attention scores, summarised"}
     return frame
 
 
@@ -212,9 +218,9 @@ def summarise_columns(
     return type(rows)(summaries, columns=list(spread_columns(columns, keys)))
 
 
-def brief_columns(scores: Iterable[str] | None = None) -> tuple[str, ...]:
-    """The columns of a summary that a page has room for. scores: by default those that are no optional ones."""
-    names = score_names() if scores is None else scores
+def brief_columns(scores: str | Collection[str] = ()) -> tuple[str, ...]:
+    """The columns of a summary that a page has room for, for rows with these optional scores, as `summary_columns`."""
+    names = score_names(parse_scores(scores))
     spread = (statistic(score, quartile) for score in names for quartile in QUARTILES)
     return ("model", "stack", "parameters", "layers", "heads", *spread)
 

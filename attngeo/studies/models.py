@@ -8,16 +8,15 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from attngeo.bounds.names import list_names
+from attngeo.bounds.names import PATTERN, list_names
 from attngeo.bounds.small_files import read_small_text
 from attngeo.checkpoints.access import HubAccess
 from attngeo.checkpoints.reference import HUB_ID, Model, ModelRef, local_path
 from attngeo.checkpoints.repositories import find_repository
-from attngeo.errors import AttnGeoError, DataUnavailableError, ModelNotFoundError, UsageError
+from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, ModelNotFoundError, UsageError
 
 # A comment is a whole line, or begins after a space: a path may contain the character.
 COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
-GLOB = re.compile(r"[*?[]")
 DIGITS = re.compile(r"(\d+)")
 
 
@@ -32,8 +31,8 @@ def list_models(
     the current folder. hub: how the Hub is asked for revisions.
 
     Raises UsageError for a line that cannot be a model and for a file without models, DataUnavailableError if the file
-    cannot be read, ModelNotFoundError for a glob that matches nothing or a repository that does not exist, and other
-    errors of the Hub. Whether each model exists is not checked.
+    cannot be read, DataError if it is not UTF-8 or too large, ModelNotFoundError for a glob that matches nothing or a
+    repository that does not exist, and other errors of the Hub. Whether each model exists is not checked.
     """
     models: list[str] = []
     for reference in references:
@@ -78,13 +77,13 @@ def find_repeated(models: Sequence[Model]) -> Model | None:
 
 
 def _read_text(file: str | Path) -> str:
-    """The text of a file of models. Raises DataUnavailableError or UsageError."""
+    """The text of a file of models. Raises DataUnavailableError or DataError."""
     try:
         return read_small_text(Path(file), encoding="utf-8-sig")
     except OSError as error:
         raise DataUnavailableError(f"{file}: the list of models cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise UsageError(f"{file}: expected UTF-8 text with one model on each line, but {error}") from None
+        raise DataError(f"{file}: expected UTF-8 text with one model on each line, but {error}") from None
 
 
 def _expand(text: str, hub: HubAccess) -> list[str]:
@@ -111,7 +110,7 @@ def is_glob(text: str) -> bool:
     (True, False, False)
     """
     name, _, revision = text.partition("@")
-    return bool(HUB_ID.fullmatch(name) and GLOB.search(revision)) and not local_path(text).exists()
+    return bool(HUB_ID.fullmatch(name) and PATTERN.search(revision)) and not local_path(text).exists()
 
 
 def natural_order(text: str) -> list[tuple[int, str, str]]:

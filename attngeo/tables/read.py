@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from attngeo.bounds.machine import require_memory
-from attngeo.bounds.names import list_names
+from attngeo.bounds.names import explain_pattern, list_names
 from attngeo.bounds.small_files import (
     MOST_RESULTS_BYTES,
     read_small_bytes,
@@ -91,12 +91,12 @@ def read_results(
 def require_results(path: str | Path, made_by: str) -> Path:
     """The path of a results file. Raises DataUnavailableError if it does not exist, DataError for another format."""
     path = Path(path).expanduser()
+    if not path.exists():
+        raise DataUnavailableError(f"{path}: no such file; write one with {made_by}{explain_pattern(str(path))}")
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(
             f"{path}: expected a results file of {made_by}, with a name that ends in one of: {' '.join(SUFFIXES)}"
         )
-    if not path.exists():
-        raise DataUnavailableError(f"{path}: no such file; write one with {made_by}")
     return path
 
 
@@ -261,10 +261,18 @@ def explain_unknown_column(column: str, known: Collection[str]) -> str:
     return f"unknown column {column!r:.60}; {advise(column, names, f'expected one of: {list_names(names)}')}"
 
 
-def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:
-    """The frame itself. Raises DataError if it has no rows, or lacks one of the columns. what: its name in messages."""
+def require_frame(frame: object, what: str, made_by: str) -> None:
+    """Raise UsageError if a table is no DataFrame. what: its name in messages. made_by: what gives such a table."""
     if not hasattr(frame, "columns"):
         raise UsageError(f"{what} is {frame!r:.60}, expected a DataFrame of what {made_by} writes")
+
+
+def require_columns(frame: pd.DataFrame, columns: Collection[str], what: str, made_by: str) -> pd.DataFrame:
+    """The frame itself. Raises DataError if it has no rows, or lacks one of the columns. what: its name in messages.
+
+    Raises UsageError if it is no DataFrame.
+    """
+    require_frame(frame, what, made_by)
     missing = [column for column in columns if column not in frame]
     if missing:
         raise DataError(

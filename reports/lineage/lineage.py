@@ -54,7 +54,7 @@ STEPS, FEW = 400, 80
 # Seeds of each family.
 FAMILIES = {"llama": 7, "gpt2": 4}
 NULLS = 50
-COLUMNS = ["related", "similarity", "p_value", "z", "note"]
+COLUMNS = ["verdict", "related", "similarity", "p_value", "z", "note"]
 
 
 class Pair(NamedTuple):

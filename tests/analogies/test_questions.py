@@ -11,7 +11,7 @@ from support.vectors import write_questions
 
 from attngeo.analogies import questions
 from attngeo.analogies.questions import as_questions, load_questions
-from attngeo.errors import ModelNotFoundError, QuestionError, UsageError
+from attngeo.errors import DataUnavailableError, QuestionError, UsageError
 
 
 def test_googles_set_is_the_papers() -> None:
@@ -94,7 +94,7 @@ def test_questions_of_other_encodings_are_read_with_a_note(encoding: str, tmp_pa
 
 
 def test_a_missing_file_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
-    with refuses(ModelNotFoundError, tmp_path / "none.txt", "google"):
+    with refuses(DataUnavailableError, tmp_path / "none.txt", "google"):
         load_questions(tmp_path / "none.txt")
     with refuses(QuestionError, tmp_path, ".txt"):
         load_questions(tmp_path)

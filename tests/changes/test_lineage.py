@@ -169,6 +169,7 @@ def test_strangers_are_no_evidence_of_anything(folder: Path, tmp_path: Path) -> 
     assert list(rows.columns) == list(LINEAGE_COLUMNS)
     assert str(rows["related"].dtype) == "boolean"
     assert rows["related"].tolist() == [False] * 5
+    assert rows["verdict"].tolist() == ["no evidence"] * 5
     assert rows["z"].abs().max() < 5
     for note in rows["note"]:
         assert "no evidence: this test does not see a rotated stream" in note
@@ -183,6 +184,7 @@ def test_models_are_related_from_ten_standard_deviations_on(
     row = attngeo.lineage(folder, other, permutations=29).iloc[0]
     assert row["z"] == pytest.approx(10.5 if related else 9.5, abs=0.4)
     assert row["related"] == related
+    assert row["verdict"] == ("related" if related else "no evidence")
     assert ("no evidence" in row["note"]) is not related
 
 
@@ -208,8 +210,22 @@ def test_another_stream_is_never_called_unrelated(kind: str, align: bool, folder
         assert row["p_value"] == 1 / 20  # none of 19 other bases is as similar
     else:
         assert row.isna()["related"]
-        assert "cannot say: equal spectra, a rotated copy cannot be excluded" in row["note"]
+        assert row["verdict"] == "suspicious"
+        assert row["note"].startswith("equal spectra")
+        assert ("ask again with --align" in row["note"]) is not align
+        assert ("a rotated one cannot be excluded" in row["note"]) is align
         assert row["z"] < 10
+
+
+@pytest.mark.parametrize("lacking", ["model", "candidate"])
+def test_to_align_is_advised_only_if_it_can_decide(lacking: str, tmp_path: Path) -> None:
+    tensors = {"model": draw(0), "candidate": turn_stream(draw(0), permutation(WIDTH, 1))}
+    del tensors[lacking]["model.embed_tokens.weight"]
+    folders = {name: write_model(tmp_path / name, stored, MODEL) for name, stored in tensors.items()}
+    row = attngeo.lineage(folders["model"], folders["candidate"], permutations=19).iloc[0]
+    assert row["verdict"] == "suspicious"
+    assert "ask again" not in row["note"]
+    assert "--align cannot find a permuted copy without token embeddings" in row["note"]
 
 
 def test_strangers_stay_strangers_if_their_streams_are_aligned(folder: Path, tmp_path: Path) -> None:
@@ -281,6 +297,7 @@ def test_models_that_the_test_does_not_apply_to_are_missing_with_a_reason(
     same = write_model(tmp_path / "same", draw(0), MODEL)
     rows = attngeo.lineage(folder, [wider, saved("bart"), same], permutations=19)
     assert rows["related"].isna().tolist() == [True, True, False]
+    assert rows["verdict"].tolist() == ["not testable", "not testable", "related"]
     assert rows[["similarity", "p_value", "z"]].isna().all(axis=1).tolist() == [True, True, False]
     assert rows["layers"].tolist() == ["", "", "decoder layers 0-2"]
     for row, facts in zip(rows.to_dict("records"), (("64", "80", "sizes"), ("sizes",)), strict=False):
@@ -292,6 +309,7 @@ def test_weights_that_are_zero_have_no_outcome(folder: Path, tmp_path: Path) -> 
     nothing = {name: torch.zeros_like(tensor) for name, tensor in draw(0).items()}
     row = attngeo.lineage(folder, write_model(tmp_path, nothing, MODEL), permutations=19).iloc[0]
     assert row.isna()["related"]
+    assert row["verdict"] == "not testable"
     assert row.isna()["z"]
     assert "same similarity" in row["note"]
     assert row["note"].endswith("12 of 12 heads of the candidate are zero or not finite, and similar to none")

@@ -32,6 +32,7 @@ from attngeo.embeddings.opening import open_embedding
 from attngeo.errors import (
     AttnGeoError,
     CorruptCheckpointError,
+    DataUnavailableError,
     ModelNotFoundError,
     NetworkError,
     OutputError,
@@ -290,12 +291,13 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
     word_piece(mismatched / "tokenizer.json")
     asked = ["--questions", questions, "--top-k", 1]
     missing, home = ModelNotFoundError, "~nosuchuser/vectors.txt"
+    no_questions = DataUnavailableError
     return {
         "unknown model": (["./none", *asked], missing, ["./none"]),
         "unknown vectors": (["none.vec", *asked], missing, ["none.vec"]),
         "unknown hub model": (["org/none", *asked], NetworkError, ["org/none", "offline"]),
         "unknown demo": (["demo:none", *asked], missing, ["none", "encoder", "decoder", "minilm"]),
-        "unknown questions": ([good, "--questions", "none"], missing, ["none", "google"]),
+        "unknown questions": ([good, "--questions", "none"], no_questions, ["none", "google"]),
         "no question": ([good, "--questions", empty], QuestionError, [empty]),
         "another's tokeniser": ([mismatched, *asked], ShapeError, [mismatched, "'queen'", "3 rows"]),
         "bad vectors": ([ragged, *asked], CorruptCheckpointError, [ragged, 2, "line 2", "line 3"]),
@@ -303,8 +305,8 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], type[AttnGeoError]
         "empty intersection": ([good, other, *asked], QuestionError, [f"{good} knows 1", f"{other} knows 0", "of 1"]),
         "same model twice": ([good, good, *asked], UsageError, [good]),
         "no home": ([home, *asked], missing, [home]),
-        "questions of no home": ([good, "--questions", "~nosuchuser/q"], missing, ["~nosuchuser/q"]),
-        "questions too long": ([good, "--questions", "q" * 300], missing, [os.strerror(errno.ENAMETOOLONG)]),
+        "questions of no home": ([good, "--questions", "~nosuchuser/q"], no_questions, ["~nosuchuser/q"]),
+        "questions too long": ([good, "--questions", "q" * 300], no_questions, [os.strerror(errno.ENAMETOOLONG)]),
         "draws": ([good, *asked, "--draws", 10**12], UsageError, ["--draws", f"{10**12:,}", 0, "100,000"]),
         "limit": ([good, *asked, "--limit", 0], UsageError, ["--limit", 0]),
         "k too large": ([good, "--questions", questions, "--top-k", 7], UsageError, ["--top-k", 7, "from 1 to 6"]),

@@ -87,6 +87,35 @@ def test_offline_wins_over_download(hub: Hub, work: Path, connected: Command) ->
     assert hub.requests == []
 
 
+# A command → what offline mode lacks if the command has read the model before.
+LACKING = {
+    "score org/name --format csv": LAYER_0,
+    "positions org/name --format csv": LAYER_0,
+    "nearest org/name waa --format csv": EMBEDDINGS,
+}
+
+
+@pytest.mark.parametrize("is_read_before", [False, True])
+@pytest.mark.parametrize("line", LACKING)
+def test_what_is_not_in_the_cache_names_the_command_that_then_works(
+    line: str, is_read_before: bool, hub: Hub, connected: Command
+) -> None:
+    """Without --download, ranges of the weights are read and nothing is kept, so that "run once without it" fails."""
+    if is_read_before:
+        assert connected(*line.split()).returncode == 0
+    refused = connected(*line.split(), "--offline")
+    assert_fails(
+        refused, NetworkError, "org/name", "offline", "--download", *([LACKING[line]] if is_read_before else [])
+    )
+    by_variable = connected(*line.split(), HF_HUB_OFFLINE="1")
+    assert_fails(by_variable, NetworkError, "org/name", "HF_HUB_OFFLINE", "--download")
+    followed = connected(*line.split(), "--download")
+    assert followed.returncode == 0, followed.stderr
+    hub.requests.clear()
+    offline = connected(*line.split(), "--offline")
+    assert (offline.returncode, offline.stdout, hub.requests) == (0, followed.stdout, []), offline.stderr
+
+
 def call(code: str, environment: dict[str, str]) -> str:
     """What a program prints that uses the library."""
     program = f"import attngeo\nfrom attngeo.checkpoints.access import HubAccess\n{code}"

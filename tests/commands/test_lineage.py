@@ -11,10 +11,10 @@ import torch
 from conftest import Command
 from support.checkpoints import CONFIG, weights, write_single
 from support.messages import assert_fails
-from support.origins import add_noise
+from support.origins import add_noise, permutation, rotation, turn_stream
 
 import attngeo as library
-from attngeo.changes.lineage_options import LINEAGE_COLUMNS
+from attngeo.changes.lineage_options import LINEAGE_COLUMNS, VERDICTS
 from attngeo.errors import ModelNotFoundError, UnsupportedModelError
 from attngeo.reporting.report import build_report
 
@@ -23,14 +23,25 @@ FEW = ("--permutations", "19")
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with a model, a descendant, a stranger and a model of another width."""
+    """The working folder, with a model, a descendant, a stranger, a wider one and reordered copies."""
     monkeypatch.chdir(tmp_path)
     write_single(tmp_path / "base", weights(), CONFIG)
     write_single(tmp_path / "tuned", add_noise(weights(), 0.1, seed=1), CONFIG)
     write_single(tmp_path / "stranger", weights(seed=1), CONFIG)
     wider = {name: torch.cat([tensor, tensor], 1) for name, tensor in weights().items()}
     write_single(tmp_path / "wider", wider, CONFIG | {"hidden_size": 48})
+    write_single(tmp_path / "permuted", turn_stream(weights(), permutation(24, 1)), CONFIG)
+    write_single(tmp_path / "rotated", turn_stream(weights(), rotation(24, 1)), CONFIG)
     return tmp_path
+
+
+# Candidate → its verdict without --align, and facts of the paragraph that explains it.
+EXPLAINED = {
+    "./tuned": ("related", "not drawn independently", "Which came first cannot be told"),
+    "./stranger": ("no evidence", "does not show that the models are independent", "ask again with --align"),
+    "./permuted": ("suspicious", "a reason to look closer, and no proof", "Ask again with --align"),
+    "./wider": ("not testable", "Nothing follows", "--stack"),
+}
 
 
 def test_the_table_fits_and_a_sentence_says_what_it_means(inside: Command, models: Path) -> None:  # noqa: ARG001
@@ -41,15 +52,40 @@ def test_the_table_fits_and_a_sentence_says_what_it_means(inside: Command, model
         assert max(map(len, run.stdout.splitlines())) <= width
         lines = [line.split() for line in run.stdout.splitlines()]
         answers = {line[0]: line[1:3] for line in lines if line and line[0].startswith("./") and len(line) > 1}
-        assert answers["./tuned"][0] == "yes"
+        assert answers["./tuned"][0] == "related"
         assert answers["./stranger"] == ["no", "evidence"]
-        assert answers["./wider"] == ["cannot", "say"]
-        meaning = " ".join(run.stdout.split())
-        assert "initial weights of both models were drawn independently" in meaning
-        assert "does not see a rotated stream" in meaning
+        assert answers["./wider"] == ["not", "testable"]
+        table, _, meaning = " ".join(run.stdout.split()).partition(" related: ")
+        assert meaning
+        assert "the test" in table.partition("./wider")[2]  # its reason, the first words of a cell that is wrapped
         notes = run.stderr.splitlines()
         assert [note.split()[2] for note in notes] == ["./tuned:", "./stranger:", "./wider:"]
     assert inside(*arguments, "-q").stderr == ""
+
+
+@pytest.mark.parametrize("candidate", EXPLAINED)
+def test_each_verdict_that_occurs_is_explained_and_no_other(candidate: str, inside: Command, models: Path) -> None:  # noqa: ARG001
+    run = inside("lineage", "./base", candidate, *FEW, COLUMNS="300")
+    table, *paragraphs = [
+        line for line in run.stdout.splitlines() if line.partition(":")[0] in VERDICTS or "./" in line
+    ][1:]
+    verdict, *facts = EXPLAINED[candidate]
+    assert verdict in table
+    assert len(paragraphs) == 1
+    assert paragraphs[0].startswith(f"{verdict}: ")
+    for fact in facts:
+        assert fact in paragraphs[0]
+    has_reason = verdict in ("suspicious", "not testable")
+    note = run.stderr.partition(f"note: {candidate}: ")[2].partition(";")[0].strip()
+    assert (note in table) is has_reason
+
+
+def test_after_align_it_is_not_advised_again(inside: Command, models: Path) -> None:  # noqa: ARG001
+    run = inside("lineage", "./base", "./permuted", "./rotated", "./stranger", "--align", *FEW, COLUMNS="300")
+    assert "sk again" not in run.stdout
+    verdicts = {name: name in run.stdout for name in VERDICTS}
+    assert verdicts == {"related": True, "no evidence": True, "suspicious": True, "not testable": False}
+    assert "no option recognises a rotated one" in " ".join(run.stdout.split())
 
 
 def test_files_and_formats_have_all_columns(inside: Command, models: Path) -> None:
@@ -59,6 +95,7 @@ def test_files_and_formats_have_all_columns(inside: Command, models: Path) -> No
     for read in (pd.read_csv(io.StringIO(run.stdout)), pd.read_csv("l.csv"), pd.read_parquet("l.parquet")):
         assert list(read.columns) == list(LINEAGE_COLUMNS)
         assert read["related"].isna().tolist() == [False, True]
+        assert read["verdict"].tolist() == ["related", "not testable"]
         assert bool(read["related"][0])
         assert read["z"][0] == pytest.approx(rows["z"][0])
 

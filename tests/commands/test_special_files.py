@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -143,3 +144,29 @@ def test_a_special_file_is_refused(case: str, place: str, inside: Command, saved
     assert "unexpected" not in last
     assert special in last
     assert {path.name for path in tmp_path.iterdir()} <= {special, "rows.csv", "model"}
+
+
+# Text that is UTF-8 in its first line and not in its second: of no encoding that is found.
+NO_TEXT = "é,b\n".encode() + b"\xff,\x81\n"
+# Those whose file has a suffix; the others name a folder.
+FILES = {" ".join(case): line for case, line in CASES.items() if "{}." in line}
+
+
+@pytest.mark.parametrize("suffix", ["its own", ".xyz"])
+@pytest.mark.parametrize("case", FILES)
+def test_a_file_that_is_there_and_cannot_be_read_has_exit_code_4(
+    case: str, suffix: str, inside: Command, saved_model: Path, tmp_path: Path
+) -> None:
+    """By the table of commands/README.md: 2 is for what is written wrongly, 3 for what is not found."""
+    line = FILES[case] if suffix == "its own" else re.sub(r"\{\}\.\w+", "{}.xyz", FILES[case])
+    words = shlex.split(line)
+    for name in ("rows.csv", "model"):
+        if name in words:
+            (tmp_path / name).symlink_to(saved_model / (words[0] if name == "model" else name))
+    words = [word.format("unreadable") for word in words]
+    unreadable = next(word for word in words if word.startswith("unreadable"))
+    (tmp_path / unreadable).write_bytes(NO_TEXT)
+    done = inside(*words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (4, ""), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert unreadable in done.stderr

@@ -542,3 +542,20 @@ def test_without_docstrings_help_says_what_is_missing(arguments: str, lacks: boo
     assert ["run without it" in text for text in shown] == [False, lacks]
     assert (len(shown[1]) < len(shown[0])) == lacks
     assert "None" not in shown[1]
+
+
+def list_all_commands() -> list[str]:
+    """Every command, group and command of a group, as a user writes them."""
+    listed = [""]
+    for name in NAMES:
+        listed.append(name)
+        listed += [f"{name} {member}" for member in getattr(load_command(name), "commands", {})]
+    return listed
+
+
+@pytest.mark.parametrize("command", list_all_commands(), ids=lambda command: command or "attngeo")
+def test_help_all_works_in_every_command_and_shows_what_help_shows(command: str, inside: Command) -> None:
+    usual = inside(*command.split(), "--help", COLUMNS="200")
+    every = inside(*command.split(), "--help-all", COLUMNS="200")
+    assert (every.returncode, every.stderr) == (0, "")
+    assert {*usual.stdout.splitlines()} <= {*every.stdout.splitlines()}

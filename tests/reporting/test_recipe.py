@@ -14,7 +14,7 @@ import pytest
 from support.limits import at_most
 from support.messages import refuses
 
-from attngeo.errors import AttnGeoError, DataUnavailableError, UsageError
+from attngeo.errors import AttnGeoError, DataError, DataUnavailableError, UsageError
 from attngeo.figures.kinds import PlotOptions
 from attngeo.figures.sizes import draw_sizes
 from attngeo.questions import QUESTIONS
@@ -124,7 +124,7 @@ def test_an_unknown_option_is_answered_with_the_options_of_its_command(recipe: P
     ("content", "kind"),
     [
         (None, DataUnavailableError),
-        (b"\xff\xfe", UsageError),
+        (b"\xff\xfe", DataError),
         (b"a = " + b"[" * 3000, UsageError),
         (b"a = " + b"9" * 5000, UsageError),
         (b"[[check]\n", UsageError),

@@ -14,7 +14,7 @@ from support.messages import refuses
 
 from attngeo.bounds.small_files import MOST_BYTES
 from attngeo.checkpoints.access import HubAccess
-from attngeo.errors import DataUnavailableError, ModelNotFoundError, NetworkError, UsageError
+from attngeo.errors import DataError, DataUnavailableError, ModelNotFoundError, NetworkError, UsageError
 from attngeo.studies.models import list_models
 
 STEPS = ("step1000", "step2", "step10", "step0", "other", "a/step3")
@@ -82,9 +82,13 @@ def test_files_that_are_no_lists_of_models(tmp_path: Path) -> None:
     ):
         with refuses(kind, *facts):
             list_models(file=file)
-    for content, fact in ((b"org/a\n\xff\n", "UTF-8"), ("# nothing\n\n", "no models"), (b"", "no models")):
-        with refuses(UsageError, tmp_path / "models.txt", fact):
+    for content, kind, fact in (
+        (b"org/a\n\xff\n", DataError, "UTF-8"),
+        ("# nothing\n\n", UsageError, "no models"),
+        (b"", UsageError, "no models"),
+    ):
+        with refuses(kind, tmp_path / "models.txt", fact):
             list_models(file=write(tmp_path, content))
     big = write(tmp_path, b"org/name\n" * (MOST_BYTES // 9 + 1))
-    with refuses(UsageError, big, re.sub(r"\B(?=(\d{3})+$)", ",", str(MOST_BYTES))):
+    with refuses(DataError, big, re.sub(r"\B(?=(\d{3})+$)", ",", str(MOST_BYTES))):
         list_models(file=big)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attngeo.bounds.names import list_names, printable
+from attngeo.bounds.names import list_names, name_type, printable
 from attngeo.choices import advise, as_python
 from attngeo.errors import TableError, UsageError
 from attngeo.estimators.efa.families import LARGEST
@@ -29,7 +29,7 @@ ROUNDING = 2.0**-48
 def check_columns(frame: pd.DataFrame, names: Iterable[str], source: str) -> None:
     """Raise TableError unless a table has rows, and these columns once each; UsageError if it is no DataFrame."""
     if not isinstance(frame, pd.DataFrame):
-        raise UsageError(f"{source} is a {type(frame).__name__}, expected a DataFrame; read a file with pandas first")
+        raise UsageError(f"{source} is {name_type(frame)}, expected a DataFrame; read a file with pandas first")
     if not len(frame):
         raise TableError("has no rows, expected some", table=source)
     columns = list(frame.columns)

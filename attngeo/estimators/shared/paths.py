@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from attngeo.bounds.names import explain_pattern
 from attngeo.bounds.small_files import open_regular
 from attngeo.choices import advise
-from attngeo.errors import CorruptCheckpointError, DataUnavailableError, ModelNotFoundError, TableError, UsageError
+from attngeo.errors import CorruptCheckpointError, DataUnavailableError, ModelNotFoundError, TableError
 from attngeo.estimators.shared.forms import AS_FOUND, SEPARATORS, FileForm, FormOptions, find_form
 from attngeo.tables.read import HEAD_BYTES
 
@@ -24,13 +25,15 @@ SUFFIXES = (*SEPARATORS, ".parquet")
 def require_table(path: str | Path) -> Path:
     """The path of a table.
 
-    Raises UsageError for another format, DataUnavailableError if there is no such file, TableError if it has no rows.
+    Raises DataUnavailableError if there is no such file, TableError if it is of another format or has no rows.
     """
     path = Path(path).expanduser()
-    if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{path}: unknown format, expected a name that ends in one of: {' '.join(SUFFIXES)}")
     if not path.exists():
-        raise DataUnavailableError(f"{path} does not exist; give a .csv, .tsv or .parquet file")
+        raise DataUnavailableError(
+            f"{path} does not exist; give a .csv, .tsv or .parquet file{explain_pattern(str(path))}"
+        )
+    if path.suffix.lower() not in SUFFIXES:
+        raise TableError(f"{path}: unknown format, expected a name that ends in one of: {' '.join(SUFFIXES)}")
     if path.is_file() and path.suffix.lower() in SEPARATORS:
         _require_rows(path)
     return path

@@ -436,8 +436,11 @@ def test_a_first_line_that_is_longer_than_what_is_looked_at_may_have_rows(tmp_pa
 def test_other_bad_input_is_refused(tmp_path: Path) -> None:
     with refuses(DataUnavailableError, tmp_path / "no.csv"):
         read_own_table(tmp_path / "no.csv")
-    with refuses(UsageError, "rows.xlsx", ".csv"):
+    with refuses(DataUnavailableError, "rows.xlsx", ".csv"):
         read_own_table("rows.xlsx")
+    (tmp_path / "rows.xlsx").write_bytes(b"PK")
+    with refuses(TableError, tmp_path / "rows.xlsx", ".csv"):
+        read_own_table(tmp_path / "rows.xlsx")
     path = write_rows(tmp_path)
     with refuses(TableError, "'sise'", "size"):
         read_tables(path, FitOptions(target="sise"))

@@ -1,0 +1,155 @@
+"""Each function that lists the columns of a table lists those of the frame, for every option that they depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, get_args
+
+import pandas as pd
+import pytest
+from support.messages import refuses
+
+import attngeo
+from attngeo.changes.compare_options import CompareOptions, compare_columns
+from attngeo.changes.lineage_options import LINEAGE_COLUMNS
+from attngeo.choices import Circuit, OneCircuit
+from attngeo.circuits.compose_options import COLUMNS as COMPOSE_COLUMNS
+from attngeo.circuits.words import COLUMNS as WORDS_COLUMNS
+from attngeo.errors import UsageError
+from attngeo.gradients import measure as measure_gradients
+from attngeo.gradients.options import gradient_columns
+from attngeo.papers.saponati2025.comparison import compare_with_published, published_columns
+from attngeo.papers.statements import COLUMNS as STATEMENT_COLUMNS, STATEMENTS, check_statements
+from attngeo.positions import measure as measure_positions, position_columns
+from attngeo.questions import QUESTIONS, VIEWS
+from attngeo.scores.options import ScoreOptions
+from attngeo.scores.spec import SCORES
+from attngeo.scores.summary import brief_columns, summarise_briefly, summary_columns
+from attngeo.scores.trajectory import COLUMNS as TRAJECTORY_COLUMNS, find_departures
+
+MODELS = ["demo:encoder", "demo:decoder"]
+# Values of `scores`, as users write them.
+CHOSEN: tuple[Any, ...] = (
+    (),
+    "all",
+    ["all"],
+    "trace_z",
+    "stable_rank, trace_z",
+    ["positive_eigenvalues", "symmetry"],
+    ("spectral_norm",),
+    tuple(SCORES),
+    {"trace_z"},
+)
+# Every option of `score` that chooses rows or numbers, each with another value than its default.
+OTHER_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"per_head": True},
+    {"layers": [0]},
+    {"stack": "encoder"},
+    {"gamma": 3.0},
+    {"convention": "published"},
+    {"fold_norm": True},
+    {"precision": "float64"},
+    {"memory": "1GB"},
+)
+
+
+def score_steps() -> pd.DataFrame:
+    """Scores of a training of three steps."""
+    rows = attngeo.score("demo:encoder", layers=[0])
+    return pd.concat([rows.assign(model=f"run/step{step}") for step in (0, 1, 2)], ignore_index=True)
+
+
+Frames = Callable[[], pd.DataFrame]
+# Table → the columns that are promised, and the table.
+TABLES: dict[str, tuple[Sequence[str], Frames]] = {
+    "compose": (COMPOSE_COLUMNS, lambda: attngeo.compose("demo:encoder", kind="k")),
+    "gradients": (gradient_columns(), lambda: measure_gradients("demo:encoder", sequences=2, seq_len=8).rows),
+    "lineage": (LINEAGE_COLUMNS, lambda: attngeo.lineage(*MODELS, permutations=19)),
+    "positions": (position_columns(), lambda: measure_positions("demo:encoder", layers=[0])),
+    "theory": (STATEMENT_COLUMNS, lambda: check_statements([next(iter(STATEMENTS))])),
+    "published": (published_columns(), lambda: compare_with_published(attngeo.score("demo:encoder", per_head=True))),
+    "trajectory": (TRAJECTORY_COLUMNS, lambda: find_departures(score_steps())),
+    "words": (WORDS_COLUMNS, lambda: attngeo.words("demo:encoder", layer=0, head=0, top=2)),
+}
+# Question or view → the test of its columns, if it is not here, or why there is none.
+ELSEWHERE = {
+    "score": "test_score_columns_are_those_of_the_frame_for_every_choice",
+    "compare": "test_compare_columns_are_those_of_the_frame",
+    "summary": "test_columns_of_summaries_are_those_of_the_frames",
+    "analogy": "tests/commands/test_analogy.py",
+    "pretrain": "tests/pretrain/test_curves.py",
+    "layers": "tests/pretrain/test_curves.py",
+    "simulate": "tests/papers/wibisono2023/test_tables.py",
+    "auto-mpg": "tests/papers/wibisono2023/test_tables.py",
+    "methods": "tests/papers/wibisono2023/test_tables.py",
+    "advantage": "tests/papers/wibisono2023/test_tables.py",
+    "efa": "tests/papers/wibisono2025",
+}
+
+
+def test_every_question_and_view_has_a_test_of_its_columns() -> None:
+    known = {name for name, question in QUESTIONS.items() if question.columns is not None}
+    known |= {name for name, view in VIEWS.items() if view.columns is not None}
+    assert known <= {*TABLES, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_columns_are_those_of_the_frame(name: str) -> None:
+    columns, make = TABLES[name]
+    assert list(make().columns) == list(columns)
+
+
+@pytest.mark.parametrize(("scores", "circuit"), [*product(CHOSEN, get_args(Circuit))], ids=str)
+def test_score_columns_are_those_of_the_frame_for_every_choice(scores: Any, circuit: Any) -> None:
+    frame = attngeo.score("demo:encoder", layers=[0], scores=scores, circuit=circuit)
+    assert list(frame.columns) == list(attngeo.score_columns(scores, circuit))
+
+
+@pytest.mark.parametrize("options", OTHER_OPTIONS, ids=str)
+def test_no_other_option_of_score_changes_its_columns(options: dict[str, Any]) -> None:
+    assert options.keys() <= ScoreOptions.model_fields.keys()
+    frame = attngeo.score("demo:encoder", **options)
+    assert list(frame.columns) == list(attngeo.score_columns())
+
+
+@pytest.mark.parametrize(("circuit", "per_head"), [*product(get_args(OneCircuit), (False, True))])
+def test_compare_columns_are_those_of_the_frame(circuit: Any, per_head: bool) -> None:
+    frame = attngeo.compare(MODELS, circuit=circuit, per_head=per_head)
+    assert list(frame.columns) == list(compare_columns(circuit))
+    options = CompareOptions(circuit=circuit)
+    assert {*frame.columns} <= {*compare_columns(), *options.added_columns}
+
+
+@pytest.mark.parametrize("scores", CHOSEN, ids=str)
+def test_columns_of_summaries_are_those_of_the_frames(scores: Any) -> None:
+    rows = attngeo.score("demo:encoder", layers=[0], per_head=True, scores=scores)
+    assert list(attngeo.summarise(rows).columns) == list(summary_columns(scores))
+    assert list(summarise_briefly(rows).columns) == list(brief_columns(scores))
+
+
+@pytest.mark.parametrize("list_columns", [attngeo.score_columns, summary_columns, brief_columns])
+@pytest.mark.parametrize(
+    ("wrong", "fact"),
+    [
+        ("trace-z", "trace_z"),
+        ("all trace_z", "all trace_z"),
+        ("al", "all"),
+        ("symmetry trace_z stable_rank", "scores"),
+        ("", "scores"),
+        (["stable_ranks"], "stable_rank"),
+        ([1], "scores"),
+        (3, "scores"),
+        (None, "scores"),
+    ],
+)
+def test_unknown_scores_are_refused_with_the_nearest_one(list_columns: Any, wrong: Any, fact: str) -> None:
+    with refuses(UsageError, fact):
+        list_columns(wrong)
+
+
+@pytest.mark.parametrize("list_columns", [lambda circuit: attngeo.score_columns((), circuit), compare_columns])
+@pytest.mark.parametrize(("wrong", "fact"), [("qkk", "qk"), ("k", "circuit"), (1, "circuit"), (None, "circuit")])
+def test_unknown_circuits_are_refused_with_the_nearest_one(list_columns: Any, wrong: Any, fact: str) -> None:
+    with refuses(UsageError, fact):
+        list_columns(wrong)
