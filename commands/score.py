@@ -143,7 +143,7 @@ def score(
     require_conditions(checks, conditions)
     earlier = None if baseline is None else _read_baseline(baseline)
     if summary:
-        selection.check(brief_columns(score_names(options.scores)))
+        selection.check(brief_columns(options.scores))
     else:
         selection.check(attngeo.score_columns(tuple(SCORES), options.circuit))
     _refuse_contradictions(options, conditions, selection, verify=verify)
