@@ -289,7 +289,7 @@ def test_long_summaries_are_cut_between_rows(run_action: Callable[..., Step]) ->
         ({"recipe": "recipe.toml", "fail_if": "layers < 1"}, 2, "recipe"),
         ({"recipe": "recipe.toml", "base": "demo:encoder"}, 2, "recipe"),
         ({"base": "demo:encoder"}, 2, "models"),
-        ({"models": "demo:decoder", "base": "demo:encoder", "baseline": "before.csv"}, 2, "baseline"),
+        ({"models": "demo:decoder", "base": "demo:encoder", "baseline": "before.csv"}, 2, "contradict"),
         ({"models": "demo:decoder", "base": "demo:none"}, 3, "demo:none"),
         ({"models": "demo:decoder", "base": "--help"}, 2, "--help"),
         ({"models": "demo:encoder", "fail_if": "$(touch made)"}, 2, "touch"),

@@ -164,6 +164,11 @@ def test_a_file_is_checked_by_the_names_of_the_question_that_wrote_it(tmp_path: 
         assert fact in str(failure)
     with refuses(UsageError, "check[1].fail_if", "'beauty.max'"):
         read_recipe(write_request(tmp_path, "file", "beauty.max > 0.5"))
+    rows.drop(columns="cosine").to_csv(tmp_path / "rows.csv", index=False)
+    recipe = write_request(tmp_path, "file", "cosine.min < 0", "layers > 9")
+    (failure,) = build_report(recipe, tmp_path / "older").failures
+    assert "unknown name 'cosine.min'" in str(failure)
+    assert "columns: change, query_overlap" in str(failure)
     rows.assign(change="much").to_csv(tmp_path / "rows.csv", index=False)
     (failure,) = build_report(write_request(tmp_path, "file", "change.max > 1"), tmp_path / "again").failures
     assert "the column change holds texts" in str(failure)
