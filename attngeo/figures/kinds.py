@@ -98,6 +98,9 @@ class PlotOptions(Options):
     )
 
 
+# The button of plotly's tool bar that sends the data to a cloud. Pages leave it out by a setting, which a figure cannot
+# have: where plotly itself shows a figure, as in a notebook, its layout leaves the button out.
+UPLOAD = "sendChartToCloud"
 # Options of every kind.
 COMMON = ("title",)
 
@@ -141,6 +144,7 @@ class FigureSpec:
         """The figure of these tables."""
         draw = pkgutil.resolve_name(f"attngeo.figures.{self.draw}") if isinstance(self.draw, str) else self.draw
         figure: Figure = draw(*tables, options=options)
+        figure.update_layout(modebar_remove=UPLOAD)
         if options.title is not None:
             replace_title(figure, options.title)
         return figure

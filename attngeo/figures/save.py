@@ -22,6 +22,11 @@ SUFFIXES = (".html", ".json", *IMAGES)
 DARK = "body{background:#1a1a1a}#figure{filter:invert(.9) hue-rotate(180deg)}"
 # Images are drawn at twice the size, for sharp screens and print.
 SCALE = 2
+# Settings of plotly for pages. By default, its tool bar offers to send the data to a cloud, and has a link to its
+# maker; a name between two $ would be a formula if the page had MathJax.
+SETTINGS = {"displaylogo": False, "showSendToCloud": False, "plotlyServerURL": "", "typesetMath": False}
+# What a page may load: what it contains. The browser blocks everything else, such as the ground of a map.
+POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 # Options of kaleido, which would load MathJax from a foreign server and draw what is between two $ as a formula. Its
 # browser would ask servers of the browser's makers for updates; it reaches the network by a proxy that is not there.
 OFFLINE = {"mathjax": False, "proxy_server": "127.0.0.1:9"}
@@ -44,9 +49,9 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
 
     An image has the size of the figure's layout, by default 1000 × 600, and twice as many pixels. The page has that
-    height and at least that width, contains plotly.js and opens offline. In both, titles are wrapped, a small figure
-    has small type, and a figure is higher if its panels or its legend need it. Images require an installed Chromium or
-    Chrome, which contacts no network. The same figure gives the same page and the same JSON, byte for byte.
+    height and at least that width, contains plotly.js, and loads and sends nothing. In both, titles are wrapped, a
+    small figure has small type, and a figure is higher if its panels or its legend need it. Images require an installed
+    Chromium or Chrome, which contacts no network. The same figure gives the same page and the same JSON, byte for byte.
 
     Args:
         figure: a plotly figure, as `attngeo.plot` returns.
@@ -81,7 +86,7 @@ def build_page(figure: Figure) -> str:
     """
     width, height = figure.layout.width or WIDTH, figure.layout.height or HEIGHT
     figure = type(figure)(figure).update_layout(height=height)
-    body = figure.to_html(include_plotlyjs=True, full_html=False, div_id="figure", config={"displaylogo": False})
+    body = figure.to_html(include_plotlyjs=True, full_html=False, div_id="figure", config=SETTINGS)
     # Without mark-up and details, in one line; names in it are escaped already.
     text = (figure.layout.title.text or "attngeo").replace("<sub>", "_")
     title = re.sub(r"<sup>.*|</?(?:b|sub)>", "", text).replace("<br>", " ").strip()
@@ -89,6 +94,7 @@ def build_page(figure: Figure) -> str:
     dark = f"@media screen and (prefers-color-scheme:dark){{{DARK}}}" if background in (None, "white") else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         f"<style>#figure{{min-width:{width}px}}{dark}</style></head>\n"
         f"<body>{body}</body></html>\n"
     )

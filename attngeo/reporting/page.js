@@ -8,6 +8,8 @@
 
   // Figures: plotly's JSON, one a line. Each is parsed whenever it is drawn, because drawing changes what it gets.
   let figures;
+  // Settings of plotly; a page without figures has none.
+  const settings = JSON.parse(element("settings")?.textContent ?? "{}");
 
   // Width of a sheet of A4 between its margins, in pixels.
   const SHEET = 690;
@@ -104,7 +106,7 @@
     layout.height = Math.max(height + Math.max(legend - ENTRY.height, 0), 2 * legend);
     chart.style.minHeight = layout.height + "px";
     // On a small screen the tool bar would cover the title; touch gestures replace it.
-    await Plotly.react(chart, data, { ...layout, autosize: true }, { displaylogo: false, responsive: true, displayModeBar: narrow ? false : "hover" });
+    await Plotly.react(chart, data, { ...layout, autosize: true }, { ...settings, responsive: true, displayModeBar: narrow ? false : "hover" });
     chart.dataset.drawn = "yes";
   };
   const redraw = () => { const charts = [...drawn.keys()]; drawn.clear(); charts.forEach(draw); };

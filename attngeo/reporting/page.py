@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -19,6 +20,7 @@ from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
 from attngeo.bounds.names import escape_markdown, printable
+from attngeo.figures.save import SETTINGS
 from attngeo.reporting.results import ReportContent, ReportTable
 from attngeo.tables.write import format_for_people, numeric_columns, to_markdown
 
@@ -51,6 +53,7 @@ def render_page(content: ReportContent) -> str:
         script_hash=Markup(f"'sha256-{digest}'"),
         plotly=_pack_plotly() if figures else "",
         figures=pack_figures(figures) if figures else "",
+        settings=Markup(json.dumps(SETTINGS)),
     )
 
 

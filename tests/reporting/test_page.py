@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from plotly.graph_objects import Figure
 from support.browser import needs_browser, open_page, start_browser
 from support.runs import small_options
 
@@ -300,6 +301,59 @@ def test_a_page_of_a_figure_is_as_large_as_its_texts_need(
             "() => { const l = document.getElementById('figure')._fullLayout; return [l.width, l.height]; }"
         )
     assert size == [expected, 600]
+
+
+def name_buttons(page: Any) -> list[str]:
+    """The names of the buttons of all tool bars, once the figures are drawn."""
+    page.wait_for_selector(".modebar-btn", state="attached")
+    names: list[str] = page.evaluate("[...document.querySelectorAll('.modebar-btn')].map(b => b.dataset.title)")
+    return names
+
+
+@needs_browser
+def test_no_page_contacts_a_server_or_offers_to_upload(browser: Any, made: Path, tmp_path: Path) -> None:
+    """A report, a figure of ours and any other, a table, and what plotly itself shows of a figure, as in a notebook."""
+    rows = attngeo.score("demo:encoder", per_head=True)
+    pages = [made]
+    for name, figure in (("heatmap", plot("heatmap", rows)), ("any", Figure({"y": [1, 2]}))):
+        pages.append(tmp_path / f"{name}.html")
+        save_figure(figure, pages[-1])
+    tables.write_table(rows, tmp_path / "table.html")
+    pages.append(tmp_path / "table.html")
+    pages.append(tmp_path / "plotly.html")
+    plot("layers", rows).write_html(pages[-1])
+    for path in pages:
+        with open_page(browser, path) as (page, complaints):
+            if path.name != "table.html":
+                if path == made:
+                    ready(page)
+                    page.locator("#figure-1-1").scroll_into_view_if_needed()
+                names = name_buttons(page)
+                assert "Download plot as a PNG" in names
+                assert not re.search("share|cloud|send|upload", " ".join(names), re.IGNORECASE), path
+                if path.name != "plotly.html":
+                    assert page.locator(".modebar a[href^=http]").count() == 0
+                    settings = page.evaluate("document.querySelector('.js-plotly-plot')._context")
+                    assert [settings["showSendToCloud"], settings["plotlyServerURL"] == ""] == [False, path == made]
+            assert complaints == []
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_page_of_any_figure_asks_no_server_for_its_ground(browser: Any, tmp_path: Path) -> None:
+    """Plotly loads the coasts of a map from a server; the policy of the page stops it before the network is asked."""
+    figure = Figure({"type": "scattergeo", "lat": [47], "lon": [8]})
+    figure.write_html(tmp_path / "plotly.html")
+    save_figure(figure, tmp_path / "figure.html")
+    empty = tmp_path / "empty.html"
+    empty.write_text("")
+    reasons = {}
+    for name in ("plotly", "figure"):
+        with open_page(browser, empty) as (page, _):
+            with page.expect_event("requestfailed", lambda request: "plot.ly" in request.url) as failed:
+                page.goto((tmp_path / f"{name}.html").as_uri())
+            reasons[name] = failed.value.failure
+    assert reasons == {"plotly": "net::ERR_INTERNET_DISCONNECTED", "figure": "csp"}
 
 
 def test_the_page_loads_nothing_and_describes_its_figures(made: Path) -> None:
