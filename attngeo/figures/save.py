@@ -86,7 +86,7 @@ def build_page(figure: Figure) -> str:
     """
     width, height = figure.layout.width or WIDTH, figure.layout.height or HEIGHT
     figure = type(figure)(figure).update_layout(height=height)
-    body = figure.to_html(include_plotlyjs=True, full_html=False, div_id="figure", config=SETTINGS)
+    body = figure.to_html(include_plotlyjs=True, full_html=False, div_id="figure", config=dict(SETTINGS))
     # Without mark-up and details, in one line; names in it are escaped already.
     text = (figure.layout.title.text or "attngeo").replace("<sub>", "_")
     title = re.sub(r"<sup>.*|</?(?:b|sub)>", "", text).replace("<br>", " ").strip()
