@@ -145,6 +145,9 @@ class FigureSize(Options):
             figure.update_layout(height=PAPER_SHAPE * to_pixels(self.width))
 
 
+# The button of plotly's tool bar that sends the data to a cloud. Pages leave it out by a setting, which a figure cannot
+# have: where plotly itself shows a figure, as in a notebook, its layout leaves the button out.
+UPLOAD = "sendChartToCloud"
 # Options of every kind, and of those that show models.
 COMMON, OF_MODELS = ("title", "font_size"), ("label",)
 
@@ -191,6 +194,7 @@ class FigureSpec:
         """The figure of these tables."""
         draw = pkgutil.resolve_name(f"attngeo.figures.{self.draw}") if isinstance(self.draw, str) else self.draw
         figure: Figure = draw(*self._label(tables, options), options=options)
+        figure.update_layout(modebar_remove=UPLOAD)
         if options.title == "":
             remove_title(figure)
         elif options.title is not None:

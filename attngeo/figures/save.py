@@ -32,6 +32,11 @@ PAGE = re.compile(
     rb"(\d+) 0 obj\n(<</Type /Page\n(?:(?!endobj).)*?)/MediaBox \[0 0 \S+ (\S+)\]((?:(?!endobj).)*)endobj", re.DOTALL
 )
 TRAILER = re.compile(rb"trailer\n<<(/Size \d+.*)>>\nstartxref\n(\d+)\n%%EOF\s*$", re.DOTALL)
+# Settings of plotly for pages. By default, its tool bar offers to send the data to a cloud, and has a link to its
+# maker; a name between two $ would be a formula if the page had MathJax.
+SETTINGS = {"displaylogo": False, "showSendToCloud": False, "plotlyServerURL": "", "typesetMath": False}
+# What a page may load: what it contains. The browser blocks everything else, such as the ground of a map.
+POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 # Options of kaleido, which would load MathJax from a foreign server and draw what is between two $ as a formula. Its
 # browser would ask servers of the browser's makers for updates; it reaches the network by a proxy that is not there.
 OFFLINE = {"mathjax": False, "proxy_server": "127.0.0.1:9"}
@@ -55,7 +60,7 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
     An image has the size of the figure's layout, by default 1000 × 600 pixels. On paper, 96 of them are an inch: a .pdf
     page and a .svg image have exactly that size, and a .pdf page has its fonts in it. A .png image has twice as many
-    pixels, 192 to an inch. A .html page has that height and at least that width, contains plotly.js and opens offline.
+    pixels, 192 to an inch. A .html page has that height and at least that width, contains plotly.js, and loads and sends nothing.
     In all of these, titles are wrapped, a small figure has small type, and a figure is higher if its panels or its
     legend need it. Images require an installed Chromium or Chrome, which contacts no network. The same figure gives the
     same page and the same JSON, byte for byte.
@@ -93,7 +98,7 @@ def build_page(figure: Figure) -> str:
     """
     width, height = figure.layout.width or WIDTH, figure.layout.height or HEIGHT
     figure = type(figure)(figure).update_layout(height=height)
-    body = figure.to_html(include_plotlyjs=True, full_html=False, div_id="figure", config={"displaylogo": False})
+    body = figure.to_html(include_plotlyjs=True, full_html=False, div_id="figure", config=dict(SETTINGS))
     # Without mark-up and details, in one line; names in it are escaped already.
     text = (figure.layout.title.text or "attngeo").replace("<sub>", "_")
     title = re.sub(r"<sup>.*|</?(?:b|sub)>", "", text).replace("<br>", " ").strip()
@@ -101,6 +106,7 @@ def build_page(figure: Figure) -> str:
     dark = f"@media screen and (prefers-color-scheme:dark){{{DARK}}}" if background in (None, "white") else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         f"<style>#figure{{min-width:{width}px}}{dark}</style></head>\n"
         f"<body>{body}</body></html>\n"
     )

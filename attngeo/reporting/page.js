@@ -8,14 +8,18 @@
 
   // Figures: plotly's JSON, one a line. Each is parsed whenever it is drawn, because drawing changes what it gets.
   let figures;
+  // Settings of plotly; a page without figures has none.
+  const settings = JSON.parse(element("settings")?.textContent ?? "{}");
 
-  // Width of a sheet of A4 between its margins, in pixels.
-  const SHEET = 690;
+  // A sheet of A4 between its margins, in pixels. Figures on it are smaller than on the screen: by USUALLY, or by more until
+  // they have half its height and all of its width, but their type stays legible.
+  const SHEET = { width: 700, height: 1000 }, USUALLY = 0.8, LEAST = 0.55;
+  let onPaper = false;
   // The colours of the page, light or dark.
   const colours = () => {
     const style = getComputedStyle(document.documentElement);
     const ink = style.getPropertyValue("--ink").trim(), line = style.getPropertyValue("--line").trim();
-    const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ticks: "" };
+    const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ticks: "", title: { standoff: 8 } };
     const clear = "rgba(0,0,0,0)", soft = style.getPropertyValue("--soft").trim();
     const modebar = { bgcolor: clear, color: soft, activecolor: ink };
     return { paper_bgcolor: clear, plot_bgcolor: clear, font: { color: ink }, modebar, xaxis: axis, yaxis: axis };
@@ -38,6 +42,11 @@
     const names = data.filter(({ name, showlegend }) => name && showlegend !== false).map(({ name }) => name);
     const longest = Math.max(0, ...names.map(letters)) * LETTER + ENTRY.width;
     return ENTRY.height * Math.ceil(names.length / Math.max(Math.floor((width - BESIDE) / longest), 1));
+  };
+  // The height that a figure of this width needs.
+  const measureHeight = (data, layout, width) => {
+    const legend = legendHeight(data, layout, width);
+    return Math.max((layout.height || USUAL) + Math.max(legend - ENTRY.height, 0), 2 * legend);
   };
   // The width that panels beside each other need, with their titles.
   const panelsWidth = (layout) => {
@@ -70,7 +79,7 @@
     if (drawn.get(chart) === number) return;
     drawn.set(chart, number);
     const { data, layout } = JSON.parse(figures[number]);
-    const narrow = chart.clientWidth < 600;
+    const narrow = !onPaper && chart.clientWidth < 600;
     // Faint points would be invisible on black.
     const paper = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim(), dark = paper !== "#fff";
     for (const { marker, line } of dark ? data : []) {
@@ -85,7 +94,20 @@
     layout.template = { layout: colours() };
     for (const key of Object.keys(layout)) if (/^[xy]axis/.test(key)) layout.template.layout[key] = colours().xaxis;
     const size = narrow ? 12 : 16;
-    const text = wrap(layout.title.text, chart.clientWidth / (0.56 * size)), lines = text.split("<br>").length;
+    if (narrow) {
+      layout.legend = { ...layout.legend, orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, xanchor: "left" };
+      if (layout.coloraxis) layout.coloraxis.colorbar = { ...layout.coloraxis.colorbar, thickness: 10 };
+    }
+    const panels = panelsWidth(layout);
+    let width = Math.max(chart.clientWidth, panels), height = measureHeight(data, layout, width), scale = 1;
+    if (onPaper) {
+      width = Math.max(SHEET.width / USUALLY, panels);
+      height = measureHeight(data, layout, width);
+      scale = Math.min(SHEET.width / width, Math.max(SHEET.height / 2 / height, LEAST), SHEET.height / height);
+      width = SHEET.width / scale;
+    }
+    const text = wrap(layout.title.text, (onPaper ? width : chart.clientWidth) / (0.56 * size));
+    const lines = text.split("<br>").length;
     layout.title = {
       text, font: { size }, x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top",
       pad: { t: lines > 1 ? 22 : 12, l: 4 }, // several lines start higher than one
@@ -93,18 +115,17 @@
     const top = layout.margin?.t ?? 70, titles = Math.max(top - 70, 0); // titles of panels are below the figure's
     layout.margin = { ...layout.margin, t: Math.max(top, 24 + 1.35 * size * lines + titles) };
     // Where the screen is narrower than the panels, the figure scrolls.
-    const width = Math.max(chart.clientWidth, panelsWidth(layout));
-    if (width > chart.clientWidth) layout.width = width;
-    if (narrow) {
-      layout.legend = { ...layout.legend, orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, xanchor: "left" };
-      layout.margin = { ...layout.margin, l: 40, r: 10 };
-      if (layout.coloraxis) layout.coloraxis.colorbar = { ...layout.coloraxis.colorbar, thickness: 10 };
-    }
-    const legend = legendHeight(data, layout, width), height = layout.height || USUAL;
-    layout.height = Math.max(height + Math.max(legend - ENTRY.height, 0), 2 * legend);
-    chart.style.minHeight = layout.height + "px";
+    if (onPaper || width > chart.clientWidth) layout.width = width;
+    if (narrow) layout.margin = { ...layout.margin, l: 40, r: 10 };
+    layout.height = height;
     // On a small screen the tool bar would cover the title; touch gestures replace it.
-    await Plotly.react(chart, data, { ...layout, autosize: true }, { displaylogo: false, responsive: true, displayModeBar: narrow ? false : "hover" });
+    const bar = narrow || onPaper ? false : "hover";
+    const done = Plotly.react(chart, data, { ...layout, autosize: !onPaper }, { ...settings, responsive: !onPaper, displayModeBar: bar });
+    // A print does not wait for what comes after this function's first await.
+    chart.style.minHeight = layout.height * scale + "px";
+    chart.style.height = onPaper ? chart.style.minHeight : "";
+    chart.querySelector(".plot-container").style.transform = onPaper ? `scale(${scale})` : "";
+    await done;
     chart.dataset.drawn = "yes";
   };
   const redraw = () => { const charts = [...drawn.keys()]; drawn.clear(); charts.forEach(draw); };
@@ -131,10 +152,24 @@
         draw(chart);
       });
     }
-    addEventListener("beforeprint", () => charts.forEach(draw));
-    // Charts have the width of the screen, and printing does not wait for them to adapt: set the width of the sheet.
-    addEventListener("beforeprint", () => drawn.forEach((_, chart) => Plotly.relayout(chart, { autosize: false, width: SHEET })));
-    addEventListener("afterprint", () => drawn.forEach((_, chart) => Plotly.relayout(chart, { autosize: true, width: null })));
+    // On paper are all figures, also those that were never on the screen, in the light colours, as wide as the sheet.
+    let onScreen = [];
+    addEventListener("beforeprint", () => {
+      if (!onPaper) onScreen = [...drawn.keys()];
+      onPaper = true;
+      show("light");
+      drawn.clear();
+      charts.forEach(draw);
+    });
+    addEventListener("afterprint", () => {
+      onPaper = false;
+      show(theme);
+      drawn.clear();
+      for (const chart of charts) {
+        if (onScreen.includes(chart)) draw(chart);
+        else { Plotly.purge(chart); chart.removeAttribute("style"); delete chart.dataset.drawn; }
+      }
+    });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     document.documentElement.dataset.ready = "yes";
   };
@@ -151,6 +186,27 @@
   };
   tell();
   addEventListener("resize", tell);
+
+  // On paper, a table that is wider than the sheet becomes several, which begin with the columns that name a row.
+  addEventListener("beforeprint", () => {
+    for (const table of document.querySelectorAll("table[data-starts]:not(.split, .part)")) {
+      const names = Number(table.dataset.names), starts = table.dataset.starts.split(" ").map(Number);
+      table.classList.add("split");
+      starts.forEach((start, at) => {
+        const part = table.cloneNode(true), end = starts[at + 1] ?? Infinity;
+        part.className = "part";
+        part.caption.append(` (part ${at + 1} of ${starts.length})`);
+        for (const row of part.rows) {
+          [...row.cells].forEach((cell, place) => { if (place >= names && (place < start || place >= end)) cell.remove(); });
+        }
+        table.before(part);
+      });
+    }
+  });
+  addEventListener("afterprint", () => {
+    for (const part of document.querySelectorAll("table.part")) part.remove();
+    for (const table of document.querySelectorAll("table.split")) table.classList.remove("split");
+  });
 
   // Tables: a click on a heading sorts. Numbers are compared as numbers; missing values come last.
   const readCell = (row, column) => {
@@ -187,8 +243,18 @@
     storage.set(theme); show(theme); redraw();
   });
 
+  let preparing = true;
   prepareFigures().catch((error) => {
     console.error(error);
     for (const chart of document.querySelectorAll(".chart")) chart.textContent = "This figure could not be drawn. Its numbers are in the files of the folder tables.";
-  });
+  }).finally(() => { preparing = false; });
+  // The window's load event waits for pictures, and each begins the next until figures can be drawn: a program that prints
+  // the page as soon as it is loaded has them, too.
+  const wait = (count) => {
+    if (!preparing) return;
+    const picture = new Image();
+    picture.onload = picture.onerror = () => wait(count + 1);
+    picture.src = `data:image/svg+xml,<svg xmlns="http://www.w3.org/2000/svg" id="n${count}"/>`;
+  };
+  wait(0);
 })();

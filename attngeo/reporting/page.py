@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -19,7 +21,9 @@ from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
 from attngeo.bounds.names import escape_markdown, printable
+from attngeo.figures.save import SETTINGS
 from attngeo.reporting.results import ReportContent, ReportTable
+from attngeo.reporting.sheet import break_words, fit_table
 from attngeo.tables.write import format_for_people, numeric_columns, to_markdown
 
 # Rows of a table that a page shows, and a text for a pull request; the table's files have all rows.
@@ -51,6 +55,7 @@ def render_page(content: ReportContent) -> str:
         script_hash=Markup(f"'sha256-{digest}'"),
         plotly=_pack_plotly() if figures else "",
         figures=pack_figures(figures) if figures else "",
+        settings=Markup(json.dumps(SETTINGS)),
     )
 
 
@@ -85,18 +90,27 @@ def _fill_cells(table: ReportTable) -> dict[str, Any]:
     """What the page shows of a table: texts, each with the attribute of its side."""
     rows = table.rows.head(MOST_ROWS)
     shown = format_for_people(rows, DIGITS, separated=True)
-    sides = [Markup("" if numeric else ' class="text"') for numeric in numeric_columns(rows, shown)]
+    are_numeric = numeric_columns(rows, shown)
+    sides = [Markup("" if numeric else ' class="text"') for numeric in are_numeric]
+    cells = []
+    for row in shown.itertuples(index=False, name=None):
+        texts = [
+            text if is_numeric else break_words(printable(text))
+            for text, is_numeric in zip(row, are_numeric, strict=True)
+        ]
+        cells.append(list(zip(texts, sides, strict=True)))
     return {
         "name": table.name, "caption": table.caption, "columns": list(zip(shown.columns, sides, strict=True)),
-        "rows": [list(zip(row, sides, strict=True)) for row in shown.itertuples(index=False, name=None)],
+        "rows": cells, "fit": fit_table(shown, are_numeric),
         "more": len(table.rows) if len(table.rows) > MOST_ROWS else 0,
     }  # fmt: skip
 
 
 def _list_provenance(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Name and value of each line of provenance: date, command, software, machine, then each part of the results.
+    """Name and value of each line of provenance: date, command, software, machine, then the parts of the results.
 
-    A part has the model and its commit, then every option that is set and not shown elsewhere.
+    A part has the model and its commit, then every option that is set and not shown elsewhere. Parts with the same
+    options are one line.
     """
     common = provenance["software"] | provenance["machine"]
     lines = [
@@ -105,14 +119,27 @@ def _list_provenance(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
         if not isinstance(value, dict | list) and _is_set(value)
     ]
     elsewhere = {"results", "command", "title", "model", "revision", *common}
+    models: dict[tuple[str, str], Counter[str]] = {}
     for origin in provenance["results"]:
         options = []
         for name, value in origin.items():
             if name not in elsewhere and _is_set(value):
                 options.append(f"{name} {describe_value(value)}")
-        about = f"{name_commits(origin)} · {', '.join(options)}"
-        lines.append((f"{origin['results']}: {origin['command']}", about))
+        line = f"{origin['results']}: {origin['command']}", ", ".join(options)
+        models.setdefault(line, Counter())[name_commits(origin)] += 1
+    for (name, described), counts in models.items():
+        lines.append((name, f"{_count_names(counts)} · {described}"))
     return lines
+
+
+def _count_names(counts: Counter[str]) -> str:
+    """Names of which each has a count, in words.
+
+    >>> _count_names(Counter(["a"])), _count_names(Counter(["a", "b, c"])), _count_names(Counter(["a"] * 50))
+    ('a', '2 parts: a; b, c', 'a (50 times)')
+    """
+    texts = [f"{name} ({count} times)" if count > 1 else name for name, count in counts.items()]
+    return texts[0] if len(texts) == 1 else f"{len(texts)} parts: {'; '.join(texts)}"
 
 
 def _is_set(value: Any) -> bool:

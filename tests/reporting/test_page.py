@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from plotly.graph_objects import Figure
 from support.browser import needs_browser, open_page, start_browser
 from support.runs import small_options
 
@@ -302,6 +303,59 @@ def test_a_page_of_a_figure_is_as_large_as_its_texts_need(
     assert size == [expected, 600]
 
 
+def name_buttons(page: Any) -> list[str]:
+    """The names of the buttons of all tool bars, once the figures are drawn."""
+    page.wait_for_selector(".modebar-btn", state="attached")
+    names: list[str] = page.evaluate("[...document.querySelectorAll('.modebar-btn')].map(b => b.dataset.title)")
+    return names
+
+
+@needs_browser
+def test_no_page_contacts_a_server_or_offers_to_upload(browser: Any, made: Path, tmp_path: Path) -> None:
+    """A report, a figure of ours and any other, a table, and what plotly itself shows of a figure, as in a notebook."""
+    rows = attngeo.score("demo:encoder", per_head=True)
+    pages = [made]
+    for name, figure in (("heatmap", plot("heatmap", rows)), ("any", Figure({"y": [1, 2]}))):
+        pages.append(tmp_path / f"{name}.html")
+        save_figure(figure, pages[-1])
+    tables.write_table(rows, tmp_path / "table.html")
+    pages.append(tmp_path / "table.html")
+    pages.append(tmp_path / "plotly.html")
+    plot("layers", rows).write_html(pages[-1])
+    for path in pages:
+        with open_page(browser, path) as (page, complaints):
+            if path.name != "table.html":
+                if path == made:
+                    ready(page)
+                    page.locator("#figure-1-1").scroll_into_view_if_needed()
+                names = name_buttons(page)
+                assert "Download plot as a PNG" in names
+                assert not re.search("share|cloud|send|upload", " ".join(names), re.IGNORECASE), path
+                if path.name != "plotly.html":
+                    assert page.locator(".modebar a[href^=http]").count() == 0
+                    settings = page.evaluate("document.querySelector('.js-plotly-plot')._context")
+                    assert [settings["showSendToCloud"], settings["plotlyServerURL"] == ""] == [False, path == made]
+            assert complaints == []
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_page_of_any_figure_asks_no_server_for_its_ground(browser: Any, tmp_path: Path) -> None:
+    """Plotly loads the coasts of a map from a server; the policy of the page stops it before the network is asked."""
+    figure = Figure({"type": "scattergeo", "lat": [47], "lon": [8]})
+    figure.write_html(tmp_path / "plotly.html")
+    save_figure(figure, tmp_path / "figure.html")
+    empty = tmp_path / "empty.html"
+    empty.write_text("")
+    reasons = {}
+    for name in ("plotly", "figure"):
+        with open_page(browser, empty) as (page, _):
+            with page.expect_event("requestfailed", lambda request: "plot.ly" in request.url) as failed:
+                page.goto((tmp_path / f"{name}.html").as_uri())
+            reasons[name] = failed.value.failure
+    assert reasons == {"plotly": "net::ERR_INTERNET_DISCONNECTED", "figure": "csp"}
+
+
 def test_the_page_loads_nothing_and_describes_its_figures(made: Path) -> None:
     page = made.read_text()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
@@ -333,21 +387,133 @@ def test_long_tables_are_cut_and_say_so(tmp_path: Path) -> None:
     assert 'id="plotly"' not in page
 
 
-@pytest.mark.slow
+# What breaks a word of a cell apart: a piece of it is on two lines. Marks, where it may break, end a piece.
+BROKEN = """() => {
+  const broken = [];
+  for (const cell of document.querySelectorAll("table:not(.split) :is(td, th)")) {
+    const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    for (let node; (node = walker.nextNode());) {
+      for (const { 0: word, index } of node.data.matchAll(/[^\\s-]+-?/g)) {
+        const range = document.createRange();
+        range.setStart(node, index);
+        range.setEnd(node, index + word.length);
+        if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1) broken.push(word);
+      }
+    }
+  }
+  return broken;
+}"""
+
+
 @needs_browser
 def test_it_prints_whole(browser: Any, made: Path) -> None:
-    """On a sheet of A4 no table is cut, tool bars are hidden, and charts are as wide as the sheet."""
-    with open_page(browser, made, width=1400) as (page, _):
-        ready(page)
+    """On a sheet of A4, at once, from a dark page: all figures, none cut, in the light colours, and whole words."""
+    with open_page(browser, made, scheme="dark") as (page, complaints):
+        assert page.evaluate("document.documentElement.dataset.ready") == "yes"  # the load event waits for it
         page.locator("#figure-1-2").scroll_into_view_if_needed()
         page.wait_for_selector("#figure-1-2[data-drawn=yes]")
-        wide = page.locator("#figure-1-2 .main-svg").first.evaluate("s => s.getBoundingClientRect().width")
+        ink = page.evaluate("document.querySelector('#figure-1-2')._fullLayout.font.color")
+        # A print does not wait: what is seen is what the event has drawn when it returns.
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        page.set_viewport_size({"width": 703, "height": 1000})
+        page.set_viewport_size({"width": 703, "height": 1032})
         page.emulate_media(media="print")
-        assert wide > 900
-        assert page.locator("#figure-1-2 .main-svg").first.evaluate("s => s.getBoundingClientRect().width") == 690
+        for chart in page.locator(".chart").all():
+            width, height, room, letters = chart.evaluate(
+                "c => { const box = c.querySelector('.main-svg').getBoundingClientRect();"
+                "return [box.width, box.height, c.getBoundingClientRect().height, c._fullLayout.font.color]; }"
+            )
+            assert 650 < width <= 703
+            assert height == pytest.approx(room, abs=1)
+            assert height < 700
+            assert letters == "#1c2024" != ink
         for region in page.locator(".wide").all():
             assert region.evaluate("r => r.scrollWidth - r.clientWidth") <= 1
+        assert page.evaluate(BROKEN) == []
+        assert page.locator("figure").first.evaluate("f => getComputedStyle(f).breakInside") == "avoid"
+        head = page.locator("section thead").first
+        assert head.evaluate("h => [getComputedStyle(h).display, getComputedStyle(h).breakInside]") == [
+            "table-header-group",
+            "avoid",
+        ]
+        # Chromium repeats a heading without the buttons in it.
+        assert head.locator("button").first.evaluate("b => getComputedStyle(b).display") == "contents"
         assert page.locator("nav").is_hidden()
-        assert page.locator(".modebar-container").first.is_hidden()
+        assert page.locator(".modebar").count() == 0
+        page.emulate_media(media="screen")
+        page.set_viewport_size({"width": 1400, "height": 900})
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        page.wait_for_selector("#figure-1-2[data-drawn=yes]")
+        assert page.evaluate("document.querySelector('#figure-1-2')._fullLayout.width") > 900
+        assert page.evaluate("document.querySelector('#figure-1-2')._fullLayout.font.color") == ink
+        assert page.locator("#figure-1-8 .main-svg").count() == 0  # drawn when it is scrolled to
+        assert complaints == []
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_browser_prints_all_figures_on_full_sheets(browser: Any, made: Path) -> None:
+    """Eight figures need at most a sheet for two, and the tables, with their provenance, four more."""
+    with open_page(browser, made) as (page, _):
+        count = "[...document.querySelectorAll('.chart')].filter(c => c.querySelector('.main-svg')).length"
+        page.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {count}; }})")
+        content = page.pdf(prefer_css_page_size=True)
+        assert page.evaluate("window.printed") == 8
+    sizes = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", content)
+    assert 4 <= len(sizes) <= 8
+    assert {(round(float(width)), round(float(height))) for width, height in sizes} == {(595, 842)}
+
+
+@needs_browser
+def test_a_table_wider_than_the_sheet_is_printed_in_parts(browser: Any, tmp_path: Path) -> None:
+    names = [f"a_measurement_{number}" for number in range(30)]
+    models = [f"organisation/encoder-base-multilingual-{number}" for number in range(3)]
+    frame = pd.DataFrame({"model": models, **{name: np.arange(3) / 7 for name in names}})
+    tables.write_table(frame, tmp_path / "rows.csv")
+    (tmp_path / "r.toml").write_text(
+        'title = "x"\n[[results]]\nname = "a"\ncommand = "file"\npath = "rows.csv"\n'
+        '[[section]]\ntitle = "y"\ntables = [{ of = "a" }]\n'
+    )
+    made = build_report(tmp_path / "r.toml", tmp_path / "out")
+    with open_page(browser, made.page, width=703) as (page, complaints):
+        before = page.locator("main").inner_html()
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # as when the reader changes a setting of the print
+        page.emulate_media(media="print")
+        parts = page.locator("table:visible")
+        assert parts.count() > 1
+        heads = [part.locator("th").all_text_contents() for part in parts.all()]
+        assert all(head[0] == "model" for head in heads)
+        assert list(itertools.chain.from_iterable(head[1:] for head in heads)) == names
+        assert f"(part 2 of {len(heads)})" in parts.nth(1).locator("caption").text_content()
+        assert [part.evaluate("t => t.offsetWidth <= 703") for part in parts.all()] == [True] * len(heads)
+        assert page.evaluate(BROKEN) == []
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        page.emulate_media(media="screen")
+        assert page.locator("main").inner_html().replace(' class=""', "") == before
+        assert complaints == []
+
+
+@needs_browser
+def test_the_focus_of_the_keyboard_is_seen_on_a_tool_bar(browser: Any, made: Path) -> None:
+    with open_page(browser, made) as (page, _):
+        page.locator("#figure-1-1").scroll_into_view_if_needed()
+        button = page.locator("#figure-1-1 .modebar-btn").first
+        button.wait_for(state="attached")
+        page.keyboard.press("Tab")  # the browser shows the focus of the keyboard alone
+        button.focus()
+        assert button.evaluate("b => getComputedStyle(b).outlineWidth") == "3px"
+
+
+@needs_browser
+def test_the_second_line_of_an_axis_title_has_room(browser: Any, made: Path) -> None:
+    """The meaning of a score's ends is beside the labels of the ticks, and not on them."""
+    with open_page(browser, made) as (page, _):
+        page.locator("#figure-1-2").scroll_into_view_if_needed()
+        page.wait_for_selector("#figure-1-2[data-drawn=yes]")
+        title, ticks = page.evaluate(
+            "() => { const find = (name) => [...document.querySelectorAll('#figure-1-2 ' + name)]"
+            ".map(t => t.getBoundingClientRect());"
+            "return [Math.max(...find('.ytitle').map(b => b.right)),"
+            "Math.min(...find('.ytick text').map(b => b.left))]; }"
+        )
+        assert title < ticks

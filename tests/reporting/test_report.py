@@ -42,6 +42,20 @@ def test_a_report_holds_its_page_tables_and_provenance(recipe: Path, tmp_path: P
     assert [(check.model, check.failed) for check in made.checks] == [("demo:encoder", False)]
 
 
+def test_equal_lines_of_provenance_are_one_with_a_count(recipe: Path, tmp_path: Path) -> None:
+    """The models of one result are a line, and those with another option have a line of their own."""
+    result = '[[results]]\nname = "scores"\ncommand = "score"\nmodels = ["demo:encoder", "demo:decoder"]\n'
+    other = result.replace('"scores"', '"ov"') + 'options = { circuit = "ov" }\n'
+    change(recipe, result, result + other)
+    build_report(recipe, tmp_path / "out")
+    page = (tmp_path / "out/index.html").read_text().partition('id="provenance"')[2].partition("</dl>")[0]
+    lines = re.findall("<dt>(scores|ov): score</dt><dd>([^<]*) · [^<]*circuit (qk|ov)", page)
+    models = "2 parts: demo:encoder; demo:decoder"
+    assert lines == [("scores", models, "qk"), ("ov", models, "ov")]
+    origins = json.loads((tmp_path / "out/provenance.json").read_text())["results"]
+    assert len(origins) == 4
+
+
 def test_the_same_inputs_give_the_same_bytes(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     first, second = (read_files(build_report(recipe, tmp_path / name).folder) for name in ("a", "b"))
