@@ -60,10 +60,10 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
     An image has the size of the figure's layout, by default 1000 × 600 pixels. On paper, 96 of them are an inch: a .pdf
     page and a .svg image have exactly that size, and a .pdf page has its fonts in it. A .png image has twice as many
-    pixels, 192 to an inch. A .html page has that height and at least that width, contains plotly.js, and loads and sends nothing.
-    In all of these, titles are wrapped, a small figure has small type, and a figure is higher if its panels or its
-    legend need it. Images require an installed Chromium or Chrome, which contacts no network. The same figure gives the
-    same page and the same JSON, byte for byte.
+    pixels, 192 to an inch. A .html page has that height and at least that width, contains plotly.js, and loads and
+    sends nothing. In all of these, titles are wrapped, a small figure has small type, and a figure is higher if its
+    panels or its legend need it. Images require an installed Chromium or Chrome, which contacts no network. The same
+    figure gives the same page and the same JSON, byte for byte.
 
     Args:
         figure: a plotly figure, as `attngeo.plot` returns.
