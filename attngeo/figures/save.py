@@ -27,11 +27,6 @@ DARK = "body{background:#1a1a1a}#figure{filter:invert(.9) hue-rotate(180deg)}"
 SCALE = 2
 PER_INCH = SCALE * INCH
 PER_METRE = round(PER_INCH / 0.0254)
-# In a PDF file of Chromium: the page, up to its size; where its last table of objects begins; and its trailer.
-PAGE = re.compile(
-    rb"(\d+) 0 obj\n(<</Type /Page\n(?:(?!endobj).)*?)/MediaBox \[0 0 \S+ (\S+)\]((?:(?!endobj).)*)endobj", re.DOTALL
-)
-TRAILER = re.compile(rb"trailer\n<<(/Size \d+.*)>>\nstartxref\n(\d+)\n%%EOF\s*$", re.DOTALL)
 # Settings of plotly for pages. By default, its tool bar offers to send the data to a cloud, and has a link to its
 # maker; a name between two $ would be a formula if the page had MathJax.
 SETTINGS = {"displaylogo": False, "showSendToCloud": False, "plotlyServerURL": "", "typesetMath": False}
@@ -58,8 +53,8 @@ def check_figure(path: Path) -> None:
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure to a .html page, a .json file of plotly's, or a .png, .svg or .pdf image.
 
-    An image has the size of the figure's layout, by default 1000 × 600 pixels. On paper, 96 of them are an inch: a .pdf
-    page and a .svg image have exactly that size, and a .pdf page has its fonts in it. A .png image has twice as many
+    An image has the size of the figure's layout, by default 1000 × 600 pixels. On paper, 96 of them are an inch: a .svg
+    image has exactly that size, and a .pdf page to 1/300 inch, with its fonts in it. A .png image has twice as many
     pixels, 192 to an inch. A .html page has that height and at least that width, contains plotly.js, and loads and
     sends nothing. In all of these, titles are wrapped, a small figure has small type, and a figure is higher if its
     panels or its legend need it. Images require an installed Chromium or Chrome, which contacts no network. The same
@@ -119,28 +114,9 @@ def _draw_image(figure: Figure, suffix: str, path: Path) -> bytes:
         content = bytes(kaleido.calc_fig_sync(figure, opts=size, kopts=dict(OFFLINE)))
     except Exception as error:  # a browser that fails; it has many error classes of its own
         raise OutputError(f"{path} cannot be drawn: {_describe_failure(error)}") from error
-    state = {".pdf": _state_page, ".svg": _state_points, ".png": _state_density}[suffix]
-    return state(content, size["width"] / PAPER["pt"], size["height"] / PAPER["pt"])
-
-
-def _state_page(content: bytes, width: float, height: float) -> bytes:
-    """A PDF file whose page has this size in points; a browser rounds it to 1/300 inch. The upper left corner stays.
-
-    The page is written again behind the others' objects, as the format has it for changes.
-    """
-    page = PAGE.search(content)
-    trailer = TRAILER.search(content)
-    if page is None or trailer is None:
-        return content
-    number, before, top, after = page.groups()
-    bottom = float(top) - height
-    box = f"/MediaBox [0 {bottom:.6g} {width:.6g} {top.decode()}]".encode()
-    place = len(content) + 1
-    changed = number + b" 0 obj\n" + before + box + after + b"endobj\n"
-    table = b"xref\n%d 1\n%010d 00000 n \n" % (int(number), place)
-    entries, former = trailer.groups()
-    end = b"trailer\n<<%s\n/Prev %s>>\nstartxref\n%d\n%%%%EOF\n" % (entries, former, place + len(changed))
-    return content + b"\n" + changed + table + end
+    if suffix == ".svg":
+        return _state_points(content, size["width"] / PAPER["pt"], size["height"] / PAPER["pt"])
+    return _state_density(content) if suffix == ".png" else content
 
 
 def _state_points(content: bytes, width: float, height: float) -> bytes:
@@ -149,7 +125,7 @@ def _state_points(content: bytes, width: float, height: float) -> bytes:
     return re.sub(rb'width="[\d.]+" height="[\d.]+"', size, content, count=1)
 
 
-def _state_density(content: bytes, width: float, height: float) -> bytes:  # noqa: ARG001 - pixels have the size
+def _state_density(content: bytes) -> bytes:
     """A .png image that states how many pixels an inch has, so that it has the figure's size in a document."""
     if not content.startswith(b"\x89PNG"):
         return content
